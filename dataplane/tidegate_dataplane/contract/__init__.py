@@ -1,0 +1,49 @@
+"""What the control plane and the data plane say to each other: one JSON language, readable by old and new alike."""
+
+from tidegate_dataplane.contract.features import (
+    Bucketize,
+    Cross,
+    Entity,
+    EntityKeyType,
+    Feature,
+    FeaturePlan,
+    FieldRef,
+    Hash,
+    Lookup,
+    LookupType,
+    Table,
+)
+from tidegate_dataplane.contract.serving import (
+    AgentReport,
+    BatchingMode,
+    DesiredState,
+    FailureReason,
+    ModelFormat,
+    OwnerKind,
+    Phase,
+    VersionFailure,
+)
+from tidegate_dataplane.contract.tensors import TensorSpec
+
+__all__ = [
+    "AgentReport",
+    "BatchingMode",
+    "Bucketize",
+    "Cross",
+    "DesiredState",
+    "Entity",
+    "EntityKeyType",
+    "FailureReason",
+    "Feature",
+    "FeaturePlan",
+    "FieldRef",
+    "Hash",
+    "Lookup",
+    "LookupType",
+    "ModelFormat",
+    "OwnerKind",
+    "Phase",
+    "Table",
+    "TensorSpec",
+    "VersionFailure",
+]

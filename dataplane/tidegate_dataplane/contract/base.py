@@ -1,0 +1,20 @@
+"""The base of every contract model: camelCase in JSON, unknown fields ignored so that old and new can talk."""
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+
+class ContractModel(BaseModel):
+    """A frozen value with snake_case names in Python and camelCase names in JSON."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        serialize_by_alias=True,
+        extra="ignore",
+        frozen=True,
+    )
+
+    def to_json(self) -> str:
+        """Return the JSON that the other side reads."""
+        return self.model_dump_json(by_alias=True)

@@ -1,0 +1,116 @@
+"""What one pod should serve (DesiredState) and what it does serve (AgentReport)."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from tidegate_dataplane.contract.base import ContractModel
+from tidegate_dataplane.contract.features import FeaturePlan
+from tidegate_dataplane.contract.tensors import TensorSpec
+
+GIBIBYTE = 1024**3
+
+# Both become folder names, so the patterns are also what keeps a name from leaving the model repository.
+ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
+Version = Annotated[int, Field(ge=1, le=999_999_999)]
+
+
+class OwnerKind(StrEnum):
+    """The kind of the object that owns the pod."""
+
+    INFERENCE = "Inference"
+    FEATURE_COMPUTE = "FeatureCompute"
+
+
+class ModelFormat(StrEnum):
+    """What lies in the artefact's version folder."""
+
+    ONNX = "ONNX"
+    PYTHON = "Python"
+    FEATURES = "Features"
+
+
+class BatchingMode(StrEnum):
+    """Whether the server joins concurrent requests into one batch."""
+
+    OFF = "Off"
+    FIXED = "Fixed"
+
+
+class Phase(StrEnum):
+    """Where the agent is on the way to the desired version."""
+
+    STARTING = "Starting"
+    FETCHING = "Fetching"
+    LOADING = "Loading"
+    READY = "Ready"
+    FAILED = "Failed"
+
+
+class FailureReason(StrEnum):
+    """Why a version does not serve."""
+
+    ARTEFACT_NOT_FOUND = "ArtefactNotFound"
+    CHECKSUM_MISMATCH = "ChecksumMismatch"
+    ARTEFACT_TOO_LARGE = "ArtefactTooLarge"
+    URI_NOT_ALLOWED = "UriNotAllowed"
+    ARTEFACT_INVALID = "ArtefactInvalid"
+    FORMAT_NOT_ALLOWED = "FormatNotAllowed"
+    LOAD_FAILED = "LoadFailed"
+    FETCH_FAILED = "FetchFailed"
+
+
+class DesiredState(ContractModel):
+    """The whole order for one pod; the agent works towards it until the next one arrives.
+
+    `epoch` is the leader's term: an agent refuses an order from an older term than the newest it has seen.
+    `uri` holds version folders and is empty for a FeatureCompute, whose tables stand in `plan`.
+    """
+
+    owner: str = Field(description="namespace/name of the owning object")
+    kind: OwnerKind
+    epoch: int = Field(ge=0)
+    generation: int = Field(ge=0)
+    model: ModelName = Field(description="the name clients use")
+    version: Version
+    uri: str = ""
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    format: ModelFormat
+    max_batch_size: int = Field(default=128, ge=1)
+    batching: BatchingMode = BatchingMode.OFF
+    max_queue_delay_us: int = Field(default=0, ge=0)
+    keep_versions: int = Field(default=2, ge=1)
+    max_artefact_bytes: int = Field(default=20 * GIBIBYTE, ge=1)
+    allowed_hosts: tuple[str, ...] = Field(default=(), description="hosts that https: URIs may name")
+    allow_python: bool = False
+    plan: FeaturePlan | None = None
+
+
+class VersionFailure(ContractModel):
+    """Why the named version does not serve, in the words of whoever refused it."""
+
+    version: int
+    reason: FailureReason
+    message: str
+
+
+class AgentReport(ContractModel):
+    """What is true in the pod now; never what was ordered.
+
+    `generation` is that of the DesiredState being worked on. `bytes_done` and `bytes_total` are set while an
+    artefact is fetched; the total is None where the source does not say.
+    """
+
+    pod: str
+    epoch: int
+    generation: int
+    phase: Phase
+    target: int | None = None
+    serving: int | None = None
+    loaded: tuple[int, ...] = ()
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    bytes_done: int | None = None
+    bytes_total: int | None = None
+    failure: VersionFailure | None = None
