@@ -1,0 +1,263 @@
+"""The cluster's certificate authority, every certificate it signs, and kubeconfig files made of them."""
+
+import base64
+import datetime
+import ipaddress
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tidegate_localcluster.errors import LocalClusterError
+
+VALID_FOR = datetime.timedelta(days=365)
+FRONT_PROXY = "front-proxy-client"
+CLOCK_SKEW = datetime.timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """Where a certificate and its private key lie, both PEM; the key is readable by its owner alone."""
+
+    certificate: Path
+    key: Path
+
+
+class Pki:
+    """One certificate authority in one folder (0700), made on first use and kept.
+
+    Leaf certificates are signed anew at every call: it takes a millisecond and follows changed addresses.
+    Names and groups are those that Kubernetes' bootstrap roles know.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Load the authority and the ServiceAccount key from `directory`, or make them there."""
+        self.directory = directory
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.authority = KeyPair(directory / "ca.crt", directory / "ca.key")
+        # Whoever holds a certificate of this second authority may name the user it speaks for: aggregated APIs.
+        self.front_proxy_authority = KeyPair(
+            directory / "front-proxy-ca.crt", directory / "front-proxy-ca.key"
+        )
+        self.service_account_key = directory / "service-account.key"
+        self.service_account_public_key = directory / "service-account.pub"
+        for authority in (self.authority, self.front_proxy_authority):
+            if not authority.certificate.exists():
+                _make_authority(authority)
+        if not self.service_account_public_key.exists():
+            self._make_service_account_key()
+
+    def server(self, name: str, addresses: Iterable[str]) -> KeyPair:
+        """A serving certificate for `addresses` (IP addresses and DNS names), stored as `name`."""
+        return self._issue(
+            name, common_name=name, addresses=tuple(addresses), purpose=ExtendedKeyUsageOID.SERVER_AUTH
+        )
+
+    def client(self, name: str, *, user: str, groups: Iterable[str] = ()) -> KeyPair:
+        """A client certificate for a Kubernetes user with groups, stored as `name`."""
+        return self._issue(
+            name, common_name=user, groups=tuple(groups), purpose=ExtendedKeyUsageOID.CLIENT_AUTH
+        )
+
+    def admin(self) -> KeyPair:
+        """The cluster's administrator."""
+        return self.client("admin", user="tidegate-admin", groups=["system:masters"])
+
+    def controller_manager(self) -> KeyPair:
+        """The kube-controller-manager."""
+        return self.client("kube-controller-manager", user="system:kube-controller-manager")
+
+    def scheduler(self) -> KeyPair:
+        """The kube-scheduler."""
+        return self.client("kube-scheduler", user="system:kube-scheduler")
+
+    def kube_proxy(self) -> KeyPair:
+        """The kube-proxy of every node."""
+        return self.client("kube-proxy", user="system:kube-proxy")
+
+    def apiserver_kubelet_client(self) -> KeyPair:
+        """The API server as the kubelets see it (logs, exec, port-forward, proxy)."""
+        return self.client(
+            "kube-apiserver-kubelet-client", user="kube-apiserver-kubelet-client", groups=["system:masters"]
+        )
+
+    def front_proxy_client(self) -> KeyPair:
+        """The API server as aggregated API servers see it."""
+        return self._issue(
+            FRONT_PROXY,
+            common_name=FRONT_PROXY,
+            purpose=ExtendedKeyUsageOID.CLIENT_AUTH,
+            authority=self.front_proxy_authority,
+        )
+
+    def kubelet_client(self, node: str) -> KeyPair:
+        """The kubelet of `node` as the API server sees it: the node authorizer lets it see its own pods."""
+        return self.client(f"kubelet-client-{node}", user=f"system:node:{node}", groups=["system:nodes"])
+
+    def kubelet_server(self, node: str, addresses: Iterable[str]) -> KeyPair:
+        """What the kubelet of `node` serves its API with; the API server checks it against the authority."""
+        return self._issue(
+            f"kubelet-server-{node}",
+            common_name=f"system:node:{node}",
+            groups=("system:nodes",),
+            addresses=(node, *addresses),
+            purpose=ExtendedKeyUsageOID.SERVER_AUTH,
+        )
+
+    def write_kubeconfig(
+        self, path: Path, *, server: str, credentials: KeyPair, cluster: str = "tidegate"
+    ) -> Path:
+        """Write a self-contained kubeconfig (0600) for `server` (an https URL) and return its path."""
+        user = credentials.certificate.stem
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {
+                    "name": cluster,
+                    "cluster": {
+                        "server": server,
+                        "certificate-authority-data": _encoded(self.authority.certificate),
+                    },
+                }
+            ],
+            "users": [
+                {
+                    "name": user,
+                    "user": {
+                        "client-certificate-data": _encoded(credentials.certificate),
+                        "client-key-data": _encoded(credentials.key),
+                    },
+                }
+            ],
+            "contexts": [{"name": cluster, "context": {"cluster": cluster, "user": user}}],
+            "current-context": cluster,
+        }
+        # JSON is YAML, and every client reads it.
+        _write_private(path, (json.dumps(document, indent=2) + "\n").encode())
+        return path
+
+    def _make_service_account_key(self) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        _write_private(self.service_account_key, _pem(key))
+        _write_private(
+            self.service_account_public_key,
+            key.public_key().public_bytes(
+                serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+            ),
+        )
+
+    def _issue(
+        self,
+        name: str,
+        *,
+        common_name: str,
+        purpose: x509.ObjectIdentifier,
+        groups: tuple[str, ...] = (),
+        addresses: tuple[str, ...] = (),
+        authority: KeyPair | None = None,
+    ) -> KeyPair:
+        signer = authority or self.authority
+        signer_certificate = x509.load_pem_x509_certificate(signer.certificate.read_bytes())
+        signer_key = serialization.load_pem_private_key(signer.key.read_bytes(), password=None)
+        if not isinstance(signer_key, ec.EllipticCurvePrivateKey):
+            raise LocalClusterError(f"{signer.key} holds no elliptic curve key: remove {self.directory}")
+        key = ec.generate_private_key(ec.SECP256R1())
+        now = datetime.datetime.now(datetime.UTC)
+        subject = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([*subject, x509.NameAttribute(NameOID.COMMON_NAME, common_name)]))
+            .issuer_name(signer_certificate.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - CLOCK_SKEW)
+            .not_valid_after(now + VALID_FOR)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(authority=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key()), critical=False
+            )
+        )
+        if addresses:
+            names = [_general_name(address) for address in dict.fromkeys(addresses)]
+            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        certificate = builder.sign(signer_key, hashes.SHA256())
+        pair = KeyPair(self.directory / f"{name}.crt", self.directory / f"{name}.key")
+        _write_private(pair.key, _pem(key))
+        _write_private(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+        return pair
+
+
+def _make_authority(pair: KeyPair) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name(
+        [x509.NameAttribute(NameOID.COMMON_NAME, f"tidegate local cluster {pair.certificate.stem}")]
+    )
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + 10 * VALID_FOR)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(_key_usage(authority=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write_private(pair.key, _pem(key))
+    _write_private(pair.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _key_usage(*, authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=not authority,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(address: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(address))
+    except ValueError:
+        return x509.DNSName(address)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    # SEC1 rather than PKCS 8: the API server reads its ServiceAccount key only so when it is elliptic.
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    )
+
+
+def _encoded(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    """Replace `path` in one step with a file that only its owner can read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    partial.replace(path)

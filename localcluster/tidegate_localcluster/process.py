@@ -1,0 +1,135 @@
+"""Child processes that end with their parent, log to a file and say why they died."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tidegate_localcluster.errors import LocalClusterError, NotReadyError, ProcessDiedError
+
+POLL_INTERVAL_S = 0.05
+LAST_LINES = 12
+
+
+class Process:
+    """One long-running program.
+
+    The kernel kills it when the thread that called `start` ends (setpriv sets PR_SET_PDEATHSIG, which
+    outlives exec), so that a killed parent leaves nothing behind: start processes from a thread that lives as
+    long as they should. A preexec_fn would do the same but forks a copy of every lock of a threaded parent.
+    It runs in a session of its own: Ctrl-C reaches only us, and we choose the order in which parts stop.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str | Path],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        """Describe a process without starting it; `environment` is added to ours, `log` is overwritten."""
+        self.name = name
+        self.log = log
+        self._arguments = tuple(str(argument) for argument in arguments)
+        self._environment = dict(environment or {})
+        self._directory = directory
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while it runs, else None."""
+        return self._child.pid if self._child is not None and self.running else None
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._child is not None and self._child.poll() is None
+
+    def start(self) -> None:
+        """Start it; raises LocalClusterError when the program cannot be run at all."""
+        if self.running:
+            return
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as output:
+            try:
+                self._child = subprocess.Popen(
+                    [*_dying_with_parent(), *self._arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **self._environment},
+                    cwd=self._directory,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise LocalClusterError(f"{self.name} could not be started: {error}") from error
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """End it: SIGTERM, then SIGKILL after `timeout_s`. Does nothing if it does not run."""
+        if self._child is None:
+            return
+        if self.running:
+            self._child.terminate()
+        try:
+            self._child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+
+    def check(self) -> None:
+        """Raise ProcessDiedError, with the last lines of the log, unless it runs."""
+        if not self.running:
+            raise ProcessDiedError(
+                f"{self.name} {self._ending()}; the end of {self.log}:\n{self.last_lines()}"
+            )
+
+    def last_lines(self, count: int = LAST_LINES) -> str:
+        """The end of the log, indented, for a message."""
+        if not self.log.exists():
+            return "  (no log)"
+        lines = self.log.read_text(errors="replace").splitlines()[-count:]
+        return "\n".join(f"  {line}" for line in lines) or "  (the log is empty)"
+
+    def _ending(self) -> str:
+        if self._child is None:
+            return "was never started"
+        code = self._child.returncode
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with exit status {code}"
+
+
+def wait_until(
+    condition: Callable[[], bool], *, what: str, processes: Iterable[Process] = (), timeout_s: float
+) -> None:
+    """Wait until `condition` holds.
+
+    Raises ProcessDiedError as soon as one of `processes` ends, and NotReadyError after `timeout_s` with the
+    last lines of their logs: `what` reads like 'kube-apiserver answers /readyz'.
+    """
+    watched = tuple(processes)
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        for process in watched:
+            process.check()
+        if time.monotonic() > deadline:
+            logs = "".join(f"\nthe end of {process.log}:\n{process.last_lines()}" for process in watched)
+            raise NotReadyError(f"waited {timeout_s:g} s in vain until {what}{logs}")
+        time.sleep(POLL_INTERVAL_S)
+
+
+def _dying_with_parent() -> tuple[str, ...]:
+    setpriv = shutil.which("setpriv", path=f"{os.environ.get('PATH', '')}:/usr/bin:/bin")
+    if setpriv is None:
+        raise LocalClusterError("setpriv is not on PATH: install util-linux (it is part of every Debian)")
+    return (setpriv, "--pdeathsig", "KILL", "--")
