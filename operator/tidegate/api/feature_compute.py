@@ -1,0 +1,283 @@
+"""The kind FeatureCompute: entities, sources and features, computed alike online and offline."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from tidegate.api.conditions import ObservedCondition
+from tidegate.api.fields import MAX_REPLICAS, Identifier, Resources, Sha256, Uri
+from tidegate.api.inference import Tensor
+from tidegate.api.meta import ApiModel, Resource, StatusModel
+from tidegate.api.schema import ListAtomic, ListMap, ListSet, Rule, Rules, matches
+
+MAX_ENTITIES: Final = 16
+MAX_SOURCES: Final = 32
+MAX_FEATURES: Final = 256
+MAX_BUCKETS: Final = 2**31 - 1
+
+
+class KeyType(StrEnum):
+    """How an entity's key is written in requests and tables."""
+
+    INT64 = "int64"
+    STRING = "string"
+
+
+class ValueType(StrEnum):
+    """Type of a looked-up feature."""
+
+    INT64 = "int64"
+    FLOAT32 = "float32"
+
+
+FieldReference = Annotated[
+    str,
+    Field(min_length=3, max_length=127),
+    Rules(
+        matches(
+            r"[A-Za-z_][A-Za-z0-9_]*[.][A-Za-z_][A-Za-z0-9_]*",
+            "must be <source>.<column> or <entity>.<key>, like profiles.age",
+        )
+    ),
+]
+
+Buckets = Annotated[int, Field(ge=1, le=MAX_BUCKETS)]
+
+
+class Entity(ApiModel):
+    """Something that features are about, known by a key that requests carry."""
+
+    name: Annotated[Identifier, Field(description="Name of the entity, like user.")]
+    key: Annotated[
+        Identifier, Field(description="Its key: an input of every request and a column of its sources.")
+    ]
+    type: Annotated[KeyType, Field(description="Type of the key: int64 or string.")]
+
+
+class Table(ApiModel):
+    """One Parquet file, read at start."""
+
+    uri: Annotated[
+        Uri,
+        Field(
+            description="Where the file lies: s3://, https://, pvc:// or file://, as for Inference.spec.model.uri."
+        ),
+    ]
+    sha256: Annotated[
+        Sha256 | None, Field(description="SHA-256 of the file, in lower-case hex. Absent: not checked.")
+    ] = None
+
+
+class Source(ApiModel):
+    """A table of facts about one entity, one row for each key."""
+
+    name: Annotated[Identifier, Field(description="Name of the source, like profiles.")]
+    entity: Annotated[Identifier, Field(description="The entity whose key it is looked up by.")]
+    table: Annotated[Table, Field(description=Table.__doc__)]
+
+
+class Lookup(ApiModel):
+    """The value of a column, unchanged."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.type != 'int64' || self.default.matches(r'^-?[0-9]{1,18}$')",
+            message="the default of an int64 must be a whole number of at most 18 digits",
+            check=lambda lookup: lookup.type is not ValueType.INT64 or lookup.default.lstrip("-").isdigit(),
+            field="default",
+        ),
+    )
+
+    field: Annotated[FieldReference, Field(description="<source>.<column>.")]
+    type: Annotated[ValueType, Field(description="Type of the value: int64 or float32.")]
+    length: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=4096,
+            description="Number of elements, for a column of lists: shorter ones are padded with default, "
+            "longer ones keep their last. Absent: a single value.",
+        ),
+    ] = None
+    default: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=32,
+            pattern=r"^-?[0-9]{1,18}(\.[0-9]{1,9})?$",
+            description="The value for a key that the table does not have, and the padding; a decimal in quotes.",
+        ),
+    ] = "0"
+
+
+class Bucketize(ApiModel):
+    """Which interval a number falls into: 0 below the first boundary, then one more for each boundary reached."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.boundaries.isSorted()",
+            message="boundaries must be ascending",
+            check=lambda bucketize: list(bucketize.boundaries) == sorted(set(bucketize.boundaries)),
+            field="boundaries",
+        ),
+    )
+
+    field: Annotated[FieldReference, Field(description="<source>.<column> or <entity>.<key>, a number.")]
+    boundaries: Annotated[
+        tuple[Annotated[float, Field(allow_inf_nan=False)], ...],
+        Field(
+            min_length=1,
+            max_length=1024,
+            description="Ascending; n of them make n + 1 buckets. A value equal to a boundary falls above it.",
+        ),
+        ListSet(),
+    ]
+
+
+class Hash(ApiModel):
+    """A stable hash of a value, modulo a number of buckets."""
+
+    field: Annotated[FieldReference, Field(description="<source>.<column> or <entity>.<key>.")]
+    buckets: Annotated[Buckets, Field(description=f"Number of buckets, 1 to {MAX_BUCKETS}.")]
+
+
+class Cross(ApiModel):
+    """A stable hash of several values together, modulo a number of buckets."""
+
+    fields: Annotated[
+        tuple[FieldReference, ...],
+        Field(
+            min_length=2,
+            max_length=4,
+            description="2 to 4 of <source>.<column> or <entity>.<key>; their order matters.",
+        ),
+        ListSet(),
+    ]
+    buckets: Annotated[Buckets, Field(description=f"Number of buckets, 1 to {MAX_BUCKETS}.")]
+
+
+class Feature(ApiModel):
+    """One output tensor, made by exactly one operation."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="[has(self.lookup), has(self.bucketize), has(self.hash), has(self.cross)].filter(x, x).size() == 1",
+            message="a feature must have exactly one of lookup, bucketize, hash and cross",
+            check=lambda feature: len(feature.operations) == 1,
+        ),
+    )
+
+    name: Annotated[Identifier, Field(description="Name of the feature and of its output tensor.")]
+    lookup: Annotated[Lookup | None, Field(description=Lookup.__doc__)] = None
+    bucketize: Annotated[Bucketize | None, Field(description=Bucketize.__doc__)] = None
+    hash: Annotated[Hash | None, Field(description=Hash.__doc__)] = None
+    cross: Annotated[Cross | None, Field(description=Cross.__doc__)] = None
+
+    @property
+    def operations(self) -> tuple[Lookup | Bucketize | Hash | Cross, ...]:
+        """The operations that are set: one, in a feature that parsed."""
+        every = (self.lookup, self.bucketize, self.hash, self.cross)
+        return tuple(operation for operation in every if operation is not None)
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """The fields that it reads."""
+        return tuple(
+            reference
+            for operation in self.operations
+            for reference in (operation.fields if isinstance(operation, Cross) else (operation.field,))
+        )
+
+
+class FeatureComputeSpec(ApiModel):
+    """What the user asks for."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.sources.all(s, self.entities.exists(e, e.name == s.entity))",
+            message="every source must name one of the entities",
+            check=lambda spec: (
+                {source.entity for source in spec.sources} <= {entity.name for entity in spec.entities}
+            ),
+            field="sources",
+        ),
+        Rule(
+            cel="self.sources.all(s, !self.entities.exists(e, e.name == s.name))",
+            message="a source must not have the name of an entity, or <name>.<field> would mean two things",
+            check=lambda spec: {source.name for source in spec.sources}.isdisjoint(
+                entity.name for entity in spec.entities
+            ),
+            field="sources",
+        ),
+    )
+
+    entities: Annotated[
+        tuple[Entity, ...],
+        Field(min_length=1, max_length=MAX_ENTITIES, description="What the features are about."),
+        ListMap("name"),
+    ]
+    sources: Annotated[
+        tuple[Source, ...],
+        Field(max_length=MAX_SOURCES, description="Where facts about the entities come from."),
+        ListMap("name"),
+    ] = ()
+    features: Annotated[
+        tuple[Feature, ...],
+        Field(
+            min_length=1,
+            max_length=MAX_FEATURES,
+            description="What is computed, in the order of the outputs.",
+        ),
+        ListMap("name"),
+    ]
+    replicas: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=MAX_REPLICAS,
+            description=f"Number of pods, 0 to {MAX_REPLICAS}. kubectl scale, an HPA and KEDA set it through /scale.",
+        ),
+    ] = 1
+    resources: Annotated[Resources, Field(description="CPU and memory of one replica.")] = Resources()
+
+
+class FeatureComputeStatus(StatusModel):
+    """What was compiled, and what the replicas reported."""
+
+    observed_generation: Annotated[
+        int, Field(ge=0, description="The metadata.generation that this status is about.")
+    ] = 0
+    plan_hash: Annotated[
+        str | None,
+        Field(max_length=64, description="SHA-256 of the compiled plan; the same one runs offline."),
+    ] = None
+    outputs: Annotated[
+        tuple[Tensor, ...],
+        Field(max_length=MAX_FEATURES, description="What an answer carries."),
+        ListAtomic(),
+    ] = ()
+    replicas: Annotated[int, Field(ge=0, description="Number of pods that exist.")] = 0
+    ready_replicas: Annotated[int, Field(ge=0, description="Number of pods that answer.")] = 0
+    selector: Annotated[str, Field(max_length=512, description="Label selector of the pods, for /scale.")] = (
+        ""
+    )
+    conditions: Annotated[
+        tuple[ObservedCondition, ...],
+        Field(max_length=32, description="Ready, Reconciling, Stalled, PlanCompiled and SourcesReady."),
+        ListMap("type"),
+    ] = ()
+
+
+class FeatureCompute(Resource):
+    """Features of entities, computed by one engine alike online (Triton on CPU) and offline (files)."""
+
+    KIND: ClassVar[str] = "FeatureCompute"
+    PLURAL: ClassVar[str] = "featurecomputes"
+
+    spec: Annotated[FeatureComputeSpec, Field(description=FeatureComputeSpec.__doc__)]
+    status: Annotated[FeatureComputeStatus, Field(description=FeatureComputeStatus.__doc__)] = (
+        FeatureComputeStatus()
+    )

@@ -1,0 +1,142 @@
+"""Types that fields of several kinds share: durations, quantities, names, and resources."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import core_schema
+
+from tidegate.api.durations import DURATION_PATTERN, parse_duration
+from tidegate.api.meta import DNS_LABEL, ApiModel
+from tidegate.api.quantities import QUANTITY_PATTERN, parse_quantity
+from tidegate.api.schema import Rule, Rules, lacks, matches, with_rules
+
+MAX_REPLICAS: Final = 1_000
+SHA256_PATTERN: Final = r"^[0-9a-f]{64}$"
+
+# Longer than any real place, short enough that a rule over it stays inside the API server's cost budget.
+MAX_URI_LENGTH: Final = 1_024
+
+_SCHEME: Final = "file|pvc|https|s3"
+_PLACE: Final = (
+    r"file:///[^/]+|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+    r"|https://[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]{1,5})?|s3://[a-z0-9][-a-z0-9.]+[a-z0-9]"
+)
+
+
+def between(shortest: str, longest: str) -> Rules:
+    """A duration from `shortest` to `longest`, both included and both in our spelling."""
+    low, high = parse_duration(shortest), parse_duration(longest)
+    return Rules(
+        Rule(
+            cel=f"duration(self) >= duration('{shortest}') && duration(self) <= duration('{longest}')",
+            message=f"must be from {shortest} to {longest}",
+            check=lambda text: low <= parse_duration(text) <= high,
+        )
+    )
+
+
+DurationText = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=16)]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantityBetween:
+    """Annotated[str, QuantityBetween(…)]: a quantity within bounds, written as a string or as YAML's bare 2."""
+
+    smallest: str
+    largest: str
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        checked = core_schema.no_info_after_validator_function(self._check, handler(source))
+        return core_schema.no_info_before_validator_function(_number_as_text, checked)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        text = handler(schema)
+        del text["type"]
+        return with_rules({"x-kubernetes-int-or-string": True, **text}, (self._rule,))
+
+    @property
+    def _rule(self) -> Rule:
+        low, high = parse_quantity(self.smallest), parse_quantity(self.largest)
+        return Rule(
+            cel=(
+                f"quantity(string(self)).compareTo(quantity('{self.smallest}')) >= 0 && "
+                f"quantity(string(self)).compareTo(quantity('{self.largest}')) <= 0"
+            ),
+            message=f"must be from {self.smallest} to {self.largest}",
+            check=lambda text: low <= parse_quantity(text) <= high,
+        )
+
+    def _check(self, text: str) -> str:
+        self._rule.enforce(text)
+        return text
+
+
+def _number_as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Cpu = Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=32), QuantityBetween("10m", "1024")]
+Memory = Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=32), QuantityBetween("32Mi", "64Ti")]
+
+ObjectName = Annotated[
+    str,
+    Field(min_length=1, max_length=63),
+    Rules(matches(DNS_LABEL, "must be a DNS label: lower-case letters, digits and dashes, at most 63")),
+]
+
+Identifier = Annotated[
+    str,
+    Field(min_length=1, max_length=63),
+    Rules(
+        matches(
+            r"[A-Za-z_][A-Za-z0-9_]*", "must be letters, digits and underscores, not beginning with a digit"
+        )
+    ),
+]
+
+Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN, max_length=64)]
+
+Uri = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_URI_LENGTH),
+    Rules(
+        Rule(
+            cel=f"self.matches(r'^({_SCHEME})://')",
+            message="must begin with file://, pvc://, https:// or s3://",
+            check=lambda text: re.match(f"({_SCHEME})://", text) is not None,
+        ),
+        lacks(
+            r"(^|/)[.][.](/|$)|%2[eE]|%2[fF]|%5[cC]", "must have no '..' segment, nor one hidden by % escapes"
+        ),
+        lacks(
+            r"[^!-~]|[@?#\\]",
+            "must be plain ASCII without blanks, credentials (@), query (?), fragment (#) or backslash",
+        ),
+        Rule(
+            cel=f"!self.matches(r'^({_SCHEME})://') || self.matches(r'^({_PLACE})(/|$)')",
+            message=(
+                "must name a place: file:///<path>, pvc://<claim>/<path>, https://<host>/<path> "
+                "or s3://<bucket>/<prefix>"
+            ),
+            check=lambda text: re.match(rf"({_PLACE})(/|\Z)", text) is not None,
+        ),
+    ),
+]
+
+
+class Resources(ApiModel):
+    """CPU and memory of one pod; requested and limited alike, so that a pod gets what it was planned with."""
+
+    cpu: Annotated[Cpu, Field(description="Cores for each replica, as a quantity: 500m is half a core.")] = (
+        "1"
+    )
+    memory: Annotated[Memory, Field(description="Memory for each replica, in bytes, as a quantity.")] = "2Gi"

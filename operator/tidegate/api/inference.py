@@ -1,0 +1,241 @@
+"""The kind Inference: one model, served by a number of like replicas."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from tidegate.api.conditions import ObservedCondition
+from tidegate.api.fields import MAX_REPLICAS, DurationText, Resources, Sha256, Uri, between
+from tidegate.api.meta import ApiModel, Resource, StatusModel
+from tidegate.api.schema import ListAtomic, ListMap, Rule, Rules, matches
+
+VERSION_PATTERN: Final = r"^[1-9][0-9]{0,8}$"
+
+
+class ModelFormat(StrEnum):
+    """How the artefact is written."""
+
+    ONNX = "ONNX"
+    PYTHON = "Python"
+
+
+class Tier(StrEnum):
+    """How soon an answer is needed."""
+
+    REALTIME = "realtime"
+    NEARLINE = "nearline"
+    OFFLINE = "offline"
+
+
+class BatchingMode(StrEnum):
+    """Whether Triton joins requests of several clients into one execution."""
+
+    OFF = "Off"
+    FIXED = "Fixed"
+
+
+ServedName = Annotated[
+    str,
+    Field(min_length=1, max_length=128),
+    Rules(
+        matches(
+            r"[A-Za-z0-9][A-Za-z0-9_-]*([.][A-Za-z0-9_-]+)*",
+            "must be letters, digits, dashes, underscores and single dots, beginning with a letter or digit",
+        )
+    ),
+]
+
+
+class ModelSpec(ApiModel):
+    """Which artefact to serve. Changing the version alone swaps it in place, without a new pod."""
+
+    name: Annotated[
+        ServedName | None,
+        Field(
+            description="The name that clients ask for. Absent: metadata.name. "
+            "All targets of one ModelAccess serve the same name."
+        ),
+    ] = None
+    uri: Annotated[
+        Uri,
+        Field(
+            description="The model's folder, which holds <version>/model.onnx or <version>/model.py: "
+            "s3://<bucket>/<prefix>, https://<host>/<path> (hosts that the operator lists), pvc://<claim>/<path>, "
+            "or file:///<path> (where the operator allows it, as the local cluster does)."
+        ),
+    ]
+    version: Annotated[
+        str,
+        Field(
+            pattern=VERSION_PATTERN,
+            max_length=9,
+            description='The version to serve: the name of a sub-folder of uri, a whole number in quotes, like "3".',
+        ),
+    ]
+    sha256: Annotated[
+        Sha256 | None,
+        Field(
+            description="SHA-256 of the version's one file, in lower-case hex; of several files, that of the output of "
+            "sha256sum over their sorted relative paths. Absent: not checked."
+        ),
+    ] = None
+    format: Annotated[
+        ModelFormat,
+        Field(
+            description="ONNX, or Python for Triton's Python backend, which runs the model's own code "
+            "and therefore needs the operator's opt-in."
+        ),
+    ] = ModelFormat.ONNX
+
+
+class Batching(ApiModel):
+    """How Triton joins requests into batches."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.maxQueueDelay) || self.mode == 'Fixed'",
+            message="maxQueueDelay is only for mode Fixed: set mode: Fixed or remove maxQueueDelay",
+            check=lambda batching: batching.max_queue_delay is None or batching.mode is BatchingMode.FIXED,
+            field="maxQueueDelay",
+        ),
+    )
+
+    mode: Annotated[
+        BatchingMode,
+        Field(
+            description="Off runs each request alone; Fixed joins those that arrive within maxQueueDelay. "
+            'Quote "Off", since YAML reads the bare word as false.'
+        ),
+    ] = BatchingMode.OFF
+    max_batch_size: Annotated[
+        int,
+        Field(ge=1, le=4096, description="Largest number of rows in one execution, and in one request."),
+    ] = 128
+    max_queue_delay: Annotated[
+        Annotated[DurationText, between("1us", "1s")] | None,
+        Field(
+            description="Longest that a request waits for others to join its batch, as a duration from 1us to 1s. "
+            "Only with mode Fixed. Absent: requests join only while the model is busy."
+        ),
+    ] = None
+
+
+class InferenceSpec(ApiModel):
+    """What the user asks for."""
+
+    model: Annotated[ModelSpec, Field(description=ModelSpec.__doc__)]
+    tier: Annotated[
+        Tier,
+        Field(
+            description="realtime answers a waiting person, nearline within seconds, offline by a deadline. "
+            "Recorded as the label tidegate.io/tier on the pods."
+        ),
+    ] = Tier.REALTIME
+    replicas: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=MAX_REPLICAS,
+            description=f"Number of pods, 0 to {MAX_REPLICAS}. kubectl scale, an HPA and KEDA set it through /scale.",
+        ),
+    ] = 1
+    resources: Annotated[Resources, Field(description="CPU and memory of one replica.")] = Resources()
+    batching: Annotated[Batching, Field(description=Batching.__doc__)] = Batching()
+
+
+class Tensor(StatusModel):
+    """One input or output of a model, as its artefact declares it."""
+
+    name: Annotated[str, Field(max_length=256, description="The tensor's name.")]
+    dtype: Annotated[
+        str, Field(max_length=16, description="Triton's name of its type: FP32, INT64, BYTES, …")
+    ]
+    shape: Annotated[
+        tuple[int, ...],
+        Field(max_length=16, description="Its dimensions without the batch; -1 is a length that varies."),
+        ListAtomic(),
+    ] = ()
+
+
+class Versions(StatusModel):
+    """Which versions the replicas really have."""
+
+    serving: Annotated[
+        str | None, Field(max_length=9, description="The version that answers on every ready replica.")
+    ] = None
+    loaded: Annotated[
+        tuple[Annotated[str, Field(max_length=9)], ...],
+        Field(
+            max_length=64,
+            description="Versions in memory on some ready replica, ascending; the old one stays warm for a rollback.",
+        ),
+        ListAtomic(),
+    ] = ()
+    target: Annotated[str | None, Field(max_length=9, description="The version that the spec asks for.")] = (
+        None
+    )
+
+
+class ServedModel(StatusModel):
+    """The model as read from its artefact."""
+
+    name: Annotated[str | None, Field(max_length=128, description="The name that clients ask for.")] = None
+    inputs: Annotated[
+        tuple[Tensor, ...],
+        Field(max_length=1024, description="What a request must carry."),
+        ListAtomic(),
+    ] = ()
+    outputs: Annotated[
+        tuple[Tensor, ...],
+        Field(max_length=1024, description="What an answer carries."),
+        ListAtomic(),
+    ] = ()
+
+
+class Failure(StatusModel):
+    """Why a version does not serve. It goes away when the target version serves."""
+
+    version: Annotated[str, Field(max_length=9, description="The version that failed.")]
+    reason: Annotated[str, Field(max_length=64, description="One word for machines, such as LoadFailed.")]
+    message: Annotated[str, Field(max_length=32768, description="Triton's or the agent's own words.")] = ""
+    time: Annotated[datetime | None, Field(description="When it was first seen.")] = None
+
+
+class InferenceStatus(StatusModel):
+    """What the replicas themselves reported; never what was merely ordered."""
+
+    observed_generation: Annotated[
+        int, Field(ge=0, description="The metadata.generation that this status is about.")
+    ] = 0
+    replicas: Annotated[int, Field(ge=0, description="Number of pods that exist.")] = 0
+    ready_replicas: Annotated[int, Field(ge=0, description="Number of pods whose model answers.")] = 0
+    selector: Annotated[str, Field(max_length=512, description="Label selector of the pods, for /scale.")] = (
+        ""
+    )
+    versions: Annotated[Versions, Field(description=Versions.__doc__)] = Versions()
+    model: Annotated[ServedModel | None, Field(description=ServedModel.__doc__)] = None
+    failure: Annotated[Failure | None, Field(description=Failure.__doc__)] = None
+    conditions: Annotated[
+        tuple[ObservedCondition, ...],
+        Field(max_length=32, description="Ready, Reconciling, Stalled and ModelLoaded."),
+        ListMap("type"),
+    ] = ()
+
+
+class Inference(Resource):
+    """One model, served: Triton pods that load a version of it and swap to another in place."""
+
+    KIND: ClassVar[str] = "Inference"
+    PLURAL: ClassVar[str] = "inferences"
+
+    spec: Annotated[InferenceSpec, Field(description=InferenceSpec.__doc__)]
+    status: Annotated[InferenceStatus, Field(description=InferenceStatus.__doc__)] = InferenceStatus()
+
+    @property
+    def served_name(self) -> str:
+        """The name that clients ask for."""
+        return self.spec.model.name or self.metadata.name

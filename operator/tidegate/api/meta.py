@@ -1,0 +1,179 @@
+"""What every kind has: its name, its metadata, and one way to be parsed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Final, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, ErrorDetails
+
+from tidegate.api.schema import Rule, with_rules
+from tidegate.errors import InvalidSpecError
+
+GROUP: Final = "tidegate.io"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+# A name becomes a label value and part of a host name and of a Service's name, so it must be a DNS label.
+DNS_LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+
+_DNS_LABEL: Final = re.compile(DNS_LABEL)
+_MAX_VALUE_SHOWN: Final = 80
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ObjectKey:
+    """Where an object lives: its namespace (empty for cluster-wide kinds) and its name."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads `namespace/name`, or `name` alone for a cluster-wide object.
+
+        Raises ValueError when a part is empty or there are more than two.
+        """
+        namespace, slash, name = text.rpartition("/")
+        if not name or "/" in namespace or (slash and not namespace):
+            message = f"'{text[:_MAX_VALUE_SHOWN]}' does not name an object: use <namespace>/<name>"
+            raise ValueError(message)
+        return cls(namespace, name)
+
+
+class ApiModel(BaseModel):
+    """Base of every part of a kind: frozen, camelCase outside, unknown fields refused, rules enforced."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        hide_input_in_errors=True,
+    )
+
+    RULES: ClassVar[tuple[Rule, ...]] = ()
+
+    @model_validator(mode="after")
+    def _enforce_rules(self) -> Self:
+        for rule in self.RULES:
+            rule.enforce(self)
+        return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        own = handler(schema)
+        resolved = handler.resolve_ref_schema(own)
+        resolved.update(with_rules(resolved, cls.RULES))
+        return own
+
+    def dump(self) -> dict[str, Any]:
+        """As the API spells it: camelCase, absent fields left out, times as RFC 3339."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class StatusModel(ApiModel):
+    """Base of what we write into a status: fields of a newer or older operator are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class ObjectMeta(StatusModel):
+    """The part of metadata that Tidegate reads."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    generation: int = 0
+    resource_version: str = ""
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    annotations: Mapping[str, str] = Field(default_factory=dict)
+
+    @field_validator("labels", "annotations", mode="before")
+    @classmethod
+    def _null_is_empty(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+
+class Resource(ApiModel):
+    """One object of a kind, parsed once where it enters; inside, nobody reads its dictionary."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    KIND: ClassVar[str] = ""
+    PLURAL: ClassVar[str] = ""
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel=f"self.metadata.name.matches(r'^{DNS_LABEL}$')",
+            message=(
+                "metadata.name must be a DNS label: at most 63 lower-case letters, digits and dashes, "
+                "since it becomes a label and a host name"
+            ),
+            check=lambda resource: _DNS_LABEL.fullmatch(resource.metadata.name) is not None,
+        ),
+    )
+
+    metadata: ObjectMeta
+
+    @property
+    def key(self) -> ObjectKey:
+        """Its namespace and name."""
+        return ObjectKey(self.metadata.namespace, self.metadata.name)
+
+    @classmethod
+    def parse(cls, body: Mapping[str, object]) -> Self:
+        """The object behind `body`, with every default filled in.
+
+        A status that does not parse (somebody forged it) counts as empty: it is ours to write again.
+        Raises InvalidSpecError that names the first wrong field.
+        """
+        fields = dict(body)
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as exc:
+            errors = [error for error in _details(exc) if error["loc"][:1] != ("status",)]
+            if errors:
+                raise _invalid_spec(errors) from exc
+        return cls.model_validate({**fields, "status": {}})
+
+
+def _details(error: ValidationError) -> list[ErrorDetails]:
+    return error.errors(include_url=False, include_input=False, include_context=False)
+
+
+def _invalid_spec(errors: Sequence[ErrorDetails]) -> InvalidSpecError:
+    """The first of pydantic's errors as ours: the field's path as kubectl prints it, and what is wrong."""
+    first = errors[0]
+    message = first["msg"].removeprefix("Value error, ")
+    if len(errors) > 1:
+        message += f" (and {len(errors) - 1} more)"
+    return InvalidSpecError(message, path=field_path(first["loc"]))
+
+
+def field_path(location: Sequence[int | str]) -> str:
+    """('spec', 'routes', 0, 'timeout') as spec.routes[0].timeout."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return path.removeprefix(".")

@@ -1,0 +1,104 @@
+"""Kubernetes quantities (500m, 2Gi, 1e3): their exact value, and the one spelling that the API server stores."""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_UP, Context, Decimal
+from typing import Final
+
+QUANTITY_PATTERN: Final = r"^[0-9]{1,15}(\.[0-9]{1,9})?(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][0-9]{1,2})?$"
+
+_QUANTITY: Final = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
+    r"(?:(?P<suffix>Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)|[eE](?P<exponent>[+-]?[0-9]{1,2}))?"
+)
+_BINARY: Final = {
+    name: Decimal(1024) ** power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)
+}
+_DECIMAL_POWERS: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_NANO: Final = Decimal("1e-9")
+# Wide enough that no quantity the API server accepts loses a digit.
+_EXACT: Final = Context(prec=80)
+_MAX_LENGTH: Final = 64
+
+
+def parse_quantity(text: str) -> Decimal:
+    """The value of `text` in base units (cores, bytes), rounded up to a billionth as Kubernetes does.
+
+    Raises ValueError, with examples, for anything that Kubernetes would not read.
+    """
+    matched = _match(text)
+    return _round_up(_value(matched))
+
+
+def canonical(text: str) -> str:
+    """`text` as the API server stores it: 1000m becomes 1, 2048Mi becomes 2Gi, 1.5Gi becomes 1536Mi.
+
+    Builders write this form, so that a live object compares equal to a desired one.
+    The rules are those of apimachinery's resource.Quantity: the suffix family is kept, the fraction is not.
+    Raises ValueError like parse_quantity.
+    """
+    matched = _match(text)
+    value = _round_up(_value(matched))
+    if value == 0:
+        return "0"
+    if matched["suffix"] in _BINARY and abs(value) >= 1024:
+        return _in_binary(value)
+    if matched["exponent"] is not None:
+        return _in_exponent(value)
+    return _in_decimal(value)
+
+
+def _match(text: str) -> re.Match[str]:
+    matched = _QUANTITY.fullmatch(text) if len(text) <= _MAX_LENGTH else None
+    if matched is None:
+        message = f"'{text[:40]}' is not a quantity: use a number and a suffix, as in 500m, 2 or 4Gi"
+        raise ValueError(message)
+    return matched
+
+
+def _value(matched: re.Match[str]) -> Decimal:
+    number = Decimal(matched["number"])
+    suffix = matched["suffix"] or ""
+    if suffix in _BINARY:
+        return _EXACT.multiply(number, _BINARY[suffix])
+    power = int(matched["exponent"]) if matched["exponent"] is not None else _DECIMAL_POWERS[suffix]
+    return _EXACT.scaleb(number, Decimal(power))
+
+
+def _round_up(value: Decimal) -> Decimal:
+    rounded = value.quantize(_NANO, rounding=ROUND_UP, context=_EXACT)
+    return Decimal(0) if rounded == 0 else rounded.normalize(_EXACT)
+
+
+def _in_binary(value: Decimal) -> str:
+    if value != value.to_integral_value():
+        return _in_decimal(value)
+    chosen, size = "", Decimal(1)
+    for suffix, candidate in _BINARY.items():
+        if value % candidate == 0:
+            chosen, size = suffix, candidate
+    return f"{int(value / size)}{chosen}"
+
+
+def _in_decimal(value: Decimal) -> str:
+    power = _largest_power(value)
+    suffix = next(name for name, candidate in _DECIMAL_POWERS.items() if candidate == power)
+    return f"{int(_EXACT.scaleb(value, Decimal(-power)))}{suffix}"
+
+
+def _in_exponent(value: Decimal) -> str:
+    power = _largest_power(value)
+    mantissa = int(_EXACT.scaleb(value, Decimal(-power)))
+    return f"{mantissa}e{power}" if power else str(mantissa)
+
+
+def _largest_power(value: Decimal) -> int:
+    """The largest power of a thousand, at most E, that divides `value` without a remainder."""
+    return max(
+        power for power in _DECIMAL_POWERS.values() if _is_whole(_EXACT.scaleb(value, Decimal(-power)))
+    )
+
+
+def _is_whole(value: Decimal) -> bool:
+    return value == value.to_integral_value()

@@ -1,0 +1,198 @@
+"""Every reason that a condition can carry, with what it means and what to do: the reference page is made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+
+class Reason(StrEnum):
+    """The closed set of reasons; CamelCase, as kubectl shows them."""
+
+    # Any kind
+    RECONCILED = "Reconciled"
+    PROGRESSING = "Progressing"
+    INVALID_SPEC = "InvalidSpec"
+    NAME_CONFLICT = "NameConflict"
+    CHILD_REFUSED = "ChildRefused"
+    DELETING = "Deleting"
+    # Inference and FeatureCompute: pods
+    ALL_REPLICAS_READY = "AllReplicasReady"
+    WAITING_FOR_REPLICAS = "WaitingForReplicas"
+    SCALED_TO_ZERO = "ScaledToZero"
+    ROLLING_OUT = "RollingOut"
+    POD_FAILING = "PodFailing"
+    UNSCHEDULABLE = "Unschedulable"
+    # Inference: versions
+    MODEL_LOADED = "ModelLoaded"
+    LOADING = "Loading"
+    SWAPPING_VERSION = "SwappingVersion"
+    VERSION_FAILED = "VersionFailed"
+    AGENT_UNREACHABLE = "AgentUnreachable"
+    ARTEFACT_NOT_FOUND = "ArtefactNotFound"
+    CHECKSUM_MISMATCH = "ChecksumMismatch"
+    ARTEFACT_TOO_LARGE = "ArtefactTooLarge"
+    ARTEFACT_INVALID = "ArtefactInvalid"
+    URI_NOT_ALLOWED = "UriNotAllowed"
+    FORMAT_NOT_ALLOWED = "FormatNotAllowed"
+    LOAD_FAILED = "LoadFailed"
+    FETCH_FAILED = "FetchFailed"
+    # ModelAccess
+    PROGRAMMED = "Programmed"
+    WAITING_FOR_PROXIES = "WaitingForProxies"
+    NO_PROXIES = "NoProxies"
+    PROXY_REJECTED = "ProxyRejected"
+    XDS_UNREACHABLE = "XdsUnreachable"
+    TARGETS_READY = "TargetsReady"
+    TARGET_NOT_FOUND = "TargetNotFound"
+    TARGET_NOT_READY = "TargetNotReady"
+    SERVED_NAME_MISMATCH = "ServedNameMismatch"
+    HOST_CONFLICT = "HostConflict"
+    # FeatureCompute
+    PLAN_COMPILED = "PlanCompiled"
+    PLAN_INVALID = "PlanInvalid"
+    SOURCES_READY = "SourcesReady"
+    SOURCES_LOADING = "SourcesLoading"
+    SOURCE_FAILED = "SourceFailed"
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonDoc:
+    """One row of the reference: what the reason means, and what the reader does about it."""
+
+    meaning: str
+    what_to_do: str
+
+
+_NOTHING: Final = "Nothing."
+
+DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
+    {
+        Reason.RECONCILED: ReasonDoc("The object is as its spec asks.", _NOTHING),
+        Reason.PROGRESSING: ReasonDoc(
+            "Tidegate is on its way to what the spec asks.", "Wait; the message says for what."
+        ),
+        Reason.INVALID_SPEC: ReasonDoc(
+            "The spec contradicts itself in a way that the CRD could not refuse.",
+            "Change the field that the message names.",
+        ),
+        Reason.NAME_CONFLICT: ReasonDoc(
+            "An object that is not ours already has the name of a child that we would create.",
+            "Rename this object, or delete the one that the message names.",
+        ),
+        Reason.CHILD_REFUSED: ReasonDoc(
+            "The API server refused one of our child objects, for example by a quota or an admission policy.",
+            "Read the API server's own words in the message; raise the quota or change the policy or the spec.",
+        ),
+        Reason.DELETING: ReasonDoc("The object is being deleted.", _NOTHING),
+        Reason.ALL_REPLICAS_READY: ReasonDoc("Every replica serves the target version.", _NOTHING),
+        Reason.WAITING_FOR_REPLICAS: ReasonDoc(
+            "Fewer replicas serve than the spec asks.",
+            "Wait; if it stays, describe the pods with the label that the message names.",
+        ),
+        Reason.SCALED_TO_ZERO: ReasonDoc(
+            "spec.replicas is 0, so nothing serves.", "Raise spec.replicas to serve again."
+        ),
+        Reason.ROLLING_OUT: ReasonDoc("Pods are being replaced because their template changed.", "Wait."),
+        Reason.POD_FAILING: ReasonDoc(
+            "A container keeps ending or cannot start.",
+            "Read the message; then kubectl logs of that container, or raise spec.resources if it was killed for memory.",
+        ),
+        Reason.UNSCHEDULABLE: ReasonDoc(
+            "No node has room for a pod.", "Lower spec.resources or spec.replicas, or add nodes."
+        ),
+        Reason.MODEL_LOADED: ReasonDoc("Every ready replica has loaded the target version.", _NOTHING),
+        Reason.LOADING: ReasonDoc("The first version is being fetched or loaded.", "Wait."),
+        Reason.SWAPPING_VERSION: ReasonDoc(
+            "The target version is being loaded beside the one that serves.", "Wait; traffic is not affected."
+        ),
+        Reason.VERSION_FAILED: ReasonDoc(
+            "The target version did not load; the version in status.versions.serving goes on serving.",
+            "Read status.failure, then publish a corrected version or set the old one again.",
+        ),
+        Reason.AGENT_UNREACHABLE: ReasonDoc(
+            "The agent in a pod did not answer, so what the pod serves is not known.",
+            "Wait for the next try; if it stays, check network policies for port 8443 and the agent's logs.",
+        ),
+        Reason.ARTEFACT_NOT_FOUND: ReasonDoc(
+            "There is no model under <uri>/<version>.",
+            "Publish the version, or correct model.uri or model.version.",
+        ),
+        Reason.CHECKSUM_MISMATCH: ReasonDoc(
+            "The artefact's SHA-256 is not the one in the spec.",
+            "Correct the sha256 if the artefact is right; else find out who replaced it.",
+        ),
+        Reason.ARTEFACT_TOO_LARGE: ReasonDoc(
+            "The artefact is larger than the operator allows.",
+            "Make it smaller, or ask whoever runs Tidegate to raise the limit.",
+        ),
+        Reason.ARTEFACT_INVALID: ReasonDoc(
+            "The artefact is not a model of its format: truncated, or with parts outside its folder.",
+            "Publish it again; the message says what is wrong.",
+        ),
+        Reason.URI_NOT_ALLOWED: ReasonDoc(
+            "The operator's settings do not allow this URI: its host is not listed, or file: is off.",
+            "Use a listed place, or ask whoever runs Tidegate to allow this one.",
+        ),
+        Reason.FORMAT_NOT_ALLOWED: ReasonDoc(
+            "Models of format Python run code, and the operator's settings do not allow them.",
+            "Export to ONNX, or ask whoever runs Tidegate to set models.allowPython.",
+        ),
+        Reason.LOAD_FAILED: ReasonDoc(
+            "Triton refused the model.", "Read Triton's own words in status.failure.message."
+        ),
+        Reason.FETCH_FAILED: ReasonDoc(
+            "The artefact could not be fetched: the place did not answer, or refused us.",
+            "Check that the place is up and that the pod has the credentials for it.",
+        ),
+        Reason.PROGRAMMED: ReasonDoc("Every connected proxy has accepted this generation.", _NOTHING),
+        Reason.WAITING_FOR_PROXIES: ReasonDoc(
+            "Some connected proxies have not accepted this generation yet.",
+            "Wait; usually well under a second.",
+        ),
+        Reason.NO_PROXIES: ReasonDoc(
+            "No proxy is connected, so nobody can call this endpoint.",
+            "Check the pods of deployment tidegate-gateway.",
+        ),
+        Reason.PROXY_REJECTED: ReasonDoc(
+            "A proxy refused the configuration and keeps the last good one.",
+            "Report it with the message: Tidegate should have refused the spec first.",
+        ),
+        Reason.XDS_UNREACHABLE: ReasonDoc(
+            "The controllers cannot ask the xDS servers what the proxies run.",
+            "Check the pods of deployment tidegate-xds; traffic goes on meanwhile.",
+        ),
+        Reason.TARGETS_READY: ReasonDoc("Every target with weight has ready endpoints.", _NOTHING),
+        Reason.TARGET_NOT_FOUND: ReasonDoc(
+            "A target does not exist in this namespace.",
+            "Create the Inference or correct the route's target.",
+        ),
+        Reason.TARGET_NOT_READY: ReasonDoc(
+            "A target with weight has no ready endpoint; its share goes to the others where there are any.",
+            "Look at that Inference's own conditions.",
+        ),
+        Reason.SERVED_NAME_MISMATCH: ReasonDoc(
+            "The targets serve under different model names, but a client can only ask for one.",
+            "Set the same spec.model.name on all of them.",
+        ),
+        Reason.HOST_CONFLICT: ReasonDoc(
+            "An older ModelAccess already has one of these hosts.",
+            "Choose another host, or delete the older object.",
+        ),
+        Reason.PLAN_COMPILED: ReasonDoc(
+            "The features are compiled; status.planHash names the plan.", _NOTHING
+        ),
+        Reason.PLAN_INVALID: ReasonDoc(
+            "The features do not fit together.", "Change the feature or source that the message names."
+        ),
+        Reason.SOURCES_READY: ReasonDoc("Every replica has read every source.", _NOTHING),
+        Reason.SOURCES_LOADING: ReasonDoc("Sources are being read.", "Wait."),
+        Reason.SOURCE_FAILED: ReasonDoc(
+            "A source could not be read.",
+            "Correct the source's table, or publish it; the message has the details.",
+        ),
+    }
+)

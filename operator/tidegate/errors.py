@@ -1,0 +1,48 @@
+"""The two families of errors: those worth another try, and those that only a change by a person can cure."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class TidegateError(Exception):
+    """Base of every error that Tidegate raises on purpose."""
+
+
+class RetryableError(TidegateError):
+    """The same call may succeed later; the work queue backs off and tries again.
+
+    `retry_after` is the pause that the other side asked for (HTTP Retry-After), if it asked for one.
+    """
+
+    def __init__(self, message: str, *, retry_after: timedelta | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ApiUnavailableError(RetryableError):
+    """The API server did not answer, was too busy (429) or failed (5xx)."""
+
+
+class ConflictError(RetryableError):
+    """Somebody else changed the object between our read and our write."""
+
+
+class LeadershipLostError(RetryableError):
+    """This process no longer leads (or never did), so it must not write; the new leader will."""
+
+
+class AgentUnreachableError(RetryableError):
+    """The agent beside a model did not answer."""
+
+
+class PermanentError(TidegateError):
+    """Trying again changes nothing: a new spec, another object or a right must come first."""
+
+
+class InvalidSpecError(PermanentError):
+    """The object does not parse. `path` names the field (`spec.routes[0].timeout`), the message says why."""
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(f"{path}: {message}" if path else message)
+        self.path = path
