@@ -1,0 +1,76 @@
+"""The kinds of objects that Tidegate touches, and where the API server keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidegate.api.meta import GROUP, VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind: its names, and the path of its objects."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """As in a manifest: `apps/v1`, or `v1` for the core group."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The URL path of one object, of all in a namespace, or (both empty) of all there are."""
+        parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
+        if namespace and self.namespaced:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        parts += [part for part in (name, subresource) if part]
+        return "/".join(parts)
+
+    def __str__(self) -> str:
+        return self.kind
+
+
+INFERENCE: Final = Kind(GROUP, VERSION, "Inference", "inferences")
+MODEL_ACCESS: Final = Kind(GROUP, VERSION, "ModelAccess", "modelaccesses")
+FEATURE_COMPUTE: Final = Kind(GROUP, VERSION, "FeatureCompute", "featurecomputes")
+DEPLOYMENT: Final = Kind("apps", "v1", "Deployment", "deployments")
+SERVICE: Final = Kind("", "v1", "Service", "services")
+SERVICE_ACCOUNT: Final = Kind("", "v1", "ServiceAccount", "serviceaccounts")
+CONFIG_MAP: Final = Kind("", "v1", "ConfigMap", "configmaps")
+POD: Final = Kind("", "v1", "Pod", "pods")
+POD_DISRUPTION_BUDGET: Final = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases")
+EVENT: Final = Kind("", "v1", "Event", "events")
+NAMESPACE: Final = Kind("", "v1", "Namespace", "namespaces", namespaced=False)
+
+KINDS: Final = (
+    INFERENCE,
+    MODEL_ACCESS,
+    FEATURE_COMPUTE,
+    DEPLOYMENT,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    CONFIG_MAP,
+    POD,
+    POD_DISRUPTION_BUDGET,
+    LEASE,
+    EVENT,
+    NAMESPACE,
+)
+
+_BY_MANIFEST: Final = {(kind.api_version, kind.kind): kind for kind in KINDS}
+
+
+def kind_of(manifest: Mapping[str, Any]) -> Kind:
+    """The kind that a manifest says it is.
+
+    Raises KeyError for one that Tidegate does not touch: a mistake in our code, not in a user's object.
+    """
+    return _BY_MANIFEST[str(manifest.get("apiVersion")), str(manifest.get("kind"))]

@@ -1,0 +1,69 @@
+"""What reconcilers may ask of a cluster; the client implements it, tests put a small fake behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol, TypeAlias
+
+from tidegate.api.meta import ObjectKey
+from tidegate.kube.fence import Fence
+from tidegate.kube.kinds import Kind
+
+# A Kubernetes object as JSON. Read it into a typed value before deciding anything from it.
+Manifest: TypeAlias = Mapping[str, Any]
+
+
+class EventType(StrEnum):
+    """How loud an Event is."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@dataclass(frozen=True, slots=True)
+class EventNote:
+    """One thing that happened to an object, for the user who describes it."""
+
+    kind: Kind
+    key: ObjectKey
+    uid: str
+    type: EventType
+    reason: str
+    message: str
+
+
+class Cluster(Protocol):
+    """The API server, as far as reconcilers need it.
+
+    Every method raises ApiUnavailableError when the server cannot answer, ConflictError on 409,
+    and PermanentError when it refuses (400, 403, 422), with its own words. Writes raise LeadershipLostError
+    without being sent once the fence has ended.
+    """
+
+    async def get(self, kind: Kind, key: ObjectKey) -> Manifest | None:
+        """The object, or None when there is none."""
+        ...
+
+    async def list(self, kind: Kind, *, namespace: str = "", selector: str = "") -> Sequence[Manifest]:
+        """All objects of the kind, in one namespace or everywhere, that the label selector picks."""
+        ...
+
+    async def apply(self, manifest: Manifest, fence: Fence) -> Manifest:
+        """Server-side applies the whole object under our field manager; returns it as stored."""
+        ...
+
+    async def delete(self, kind: Kind, key: ObjectKey, *, uid: str, fence: Fence) -> None:
+        """Deletes that very object; one that is gone already, or was replaced by another, is left alone."""
+        ...
+
+    async def apply_status(
+        self, kind: Kind, key: ObjectKey, status: Manifest, *, uid: str, fence: Fence
+    ) -> Manifest | None:
+        """Writes our part of the status; None when the object is gone. Call it only when something changed."""
+        ...
+
+    async def create_event(self, note: EventNote) -> None:
+        """Tells the user; a repeated note is written once in a while, and a failure to write it is not an error."""
+        ...

@@ -1,0 +1,1 @@
+"""What keeps a process of ours going: work queue, leader election, probes, logging and the clock."""
