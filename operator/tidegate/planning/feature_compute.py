@@ -1,0 +1,152 @@
+"""FeatureCompute: its compiled plan, its objects and its status, from what was observed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from tidegate.api.conditions import ConditionType, ObservedCondition, merge
+from tidegate.api.feature_compute import FeatureCompute, FeatureComputeStatus
+from tidegate.api.inference import Tensor
+from tidegate.api.reasons import Reason
+from tidegate.errors import InvalidSpecError
+from tidegate.planning.config_maps import stale
+from tidegate.planning.feature_plan import compile_plan
+from tidegate.planning.plan import Event, EventType, Plan
+from tidegate.planning.pods import PodView
+from tidegate.planning.serving_status import Verdict, condition, pods_verdict, selector_text, standing
+from tidegate.resources.feature_compute import (
+    features_objects,
+    features_selector,
+    features_state,
+    plan_digest,
+)
+from tidegate.resources.settings import ServingSettings
+from tidegate_dataplane.contract import AgentReport, FeaturePlan
+
+_LOADING: Final = timedelta(seconds=1)
+_FAILING: Final = timedelta(seconds=15)
+
+
+@dataclass(frozen=True, slots=True)
+class FeaturesObserved:
+    """Everything that planning a FeatureCompute needs to know."""
+
+    features: FeatureCompute
+    now: datetime
+    pods: Sequence[PodView] = ()
+    reports: Mapping[str, AgentReport] = field(default_factory=dict[str, AgentReport])
+    """What agents said, by pod uid; a pod whose agent did not answer is absent."""
+    config_maps: Sequence[Mapping[str, Any]] = ()
+    refusal: str = ""
+
+
+def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Plan:
+    """The objects and the status that bring a FeatureCompute towards its spec.
+
+    A changed plan means new pods, one after the other, since every replica of one answer must agree on it;
+    a plan that does not compile leaves what runs as it is.
+    """
+    features = observed.features
+    try:
+        plan = compile_plan(features)
+    except InvalidSpecError as error:
+        return _refused(observed, str(error))
+    source = plan_digest(plan)
+    start = features_state(features, plan, settings).to_json()
+    pods = [pod for pod in observed.pods if pod.reachable and pod.source == source]
+    reports = [observed.reports[pod.uid] for pod in pods if pod.uid in observed.reports]
+    sources = _sources_verdict(features, pods, reports)
+    status = _status(observed, plan, source, sources)
+    return Plan(
+        apply=features_objects(features, plan, settings, start),
+        delete=stale(observed.config_maps, observed.pods, source),
+        status=status.dump(),
+        events=_events(features.status, status),
+        requeue_after=_requeue(sources, pods),
+    )
+
+
+def _refused(observed: FeaturesObserved, message: str) -> Plan:
+    features = observed.features
+    generation = features.metadata.generation
+    verdict = Verdict(False, Reason.PLAN_INVALID, message, stalled=True)
+    said = (*standing(verdict, generation), condition(ConditionType.PLAN_COMPILED, verdict, generation))
+    merged = merge(features.status.conditions, said, observed.now)
+    alive = [pod for pod in observed.pods if not pod.terminating]
+    status = features.status.model_copy(
+        update={
+            "observed_generation": generation,
+            "replicas": len(alive),
+            "ready_replicas": sum(pod.ready for pod in alive),
+            "selector": selector_text(features_selector(features)),
+            "conditions": tuple(ObservedCondition.model_validate(item) for item in merged),
+        }
+    )
+    return Plan(status=status.dump(), events=_events(features.status, status))
+
+
+def _sources_verdict(
+    features: FeatureCompute, pods: Sequence[PodView], reports: Sequence[AgentReport]
+) -> Verdict:
+    if features.spec.replicas == 0:
+        return Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no source is read")
+    failure = next((report.failure for report in reports if report.failure is not None), None)
+    if failure is not None:
+        return Verdict(False, Reason.SOURCE_FAILED, f"{failure.reason.value}: {failure.message}")
+    there = sum(report.serving is not None for report in reports)
+    if pods and there == len(pods):
+        return Verdict(True, Reason.SOURCES_READY, "every replica has read every source")
+    return Verdict(False, Reason.SOURCES_LOADING, f"{there} of {len(pods)} replicas have read their sources")
+
+
+def _status(
+    observed: FeaturesObserved, plan: FeaturePlan, source: str, sources: Verdict
+) -> FeatureComputeStatus:
+    features = observed.features
+    generation = features.metadata.generation
+    compiled = Verdict(True, Reason.PLAN_COMPILED, f"{len(plan.features)} features, plan {plan.hash[:12]}")
+    said = (
+        *standing(_ready_verdict(observed, source, sources), generation),
+        condition(ConditionType.PLAN_COMPILED, compiled, generation),
+        condition(ConditionType.SOURCES_READY, sources, generation),
+    )
+    merged = merge(features.status.conditions, said, observed.now)
+    alive = [pod for pod in observed.pods if not pod.terminating]
+    return FeatureComputeStatus(
+        observed_generation=generation,
+        plan_hash=plan.hash,
+        outputs=tuple(Tensor.model_validate(output.model_dump()) for output in plan.outputs),
+        replicas=len(alive),
+        ready_replicas=sum(pod.ready for pod in alive),
+        selector=selector_text(features_selector(features)),
+        conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
+    )
+
+
+def _ready_verdict(observed: FeaturesObserved, source: str, sources: Verdict) -> Verdict:
+    features = observed.features
+    pods = pods_verdict(observed.pods, features.spec.replicas, source, features_selector(features))
+    if pods.holds or sources.reason is not Reason.SOURCE_FAILED:
+        if observed.refusal and not pods.holds:
+            return Verdict(False, Reason.CHILD_REFUSED, observed.refusal)
+        return pods
+    return sources
+
+
+def _events(before: FeatureComputeStatus, after: FeatureComputeStatus) -> tuple[Event, ...]:
+    """Said when Stalled or a source's failure begins."""
+    known = {item.type: (item.status, item.message) for item in before.conditions}
+    return tuple(
+        Event(EventType.WARNING, item.reason, item.message)
+        for item in after.conditions
+        if (item.type == ConditionType.PLAN_COMPILED.value and item.status.value == "False")
+        or (item.type == ConditionType.SOURCES_READY.value and item.reason == Reason.SOURCE_FAILED.value)
+        if known.get(item.type) != (item.status, item.message)
+    )
+
+
+def _requeue(sources: Verdict, pods: Sequence[PodView]) -> timedelta | None:
+    if sources.holds or not pods:
+        return None
+    return _FAILING if sources.reason is Reason.SOURCE_FAILED else _LOADING

@@ -1,0 +1,108 @@
+"""Compiles a FeatureCompute's spec into the plan that the feature engine runs, online and offline alike."""
+
+from collections.abc import Mapping
+
+from tidegate.api.feature_compute import Cross, Feature, FeatureCompute, Hash, KeyType, Lookup, ValueType
+from tidegate.errors import InvalidSpecError
+from tidegate_dataplane import contract
+
+_KEY_TYPES: Mapping[KeyType, str] = {KeyType.INT64: "INT64", KeyType.STRING: "BYTES"}
+_VALUE_TYPES: Mapping[ValueType, str] = {ValueType.INT64: "INT64", ValueType.FLOAT32: "FP32"}
+
+
+def compile_plan(features: FeatureCompute) -> contract.FeaturePlan:
+    """The plan of `features`, with its inputs, outputs and hash.
+
+    Inputs are the keys of the entities that some feature reads, in the spec's order.
+    Raises InvalidSpecError that names the feature whose reference leads nowhere.
+    """
+    scope = _Scope(features)
+    compiled = tuple(
+        _feature(feature, scope, f"spec.features[{index}]")
+        for index, feature in enumerate(features.spec.features)
+    )
+    used = {reference.entity for feature in compiled for reference in _references(feature)}
+    entities = tuple(
+        contract.Entity(name=entity.name, key=entity.key, type=contract.EntityKeyType(entity.type.value))
+        for entity in features.spec.entities
+        if entity.name in used
+    )
+    read = {reference.table for feature in compiled for reference in _references(feature)}
+    plan = contract.FeaturePlan(
+        entities=entities,
+        tables=tuple(
+            contract.Table(
+                name=source.name, entity=source.entity, uri=source.table.uri, sha256=source.table.sha256
+            )
+            for source in features.spec.sources
+            if source.name in read
+        ),
+        features=compiled,
+        inputs=tuple(
+            contract.TensorSpec(name=entity.key, dtype=_KEY_TYPES[KeyType(entity.type.value)], shape=(-1, 1))
+            for entity in entities
+        ),
+        outputs=tuple(_output(feature) for feature in features.spec.features),
+    )
+    return plan.model_copy(update={"hash": plan.digest()})
+
+
+class _Scope:
+    """What `<source>.<column>` and `<entity>.<key>` mean in one FeatureCompute."""
+
+    def __init__(self, features: FeatureCompute) -> None:
+        self._entities = {entity.name: entity for entity in features.spec.entities}
+        self._sources = {source.name: source for source in features.spec.sources}
+
+    def resolve(self, reference: str, path: str) -> contract.FieldRef:
+        owner, column = reference.split(".", 1)
+        if (source := self._sources.get(owner)) is not None:
+            return contract.FieldRef(entity=source.entity, table=source.name, column=column)
+        if (entity := self._entities.get(owner)) is None:
+            known = ", ".join(sorted([*self._entities, *self._sources]))
+            raise InvalidSpecError(
+                f"'{reference}': there is no entity or source '{owner}', only {known}", path=path
+            )
+        if column != entity.key:
+            message = (
+                f"'{reference}': the key of entity '{owner}' is '{entity.key}'; columns belong to a source"
+            )
+            raise InvalidSpecError(message, path=path)
+        return contract.FieldRef(entity=entity.name, column=column)
+
+
+def _feature(feature: Feature, scope: _Scope, path: str) -> contract.Feature:
+    (operation,) = feature.operations
+    if isinstance(operation, Cross):
+        fields = tuple(scope.resolve(reference, f"{path}.cross.fields") for reference in operation.fields)
+        return contract.Cross(name=feature.name, fields=fields, buckets=operation.buckets)
+    if isinstance(operation, Hash):
+        field = scope.resolve(operation.field, f"{path}.hash.field")
+        return contract.Hash(name=feature.name, field=field, buckets=operation.buckets)
+    if isinstance(operation, Lookup):
+        field = scope.resolve(operation.field, f"{path}.lookup.field")
+        if field.table is None:
+            message = f"'{operation.field}' is an entity's key, not a column: use hash, or name a source"
+            raise InvalidSpecError(message, path=f"{path}.lookup.field")
+        return contract.Lookup(
+            name=feature.name,
+            field=field,
+            type=contract.LookupType(operation.type.value),
+            length=operation.length,
+            default=operation.default,
+        )
+    field = scope.resolve(operation.field, f"{path}.bucketize.field")
+    return contract.Bucketize(name=feature.name, field=field, boundaries=operation.boundaries)
+
+
+def _references(feature: contract.Feature) -> tuple[contract.FieldRef, ...]:
+    return feature.fields if isinstance(feature, contract.Cross) else (feature.field,)
+
+
+def _output(feature: Feature) -> contract.TensorSpec:
+    lookup = feature.lookup
+    if lookup is None:
+        return contract.TensorSpec(name=feature.name, dtype="INT64", shape=(-1, 1))
+    return contract.TensorSpec(
+        name=feature.name, dtype=_VALUE_TYPES[lookup.type], shape=(-1, lookup.length or 1)
+    )

@@ -1,0 +1,247 @@
+"""Inference: its objects, the orders for its agents, and its status, from what was observed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from tidegate.api.conditions import ConditionType, ObservedCondition, merge
+from tidegate.api.inference import Failure, Inference, InferenceStatus, ServedModel, Tensor, Versions
+from tidegate.api.reasons import Reason
+from tidegate.planning.config_maps import stale, start_text
+from tidegate.planning.plan import Event, EventType, Plan
+from tidegate.planning.pods import PodView
+from tidegate.planning.serving_status import Verdict, condition, pods_verdict, selector_text, standing
+from tidegate.planning.version_swap import (
+    KnownFailure,
+    Memory,
+    Replica,
+    Swap,
+    may_pass,
+    plan_swap,
+    same_order,
+    serves,
+)
+from tidegate.resources.inference import desired_state, inference_objects, inference_selector, source_digest
+from tidegate.resources.settings import ServingSettings
+from tidegate_dataplane.contract import AgentReport, DesiredState, FailureReason, VersionFailure
+
+_WORKING: Final = timedelta(milliseconds=500)
+"""How soon to ask agents again while they fetch or load; a pod that turns ready wakes us anyway."""
+_UNREACHABLE: Final = timedelta(seconds=3)
+_FAILING: Final = timedelta(seconds=30)
+_FAILURES: Final = frozenset(Reason(reason.value) for reason in FailureReason)
+_PODS_IN_TROUBLE: Final = frozenset({Reason.UNSCHEDULABLE, Reason.POD_FAILING})
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceObserved:
+    """Everything that planning an Inference needs to know."""
+
+    inference: Inference
+    now: datetime
+    epoch: int
+    pods: Sequence[PodView] = ()
+    reports: Mapping[str, AgentReport] = field(default_factory=dict[str, AgentReport])
+    """What agents said, by pod uid; a pod whose agent did not answer is absent."""
+    config_maps: Sequence[Mapping[str, Any]] = ()
+    """Our ConfigMaps of this Inference, of every source."""
+    refusal: str = ""
+    """Why the Deployment cannot make pods, in the API server's words (a quota, an admission policy)."""
+
+
+def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Plan:
+    """The objects, orders and status that bring an Inference towards its spec."""
+    inference = observed.inference
+    source = source_digest(inference)
+    target = desired_state(inference, settings, epoch=observed.epoch)
+    replicas = tuple(
+        Replica(pod, observed.reports.get(pod.uid))
+        for pod in observed.pods
+        if pod.reachable and pod.source == source
+    )
+    text = start_text(observed.config_maps, source)
+    memory = Memory(committed=_parsed(text), served=_served(inference), failure=_known_failure(inference))
+    swap = plan_swap(target, memory, replicas, observed.now)
+    # The text that is there, if it says the same: an order differs by epoch and generation only to be traced.
+    unchanged = (
+        text is not None and memory.committed is not None and same_order(memory.committed, swap.committed)
+    )
+    start = text if unchanged and text is not None else swap.committed.to_json()
+    status = _status(observed, target, replicas, swap)
+    return Plan(
+        apply=inference_objects(inference, settings, start),
+        delete=stale(observed.config_maps, observed.pods, source),
+        orders=swap.orders,
+        status=status.dump(),
+        events=_events(inference.status, status),
+        requeue_after=_requeue(swap, replicas),
+    )
+
+
+def _parsed(text: str | None) -> DesiredState | None:
+    try:
+        return DesiredState.model_validate_json(text) if text is not None else None
+    except ValidationError:
+        return None  # somebody edited it; it is written anew
+
+
+def _served(inference: Inference) -> int | None:
+    serving = inference.status.versions.serving
+    return int(serving) if serving and serving.isdigit() else None
+
+
+def _known_failure(inference: Inference) -> KnownFailure | None:
+    """The failure in the status, if it was seen for this generation."""
+    failure = inference.status.failure
+    if failure is None or inference.status.observed_generation != inference.metadata.generation:
+        return None
+    if failure.time is None or failure.reason not in set(FailureReason) or not failure.version.isdigit():
+        return None  # a forged status is no memory
+    known = VersionFailure(
+        version=int(failure.version), reason=FailureReason(failure.reason), message=failure.message
+    )
+    return KnownFailure(known, failure.time)
+
+
+def _status(
+    observed: InferenceObserved, target: DesiredState, replicas: Sequence[Replica], swap: Swap
+) -> InferenceStatus:
+    inference = observed.inference
+    generation = inference.metadata.generation
+    serving = _serving(observed, replicas, swap)
+    model = _model_verdict(inference, target, replicas, swap, serving)
+    said = (
+        *standing(_ready_verdict(observed, model, replicas), generation),
+        condition(ConditionType.MODEL_LOADED, model, generation),
+    )
+    merged = merge(inference.status.conditions, said, observed.now)
+    alive = [pod for pod in observed.pods if not pod.terminating]
+    return InferenceStatus(
+        observed_generation=generation,
+        replicas=len(alive),
+        ready_replicas=sum(pod.ready for pod in alive),
+        selector=selector_text(inference_selector(inference)),
+        versions=Versions(serving=serving, loaded=_loaded(replicas), target=str(target.version)),
+        model=_model(inference, target, replicas),
+        failure=_failure(swap),
+        conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
+    )
+
+
+def _failure(swap: Swap) -> Failure | None:
+    if swap.failure is None:
+        return None
+    known = swap.failure.failure
+    time = swap.failure.time.replace(microsecond=0)
+    return Failure(version=str(known.version), reason=known.reason.value, message=known.message, time=time)
+
+
+def _serving(observed: InferenceObserved, replicas: Sequence[Replica], swap: Swap) -> str | None:
+    """The version that answers: during a swap the committed one, until every replica has left it."""
+    said = {r.report.serving for r in replicas if r.report is not None and r.report.serving is not None}
+    if said:
+        return str(swap.committed.version if swap.committed.version in said else max(said))
+    silent = any(replica.report is None for replica in replicas)
+    replaced = not replicas and any(pod.ready for pod in observed.pods)
+    # Nobody answered: what was true a moment ago is the best that is known.
+    return observed.inference.status.versions.serving if silent or replaced else None
+
+
+def _loaded(replicas: Sequence[Replica]) -> tuple[str, ...]:
+    loaded = [set(replica.report.loaded) for replica in replicas if replica.report is not None]
+    return tuple(str(version) for version in sorted(set.intersection(*loaded))) if loaded else ()
+
+
+def _model(inference: Inference, target: DesiredState, replicas: Sequence[Replica]) -> ServedModel | None:
+    for replica in replicas:
+        if replica.report is not None and replica.report.serving == target.version:
+            inputs, outputs = (
+                tuple(Tensor.model_validate(spec.model_dump()) for spec in specs)
+                for specs in (replica.report.inputs, replica.report.outputs)
+            )
+            return ServedModel(name=inference.served_name, inputs=inputs, outputs=outputs)
+    return inference.status.model
+
+
+def _model_verdict(
+    inference: Inference,
+    target: DesiredState,
+    replicas: Sequence[Replica],
+    swap: Swap,
+    serving: str | None,
+) -> Verdict:
+    """Whether the target version serves on every replica, in the agents' own words."""
+    if swap.failure is not None:
+        failure = swap.failure.failure
+        rest = f"; version {serving} keeps serving" if serving and serving != str(failure.version) else ""
+        message = f"version {failure.version}: {failure.message}{rest}"
+        return Verdict(False, Reason(failure.reason.value), message, stalled=not may_pass(failure.reason))
+    if inference.spec.replicas == 0:
+        return Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no model is loaded")
+    there = sum(serves(replica, target) for replica in replicas)
+    if swap.done:
+        return Verdict(True, Reason.MODEL_LOADED, f"version {target.version} serves on every replica")
+    silent = [replica.pod.key.name for replica in replicas if replica.report is None and replica.pod.ready]
+    if silent:
+        return Verdict(
+            False, Reason.AGENT_UNREACHABLE, f"the agent of pod {silent[0]} does not answer on port 8443"
+        )
+    message = f"version {target.version} serves on {there} of {len(replicas)} replicas{_progress(replicas)}"
+    swapping = swap.committed.version != target.version
+    return Verdict(False, Reason.SWAPPING_VERSION if swapping else Reason.LOADING, message)
+
+
+def _progress(replicas: Sequence[Replica]) -> str:
+    """How far the slowest download is, in steps of ten percent so that status does not flicker."""
+    shares = [
+        10 * (10 * report.bytes_done // report.bytes_total)
+        for replica in replicas
+        if (report := replica.report) is not None and report.bytes_total and report.bytes_done is not None
+    ]
+    return f", {min(shares)} % fetched" if shares else ""
+
+
+def _ready_verdict(observed: InferenceObserved, model: Verdict, replicas: Sequence[Replica]) -> Verdict:
+    """The first of these that applies: nothing wanted, the model failed, pods cannot run, a swap goes on."""
+    inference = observed.inference
+    selector = inference_selector(inference)
+    pods = pods_verdict(observed.pods, inference.spec.replicas, source_digest(inference), selector)
+    if pods.reason is Reason.SCALED_TO_ZERO:
+        return pods
+    if model.reason in _FAILURES:
+        return model
+    if observed.refusal and not pods.holds:
+        return Verdict(False, Reason.CHILD_REFUSED, observed.refusal)
+    if pods.reason in _PODS_IN_TROUBLE or (not pods.holds and not replicas):
+        return pods
+    if not model.holds:
+        return model
+    return Verdict(True, Reason.ALL_REPLICAS_READY, model.message) if pods.holds else pods
+
+
+def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...]:
+    events: list[Event] = []
+    failure, known = after.failure, before.failure
+    if failure is not None and (
+        known is None or (failure.version, failure.message) != (known.version, known.message)
+    ):
+        events.append(
+            Event(EventType.WARNING, failure.reason, f"Version {failure.version}: {failure.message}")
+        )
+    serving = after.versions.serving
+    if serving is not None and serving != before.versions.serving:
+        events.append(Event(EventType.NORMAL, "VersionServing", f"Version {serving} serves"))
+    return tuple(events)
+
+
+def _requeue(swap: Swap, replicas: Sequence[Replica]) -> timedelta | None:
+    if swap.retry_after is not None:
+        return max(swap.retry_after, timedelta(seconds=1))
+    if swap.done or not replicas:
+        return None
+    if swap.failure is not None and not swap.orders:
+        return _FAILING
+    return _WORKING if any(replica.report is not None for replica in replicas) else _UNREACHABLE

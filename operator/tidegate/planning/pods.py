@@ -1,0 +1,79 @@
+"""Pods as planners see them: the few facts that decide, read once from the object."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.api.meta import ObjectKey
+from tidegate.resources.names import SOURCE_LABEL
+
+_QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
+_IMAGE_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """A pod of ours: where it is, what it was made from, and whether it takes traffic."""
+
+    key: ObjectKey
+    uid: str
+    source: str
+    address: str | None
+    ready: bool
+    terminating: bool
+    trouble: str = ""
+    """In Kubernetes' own words why a container does not run; empty when nothing is wrong."""
+    unschedulable: str = ""
+    """The scheduler's words when no node takes the pod."""
+
+    @property
+    def reachable(self) -> bool:
+        """Whether its agent can be called: it has an address and is not on its way out."""
+        return self.address is not None and not self.terminating
+
+
+def pod_view(body: Mapping[str, Any]) -> PodView:
+    """Reads a pod as the API server gives it."""
+    metadata, status = body["metadata"], body.get("status") or {}
+    conditions = {item["type"]: item for item in status.get("conditions") or ()}
+    finished = status.get("phase") in ("Succeeded", "Failed")
+    scheduled = conditions.get("PodScheduled", {})
+    return PodView(
+        key=ObjectKey(metadata.get("namespace", ""), metadata["name"]),
+        uid=metadata["uid"],
+        source=(metadata.get("labels") or {}).get(SOURCE_LABEL, ""),
+        address=None if finished else status.get("podIP"),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        terminating="deletionTimestamp" in metadata or finished,
+        trouble=_trouble(status),
+        unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
+    )
+
+
+def pod_views(bodies: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:
+    """All pods, by name."""
+    return tuple(sorted((pod_view(body) for body in bodies), key=lambda pod: pod.key))
+
+
+def _trouble(status: Mapping[str, Any]) -> str:
+    containers: Sequence[Mapping[str, Any]] = (
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    )
+    return next((words for container in containers if (words := _container_trouble(container))), "")
+
+
+def _container_trouble(container: Mapping[str, Any]) -> str:
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    reason = waiting.get("reason", "")
+    if reason in _QUIET_WAITS:
+        return ""
+    ended = (container.get("lastState") or {}).get("terminated") or {}
+    if reason == "CrashLoopBackOff" and ended:
+        why = f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode')}"
+        return (
+            f"container {container['name']} keeps ending ({why}, {container.get('restartCount', 0)} restarts)"
+        )
+    words = waiting.get("message", "").strip()
+    detail = f" {container.get('image', '')}" if reason in _IMAGE_WAITS else ""
+    return f"container {container['name']}{detail}: {reason}{': ' + words if words else ''}"

@@ -1,0 +1,78 @@
+"""What all serving kinds say alike: how many replicas, and what keeps the rest."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.api.conditions import Condition, ConditionStatus, ConditionType
+from tidegate.api.reasons import Reason
+from tidegate.planning.pods import PodView
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One sentence about an object: whether it holds, why, and whether only the user can change that."""
+
+    holds: bool
+    reason: Reason
+    message: str
+    stalled: bool = False
+
+
+def pods_verdict(pods: Sequence[PodView], wanted: int, source: str, selector: Mapping[str, str]) -> Verdict:
+    """Whether `wanted` ready pods of this source are there; if not, the first thing that keeps them."""
+    if wanted == 0:
+        return Verdict(True, Reason.SCALED_TO_ZERO, "spec.replicas is 0, nothing serves")
+    alive = [pod for pod in pods if not pod.terminating]
+    current = [pod for pod in alive if pod.source == source]
+    ready = sum(pod.ready for pod in current)
+    if ready >= wanted:
+        return Verdict(True, Reason.ALL_REPLICAS_READY, f"{ready} of {wanted} replicas are ready")
+    for pod in current:
+        if pod.unschedulable:
+            return Verdict(False, Reason.UNSCHEDULABLE, f"pod {pod.key.name}: {pod.unschedulable}")
+        if pod.trouble:
+            return Verdict(False, Reason.POD_FAILING, f"pod {pod.key.name}: {pod.trouble}")
+    reason = Reason.ROLLING_OUT if len(current) < len(alive) else Reason.WAITING_FOR_REPLICAS
+    label = ",".join(f"{name}={value}" for name, value in selector.items())
+    return Verdict(False, reason, f"{ready} of {wanted} replicas are ready; see pods with label {label}")
+
+
+def standing(verdict: Verdict, generation: int) -> tuple[Condition, ...]:
+    """Ready, Reconciling and Stalled, as kstatus reads them."""
+    moving = not verdict.holds and not verdict.stalled
+    return (
+        condition(ConditionType.READY, verdict, generation),
+        condition(
+            ConditionType.RECONCILING,
+            Verdict(
+                moving, verdict.reason if moving else Reason.RECONCILED, verdict.message if moving else ""
+            ),
+            generation,
+        ),
+        condition(
+            ConditionType.STALLED,
+            Verdict(
+                verdict.stalled,
+                verdict.reason if verdict.stalled else Reason.RECONCILED,
+                verdict.message if verdict.stalled else "",
+            ),
+            generation,
+        ),
+    )
+
+
+def condition(kind: ConditionType, verdict: Verdict, generation: int) -> Condition:
+    """A verdict as a condition of this type."""
+    return Condition(kind, ConditionStatus.of(verdict.holds), verdict.reason, verdict.message, generation)
+
+
+def selector_text(selector: Mapping[str, str]) -> str:
+    """A label selector as /scale wants it."""
+    return ",".join(f"{name}={value}" for name, value in sorted(selector.items()))
+
+
+def replica_counts(pods: Sequence[PodView]) -> dict[str, Any]:
+    """`replicas` and `readyReplicas` of a status."""
+    alive = [pod for pod in pods if not pod.terminating]
+    return {"replicas": len(alive), "readyReplicas": sum(pod.ready for pod in alive)}

@@ -1,0 +1,89 @@
+"""FeatureCompute → the order for its agents, and its Deployment, ServiceAccount, ConfigMap, Service and PDB."""
+
+from typing import Final
+
+from tidegate.api.feature_compute import FeatureCompute
+from tidegate.api.quantities import canonical
+from tidegate.resources.artefact import claims, reads_host
+from tidegate.resources.digest import short_digest
+from tidegate.resources.manifest import Manifest, owner_reference
+from tidegate.resources.names import (
+    FEATURE_COMPUTE_LABEL,
+    MANAGED_BY,
+    MANAGER,
+    SOURCE_LABEL,
+    TIER_LABEL,
+    child_name,
+    label_value,
+)
+from tidegate.resources.pod import ServingPod
+from tidegate.resources.serving import Workload, workload_objects
+from tidegate.resources.settings import ServingSettings
+from tidegate_dataplane.contract import DesiredState, FeaturePlan, ModelFormat, OwnerKind
+
+_MAX_ROWS: Final = 4096
+"""Largest number of rows in one request; features are vectorised, so it bounds memory rather than time."""
+_TIER: Final = "realtime"
+
+
+def features_state(features: FeatureCompute, plan: FeaturePlan, settings: ServingSettings) -> DesiredState:
+    """What every pod's agent is to serve: the compiled plan, as version 1 of a model of the object's name.
+
+    A pod keeps the plan it started with, so the order names no generation: the plan's hash is its identity.
+    """
+    return DesiredState(
+        owner=str(features.key),
+        kind=OwnerKind.FEATURE_COMPUTE,
+        epoch=0,
+        generation=0,
+        model=features.metadata.name,
+        version=1,
+        format=ModelFormat.FEATURES,
+        max_batch_size=_MAX_ROWS,
+        allowed_hosts=settings.allowed_hosts,
+        plan=plan,
+    )
+
+
+def plan_digest(plan: FeaturePlan) -> str:
+    """Hash in names and labels; a changed plan means new pods."""
+    return short_digest(plan.hash)
+
+
+def features_selector(features: FeatureCompute) -> dict[str, str]:
+    """Labels that select the pods of a FeatureCompute, within its namespace."""
+    return {FEATURE_COMPUTE_LABEL: label_value(features.metadata.name)}
+
+
+def features_workload(features: FeatureCompute, plan: FeaturePlan, start: str) -> Workload:
+    """The workload of a FeatureCompute whose starting pods begin with the DesiredState JSON `start`."""
+    selector = features_selector(features)
+    return Workload(
+        namespace=features.metadata.namespace,
+        name=child_name("fc", features.metadata.name),
+        owner=owner_reference("tidegate.io/v1alpha1", "FeatureCompute", features.metadata),
+        selector=selector,
+        labels={**selector, TIER_LABEL: _TIER},
+        source=plan_digest(plan),
+        replicas=features.spec.replicas,
+        desired=start,
+    )
+
+
+def features_objects(
+    features: FeatureCompute, plan: FeaturePlan, settings: ServingSettings, start: str
+) -> tuple[Manifest, ...]:
+    """Every child of a FeatureCompute, whole, in the order of application."""
+    workload = features_workload(features, plan, start)
+    uris = tuple(table.uri for table in plan.tables)
+    pod = ServingPod(
+        labels={**workload.labels, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source},
+        service_account=workload.name,
+        config_map=workload.config_map,
+        cpu=canonical(features.spec.resources.cpu),
+        memory=canonical(features.spec.resources.memory),
+        priority_class=f"{settings.priority_class_prefix}{_TIER}",
+        claims=claims(uris),
+        host_models=reads_host(uris) and bool(settings.models_host_path),
+    )
+    return workload_objects(workload, pod, settings)

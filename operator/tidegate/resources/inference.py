@@ -1,0 +1,107 @@
+"""Inference → the order for its agents, and its Deployment, ServiceAccount, ConfigMap, Service and PDB."""
+
+from datetime import timedelta
+from typing import Final
+
+from tidegate.api.durations import parse_duration
+from tidegate.api.inference import BatchingMode, Inference
+from tidegate.api.quantities import canonical
+from tidegate.resources.artefact import claims, reads_host
+from tidegate.resources.digest import short_digest
+from tidegate.resources.manifest import Manifest, owner_reference
+from tidegate.resources.names import (
+    INFERENCE_LABEL,
+    MANAGED_BY,
+    MANAGER,
+    SOURCE_LABEL,
+    TIER_LABEL,
+    child_name,
+    label_value,
+)
+from tidegate.resources.pod import ServingPod
+from tidegate.resources.serving import Workload, workload_objects
+from tidegate.resources.settings import ServingSettings
+from tidegate_dataplane.contract import (
+    BatchingMode as AgentBatching,
+)
+from tidegate_dataplane.contract import (
+    DesiredState,
+    ModelFormat,
+    OwnerKind,
+)
+
+_DEFAULT_QUEUE_DELAY: Final = timedelta(milliseconds=1)
+
+
+def desired_state(inference: Inference, settings: ServingSettings, *, epoch: int) -> DesiredState:
+    """What the spec orders from every pod's agent."""
+    model = inference.spec.model
+    batching = inference.spec.batching
+    delay = parse_duration(batching.max_queue_delay) if batching.max_queue_delay else _DEFAULT_QUEUE_DELAY
+    fixed = batching.mode is BatchingMode.FIXED
+    return DesiredState(
+        owner=str(inference.key),
+        kind=OwnerKind.INFERENCE,
+        epoch=epoch,
+        generation=inference.metadata.generation,
+        model=inference.served_name,
+        version=int(model.version),
+        uri=model.uri,
+        sha256=model.sha256,
+        format=ModelFormat(model.format.value),
+        max_batch_size=batching.max_batch_size,
+        batching=AgentBatching.FIXED if fixed else AgentBatching.OFF,
+        max_queue_delay_us=delay // timedelta(microseconds=1) if fixed else 0,
+        allowed_hosts=settings.allowed_hosts,
+        allow_python=settings.allow_python,
+    )
+
+
+def source_digest(inference: Inference) -> str:
+    """Hash of what new pods are needed for: everything about the model except its version and its pin."""
+    spec = inference.spec
+    return short_digest(
+        [
+            spec.model.uri,
+            inference.served_name,
+            spec.model.format.value,
+            spec.batching.model_dump(mode="json"),
+        ]
+    )
+
+
+def inference_selector(inference: Inference) -> dict[str, str]:
+    """Labels that select the pods of an Inference, within its namespace."""
+    return {INFERENCE_LABEL: label_value(inference.metadata.name)}
+
+
+def inference_workload(inference: Inference, start: str) -> Workload:
+    """The workload of an Inference whose starting pods begin with the DesiredState JSON `start`."""
+    selector = inference_selector(inference)
+    return Workload(
+        namespace=inference.metadata.namespace,
+        name=child_name("inf", inference.metadata.name),
+        owner=owner_reference("tidegate.io/v1alpha1", "Inference", inference.metadata),
+        selector=selector,
+        labels={**selector, TIER_LABEL: inference.spec.tier.value},
+        source=source_digest(inference),
+        replicas=inference.spec.replicas,
+        desired=start,
+    )
+
+
+def inference_objects(inference: Inference, settings: ServingSettings, start: str) -> tuple[Manifest, ...]:
+    """Every child of an Inference, whole, in the order of application."""
+    workload = inference_workload(inference, start)
+    uris = (inference.spec.model.uri,)
+    pod = ServingPod(
+        labels={**workload.labels, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source},
+        service_account=workload.name,
+        config_map=workload.config_map,
+        cpu=canonical(inference.spec.resources.cpu),
+        memory=canonical(inference.spec.resources.memory),
+        priority_class=f"{settings.priority_class_prefix}{inference.spec.tier.value}",
+        claims=claims(uris),
+        host_models=reads_host(uris) and bool(settings.models_host_path),
+    )
+    return workload_objects(workload, pod, settings)

@@ -1,0 +1,35 @@
+"""Names and labels of child objects: deterministic, and still unique after truncation."""
+
+import hashlib
+from typing import Final
+
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGER: Final = "tidegate"
+INFERENCE_LABEL: Final = "tidegate.io/inference"
+FEATURE_COMPUTE_LABEL: Final = "tidegate.io/feature-compute"
+TIER_LABEL: Final = "tidegate.io/tier"
+SOURCE_LABEL: Final = "tidegate.io/source"
+"""Hash of everything but the version: pods that differ in it cannot swap in place and are replaced."""
+
+_MAX_CHILD_NAME: Final = 52
+"""Leaves room in 63 characters for the hashes that Deployments and ReplicaSets append to pod names."""
+_MAX_LABEL_VALUE: Final = 63
+
+
+def child_name(prefix: str, name: str, suffix: str = "") -> str:
+    """`inf-ctr`, or for a long name its beginning and a hash of the whole: `inf-a-very-long…-1f3c9a2b`."""
+    tail = f"-{suffix}" if suffix else ""
+    return _bounded(f"{prefix}-{name}".replace(".", "-"), name, _MAX_CHILD_NAME - len(tail)) + tail
+
+
+def label_value(name: str) -> str:
+    """An object's name as a label value: unchanged up to 63 characters, else shortened with a hash."""
+    return _bounded(name, name, _MAX_LABEL_VALUE)
+
+
+def _bounded(text: str, identity: str, limit: int) -> str:
+    # A dot replaced by a dash can collide as well ("a.b" and "a-b"), so both cases carry the hash.
+    if len(text) <= limit and text.endswith(identity):
+        return text
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
+    return f"{text[: limit - 9].rstrip('-.')}-{digest}"

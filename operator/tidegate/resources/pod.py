@@ -1,0 +1,194 @@
+"""The pod that serves a model: Triton, and beside it the agent that fetches artefacts and drives Triton."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.resources.settings import ServingSettings
+
+CONTROL_PORT: Final = 8443
+AGENT_PORT: Final = 8081
+HTTP_PORT: Final = 8000
+GRPC_PORT: Final = 8001
+METRICS_PORT: Final = 8002
+DESIRED_FILE: Final = "desired.json"
+CLIENT_CA_FILE: Final = "client-ca.crt"
+
+_CONTROL_KEY: Final = "/run/tidegate/control-key"
+_RESTRICTED: Final = "model-repository,shared-memory,trace,logging"
+_DRAIN_S: Final = 5
+"""Long enough for every gateway to have dropped the endpoint (measured: tens of ms) before SIGTERM."""
+_GRACE_S: Final = 45
+
+_TRITON_COMMAND: Final = " ".join(
+    [
+        "exec tritonserver",
+        "--model-repository=/var/lib/tidegate/repository",
+        "--model-control-mode=explicit",
+        "--disable-auto-complete-config",
+        "--exit-timeout-secs=30",
+        f"--http-port={HTTP_PORT} --grpc-port={GRPC_PORT} --metrics-port={METRICS_PORT}",
+        f'--grpc-restricted-protocol={_RESTRICTED}:tidegate-control="$(cat {_CONTROL_KEY})"',
+        f'--http-restricted-api={_RESTRICTED}:tidegate-control="$(cat {_CONTROL_KEY})"',
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPod:
+    """What distinguishes one kind's serving pod from another's."""
+
+    labels: Mapping[str, str]
+    service_account: str
+    config_map: str
+    cpu: str
+    memory: str
+    priority_class: str | None = None
+    claims: tuple[str, ...] = ()
+    """PersistentVolumeClaims that artefacts come from, mounted read-only at /mnt/pvc/<claim>."""
+    host_models: bool = False
+    """Whether an artefact has a `file:` URI, so that the node's models folder is mounted."""
+
+
+def pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
+    """The pod template shared by Inference and FeatureCompute Deployments."""
+    spec: dict[str, object] = {
+        "serviceAccountName": pod.service_account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": _GRACE_S,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "runAsGroup": 65532,
+            "fsGroup": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "initContainers": [_agent(pod, settings)],
+        "containers": [_triton(pod, settings)],
+        "volumes": _volumes(pod, settings),
+    }
+    if pod.priority_class is not None:
+        spec["priorityClassName"] = pod.priority_class
+    return {
+        "metadata": {
+            "labels": dict(pod.labels),
+            "annotations": {
+                "kubectl.kubernetes.io/default-container": "triton",
+                "prometheus.io/scrape": "true",
+                "prometheus.io/port": str(METRICS_PORT),
+                "prometheus.io/path": "/metrics",
+            },
+        },
+        "spec": spec,
+    }
+
+
+def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
+    """The agent as a native sidecar: it is up, with Triton's control key written, before Triton starts."""
+    mounts = [
+        {"name": "desired", "mountPath": "/etc/tidegate", "readOnly": True},
+        {"name": "repository", "mountPath": "/var/lib/tidegate/repository"},
+        {"name": "cache", "mountPath": "/var/lib/tidegate/cache"},
+        {"name": "run", "mountPath": "/run/tidegate"},
+        {"name": "agent-tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
+    ]
+    if pod.host_models:
+        mounts.append({"name": "models", "mountPath": "/models", "readOnly": True})
+    mounts += [
+        {"name": f"pvc-{index}", "mountPath": f"/mnt/pvc/{claim}", "readOnly": True}
+        for index, claim in enumerate(pod.claims)
+    ]
+    return {
+        "name": "agent",
+        "image": settings.dataplane_image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "restartPolicy": "Always",
+        "command": ["python3", "-m", "tidegate_dataplane.agent"],
+        "env": [
+            _field_env("POD_NAME", "metadata.name"),
+            _field_env("POD_NAMESPACE", "metadata.namespace"),
+            _field_env("POD_IP", "status.podIP"),
+        ],
+        "envFrom": [{"secretRef": {"name": settings.storage_secret, "optional": True}}],
+        "ports": [
+            {"name": "control", "containerPort": CONTROL_PORT, "protocol": "TCP"},
+            {"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"},
+        ],
+        "startupProbe": _probe("/startedz", "agent", period_s=1, failures=120),
+        "livenessProbe": _probe("/healthz", "agent", period_s=10, failures=6),
+        "readinessProbe": _probe("/readyz", "agent", period_s=1, failures=2),
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
+        "securityContext": _CONTAINER_SECURITY,
+        "volumeMounts": mounts,
+    }
+
+
+def _triton(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
+    return {
+        "name": "triton",
+        "image": settings.triton_image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "command": ["/bin/sh", "-c", _TRITON_COMMAND],
+        "env": [{"name": "TIDEGATE_CPU", "value": pod.cpu}],
+        "ports": [
+            {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
+            {"name": "grpc", "containerPort": GRPC_PORT, "protocol": "TCP"},
+            {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"},
+        ],
+        "startupProbe": _probe("/v2/health/live", "http", period_s=1, failures=120),
+        "livenessProbe": _probe("/v2/health/live", "http", period_s=10, failures=6),
+        "lifecycle": {"preStop": {"sleep": {"seconds": _DRAIN_S}}},
+        "resources": {
+            "requests": {"cpu": pod.cpu, "memory": pod.memory},
+            "limits": {"memory": pod.memory},
+        },
+        "securityContext": _CONTAINER_SECURITY,
+        "volumeMounts": [
+            {"name": "repository", "mountPath": "/var/lib/tidegate/repository", "readOnly": True},
+            {"name": "run", "mountPath": "/run/tidegate", "readOnly": True},
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - Triton's Python backend needs it
+            {"name": "triton-tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
+        ],
+    }
+
+
+def _volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str, object]]:
+    volumes: list[dict[str, object]] = [
+        {"name": "desired", "configMap": {"name": pod.config_map}},
+        {"name": "repository", "emptyDir": {}},
+        {"name": "cache", "emptyDir": {}},
+        {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}},
+        {"name": "agent-tmp", "emptyDir": {}},
+        {"name": "triton-tmp", "emptyDir": {}},
+    ]
+    if pod.host_models:
+        volumes.append(
+            {"name": "models", "hostPath": {"path": settings.models_host_path, "type": "Directory"}}
+        )
+    volumes += [
+        {"name": f"pvc-{index}", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+        for index, claim in enumerate(pod.claims)
+    ]
+    return volumes
+
+
+_CONTAINER_SECURITY: Final[Mapping[str, object]] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
+
+def _field_env(name: str, path: str) -> dict[str, object]:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _probe(path: str, port: str, *, period_s: int, failures: int) -> dict[str, object]:
+    return {
+        "httpGet": {"path": path, "port": port},
+        "periodSeconds": period_s,
+        "timeoutSeconds": 2,
+        "failureThreshold": failures,
+    }

@@ -1,0 +1,109 @@
+"""The objects around serving pods, the same for every kind that serves: one Deployment and its company."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidegate.resources.manifest import Manifest
+from tidegate.resources.names import MANAGED_BY, MANAGER, SOURCE_LABEL
+from tidegate.resources.pod import (
+    CLIENT_CA_FILE,
+    DESIRED_FILE,
+    GRPC_PORT,
+    HTTP_PORT,
+    METRICS_PORT,
+    ServingPod,
+    pod_template,
+)
+from tidegate.resources.settings import ServingSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One serving workload: who owns it, what it is called, and what its pods start with."""
+
+    namespace: str
+    name: str
+    owner: Mapping[str, object]
+    """Owner reference of every child."""
+    selector: Mapping[str, str]
+    """The labels that select its pods; immutable once created."""
+    labels: Mapping[str, str]
+    """Labels of every child, the selector's among them."""
+    source: str
+    """Short hash of what cannot change inside a pod; part of the ConfigMap's name."""
+    replicas: int
+    desired: str
+    """JSON of the DesiredState with which a starting pod begins."""
+
+    @property
+    def config_map(self) -> str:
+        """Name of the ConfigMap for this source; pods of an earlier source keep reading theirs."""
+        return f"{self.name}-{self.source}"
+
+
+def workload_objects(workload: Workload, pod: ServingPod, settings: ServingSettings) -> tuple[Manifest, ...]:
+    """All objects of a workload, in the order in which they are applied."""
+    return (
+        _object(workload, "v1", "ServiceAccount", workload.name, {"automountServiceAccountToken": False}),
+        config_map(workload, settings),
+        _object(
+            workload, "apps/v1", "Deployment", workload.name, {"spec": _deployment(workload, pod, settings)}
+        ),
+        _object(workload, "v1", "Service", workload.name, {"spec": _service(workload)}),
+        _object(workload, "policy/v1", "PodDisruptionBudget", workload.name, {"spec": _disruption(workload)}),
+    )
+
+
+def config_map(workload: Workload, settings: ServingSettings) -> Manifest:
+    """The ConfigMap from which a starting pod learns which model to serve and whose calls to accept."""
+    data = {DESIRED_FILE: workload.desired, CLIENT_CA_FILE: settings.client_ca}
+    return _object(workload, "v1", "ConfigMap", workload.config_map, {"data": data})
+
+
+def _object(
+    workload: Workload, api_version: str, kind: str, name: str, content: Mapping[str, object]
+) -> Manifest:
+    labels = {**workload.labels, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source}
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "namespace": workload.namespace,
+            "labels": labels,
+            "ownerReferences": [dict(workload.owner)],
+        },
+        **content,
+    }
+
+
+def _deployment(workload: Workload, pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
+    return {
+        "replicas": workload.replicas,
+        "revisionHistoryLimit": 2,
+        "progressDeadlineSeconds": 600,
+        "selector": {"matchLabels": dict(workload.selector)},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "template": pod_template(pod, settings),
+    }
+
+
+def _service(workload: Workload) -> dict[str, object]:
+    """Headless: gateways reach pods by address, so a cluster IP would be allocated for nobody."""
+    return {
+        "clusterIP": "None",
+        "selector": dict(workload.selector),
+        "ports": [
+            {"name": "grpc", "port": GRPC_PORT, "targetPort": "grpc", "protocol": "TCP"},
+            {"name": "http", "port": HTTP_PORT, "targetPort": "http", "protocol": "TCP"},
+            {"name": "metrics", "port": METRICS_PORT, "targetPort": "metrics", "protocol": "TCP"},
+        ],
+    }
+
+
+def _disruption(workload: Workload) -> dict[str, object]:
+    return {
+        "maxUnavailable": 1,
+        "selector": {"matchLabels": dict(workload.selector)},
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }

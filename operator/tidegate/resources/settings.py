@@ -1,0 +1,26 @@
+"""What the cluster's administrator decides about model pods, as the builders need it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ServingSettings:
+    """Values that the chart sets once for all model pods of a cluster."""
+
+    dataplane_image: str
+    """Reference of the image that holds the agent."""
+    triton_image: str
+    """Reference of the image that holds tritonserver on PATH."""
+    client_ca: str = ""
+    """PEM of the authority that signs the controllers' client certificate; agents accept no other caller."""
+    models_host_path: str = ""
+    """Folder of every node that `file:` URIs read; empty means that `file:` URIs are refused."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Host names from which `https:` artefacts may be fetched."""
+    allow_python: bool = False
+    """Whether models in the Python format, which run code of their authors, are accepted."""
+    image_pull_policy: str = "IfNotPresent"
+    storage_secret: str = "tidegate-storage"  # noqa: S105 - the name of a Secret, not a secret
+    """Optional Secret in the model's own namespace whose keys (AWS_…) the agent gets as its environment."""
+    priority_class_prefix: str = "tidegate-"
+    """The chart's PriorityClasses are called this and a tier: tidegate-realtime."""
