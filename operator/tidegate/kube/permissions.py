@@ -1,0 +1,59 @@
+"""What each process may do in the API: the only place where it is said; the chart's roles are generated from it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+_READ: Final = ("get", "list", "watch")
+_APPLY: Final = ("get", "list", "watch", "create", "patch")
+"""Server-side apply is a patch; for an object that does not exist yet the API server asks for create as well."""
+
+
+class Process(StrEnum):
+    """The processes that talk to the API server."""
+
+    CONTROLLERS = "controllers"
+    XDS = "xds"
+    WEB = "web"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Verbs on resources of one API group."""
+
+    group: str
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+
+    def manifest(self) -> dict[str, list[str]]:
+        """The rule as a Role holds it."""
+        return {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
+
+
+_KINDS: Final = ("inferences", "modelaccesses", "featurecomputes")
+
+CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
+    Process.CONTROLLERS: (
+        Rule("tidegate.io", _KINDS, _READ),
+        Rule("tidegate.io", tuple(f"{kind}/status" for kind in _KINDS), ("patch",)),
+        Rule("apps", ("deployments",), _APPLY),
+        Rule("", ("services", "serviceaccounts"), _APPLY),
+        Rule("", ("configmaps",), (*_APPLY, "delete")),
+        Rule("policy", ("poddisruptionbudgets",), _APPLY),
+        Rule("", ("pods",), _READ),
+        Rule("", ("events",), ("create", "patch")),
+        # kopf looks at the CRDs to learn that a kind it watches has come or gone.
+        Rule("apiextensions.k8s.io", ("customresourcedefinitions",), ("list", "watch")),
+    ),
+    Process.XDS: (
+        Rule("tidegate.io", _KINDS, _READ),
+        Rule("", ("pods",), _READ),
+    ),
+    Process.WEB: (Rule("tidegate.io", _KINDS, _READ),),
+}
+
+RELEASE_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
+    Process.CONTROLLERS: (Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),),
+}
+"""Rules in the release's own namespace alone."""

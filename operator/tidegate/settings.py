@@ -1,0 +1,62 @@
+"""What the environment decides, read once: the chart sets each of these variables, TIDEGATE_ and the field's name."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tidegate.resources.settings import ServingSettings
+
+
+class Settings(BaseSettings):
+    """Settings of the three processes; each reads the ones that concern it."""
+
+    model_config = SettingsConfigDict(env_prefix="TIDEGATE_", frozen=True, extra="ignore")
+
+    release: Annotated[str, Field(description="Name of the Helm release; prefix of its objects.")] = (
+        "tidegate"
+    )
+    log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
+    log_format: Annotated[str, Field(pattern="^(json|console)$")] = "json"
+    probe_port: Annotated[int, Field(ge=0, le=65535, description="/healthz, /readyz and /metrics.")] = 8081
+
+    dataplane_image: str = "tidegate.local/dataplane:dev"
+    triton_image: str = "tidegate.local/triton-cpu:dev"
+    image_pull_policy: str = "IfNotPresent"
+    models_host_path: Annotated[str, Field(description="Empty refuses file: URIs.")] = ""
+    allowed_hosts: Annotated[tuple[str, ...], Field(description="Hosts of https: artefacts, as JSON.")] = ()
+    allow_python: bool = False
+    priority_class_prefix: str = "tidegate-"
+    tls_directory: Annotated[Path, Field(description="ca.crt, tls.crt, tls.key of the controllers.")] = Path(
+        "/etc/tidegate/tls"
+    )
+    workers: Annotated[int, Field(ge=1, le=64, description="Reconciles at once, per kind.")] = 8
+
+    xds_port: Annotated[int, Field(ge=0, le=65535)] = 18000
+    report_port: Annotated[int, Field(ge=0, le=65535)] = 18001
+
+    web_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    prometheus_url: str = ""
+
+    def serving(self, client_ca: str) -> ServingSettings:
+        """What the builders of model pods need; `client_ca` is the PEM in `tls_directory`."""
+        return ServingSettings(
+            dataplane_image=self.dataplane_image,
+            triton_image=self.triton_image,
+            client_ca=client_ca,
+            models_host_path=self.models_host_path,
+            allowed_hosts=self.allowed_hosts,
+            allow_python=self.allow_python,
+            image_pull_policy=self.image_pull_policy,
+            priority_class_prefix=self.priority_class_prefix,
+        )
+
+
+class PodIdentity(BaseSettings):
+    """Which pod this is; the downward API sets POD_NAME and POD_NAMESPACE."""
+
+    model_config = SettingsConfigDict(env_prefix="POD_", frozen=True, extra="ignore")
+
+    name: str = "tidegate-local"
+    namespace: str = "tidegate-system"

@@ -1,0 +1,1 @@
+"""Figures in and out: queries to Prometheus, and the metrics we expose."""

@@ -1,0 +1,1 @@
+"""Reaches the model servers: the agents beside them, and what they report."""

@@ -1,0 +1,114 @@
+"""Calls the agents beside the models: asks what a pod serves, and orders what it should serve."""
+
+import asyncio
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import aiohttp
+import structlog
+from pydantic import ValidationError
+
+from tidegate.errors import AgentUnreachableError, LeadershipLostError
+from tidegate.planning.plan import Order
+from tidegate.planning.pods import PodView
+from tidegate.resources.pod import CONTROL_PORT
+from tidegate_dataplane.contract import AgentReport
+
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=3, connect=1.5)
+_AT_ONCE: Final = 64
+"""Calls under way together: a thousand pods are asked in well under a second without a thousand sockets."""
+
+log = structlog.get_logger(__name__)
+
+
+def client_context(tls_directory: Path) -> ssl.SSLContext:
+    """TLS as the controllers: our certificate is what an agent accepts us by.
+
+    The agent's own certificate is made at its start and proves nothing: whoever could stand in for a pod's
+    address could stand in for the model itself, and learns nothing here but version numbers.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(tls_directory / "tls.crt", tls_directory / "tls.key")
+    return context
+
+
+class Agents:
+    """All agents of the cluster, by pod. One session for all; use as an async context manager."""
+
+    def __init__(self, context: ssl.SSLContext, *, port: int = CONTROL_PORT) -> None:
+        self._context = context
+        self._port = port
+        self._session: aiohttp.ClientSession | None = None
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(ssl=self._context, limit=_AT_ONCE, keepalive_timeout=15)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def reports(self, pods: Iterable[PodView]) -> Mapping[str, AgentReport]:
+        """What each reachable pod's agent says, by pod uid; one that does not answer is left out."""
+        asked = [pod for pod in pods if pod.reachable]
+        answers = await asyncio.gather(*(self._report(pod) for pod in asked))
+        return {pod.uid: answer for pod, answer in zip(asked, answers, strict=True) if answer is not None}
+
+    async def send(self, orders: Sequence[Order]) -> None:
+        """Gives every order; an agent that cannot be reached is logged and met again at the next reconcile.
+
+        Raises LeadershipLostError when an agent has heard from a newer leader.
+        """
+        await asyncio.gather(*(self._send(order) for order in orders))
+
+    async def _report(self, pod: PodView) -> AgentReport | None:
+        try:
+            return await self._call("GET", pod, "/v1/report", None)
+        except AgentUnreachableError as error:
+            log.debug("agent_silent", pod=str(pod.key), error=str(error))
+            return None
+
+    async def _send(self, order: Order) -> None:
+        try:
+            await self._call("PUT", order.pod, "/v1/desired", order.desired.to_json())
+        except AgentUnreachableError as error:
+            log.warning("order_not_delivered", pod=str(order.pod.key), error=str(error))
+            return
+        log.info("order_given", pod=str(order.pod.key), version=order.desired.version)
+
+    async def _call(self, method: str, pod: PodView, path: str, body: str | None) -> AgentReport:
+        if self._session is None:
+            message = "Agents is used outside of its async context"
+            raise RuntimeError(message)
+        url = f"https://{_host(pod.address or '')}:{self._port}{path}"
+        headers = {"content-type": "application/json"}
+        try:
+            async with (
+                self._slots,
+                self._session.request(method, url, data=body, headers=headers) as response,
+            ):
+                text = await response.text()
+                if response.status == 409:
+                    message = f"agent of pod {pod.key} has orders from a newer leader: {text[:200]}"
+                    raise LeadershipLostError(message)
+                if response.status != 200:
+                    message = f"agent of pod {pod.key} answered {response.status}: {text[:200]}"
+                    raise AgentUnreachableError(message)
+                return AgentReport.model_validate_json(text)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValidationError) as error:
+            message = f"agent of pod {pod.key}: {type(error).__name__}: {error}"
+            raise AgentUnreachableError(message) from error
+
+
+def _host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address

@@ -1,0 +1,285 @@
+"""A version change, replayed in memory with agents that fetch, load and fail, until nothing moves any more."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tidegate.api.meta import ObjectKey
+from tidegate.planning.pods import PodView
+from tidegate.planning.version_swap import RETRY_AFTER, KnownFailure, Memory, Replica, Swap, plan_swap
+from tidegate_dataplane.contract import (
+    AgentReport,
+    DesiredState,
+    FailureReason,
+    ModelFormat,
+    OwnerKind,
+    Phase,
+    VersionFailure,
+)
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def an_order(version: int, *, generation: int = 1, sha256: str | None = None) -> DesiredState:
+    return DesiredState(
+        owner="ads/ctr",
+        kind=OwnerKind.INFERENCE,
+        epoch=1,
+        generation=generation,
+        model="ctr",
+        version=version,
+        uri="file:///models/ctr",
+        sha256=sha256,
+        format=ModelFormat.ONNX,
+    )
+
+
+@dataclass
+class Pod:
+    """A pod whose agent needs one step to load, and refuses the versions in `broken`."""
+
+    name: str
+    broken: dict[int, FailureReason] = field(default_factory=dict)
+    order: DesiredState | None = None
+    serving: int | None = None
+    failure: VersionFailure | None = None
+    silent: bool = False
+
+    def start(self, order: DesiredState) -> None:
+        self.order, self.failure = order, None
+
+    def step(self) -> None:
+        if self.order is None or self.serving == self.order.version or self.failure is not None:
+            return
+        if (reason := self.broken.get(self.order.version)) is not None:
+            self.failure = VersionFailure(version=self.order.version, reason=reason, message="no")
+        else:
+            self.serving = self.order.version
+
+    def replica(self) -> Replica:
+        view = PodView(ObjectKey("ads", self.name), self.name, "s", "10.0.0.1", ready=True, terminating=False)
+        if self.silent or self.order is None:
+            return Replica(view, None)
+        ready = self.serving == self.order.version
+        report = AgentReport(
+            pod=self.name,
+            epoch=1,
+            generation=self.order.generation,
+            phase=Phase.READY if ready else Phase.FAILED if self.failure else Phase.LOADING,
+            target=self.order.version,
+            serving=self.serving,
+            loaded=(self.serving,) if self.serving else (),
+            failure=self.failure,
+        )
+        return Replica(view, report)
+
+
+@dataclass
+class Fleet:
+    """Pods, the ConfigMap they start from, and what the status remembers; `log` reads like a story."""
+
+    pods: list[Pod]
+    committed: DesiredState | None = None
+    served: int | None = None
+    failure: KnownFailure | None = None
+    now: datetime = START
+    log: list[str] = field(default_factory=list)
+
+    def reconcile(self, target: DesiredState) -> Swap:
+        memory = Memory(self.committed, self.served, self.failure)
+        swap = plan_swap(target, memory, [pod.replica() for pod in self.pods], self.now)
+        if self.committed is None or swap.committed.version != self.committed.version:
+            self.log.append(f"commit {swap.committed.version}")
+        self.committed, self.failure = swap.committed, swap.failure
+        by_name = {pod.name: pod for pod in self.pods}
+        for order in swap.orders:
+            pod = by_name[order.pod.key.name]
+            self.log.append(
+                f"{pod.name}: {pod.order.version if pod.order else '-'} -> {order.desired.version}"
+            )
+            pod.start(order.desired)
+        served = {pod.serving for pod in self.pods}
+        if swap.committed.version in served:
+            self.served = swap.committed.version
+        return swap
+
+    def run(self, target: DesiredState, *, rounds: int = 60) -> Swap:
+        """Reconciles and lets agents work until a round changes nothing."""
+        swap = self.reconcile(target)
+        for _ in range(rounds):
+            for pod in self.pods:
+                if pod.order is None:
+                    pod.start(swap.committed)
+                pod.step()
+            before = len(self.log)
+            swap = self.reconcile(target)
+            if len(self.log) == before and (swap.done or swap.failure):
+                return swap
+        pytest.fail(f"did not settle: {self.log}")
+
+
+def a_fleet(count: int, **kwargs: object) -> Fleet:
+    fleet = Fleet([Pod(f"p{index}") for index in range(count)], **kwargs)  # type: ignore[arg-type]
+    assert fleet.run(an_order(1)).done
+    fleet.log.clear()
+    return fleet
+
+
+def test_first_rollout_commits_at_once_and_orders_nothing_new() -> None:
+    fleet = Fleet([Pod("p0"), Pod("p1")])
+
+    assert fleet.run(an_order(1)).done
+    assert fleet.log == ["commit 1"]
+
+
+def test_one_replica_proves_the_version_before_the_others_follow_a_quarter_at_a_time() -> None:
+    fleet = a_fleet(6)
+
+    assert fleet.run(an_order(2, generation=2)).done
+    assert fleet.log == [
+        "p0: 1 -> 2",
+        "p1: 1 -> 2",
+        "p2: 1 -> 2",
+        "p3: 1 -> 2",
+        "p4: 1 -> 2",
+        "p5: 1 -> 2",
+        "commit 2",
+    ]
+    assert [pod.serving for pod in fleet.pods] == [2] * 6
+
+
+def test_at_most_a_quarter_works_at_the_same_time() -> None:
+    fleet = a_fleet(8)
+    target = an_order(2, generation=2)
+    busiest = 0
+    for _ in range(20):
+        fleet.reconcile(target)
+        busy = sum(pod.order == target and pod.serving != 2 for pod in fleet.pods)
+        busiest = max(busiest, busy)
+        for pod in fleet.pods:
+            pod.step()
+    assert busiest == 2
+    assert fleet.reconcile(target).done
+
+
+def test_bad_version_reaches_one_replica_only_and_that_goes_back() -> None:
+    fleet = a_fleet(4)
+    for pod in fleet.pods:
+        pod.broken[2] = FailureReason.LOAD_FAILED
+
+    swap = fleet.run(an_order(2, generation=2))
+
+    assert swap.failure is not None
+    assert swap.failure.failure.reason is FailureReason.LOAD_FAILED
+    assert swap.retry_after is None
+    assert fleet.log == ["p0: 1 -> 2", "p0: 2 -> 1", "p1: 1 -> 1", "p2: 1 -> 1", "p3: 1 -> 1"]
+    assert [pod.serving for pod in fleet.pods] == [1] * 4
+    assert fleet.committed is not None
+    assert fleet.committed.version == 1
+
+
+def test_replicas_that_took_a_version_go_back_when_another_one_cannot() -> None:
+    fleet = a_fleet(4)
+    fleet.pods[2].broken[2] = FailureReason.LOAD_FAILED
+
+    swap = fleet.run(an_order(2, generation=2))
+
+    assert swap.failure is not None
+    assert [pod.serving for pod in fleet.pods] == [1] * 4
+
+
+def test_failed_version_is_not_tried_again_until_the_spec_changes() -> None:
+    fleet = a_fleet(2)
+    fleet.pods[0].broken[2] = FailureReason.LOAD_FAILED
+    fleet.run(an_order(2, generation=2))
+    fleet.log.clear()
+    fleet.now += timedelta(hours=1)
+
+    assert not fleet.run(an_order(2, generation=2)).done
+    assert fleet.log == []
+
+    fleet.pods[0].broken.clear()
+    fleet.failure = None  # the status's failure was about the generation before
+    assert fleet.run(an_order(2, generation=3)).done
+    assert fleet.log[-1] == "commit 2"
+
+
+def test_missing_artefact_is_tried_again_after_a_while_without_a_change() -> None:
+    fleet = a_fleet(2)
+    fleet.pods[0].broken[2] = FailureReason.ARTEFACT_NOT_FOUND
+    swap = fleet.run(an_order(2, generation=2))
+    assert swap.retry_after is not None
+    assert timedelta(0) < swap.retry_after <= RETRY_AFTER
+    fleet.log.clear()
+
+    fleet.pods[0].broken.clear()
+    assert not fleet.run(an_order(2, generation=2)).done
+    assert fleet.log == []
+
+    fleet.now += RETRY_AFTER
+    assert fleet.run(an_order(2, generation=2)).done
+
+
+def test_version_that_never_served_is_replaced_at_once_since_there_is_nothing_to_go_back_to() -> None:
+    fleet = Fleet([Pod("p0", broken={1: FailureReason.ARTEFACT_INVALID}), Pod("p1")])
+    fleet.pods[1].broken = {1: FailureReason.ARTEFACT_INVALID}
+    assert fleet.run(an_order(1)).failure is not None
+    fleet.failure = None
+
+    assert fleet.run(an_order(2, generation=2)).done
+    assert "commit 2" in fleet.log
+
+
+def test_pod_that_starts_in_the_middle_of_a_swap_starts_with_the_proven_version() -> None:
+    fleet = a_fleet(4)
+    target = an_order(2, generation=2)
+    fleet.reconcile(target)
+    fleet.pods[0].step()
+    fleet.reconcile(target)
+
+    assert fleet.committed is not None
+    assert fleet.committed.version == 1
+    newcomer = Pod("p9")
+    newcomer.start(fleet.committed)
+    fleet.pods.append(newcomer)
+    assert fleet.run(target).done
+    assert newcomer.serving == 2
+
+
+def test_silent_agent_keeps_the_swap_open_and_nothing_is_committed() -> None:
+    fleet = a_fleet(2)
+    fleet.pods[1].silent = True
+    target = an_order(2, generation=2)
+    for _ in range(5):
+        fleet.reconcile(target)
+        fleet.pods[0].step()
+
+    assert fleet.pods[0].serving == 2
+    assert fleet.committed is not None
+    assert fleet.committed.version == 1
+    assert not fleet.reconcile(target).done
+
+
+def test_rollback_is_a_swap_like_any_other() -> None:
+    fleet = a_fleet(2)
+    fleet.run(an_order(2, generation=2))
+    fleet.log.clear()
+
+    assert fleet.run(an_order(1, generation=3)).done
+    assert fleet.log == ["p0: 2 -> 1", "p1: 2 -> 1", "commit 1"]
+
+
+def test_new_checksum_for_the_same_version_is_checked_by_every_replica() -> None:
+    fleet = a_fleet(2)
+    swap = fleet.reconcile(an_order(1, generation=2, sha256="0" * 64))
+
+    assert not swap.done
+    assert [order.desired.sha256 for order in swap.orders] == ["0" * 64]
+
+
+def test_settled_fleet_gets_no_orders() -> None:
+    fleet = a_fleet(3)
+    fleet.run(an_order(1))
+
+    assert fleet.log == []
