@@ -192,6 +192,21 @@ class Feature(ApiModel):
         )
 
 
+def _known_fields(operation: str) -> str:
+    """CEL: the field of each such operation is a column of a declared source or the key of a declared entity."""
+    return (
+        f"self.features.all(f, !has(f.{operation})"
+        f" || self.sources.exists(s, f.{operation}.field.startsWith(s.name + '.'))"
+        f" || self.entities.exists(e, f.{operation}.field == e.name + '.' + e.key))"
+    )
+
+
+_CROSSED_FIELDS_ARE_KNOWN: Final = (
+    "self.features.all(f, !has(f.cross) || f.cross.fields.all(r,"
+    " self.sources.exists(s, r.startsWith(s.name + '.')) || self.entities.exists(e, r == e.name + '.' + e.key)))"
+)
+
+
 class FeatureComputeSpec(ApiModel):
     """What the user asks for."""
 
@@ -211,6 +226,17 @@ class FeatureComputeSpec(ApiModel):
                 entity.name for entity in spec.entities
             ),
             field="sources",
+        ),
+        Rule(
+            cel=" && ".join(
+                [
+                    *(_known_fields(name) for name in ("lookup", "bucketize", "hash")),
+                    _CROSSED_FIELDS_ARE_KNOWN,
+                ]
+            ),
+            message="every field must be <source>.<column> of a declared source or <entity>.<key> of a declared entity",
+            check=lambda spec: not spec.unknown_references,
+            field="features",
         ),
     )
 
@@ -242,6 +268,18 @@ class FeatureComputeSpec(ApiModel):
         ),
     ] = 1
     resources: Annotated[Resources, Field(description="CPU and memory of one replica.")] = Resources()
+
+    @property
+    def unknown_references(self) -> tuple[str, ...]:
+        """Fields that features read and nothing declares, in order; none in a spec that parsed."""
+        sources = {source.name for source in self.sources}
+        keys = {f"{entity.name}.{entity.key}" for entity in self.entities}
+        return tuple(
+            reference
+            for feature in self.features
+            for reference in feature.references
+            if reference not in keys and reference.partition(".")[0] not in sources
+        )
 
 
 class FeatureComputeStatus(StatusModel):
