@@ -1,25 +1,21 @@
-"""ModelAccess: its status, from what the proxies acknowledged and what the targets have ready."""
+"""ModelAccess: its status, from what routing makes of it and what the proxies acknowledged."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from tidegate.api.conditions import ConditionType, ObservedCondition, merge
-from tidegate.api.model_access import (
-    ModelAccess,
-    ModelAccessStatus,
-    Proxies,
-    Route,
-    RouteStatus,
-    TargetStatus,
-)
+from tidegate.api.model_access import ModelAccess, ModelAccessStatus, Proxies, RouteStatus, TargetStatus
 from tidegate.api.reasons import Reason
 from tidegate.planning.plan import Plan
 from tidegate.planning.serving_status import Verdict, condition, standing
+from tidegate.routing.planner import AccessPlan, PlannedRoute
 
 _PROGRAMMING: Final = timedelta(milliseconds=200)
 _SILENT: Final = timedelta(seconds=2)
+_USERS_TO_MEND: Final = frozenset({Reason.HOST_CONFLICT, Reason.SERVED_NAME_MISMATCH})
+"""Refusals that no object still to come can cure; a missing target may simply not be applied yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,39 +30,28 @@ class ProxyView:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetView:
-    """What a route's target has to offer."""
-
-    served_name: str
-    endpoints: int
-
-
-@dataclass(frozen=True, slots=True)
 class AccessObserved:
     """Everything that the status of a ModelAccess is made from."""
 
     access: ModelAccess
     now: datetime
-    targets: Mapping[str, TargetView] = field(default_factory=dict[str, TargetView])
-    """By name of the Inference; one that does not exist is absent."""
-    proxies: Sequence[ProxyView] | None = None
+    routing: AccessPlan
+    """What the proxies are told, from the very function that the xDS server uses."""
+    proxies: Sequence[ProxyView] | None
     """None when no xDS server answered."""
-    host_conflicts: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Hosts of this object that an older one has, and which."""
     gateway: str = ""
     """Host and port at which clients inside the cluster reach the gateway."""
 
 
-def plan_access(observed: AccessObserved) -> Plan:
+def plan_model_access(observed: AccessObserved) -> Plan:
     """The status; a ModelAccess has no children, its configuration goes to the proxies through xDS."""
     access = observed.access
     generation = access.metadata.generation
-    programmed, targets = _programmed(observed), _targets(observed)
-    ready = next(
-        (v for v in (_conflict(observed), targets, programmed) if v is not None and not v.holds), programmed
-    )
+    programmed, targets = _programmed(observed), _targets(access, observed.routing)
+    answers = _answers(observed.routing)
+    ready = next((verdict for verdict in (answers, programmed) if not verdict.holds), programmed)
     said = (
-        *standing(ready, generation),
+        *standing(_refused(observed.routing) or ready, generation),
         condition(ConditionType.PROGRAMMED, programmed, generation),
         condition(ConditionType.TARGETS_READY, targets, generation),
     )
@@ -75,7 +60,7 @@ def plan_access(observed: AccessObserved) -> Plan:
         observed_generation=generation,
         url=f"http://{observed.gateway}" if observed.gateway else None,
         grpc_target=observed.gateway or None,
-        routes=tuple(_route(route, observed.targets) for route in access.spec.routes),
+        routes=tuple(_route(route) for route in observed.routing.routes),
         proxies=_proxies(observed),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
@@ -111,8 +96,7 @@ def _programmed(observed: AccessObserved) -> Verdict:
     generation = observed.access.metadata.generation
     missing = [proxy for proxy in observed.proxies if not _runs(proxy, generation)]
     if not missing:
-        message = f"all {len(observed.proxies)} proxies run generation {generation}"
-        return Verdict(True, Reason.PROGRAMMED, message)
+        return Verdict(True, Reason.PROGRAMMED, f"every connected proxy runs generation {generation}")
     refused = next((proxy for proxy in missing if proxy.nack), None)
     if refused is not None:
         return Verdict(False, Reason.PROXY_REJECTED, f"proxy {refused.node}: {refused.nack}", stalled=True)
@@ -121,51 +105,42 @@ def _programmed(observed: AccessObserved) -> Verdict:
     return Verdict(False, Reason.WAITING_FOR_PROXIES, message)
 
 
-def _targets(observed: AccessObserved) -> Verdict:
-    """Whether everything that is to get traffic exists, has ready endpoints and serves one name."""
-    weighted = [
-        target.inference for route in observed.access.spec.routes for target in route.targets if target.weight
-    ]
-    named = {target.inference for route in observed.access.spec.routes for target in route.targets}
-    missing = sorted(named - observed.targets.keys())
-    if missing:
-        message = f"Inference {missing[0]} does not exist in namespace {observed.access.metadata.namespace}"
-        return Verdict(False, Reason.TARGET_NOT_FOUND, message)
-    names = {name: view.served_name for name, view in sorted(observed.targets.items()) if name in named}
-    if len(set(names.values())) > 1:
-        listed = ", ".join(f"{name} serves '{served}'" for name, served in names.items())
-        message = f"all targets must serve one model name, but {listed}: set spec.model.name"
-        return Verdict(False, Reason.SERVED_NAME_MISMATCH, message, stalled=True)
-    empty = next((name for name in weighted if observed.targets[name].endpoints == 0), None)
-    if empty is not None:
-        return Verdict(False, Reason.TARGET_NOT_READY, f"Inference {empty} has no ready endpoint")
-    return Verdict(True, Reason.TARGETS_READY, "every target with weight has ready endpoints")
-
-
-def _conflict(observed: AccessObserved) -> Verdict | None:
-    if not observed.host_conflicts:
+def _refused(routing: AccessPlan) -> Verdict | None:
+    """The first part of the spec that the gateways leave out, if there is one."""
+    first = next(iter(sorted(routing.refusals)), None)
+    if first is None:
         return None
-    host, holder = sorted(observed.host_conflicts.items())[0]
-    return Verdict(
-        False, Reason.HOST_CONFLICT, f"host {host} belongs to the older ModelAccess {holder}", stalled=True
-    )
+    message = f"{first.part}: {first.message}"
+    return Verdict(False, first.reason, message, stalled=first.reason in _USERS_TO_MEND)
 
 
-def _route(route: Route, targets: Mapping[str, TargetView]) -> RouteStatus:
-    """Effective weights: a target with no endpoint has none as long as another of its route can answer."""
+def _targets(access: ModelAccess, routing: AccessPlan) -> Verdict:
+    """Whether everything that is to get traffic exists and has ready endpoints."""
+    refused = _refused(routing)
+    if refused is not None and refused.reason is not Reason.HOST_CONFLICT:
+        return refused
+    wanted = {target.inference for route in access.spec.routes for target in route.targets if target.weight}
+    have = {target.inference for route in routing.routes for target in route.targets if target.endpoints}
+    if wanted <= have:
+        return Verdict(True, Reason.TARGETS_READY, "every target with weight has ready endpoints")
+    missing = min(wanted - have)
+    return Verdict(False, Reason.TARGET_NOT_READY, f"Inference {missing} has no ready endpoint")
 
-    def endpoints(name: str) -> int:
-        return targets[name].endpoints if name in targets else 0
 
-    answers = any(target.weight and endpoints(target.inference) for target in route.targets)
+def _answers(routing: AccessPlan) -> Verdict:
+    """Whether every route can answer; one with a target left serves on without the others."""
+    for route in routing.routes:
+        if not any(target.endpoints for target in route.targets):
+            message = f"no target of route {route.name} has a ready endpoint"
+            return Verdict(False, Reason.TARGET_NOT_READY, message)
+    return Verdict(True, Reason.TARGETS_READY, "every route answers")
+
+
+def _route(route: PlannedRoute) -> RouteStatus:
     return RouteStatus(
         name=route.name,
         targets=tuple(
-            TargetStatus(
-                inference=target.inference,
-                weight=target.weight if endpoints(target.inference) or not answers else 0,
-                endpoints=endpoints(target.inference),
-            )
+            TargetStatus(inference=target.inference, weight=target.weight, endpoints=target.endpoints)
             for target in route.targets
         ),
     )
