@@ -1,0 +1,90 @@
+"""Programs out of Debian packages, unpacked into the cache instead of installed."""
+
+import hashlib
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidegate_localcluster.errors import BinaryUnavailableError
+from tidegate_localcluster.programs import Program
+from tidegate_localcluster.progress import CommandFailedError, Progress, run_with_progress
+
+ROOT_USER = 0
+
+
+class DebianPackages:
+    """Unpacks a program's packages with `apt-get download` and `dpkg-deb`; apt checks their signatures.
+
+    A program that came with libraries is started by a two-line script that points the loader at them.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        """Keep what is unpacked below `cache`."""
+        self._cache = cache
+
+    def path(self, program: Program) -> Path:
+        """Where `provide` puts `program`; it may not be there yet."""
+        contents = f"{platform.machine()} {program.debian_path} {' '.join(program.debian)}"
+        return self._cache / hashlib.sha256(contents.encode()).hexdigest()[:12] / program.name
+
+    def provide(self, programs: Sequence[Program], progress: Progress) -> None:
+        """Unpack those of `programs` that Debian has; raises BinaryUnavailableError or CommandFailedError."""
+        for program in programs:
+            if program.debian:
+                self._provide(program, progress)
+
+    def _provide(self, program: Program, progress: Progress) -> None:
+        for tool in ("apt-get", "dpkg-deb"):
+            if shutil.which(tool) is None:
+                raise BinaryUnavailableError(f"{tool} is not on PATH: this is no Debian")
+        target = self.path(program)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unpacking-") as scratch:
+            packages = Path(scratch, "packages")
+            packages.mkdir()
+            self._download(program, packages, progress)
+            root = target.parent / "root"
+            shutil.rmtree(root, ignore_errors=True)
+            for package in sorted(packages.glob("*.deb")):
+                run_with_progress(
+                    ["dpkg-deb", "--extract", package, root],
+                    what=f"unpacking {package.name}",
+                    progress=lambda _: None,
+                )
+            executable = root / program.debian_path
+            if not executable.exists():
+                raise BinaryUnavailableError(f"/{program.debian_path} is not in {', '.join(program.debian)}")
+            start = Path(scratch, program.name)
+            if len(program.debian) == 1:
+                start.symlink_to(executable)
+            else:
+                start.write_text(_with_libraries(root, executable))
+                start.chmod(0o755)
+            start.replace(target)
+
+    def _download(self, program: Program, directory: Path, progress: Progress) -> None:
+        def download() -> None:
+            run_with_progress(
+                ["apt-get", "-q", "download", *program.debian],
+                what=f"downloading Debian's {program.name}",
+                progress=progress,
+                directory=directory,
+            )
+
+        try:
+            download()
+        except CommandFailedError:
+            if os.geteuid() != ROOT_USER:
+                raise
+            run_with_progress(
+                ["apt-get", "-q", "update"], what="updating apt's package lists", progress=progress
+            )
+            download()
+
+
+def _with_libraries(root: Path, executable: Path) -> str:
+    folders = sorted({str(path.parent) for path in root.rglob("*.so.*")})
+    return f'#!/bin/sh\nLD_LIBRARY_PATH="{":".join(folders)}" exec "{executable}" "$@"\n'

@@ -1,0 +1,108 @@
+"""Programs from their projects' release pages, each checked against its published sha256.
+
+Off unless TIDEGATE_DOWNLOAD=1: the build is what is tested, and it gives the same versions.
+"""
+
+import hashlib
+import platform
+import shutil
+import tarfile
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tidegate_localcluster.errors import BinaryUnavailableError
+from tidegate_localcluster.programs import Program, Release
+from tidegate_localcluster.progress import REPORT_EVERY_S, Progress
+
+TIMEOUT_S = 10.0
+BLOCK_BYTES = 1 << 20
+ARCHITECTURES: Mapping[str, str] = {"x86_64": "amd64", "aarch64": "arm64"}
+SCHEMES = frozenset({"https"})
+
+
+class Downloads:
+    """Downloads programs into a folder per version."""
+
+    def __init__(self, cache: Path, schemes: frozenset[str] = SCHEMES) -> None:
+        """Keep what is downloaded below `cache`; tests allow a scheme more."""
+        self._cache = cache
+        self._schemes = schemes
+
+    def path(self, program: Program) -> Path:
+        """Where `provide` puts `program`; it may not be there yet."""
+        version = program.release.version if program.release is not None else "none"
+        return self._cache / f"{program.name}-{version}-{platform.machine()}" / program.name
+
+    def provide(self, programs: Sequence[Program], progress: Progress) -> None:
+        """Download those of `programs` that are published; raises BinaryUnavailableError at the first failure."""
+        archives: dict[str, Path] = {}
+        with tempfile.TemporaryDirectory(prefix="tidegate-download-") as scratch:
+            for program in programs:
+                if program.release is not None:
+                    url = self._fill(program.release.url, program.release)
+                    if url not in archives:
+                        archives[url] = self._fetch(url, program.release, Path(scratch), progress)
+                    self._place(program, program.release, archives[url])
+
+    def _fill(self, template: str, release: Release) -> str:
+        machine = platform.machine()
+        if machine not in ARCHITECTURES:
+            raise BinaryUnavailableError(f"no releases for {machine}, only for {', '.join(ARCHITECTURES)}")
+        return template.format(version=release.version, architecture=ARCHITECTURES[machine])
+
+    def _fetch(self, url: str, release: Release, directory: Path, progress: Progress) -> Path:
+        name = url.rsplit("/", 1)[-1]
+        target = directory / hashlib.sha256(url.encode()).hexdigest()
+        checksums = self._open(self._fill(release.checksums, release)).decode()
+        expected = _published_checksum(checksums, name)
+        target.write_bytes(self._open(url, what=name, progress=progress))
+        found = hashlib.sha256(target.read_bytes()).hexdigest()
+        if found != expected:
+            raise BinaryUnavailableError(f"{url} has sha256 {found}, published is {expected}")
+        return target
+
+    def _open(self, url: str, *, what: str = "", progress: Progress = lambda _: None) -> bytes:
+        if urllib.parse.urlsplit(url).scheme not in self._schemes:
+            raise BinaryUnavailableError(f"{url} is not fetched: only {', '.join(self._schemes)} is")
+        started = reported = time.monotonic()
+        content = bytearray()
+        try:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310  the scheme is checked
+                while block := answer.read(BLOCK_BYTES):
+                    content += block
+                    now = time.monotonic()
+                    if now - reported >= REPORT_EVERY_S:
+                        reported = now
+                        progress(f"downloading {what}: {len(content) >> 20} MiB ({now - started:.0f} s)")
+        except OSError as error:
+            raise BinaryUnavailableError(f"{url} could not be downloaded: {error}") from error
+        return bytes(content)
+
+    def _place(self, program: Program, release: Release, file: Path) -> None:
+        target = self.path(program)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as partial:
+            if release.member is None:
+                partial.write(file.read_bytes())
+            else:
+                member = self._fill(release.member, release)
+                with tarfile.open(file) as archive:
+                    content = archive.extractfile(member)
+                    if content is None:
+                        raise BinaryUnavailableError(f"{member} in {release.url} is no file")
+                    shutil.copyfileobj(content, partial)
+        Path(partial.name).chmod(0o755)
+        Path(partial.name).replace(target)
+
+
+def _published_checksum(checksums: str, name: str) -> str:
+    """The sha256 in a file that holds it alone, or beside file names."""
+    for line in checksums.splitlines():
+        words = line.split()
+        if len(words) == 1 or (len(words) > 1 and words[1].lstrip("*").rsplit("/", 1)[-1] == name):
+            return words[0].lower()
+    raise BinaryUnavailableError(f"no sha256 of {name} is published beside it")

