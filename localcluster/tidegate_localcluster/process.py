@@ -31,13 +31,18 @@ class Process:
         log: Path,
         environment: Mapping[str, str] | None = None,
         directory: Path | None = None,
+        descriptors: Sequence[int] = (),
     ) -> None:
-        """Describe a process without starting it; `environment` is added to ours, `log` is overwritten."""
+        """Describe a process without starting it; `environment` is added to ours, `log` is overwritten.
+
+        `descriptors` are our file descriptors that it keeps.
+        """
         self.name = name
         self.log = log
         self._arguments = tuple(str(argument) for argument in arguments)
         self._environment = dict(environment or {})
         self._directory = directory
+        self._descriptors = tuple(descriptors)
         self._child: subprocess.Popen[bytes] | None = None
 
     @property
@@ -64,6 +69,7 @@ class Process:
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **self._environment},
                     cwd=self._directory,
+                    pass_fds=self._descriptors,
                     start_new_session=True,
                 )
             except OSError as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tidegate_localcluster.versions import pinned
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-CNI_PLUGINS = ("bridge", "host-local", "loopback", "portmap")
+CNI_PLUGINS = ("host-local", "portmap", "ptp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +112,9 @@ PROGRAMS: Mapping[str, Program] = {
         _containerd("containerd"),
         _containerd("containerd-shim-runc-v2"),
         _containerd("ctr"),
-        _cni("bridge", "main"),
         _cni("host-local", "ipam"),
-        _cni("loopback", "main"),
         _cni("portmap", "meta"),
+        _cni("ptp", "main"),
         Program(
             name="helm",
             accepted="4.",

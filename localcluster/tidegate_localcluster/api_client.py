@@ -1,0 +1,59 @@
+"""The few questions that the local cluster asks its API server, over HTTPS with a client certificate."""
+
+import http.client
+import json
+import ssl
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.pki import KeyPair
+
+TIMEOUT_S = 5.0
+
+
+class ApiClient:
+    """GET as one user; every call opens a connection of its own, so it may be shared by threads."""
+
+    def __init__(self, server: str, *, authority: Path, credentials: KeyPair) -> None:
+        """Talk to `server` (an https URL) as the owner of `credentials`."""
+        address = urlsplit(server)
+        if address.hostname is None or address.port is None:
+            raise ValueError(f"{server!r} is not an https URL with a port")
+        self._host, self._port = address.hostname, address.port
+        self._tls = ssl.create_default_context(cafile=str(authority))
+        self._tls.load_cert_chain(credentials.certificate, credentials.key)
+
+    def get(self, path: str) -> dict[str, Any] | None:
+        """The object at `path`; None when there is none. Raises LocalClusterError when the server says otherwise.
+
+        A server that does not answer raises OSError.
+        """
+        connection = http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=TIMEOUT_S)
+        try:
+            connection.request("GET", path, headers={"Accept": "application/json"})
+            response = connection.getresponse()
+            body = response.read()
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"the API server broke off: {error!r}") from error
+        finally:
+            connection.close()
+        if response.status == http.client.NOT_FOUND:
+            return None
+        if response.status != http.client.OK:
+            raise LocalClusterError(
+                f"GET {path} answered {response.status}: {body[:500].decode(errors='replace')}"
+            )
+        return cast("dict[str, Any]", json.loads(body))
+
+    def items(self, path: str) -> list[dict[str, Any]]:
+        """The items of the list at `path`."""
+        found = self.get(path)
+        return [] if found is None else cast("list[dict[str, Any]]", found["items"])
+
+
+def condition(resource: dict[str, Any], kind: str) -> bool:
+    """Whether the status condition `kind` of a Kubernetes object is True."""
+    conditions = resource.get("status", {}).get("conditions", [])
+    return any(found["type"] == kind and found["status"] == "True" for found in conditions)

@@ -1,0 +1,200 @@
+"""What the machine must offer to carry a whole cluster, asked before anything is started, each with its cure."""
+
+import os
+import shutil
+import socket
+import struct
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tidegate_localcluster.cgroups import CgroupTree
+from tidegate_localcluster.errors import LocalClusterError
+
+TOOLS = ("unshare", "nsenter", "ip", "mount", "umount", "pivot_root", "setpriv", "env", "sh")
+TOOL_PACKAGES = {"ip": "iproute2", "env": "coreutils", "sh": "dash"}
+CAPABILITIES: Mapping[str, int] = {
+    "CHOWN": 0,
+    "KILL": 5,
+    "SETGID": 6,
+    "SETUID": 7,
+    "NET_ADMIN": 12,
+    "SYS_CHROOT": 18,
+    "SYS_ADMIN": 21,
+    "MKNOD": 27,
+    "SETFCAP": 31,
+}
+"""Their numbers in linux/capability.h."""
+MIN_DISK_BYTES = 5 * 1024**3
+MIN_MEMORY_BYTES = 2 * 1024**3
+GIB = 1024**3
+NLM_F_REQUEST = 1
+NETLINK_NETFILTER = 12
+NFT_SUBSYSTEM = 10 << 8
+NFT_NEW_GENERATION, NFT_GET_GENERATION = NFT_SUBSYSTEM | 15, NFT_SUBSYSTEM | 16
+NETLINK_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something the machine lacks, and how to get it."""
+
+    lack: str
+    cure: str
+
+    def __str__(self) -> str:
+        """Both in one line."""
+        return f"{self.lack}: {self.cure}"
+
+
+class MachineUnfitError(LocalClusterError):
+    """The machine cannot carry a whole cluster; `problems` says why and what helps."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        """Put all problems into one message."""
+        self.problems = tuple(problems)
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        super().__init__(
+            f"this machine cannot run a whole cluster:\n{lines}\n"
+            "(`tidegate local up --control-plane-only` needs none of it; a cluster of your own does as well)"
+        )
+
+
+def check_machine(state_dir: Path) -> None:
+    """Raise MachineUnfitError with everything that is missing, not only the first."""
+    problems = find_problems(state_dir)
+    if problems:
+        raise MachineUnfitError(problems)
+
+
+def find_problems(state_dir: Path) -> tuple[Problem, ...]:
+    """Everything that this machine lacks for a cluster in `state_dir`."""
+    found = [*check_user(os.geteuid(), Path("/proc/self/status").read_text()), *check_tools(shutil.which)]
+    found += check_cgroups(CgroupTree.detect())
+    place = existing_ancestor(state_dir)
+    found += check_sizes(shutil.disk_usage(place).free, place, psutil.virtual_memory().total)
+    # What follows tries things out and needs what was asked so far.
+    return tuple(found) if found else (*try_network(), *try_overlay(place))
+
+
+def check_user(user: int, status: str) -> tuple[Problem, ...]:
+    """Root with the capabilities that matter; `status` is the text of /proc/self/status."""
+    if user != 0:
+        return (Problem("not root", "run it with sudo"),)
+    effective = next(
+        (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:")), 0
+    )
+    missing = [name for name, bit in CAPABILITIES.items() if not effective >> bit & 1]
+    if not missing:
+        return ()
+    flags = " ".join(f"--cap-add {name}" for name in missing)
+    return (
+        Problem(
+            f"capabilities missing: {', '.join(missing)}",
+            f"in a container start it with {flags} (or --privileged)",
+        ),
+    )
+
+
+def check_tools(which: Callable[[str], str | None]) -> tuple[Problem, ...]:
+    """The programs of the system that namespaces are made with."""
+    missing = [tool for tool in TOOLS if which(tool) is None]
+    if not missing:
+        return ()
+    packages = sorted({TOOL_PACKAGES.get(tool, "util-linux") for tool in missing})
+    return (Problem(f"programs missing: {', '.join(missing)}", f"apt-get install {' '.join(packages)}"),)
+
+
+def check_cgroups(tree: CgroupTree | None) -> tuple[Problem, ...]:
+    """The controllers that the kubelet needs."""
+    if tree is None:
+        return (Problem("no cgroups", "mount -t cgroup2 none /sys/fs/cgroup"),)
+    if not tree.missing_controllers:
+        return ()
+    missing = ", ".join(tree.missing_controllers)
+    cure = (
+        "boot with cgroup_enable=memory cgroup_enable=cpuset, or let your container have its own cgroup tree"
+    )
+    return (Problem(f"cgroup {tree.version} controllers missing: {missing}", cure),)
+
+
+def check_sizes(free_disk_bytes: int, place: Path, memory_bytes: int) -> tuple[Problem, ...]:
+    """Room for images and for the cluster's own programs."""
+    found: list[Problem] = []
+    if free_disk_bytes < MIN_DISK_BYTES:
+        found.append(
+            Problem(
+                f"{free_disk_bytes / GIB:.1f} GiB free in {place}, {MIN_DISK_BYTES / GIB:.0f} GiB are needed",
+                "free some, or name another folder with --state-dir",
+            )
+        )
+    if memory_bytes < MIN_MEMORY_BYTES:
+        found.append(
+            Problem(
+                f"{memory_bytes / GIB:.1f} GiB of memory, {MIN_MEMORY_BYTES / GIB:.0f} GiB are needed",
+                "use a larger machine",
+            )
+        )
+    return tuple(found)
+
+
+def try_network() -> tuple[Problem, ...]:
+    """Make a network namespace with a pair of virtual interfaces; it ends with the command."""
+    script = "ip link set lo up && ip link add tidegate0 type veth peer name tidegate1"
+    error = _try_inside(script, "--net")
+    found: list[Problem] = []
+    if error is not None:
+        found.append(Problem(f"virtual interfaces cannot be made ({error})", "modprobe veth"))
+    if not answers_nftables():
+        cure = "modprobe nf_tables nft_ct nft_nat nft_masq nft_fib, or use a kernel with CONFIG_NF_TABLES"
+        found.append(Problem("the kernel has no nftables", cure))
+    return tuple(found)
+
+
+def answers_nftables() -> bool:
+    """Whether the kernel's nf_tables answers the harmless question for the number of its rule set."""
+    request = struct.pack("=IHHIIBBH", 20, NFT_GET_GENERATION, NLM_F_REQUEST, 0, 0, 0, 0, 0)
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as netlink:
+            netlink.settimeout(NETLINK_TIMEOUT_S)
+            netlink.send(request)
+            answer = netlink.recv(4096)
+    except OSError:
+        return False
+    return bool(struct.unpack_from("=H", answer, 4)[0] == NFT_NEW_GENERATION)
+
+
+def try_overlay(place: Path) -> tuple[Problem, ...]:
+    """Lay an overlay whose upper layer is in `place`, as containerd will, in a mount namespace of its own."""
+    script = (
+        'set -e; d=$(mktemp -d "$1/tidegate-check.XXXXXX"); trap \'rm -rf "$d"\' EXIT; '
+        'mkdir "$d/lower" "$d/upper" "$d/work" "$d/merged"; '
+        'mount -t overlay -o "lowerdir=$d/lower,upperdir=$d/upper,workdir=$d/work" overlay "$d/merged"; '
+        'umount "$d/merged"'
+    )
+    error = _try_inside(script, "--mount", str(place))
+    if error is None:
+        return ()
+    return (
+        Problem(
+            f"{place} cannot carry an overlay ({error})",
+            "modprobe overlay, or name a --state-dir on ext4, xfs, btrfs or tmpfs",
+        ),
+    )
+
+
+def _try_inside(script: str, namespace: str, *arguments: str) -> str | None:
+    command = ["unshare", namespace, "sh", "-c", script, "sh", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return None if result.returncode == 0 else result.stderr.strip().replace("\n", " ") or "no reason given"
+
+
+def existing_ancestor(path: Path) -> Path:
+    """The nearest folder of `path` that exists."""
+    place = path.resolve()
+    while not place.is_dir():
+        place = place.parent
+    return place

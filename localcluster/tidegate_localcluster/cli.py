@@ -1,0 +1,210 @@
+"""`tidegate local`: start, look at, use and end a local cluster."""
+
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegate_localcluster.checks import check_machine
+from tidegate_localcluster.cluster import Cluster, ClusterOptions, Supplies
+from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.network import MAX_NODES
+from tidegate_localcluster.state import Phase
+from tidegate_localcluster.supplies import find_supplies
+
+NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": list[str]()}
+
+app = typer.Typer(no_args_is_help=True, help="A real Kubernetes cluster on this machine, without Docker.")
+
+Name = Annotated[str, typer.Option("--name", help="Name of the cluster; each has its own state folder.")]
+StatePath = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir", help="Where the cluster keeps its files [default: $TIDEGATE_HOME/clusters/NAME]."
+    ),
+]
+
+
+@app.command()
+def up(
+    name: Name = "default",
+    state_dir: StatePath = None,
+    *,
+    control_plane_only: Annotated[
+        bool,
+        typer.Option(
+            "--control-plane-only", help="etcd, API server and controllers alone: no root, no pods."
+        ),
+    ] = False,
+    nodes: Annotated[int, typer.Option(min=1, max=MAX_NODES, help="How many real kubelets.")] = 1,
+    simulated_gpu_nodes: Annotated[int, typer.Option(min=0, help="How many GPU nodes KWOK plays.")] = 0,
+    image: Annotated[
+        list[str] | None, typer.Option(help="Build and load only these images (repeat) [default: all].")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option(help="Return when the cluster is ready, or stay and end it on Ctrl-C.")
+    ] = True,
+) -> None:
+    """Start a cluster and wait until it is ready. Does nothing when it runs and is."""
+    options = ClusterOptions(
+        name=_checked_name(name),
+        nodes=nodes,
+        simulated_gpu_nodes=simulated_gpu_nodes,
+        control_plane_only=control_plane_only,
+    )
+    with _messages():
+        cluster, progress = _cluster(name, state_dir), _progress()
+        supplies = Supplies({})
+        if cluster.supervisor() is None:
+            if not control_plane_only:
+                check_machine(cluster.files.path)
+            supplies = find_supplies(_home(), options, image, progress)
+        cluster.up(options, supplies, progress)
+        progress("ready")
+        typer.echo(f"export KUBECONFIG={cluster.files.kubeconfig}")
+        if not detach:
+            _stay(cluster, progress)
+
+
+@app.command()
+def down(name: Name = "default", state_dir: StatePath = None) -> None:
+    """Stop the cluster, remove its data, and check that nothing of it is left on the machine."""
+    with _messages():
+        _down(_cluster(name, state_dir), _progress())
+
+
+@app.command()
+def status(
+    name: Name = "default",
+    state_dir: StatePath = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="json, or text.")] = "text",
+) -> None:
+    """Say what runs and where to reach it; exit status 1 unless all is well."""
+    with _messages():
+        found = _cluster(name, state_dir).status()
+        if output == "json":
+            typer.echo(json.dumps(found, indent=2))
+        else:
+            for line in _table(found):
+                typer.echo(line)
+        if found["state"] != Phase.READY:
+            raise typer.Exit(1)
+
+
+@app.command()
+def logs(
+    part: Annotated[
+        str | None, typer.Argument(help="A part as `status` names it; without it: all names.")
+    ] = None,
+    name: Name = "default",
+    state_dir: StatePath = None,
+) -> None:
+    """Print the log of a part."""
+    with _messages():
+        found = _cluster(name, state_dir).log_files()
+        if part is None:
+            typer.echo("\n".join(sorted(found)))
+            return
+        if part not in found:
+            raise LocalClusterError(f"there is no log of {part!r}; there are: {', '.join(sorted(found))}")
+        with found[part].open("rb") as log:
+            shutil.copyfileobj(log, sys.stdout.buffer)
+
+
+@app.command(context_settings=PASS_ON)
+def kubectl(context: typer.Context, name: Name = "default", state_dir: StatePath = None) -> None:
+    """Run kubectl as the cluster's administrator."""
+    with _messages():
+        cluster = _cluster(name, state_dir)
+        environment = {**os.environ, "KUBECONFIG": str(cluster.files.kubeconfig)}
+        binary = cluster.plan().binaries["kubectl"]
+        os.execve(binary, [str(binary), *context.args], environment)  # noqa: S606  no shell is wanted
+
+
+@app.command("exec", context_settings=PASS_ON)
+def execute(context: typer.Context, name: Name = "default", state_dir: StatePath = None) -> None:
+    """Run a command inside the cluster's namespaces, for instance `curl` to a pod's address."""
+    with _messages():
+        cluster = _cluster(name, state_dir)
+        environment = {**os.environ, "KUBECONFIG": str(cluster.files.kubeconfig)}
+        command = cluster.enter_command(context.args or [os.environ.get("SHELL", "/bin/sh")])
+        os.execvpe(command[0], command, environment)  # noqa: S606  no shell is wanted
+
+
+@app.command("load-image")
+def load_image(
+    archive: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An OCI or Docker archive.")],
+    ref: Annotated[str | None, typer.Option(help="Name it so [default: the names in the archive].")] = None,
+    name: Name = "default",
+    state_dir: StatePath = None,
+) -> None:
+    """Bring a container image into every node."""
+    with _messages():
+        _cluster(name, state_dir).load_image(archive, ref)
+
+
+def _stay(cluster: Cluster, progress: Callable[[str], None]) -> None:
+    progress("press Ctrl-C to end the cluster")
+    try:
+        cluster.wait_ended()
+    except KeyboardInterrupt:
+        progress("interrupted")
+    _down(cluster, progress)
+
+
+def _down(cluster: Cluster, progress: Callable[[str], None]) -> None:
+    remains = cluster.down(progress)
+    if remains:
+        raise LocalClusterError(f"the cluster is down, but something is left: {remains}")
+    progress("down; no process, mount, link or cgroup is left")
+
+
+def _home() -> Path:
+    return Path(os.environ.get("TIDEGATE_HOME", "~/.cache/tidegate")).expanduser()
+
+
+def _cluster(name: str, state_dir: Path | None) -> Cluster:
+    return Cluster(state_dir if state_dir is not None else _home() / "clusters" / _checked_name(name))
+
+
+def _checked_name(name: str) -> str:
+    if NAME_PATTERN.fullmatch(name) is None:
+        raise typer.BadParameter(f"{name!r} is not a name of 1 to 30 lower-case letters, digits and dashes")
+    return name
+
+
+def _progress() -> Callable[[str], None]:
+    start = time.monotonic()
+
+    def say(message: str) -> None:
+        typer.echo(f"[{time.monotonic() - start:6.1f} s] {message}", err=True)
+
+    return say
+
+
+@contextmanager
+def _messages() -> Generator[None]:
+    """Our own errors end the program with their message; anything else is a fault of ours and keeps its trace."""
+    try:
+        yield
+    except LocalClusterError as error:
+        typer.echo(f"tidegate local: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _table(found: Mapping[str, object]) -> Iterator[str]:
+    for key, value in found.items():
+        if isinstance(value, Mapping):
+            yield f"{key}:"
+            yield from (f"  {inner}: {'-' if shown is None else shown}" for inner, shown in value.items())
+        elif value != "":
+            yield f"{key}: {'-' if value is None else value}"

@@ -1,0 +1,414 @@
+"""One local cluster as the machine sees it: up, down, status, and what is left of it."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tidegate_localcluster import forwards
+from tidegate_localcluster.api_client import ApiClient
+from tidegate_localcluster.cgroups import CgroupTree
+from tidegate_localcluster.errors import LocalClusterError, NotReadyError
+from tidegate_localcluster.namespaces import Namespace, parse_mountinfo, supervisor_command
+from tidegate_localcluster.node import CONTAINERD_SOCKET, NAMESPACE_FOLDER, TOOLS
+from tidegate_localcluster.pki import KeyPair, Pki
+from tidegate_localcluster.state import Forward, Image, Phase, Plan, State, StateDir
+
+READY_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 15.0
+POLL_INTERVAL_S = 0.1
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """What `up` was asked for."""
+
+    name: str = "default"
+    nodes: int = 1
+    simulated_gpu_nodes: int = 0
+    control_plane_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Supplies:
+    """What a cluster is made of: paths of programs by name, images by name."""
+
+    binaries: Mapping[str, Path]
+    images: Mapping[str, Image] = field(default_factory=dict[str, Image])
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What a cluster that does not run has left on the machine; all empty after a clean `down`."""
+
+    processes: tuple[int, ...] = ()
+    mounts: tuple[str, ...] = ()
+    cgroups: tuple[Path, ...] = ()
+    links: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything is left."""
+        return bool(self.processes or self.mounts or self.cgroups or self.links)
+
+    def __str__(self) -> str:
+        """One line that names everything."""
+        found = {
+            "processes": self.processes,
+            "mounts": self.mounts,
+            "cgroups": self.cgroups,
+            "links": self.links,
+        }
+        return "; ".join(f"{kind}: {', '.join(map(str, names))}" for kind, names in found.items() if names)
+
+
+class Cluster:
+    """The cluster whose files lie in one state folder. Its methods may be called from several processes at once."""
+
+    def __init__(self, state_dir: Path) -> None:
+        """Name the cluster; nothing is made or started."""
+        self.files = StateDir(state_dir)
+
+    # -- up ------------------------------------------------------------------------------------------------
+
+    def up(self, options: ClusterOptions, supplies: Supplies, progress: Progress) -> None:
+        """Start the cluster and wait until it is ready; returns at once when it runs and is.
+
+        Raises LocalClusterError when it cannot start, naming the part and the end of its log; then nothing runs.
+        """
+        with self._locked():
+            if self.supervisor() is None:
+                self._clean(progress)
+                self._start(options, supplies)
+            else:
+                self._check_same(options)
+                progress(f"cluster {options.name} runs already")
+            try:
+                self._wait_ready(progress)
+            except NotReadyError:
+                raise
+            except LocalClusterError:
+                self._end(progress)
+                raise
+
+    def supervisor(self) -> int | None:
+        """The host pid of the process that holds the cluster together; None when it does not run."""
+        namespace = self.namespace()
+        if namespace is not None:
+            return namespace.pid
+        wanted = supervisor_command(self.files.path)[1:]
+        for process in psutil.process_iter(["cmdline", "pid"]):
+            if (process.info["cmdline"] or [])[1 : len(wanted) + 1] == wanted:
+                return int(process.info["pid"])
+        return None
+
+    def namespace(self) -> Namespace | None:
+        """The cluster's namespaces; None when it does not run, or is a control plane alone."""
+        return Namespace.find(self.files.path)
+
+    def _check_same(self, options: ClusterOptions) -> None:
+        plan = self.plan()
+        running = ClusterOptions(
+            name=plan.name,
+            nodes=plan.nodes,
+            simulated_gpu_nodes=plan.simulated_gpu_nodes,
+            control_plane_only=plan.control_plane_only,
+        )
+        if running != options:
+            raise LocalClusterError(
+                f"the cluster in {self.files.path} runs with other options ({running}); "
+                "run `tidegate local down` first, or name another --state-dir"
+            )
+
+    def _start(self, options: ClusterOptions, supplies: Supplies) -> None:
+        files = self.files
+        for folder in (files.logs, files.models, files.data):
+            folder.mkdir(parents=True, exist_ok=True)
+        files.path.chmod(0o755)
+        files.state.unlink(missing_ok=True)
+        with ExitStack() as stack:
+            listeners = self._listen(stack)
+            plan = Plan(
+                name=options.name,
+                nodes=options.nodes,
+                simulated_gpu_nodes=options.simulated_gpu_nodes,
+                control_plane_only=options.control_plane_only,
+                cgroup=cgroup_name(options.name, files.path),
+                ports={forward: listener.getsockname()[1] for forward, listener in listeners.items()},
+                binaries=supplies.binaries,
+                images=supplies.images,
+            )
+            plan.write(files.plan)
+            pki = Pki(files.pki)
+            server = f"https://127.0.0.1:{plan.ports[Forward.APISERVER]}"
+            pki.write_kubeconfig(
+                files.kubeconfig, server=server, credentials=pki.admin(), cluster=options.name
+            )
+            if options.control_plane_only:
+                stack.close()
+                self._start_alone()
+            else:
+                self._start_inside(plan, listeners)
+
+    def _listen(self, stack: ExitStack) -> Mapping[Forward, socket.socket]:
+        """Sockets on the ports of the last time, or on others where somebody else has taken them."""
+        previous = Plan.read(self.files.plan)
+        known = previous.ports if previous is not None else {}
+        listeners: dict[Forward, socket.socket] = {}
+        for forward in Forward:
+            try:
+                listener = forwards.listen(known.get(forward, 0))
+            except OSError:
+                listener = forwards.listen(0)
+            listeners[forward] = stack.enter_context(listener)
+        return listeners
+
+    def _start_alone(self) -> None:
+        with (self.files.logs / "supervisor.log").open("wb") as output:
+            subprocess.Popen(
+                supervisor_command(self.files.path),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _start_inside(self, plan: Plan, listeners: Mapping[Forward, socket.socket]) -> None:
+        tree = CgroupTree.detect()
+        if tree is None:
+            raise LocalClusterError("no cgroup file system is mounted on /sys/fs/cgroup; mount one")
+        for index in range(plan.nodes):
+            tree.create(f"{plan.cgroup}/node-{index}")
+        pairs = [f"{forward}={listener.fileno()}" for forward, listener in listeners.items()]
+        log = self.files.logs / "supervisor.log"
+        log.unlink(missing_ok=True)
+        Namespace.start(
+            [*supervisor_command(self.files.path), *pairs],
+            self.files.path,
+            log=log,
+            descriptors=[listener.fileno() for listener in listeners.values()],
+        )
+
+    def _wait_ready(self, progress: Progress) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        said = ""
+        while True:
+            state = self.state()
+            if state is not None and state.phase is Phase.READY:
+                return
+            if state is not None and state.phase in {Phase.FAILED, Phase.STOPPED}:
+                raise LocalClusterError(f"the cluster did not start: {state.message}")
+            if self.supervisor() is None:
+                log = self.files.logs / "supervisor.log"
+                raise LocalClusterError(f"the supervisor ended; the end of {log}:\n{log.read_text()[-2000:]}")
+            if state is not None and state.message != said:
+                said = state.message
+                progress(said)
+            if time.monotonic() > deadline:
+                raise NotReadyError(
+                    f"not ready after {READY_TIMEOUT_S:g} s ({said}); it goes on starting: "
+                    "see `tidegate local status` and `tidegate local logs`"
+                )
+            time.sleep(POLL_INTERVAL_S)
+
+    # -- down ----------------------------------------------------------------------------------------------
+
+    def down(self, progress: Progress) -> Remains:
+        """Stop the cluster, remove its data and cgroups, and say what is left, which should be nothing.
+
+        Models, logs, certificates and port numbers are kept for the next `up`.
+        """
+        with self._locked():
+            self._end(progress)
+            return self.remains()
+
+    def _end(self, progress: Progress) -> None:
+        namespace, pid = self.namespace(), self.supervisor()
+        if pid is not None:
+            progress("stopping")
+            _end_process(pid)
+        if namespace is not None and not namespace.wait_ended():
+            raise LocalClusterError(
+                f"process {namespace.pid} cannot be ended; it may hang in the kernel: see dmesg"
+            )
+        self._clean(progress)
+
+    def _clean(self, progress: Progress) -> None:
+        """Remove what a cluster that does not run has left, however it ended."""
+        plan = Plan.read(self.files.plan)
+        tree = CgroupTree.detect()
+        if plan is not None and tree is not None and tree.remains(plan.cgroup):
+            progress("removing cgroups")
+            tree.remove(plan.cgroup)
+        if self.files.data.exists():
+            progress("removing data")
+            shutil.rmtree(self.files.data)
+        self.files.state.unlink(missing_ok=True)
+
+    def remains(self) -> Remains:
+        """What the machine still has of this cluster, which is expected not to run."""
+        plan, tree = Plan.read(self.files.plan), CgroupTree.detect()
+        mounts = parse_mountinfo(Path("/proc/self/mountinfo").read_text())
+        inside = str(self.files.path)
+        return Remains(
+            processes=tuple(_processes_naming(inside)),
+            mounts=tuple(found.point for found in mounts if found.point.startswith(f"{inside}/")),
+            cgroups=tree.remains(plan.cgroup) if plan is not None and tree is not None else (),
+        )
+
+    # -- questions -----------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan:
+        """What the cluster was started with; raises LocalClusterError when it never was."""
+        plan = Plan.read(self.files.plan)
+        if plan is None:
+            raise LocalClusterError(
+                f"there is no cluster in {self.files.path}; `tidegate local up` makes one"
+            )
+        return plan
+
+    def state(self) -> State | None:
+        """What the supervisor wrote last; None before it wrote anything."""
+        return State.read(self.files.state)
+
+    def status(self) -> Mapping[str, object]:
+        """The document of `tidegate local status -o json`; addresses are None until something answers there."""
+        plan, state = self.plan(), self.state()
+        running = self.supervisor() is not None
+        phase = state.phase if state is not None and running else Phase.STOPPED
+        reachable = (
+            self._existing_services(plan) if running and phase is not Phase.STARTING else frozenset[Forward]()
+        )
+
+        def address(forward: Forward, scheme: str = "") -> str | None:
+            return f"{scheme}127.0.0.1:{plan.ports[forward]}" if forward in reachable else None
+
+        return {
+            "state": phase.value,
+            "message": state.message if state is not None and running else "",
+            "kubeconfig": str(self.files.kubeconfig),
+            "models": str(self.files.models),
+            "gateway": {"grpc": address(Forward.GATEWAY), "http": address(Forward.GATEWAY, "http://")},
+            "dashboard": address(Forward.DASHBOARD, "http://"),
+            "prometheus": address(Forward.PROMETHEUS, "http://"),
+            "pids": self._host_pids(state) if running else {},
+            "parts": {
+                name: {"restarts": part.restarts, "last_ending": part.last_ending}
+                for name, part in (state.parts if state is not None else {}).items()
+            },
+            "images": {name: image.ref for name, image in plan.images.items()},
+        }
+
+    def _existing_services(self, plan: Plan) -> frozenset[Forward]:
+        if plan.control_plane_only:
+            return frozenset()
+        pki = self.files.pki
+        client = ApiClient(
+            f"https://127.0.0.1:{plan.ports[Forward.APISERVER]}",
+            authority=pki / "ca.crt",
+            credentials=KeyPair(pki / "admin.crt", pki / "admin.key"),
+        )
+        try:
+            return frozenset(
+                forward
+                for forward, service in forwards.SERVICES.items()
+                if client.get(service.path) is not None
+            )
+        except OSError:
+            return frozenset()
+
+    def _host_pids(self, state: State | None) -> Mapping[str, int]:
+        """Process ids as the machine counts them, by part."""
+        namespace = self.namespace()
+        parts = {} if state is None else {name: part.pid for name, part in state.parts.items() if part.pid}
+        if namespace is None:
+            return parts
+        host = namespace.processes()
+        found = {name: host[pid] for name, pid in parts.items() if pid in host}
+        return {"init": namespace.pid, **found}
+
+    def log_files(self) -> Mapping[str, Path]:
+        """The log of every part, also of one that does not run any more."""
+        folders = (self.files.logs, self.files.control_plane / "logs")
+        return {log.stem: log for folder in folders if folder.exists() for log in folder.glob("*.log")}
+
+    def wait_ended(self) -> None:
+        """Return when the cluster has ended by itself or by another `down`."""
+        while (pid := self.supervisor()) is not None:
+            psutil.Process(pid).wait()
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def enter_command(self, command: Sequence[str]) -> list[str]:
+        """The command line that runs `command` inside; raises LocalClusterError when there is no inside."""
+        namespace = self.namespace()
+        if namespace is None:
+            raise LocalClusterError(
+                f"the cluster in {self.files.path} has no namespaces: is it up, and whole?"
+            )
+        return namespace.enter_command(command, directory=Path.cwd())
+
+    def load_image(self, archive: Path, ref: str | None = None) -> None:
+        """Bring an OCI or Docker archive into every node. Raises LocalClusterError with containerd's words."""
+        namespace = self.namespace()
+        if namespace is None:
+            raise LocalClusterError(
+                f"the cluster in {self.files.path} does not run; `tidegate local up` starts it"
+            )
+        for index in range(self.plan().nodes):
+            inside = ["nsenter", f"--mount={NAMESPACE_FOLDER}/node-{index}", "--", f"{TOOLS}/ctr"]
+            inside += ["--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", "images", "import", "--local"]
+            inside += ["--index-name", ref] if ref is not None else []
+            with archive.open("rb") as source:
+                result = subprocess.run(
+                    namespace.enter_command([*inside, "-"]),
+                    stdin=source,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
+            if result.returncode != 0:
+                raise LocalClusterError(f"{archive} into node-{index}: {result.stderr.strip()}")
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        """One up or down at a time; the kernel lets go of the lock when we die."""
+        self.files.path.mkdir(parents=True, exist_ok=True)
+        with self.files.lock.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def cgroup_name(name: str, state_dir: Path) -> str:
+    """The cgroup of a cluster: readable, and its own even when another state folder has the same name."""
+    return f"tidegate-{name}-{hashlib.sha256(str(state_dir).encode()).hexdigest()[:8]}"
+
+
+def _processes_naming(state_dir: str) -> Iterator[int]:
+    for process in psutil.process_iter(["cmdline", "pid"]):
+        words = process.info["cmdline"] or []
+        if supervisor_command(Path(state_dir))[1:] == words[1:4]:
+            yield int(process.info["pid"])
+
+
+def _end_process(pid: int) -> None:
+    """SIGTERM, and SIGKILL when that does not help in time."""
+    try:
+        process = psutil.Process(pid)
+        process.send_signal(signal.SIGTERM)
+        process.wait(STOP_TIMEOUT_S)
+    except psutil.NoSuchProcess:
+        return
+    except psutil.TimeoutExpired:
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,288 @@
+"""One real node: containerd and kubelet in a mount namespace of their own, on the usual paths of a node.
+
+Each node sees its own /var/lib/kubelet, /var/lib/containerd, /run/containerd and /etc/cni/net.d, so that several
+kubelets live side by side with the same settings.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from tidegate_localcluster import network
+from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.namespaces import mount
+from tidegate_localcluster.network import NodeNetwork
+from tidegate_localcluster.pki import Pki
+from tidegate_localcluster.process import Process
+
+CNI_PLUGINS = ("ptp", "host-local", "portmap")
+BINARIES = (
+    "containerd",
+    "containerd-shim-runc-v2",
+    "ctr",
+    "runc",
+    "kubelet",
+    "kube-proxy",
+    "nft",
+    *CNI_PLUGINS,
+)
+CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+NAMESPACE_FOLDER = Path("/run/tidegate/nodes")
+TOOLS = Path("/run/tidegate/bin")
+"""A folder with links to the binaries: containerd finds its shim and the CNI plugins by folder."""
+UNUSED_PLUGINS = (
+    "io.containerd.nri.v1.nri",
+    "io.containerd.snapshotter.v1.btrfs",
+    "io.containerd.snapshotter.v1.zfs",
+    "io.containerd.snapshotter.v1.devmapper",
+    "io.containerd.snapshotter.v1.blockfile",
+    "io.containerd.snapshotter.v1.erofs",
+    "io.containerd.internal.v1.tracing",
+    "io.containerd.tracing.processor.v1.otlp",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What one node is told."""
+
+    name: str
+    network: NodeNetwork
+    cgroup: str
+    """Below which its pods' cgroups lie, relative to the hierarchy's root."""
+    data: Path
+    """Where images, containers and volumes are kept; must be a real file system."""
+    logs: Path
+    server: str
+    """URL of the API server."""
+    pause_image: str
+
+
+def containerd_configuration(pause_image: str) -> str:
+    """containerd's settings (TOML, version 3), with the paths that every node sees as its own."""
+    return f"""\
+version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+disabled_plugins = {json.dumps(UNUSED_PLUGINS)}
+
+[grpc]
+  address = "{CONTAINERD_SOCKET}"
+
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = "overlayfs"
+  [plugins.'io.containerd.cri.v1.images'.pinned_images]
+    sandbox = "{pause_image}"
+
+[plugins.'io.containerd.cri.v1.runtime']
+  # Without CAP_SYS_RESOURCE a lowered oom_score_adj is refused and no sandbox starts.
+  restrict_oom_score_adj = true
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = ["{TOOLS}"]
+    conf_dir = "/etc/cni/net.d"
+    use_internal_loopback = true
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+      BinaryName = "{TOOLS}/runc"
+      SystemdCgroup = false
+
+[plugins.'io.containerd.grpc.v1.cri']
+  stream_server_address = "127.0.0.1"
+"""
+
+
+def kubelet_configuration(settings: NodeSettings, pki: Pki) -> Mapping[str, object]:
+    """The kubelet's settings: the API server decides who may use its API, and nobody is anonymous."""
+    serving = pki.kubelet_server(settings.name, [settings.network.address])
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "address": settings.network.address,
+        "port": network.KUBELET_PORT,
+        "readOnlyPort": 0,
+        "healthzBindAddress": settings.network.address,
+        "healthzPort": 10248,
+        "tlsCertFile": str(serving.certificate),
+        "tlsPrivateKeyFile": str(serving.key),
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True, "cacheTTL": "30s"},
+            "x509": {"clientCAFile": str(pki.authority.certificate)},
+        },
+        "authorization": {"mode": "Webhook"},
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": f"/{settings.cgroup}",
+        "enforceNodeAllocatable": ["pods"],
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
+        # Nothing outside can be reached, so pods need no name server but ours.
+        "resolvConf": "",
+        "clusterDomain": network.CLUSTER_DOMAIN,
+        "clusterDNS": [network.DNS_ADDRESS],
+        "makeIPTablesUtilChains": False,
+        "maxPods": 200,
+        "nodeStatusUpdateFrequency": "2s",
+        "syncFrequency": "5s",
+        # The machine's disk is not ours to judge, and images are brought, not pulled: none may be evicted.
+        "evictionHard": {},
+        "imageGCHighThresholdPercent": 100,
+        "shutdownGracePeriod": "0s",
+        # Everything runs on one machine: several pods may start at once.
+        "serializeImagePulls": False,
+    }
+
+
+class Node:
+    """One node's programs; start them from a thread that lives as long as they should (see Process)."""
+
+    def __init__(self, settings: NodeSettings, pki: Pki) -> None:
+        """Describe the node; nothing runs yet."""
+        self.settings = settings
+        self._pki = pki
+        self._namespace = NAMESPACE_FOLDER / settings.name
+        self.containerd = self._process(
+            "containerd", [TOOLS / "containerd", "--config", "/etc/containerd/config.toml"]
+        )
+        self.kubelet = self._process("kubelet", self._kubelet_command())
+
+    def prepare(self) -> None:
+        """Make the mount namespace and write the settings into it. Raises LocalClusterError."""
+        enter_node_namespace(self._namespace, self._folders())
+        data, settings = self.settings.data, self.settings
+        (data / "containerd-settings/config.toml").write_text(containerd_configuration(settings.pause_image))
+        (data / "cni/tidegate.conflist").write_text(network.cni_configuration(settings.network))
+        configuration = yaml.safe_dump(dict(kubelet_configuration(settings, self._pki)), sort_keys=False)
+        (data / "kubelet-settings/config.yaml").write_text(configuration)
+        self._pki.write_kubeconfig(
+            data / "kubelet-settings/kubeconfig",
+            server=settings.server,
+            credentials=self._pki.kubelet_client(settings.name),
+        )
+
+    @property
+    def runtime_ready(self) -> bool:
+        """Whether containerd answers."""
+        return self._ctr("version", check=False).returncode == 0
+
+    def images(self) -> frozenset[str]:
+        """References of the images that the node has."""
+        return frozenset(self._ctr("images", "list", "--quiet").stdout.split())
+
+    def load_image(self, archive: Path, ref: str | None = None) -> None:
+        """Bring an OCI or Docker archive into the node, under `ref` if given, else under the names it carries."""
+        names = ["--index-name", ref] if ref is not None else []
+        self._ctr("images", "import", "--local", *names, str(archive))
+
+    def _ctr(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        command = self._inside(
+            [TOOLS / "ctr", "--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", *arguments]
+        )
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if check and result.returncode != 0:
+            raise LocalClusterError(
+                f"ctr {' '.join(arguments)} on {self.settings.name}: {result.stderr.strip()}"
+            )
+        return result
+
+    def _process(self, name: str, command: Iterable[str | Path]) -> Process:
+        part = f"{name}-{self.settings.name}"
+        return Process(
+            part,
+            self._inside(command),
+            log=self.settings.logs / f"{part}.log",
+            environment={"PATH": f"{TOOLS}:/usr/sbin:/usr/bin:/sbin:/bin"},
+        )
+
+    def _inside(self, command: Iterable[str | Path]) -> list[str]:
+        return ["nsenter", f"--mount={self._namespace}", "--", *map(str, command)]
+
+    def _folders(self) -> Mapping[str, Path]:
+        data = self.settings.data
+        return {
+            "/var/lib/kubelet": data / "kubelet",
+            "/var/lib/containerd": data / "containerd",
+            "/var/log/pods": data / "pod-logs",
+            "/var/log/containers": data / "container-logs",
+            "/etc/cni/net.d": data / "cni",
+            "/etc/containerd": data / "containerd-settings",
+            "/etc/kubernetes": data / "kubelet-settings",
+        }
+
+    def _kubelet_command(self) -> list[str | Path]:
+        return [
+            TOOLS / "kubelet",
+            "--config=/etc/kubernetes/config.yaml",
+            "--kubeconfig=/etc/kubernetes/kubeconfig",
+            "--root-dir=/var/lib/kubelet",
+            f"--hostname-override={self.settings.name}",
+            f"--node-ip={self.settings.network.address}",
+            "--node-labels=tidegate.io/local=true,node.kubernetes.io/instance-type=local",
+        ]
+
+
+def enter_node_namespace(namespace: Path, folders: Mapping[str, Path]) -> None:
+    """Make the mount namespace of a node, kept as the file `namespace`, in which `folders` lie on their paths."""
+    namespace.parent.mkdir(parents=True, exist_ok=True)
+    if not namespace.parent.is_mount():
+        # The file of a mount namespace can only lie on a mount that passes nothing on.
+        mount("-t", "tmpfs", "-o", "mode=0700", "tidegate", namespace.parent)
+        mount("--make-private", namespace.parent)
+    namespace.touch()
+    script = [
+        "set -e",
+        "mount -t tmpfs -o mode=0755 tidegate /run/containerd",
+        "mkdir -p /run/cni-ipam-state",
+    ]
+    script += ["mount -t tmpfs -o mode=0755 tidegate /run/cni-ipam-state"]
+    for path, folder in folders.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        Path(path).mkdir(parents=True, exist_ok=True)
+        script.append(f"mount --bind '{folder}' '{path}'")
+    Path("/run/containerd").mkdir(parents=True, exist_ok=True)
+    script.append("mount --make-rshared /")
+    command = ["unshare", f"--mount={namespace}", "--propagation", "private", "sh", "-c", "\n".join(script)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise LocalClusterError(
+            f"the mount namespace {namespace.name} could not be made: {result.stderr.strip()}"
+        )
+
+
+def link_tools(binaries: Mapping[str, Path]) -> None:
+    """Put every binary into one folder inside, under its own name."""
+    TOOLS.mkdir(parents=True, exist_ok=True)
+    for name, path in binaries.items():
+        link = TOOLS / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(path)
+
+
+def kube_proxy(pki: Pki, *, server: str, node: NodeSettings, logs: Path) -> Process:
+    """The kube-proxy of the network namespace: one serves all nodes, since they share it."""
+    kubeconfig = pki.write_kubeconfig(
+        Path("/run/tidegate/kube-proxy.kubeconfig"), server=server, credentials=pki.kube_proxy()
+    )
+    return Process(
+        "kube-proxy",
+        [
+            TOOLS / "kube-proxy",
+            "--proxy-mode=nftables",
+            f"--kubeconfig={kubeconfig}",
+            f"--hostname-override={node.name}",
+            f"--cluster-cidr={network.POD_NETWORK}",
+            "--healthz-bind-address=127.0.0.1:10256",
+            "--metrics-bind-address=127.0.0.1:10249",
+            # Zero leaves the machine's connection tracking limits alone.
+            "--conntrack-max-per-core=0",
+            "--conntrack-tcp-timeout-established=0s",
+            "--conntrack-tcp-timeout-close-wait=0s",
+        ],
+        log=logs / "kube-proxy.log",
+        environment={"PATH": f"{TOOLS}:/usr/sbin:/usr/bin:/sbin:/bin"},
+    )

@@ -1,0 +1,54 @@
+"""What a cluster of the wanted kind is made of: the programs, and the images for its nodes."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tidegate_localcluster import node
+from tidegate_localcluster.binaries import Binaries
+from tidegate_localcluster.cluster import ClusterOptions, Supplies
+from tidegate_localcluster.control_plane import COMPONENTS
+from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.image_recipes import ImageName
+from tidegate_localcluster.images import Images
+from tidegate_localcluster.state import Image
+
+REQUIRED_IMAGES = ("pause", "coredns")
+OPTIONAL_IMAGES = ("prometheus",)
+
+
+def find_supplies(
+    home: Path, options: ClusterOptions, images: Sequence[str] | None, progress: Callable[[str], None]
+) -> Supplies:
+    """Find, download or build everything; `images` limits what is loaded beside the cluster's own.
+
+    Raises LocalClusterError with the name of what cannot be had. Only Prometheus may be missing.
+    """
+    names = [*COMPONENTS, "kubectl"]
+    if options.simulated_gpu_nodes:
+        names.append("kwok")
+    if options.control_plane_only:
+        return Supplies(Binaries(home).ensure(names, progress))
+    names += node.BINARIES
+    binaries = Binaries(home).ensure(names, progress)
+    return Supplies(binaries, _images(home, images, progress))
+
+
+def _images(home: Path, wanted: Sequence[str] | None, progress: Callable[[str], None]) -> dict[str, Image]:
+    builder = Images(home, source_root())
+    names = [*REQUIRED_IMAGES, *(tuple(ImageName) if wanted is None else wanted)]
+    needed = [name for name in dict.fromkeys(map(str, names)) if name not in OPTIONAL_IMAGES]
+    found = dict(builder.ensure(needed, progress))
+    for name in OPTIONAL_IMAGES:
+        try:
+            found.update(builder.ensure([name], progress))
+        except LocalClusterError as error:
+            progress(f"going on without {name}: {error}")
+    return {name: Image(ref=image.ref, archive=image.path) for name, image in found.items()}
+
+
+def source_root() -> Path:
+    """The source tree that the images are built from; raises LocalClusterError outside one."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / "images").is_dir():
+        raise LocalClusterError(f"{root} has no folder images/: run from a clone of the repository")
+    return root
