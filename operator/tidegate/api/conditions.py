@@ -30,6 +30,9 @@ class ConditionType(StrEnum):
     SOURCES_READY = "SourcesReady"
 
 
+_OWN_TYPES: Final = frozenset(kind.value for kind in ConditionType)
+
+
 class ConditionStatus(StrEnum):
     """Whether a condition holds."""
 
@@ -85,6 +88,11 @@ def merge(
         merged.append(before if condition is None else _render(condition, before, now))
     merged.extend(_render(condition, {}, now) for condition in said.values())
     return merged
+
+
+def own_conditions(conditions: Sequence[Mapping[str, object]]) -> list[Mapping[str, object]]:
+    """Those whose type is ours: what we may write without taking over what another controller said."""
+    return [item for item in conditions if item.get("type") in _OWN_TYPES]
 
 
 def find(conditions: Sequence[Mapping[str, object]], kind: ConditionType) -> Mapping[str, object] | None:

@@ -1,0 +1,26 @@
+"""How long to wait before the next try: twice as long each time, up to a cap, never two peers at the same moment."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+# Beyond this the cap rules anyway, and 2**n stays a small number.
+_MAX_DOUBLINGS: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential backoff. `jitter` 0.5 draws the delay from 50 to 100 % of what is due."""
+
+    first: timedelta = timedelta(milliseconds=100)
+    cap: timedelta = timedelta(minutes=2)
+    jitter: float = 0.5
+    random: random.Random = field(default_factory=random.Random)
+
+    def delay(self, failures: int) -> timedelta:
+        """The pause after that many failures in a row (1 or more)."""
+        due: timedelta = min(self.first * 2 ** min(failures - 1, _MAX_DOUBLINGS), self.cap)
+        return due * (1 - self.jitter * self.random.random())

@@ -1,0 +1,209 @@
+"""The port's implementation: each call of a reconciler as one request with plain JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+
+from tidegate.api.conditions import own_conditions
+from tidegate.api.meta import ObjectKey
+from tidegate.errors import ApiUnavailableError, ConflictError, TidegateError
+from tidegate.kube.changes import stamped
+from tidegate.kube.events import EventRecorder
+from tidegate.kube.fence import Fence
+from tidegate.kube.kinds import EVENT, Kind, kind_of
+from tidegate.kube.port import EventNote, Manifest
+from tidegate.kube.transport import APPLY_PATCH, Request, Transport
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Who the client says it is, and how patient it is."""
+
+    field_manager: str
+    """Owner of the fields that `apply` writes: `tidegate-<controller>`."""
+    request_timeout: timedelta = timedelta(seconds=15)
+    list_timeout: timedelta = timedelta(seconds=60)
+    page_size: int = 1_000
+    user_agent: str = "tidegate"
+
+
+class KubeClient:
+    """Implements port.Cluster, and what watches and leases need besides.
+
+    One per process; `close` it, or use it as an async context manager.
+    """
+
+    def __init__(self, transport: Transport, settings: ClientSettings) -> None:
+        self._transport = transport
+        self._settings = settings
+        self._events = EventRecorder(component=settings.field_manager)
+
+    @classmethod
+    async def connect(cls, settings: ClientSettings, *, kubeconfig: Path | None = None) -> Self:
+        """A client from `kubeconfig`, or without one from the pod's ServiceAccount.
+
+        Raises PermanentError when there are no such credentials.
+        """
+        return cls(await Transport.connect(kubeconfig, user_agent=settings.user_agent), settings)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        await self._transport.close()
+
+    async def get(self, kind: Kind, key: ObjectKey) -> Manifest | None:
+        """See port.Cluster."""
+        return await self._transport.call(
+            Request("GET", kind.path(key.namespace, key.name), self._settings.request_timeout)
+        )
+
+    async def list(self, kind: Kind, *, namespace: str = "", selector: str = "") -> Sequence[Manifest]:
+        """See port.Cluster."""
+        items, _ = await self.list_with_version(kind, namespace=namespace, selector=selector)
+        return items
+
+    async def list_with_version(
+        self, kind: Kind, *, namespace: str = "", selector: str = ""
+    ) -> tuple[Sequence[Manifest], str]:
+        """The objects, and the resourceVersion from which a watch sees everything that they miss.
+
+        Raises ExpiredError when the listing took longer than the API server keeps its pages.
+        """
+        query = {"limit": str(self._settings.page_size), **_selecting(selector)}
+        items: list[Manifest] = []
+        while True:
+            page = await self._transport.call(
+                Request("GET", kind.path(namespace), self._settings.list_timeout, query=query)
+            )
+            if page is None:
+                message = f"the API server does not know the kind {kind}: are the CRDs installed?"
+                raise ApiUnavailableError(message)
+            items += page.get("items") or ()
+            more = page["metadata"].get("continue")
+            if not more:
+                return items, page["metadata"].get("resourceVersion") or ""
+            query = {**query, "continue": more}
+
+    def watch(
+        self,
+        kind: Kind,
+        *,
+        resource_version: str,
+        namespace: str = "",
+        selector: str = "",
+        lasting: timedelta,
+    ) -> AbstractAsyncContextManager[aiohttp.StreamReader]:
+        """The raw lines of a watch, which the server ends after `lasting`; silence beyond that is a stall.
+
+        Raises ExpiredError for a resourceVersion that is too old.
+        """
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(int(lasting.total_seconds())),
+            **_selecting(selector),
+        }
+        return self._transport.stream(
+            Request("GET", kind.path(namespace), self._settings.request_timeout, query=query)
+        )
+
+    async def apply(self, manifest: Manifest, fence: Fence) -> Manifest:
+        """See port.Cluster. The object gets the annotations tidegate.io/applied and tidegate.io/epoch."""
+        kind, metadata = kind_of(manifest), manifest["metadata"]
+        path = kind.path(metadata.get("namespace", ""), metadata["name"])
+        stored = await self._patch(path, stamped(manifest, fence.epoch), fence)
+        if stored is None:
+            message = (
+                f"{kind} {metadata.get('namespace', '')}/{metadata['name']}: its namespace does not exist"
+            )
+            raise ApiUnavailableError(message)
+        return stored
+
+    async def apply_status(
+        self, kind: Kind, key: ObjectKey, status: Manifest, *, uid: str, fence: Fence
+    ) -> Manifest | None:
+        """See port.Cluster. Conditions of other controllers are left out, so that they stay theirs."""
+        body = {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {"name": key.name, "namespace": key.namespace, "uid": uid},
+            "status": {**status, "conditions": own_conditions(status.get("conditions") or ())},
+        }
+        return await self._patch(kind.path(key.namespace, key.name, "status"), body, fence)
+
+    async def delete(self, kind: Kind, key: ObjectKey, *, uid: str, fence: Fence) -> None:
+        """See port.Cluster."""
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        request = Request("DELETE", kind.path(key.namespace, key.name), self._within(fence), body=body)
+        try:
+            await self._transport.call(request)
+        except ConflictError:
+            return  # another object has the name by now; it is not the one that was meant
+
+    async def create_event(self, note: EventNote) -> None:
+        """See port.Cluster."""
+        body = self._events.render(note)
+        if body is None:
+            return
+        path = EVENT.path(note.key.namespace or "default")
+        try:
+            await self._transport.call(Request("POST", path, self._settings.request_timeout, body=body))
+        except TidegateError:
+            self._events.forget(note)
+
+    async def create(self, kind: Kind, manifest: Manifest, *, within: timedelta | None = None) -> Manifest:
+        """Creates the object; raises ConflictError when there is one of that name."""
+        path = kind.path(manifest["metadata"].get("namespace", ""))
+        created = await self._transport.call(
+            Request("POST", path, within or self._settings.request_timeout, body=manifest)
+        )
+        if created is None:
+            message = f"{kind} {manifest['metadata']['name']}: its namespace does not exist"
+            raise ApiUnavailableError(message)
+        return created
+
+    async def replace(self, kind: Kind, manifest: Manifest, *, within: timedelta | None = None) -> Manifest:
+        """Replaces the object if it still has the manifest's resourceVersion; else raises ConflictError."""
+        metadata = manifest["metadata"]
+        path = kind.path(metadata.get("namespace", ""), metadata["name"])
+        replaced = await self._transport.call(
+            Request("PUT", path, within or self._settings.request_timeout, body=manifest)
+        )
+        if replaced is None:
+            message = f"{kind} {metadata['name']} was deleted"
+            raise ConflictError(message)
+        return replaced
+
+    async def _patch(self, path: str, body: Mapping[str, Any], fence: Fence) -> dict[str, Any] | None:
+        return await self._transport.call(
+            Request(
+                "PATCH",
+                path,
+                self._within(fence),
+                query={"fieldManager": self._settings.field_manager, "force": "true"},
+                body=body,
+                content_type=APPLY_PATCH,
+            )
+        )
+
+    def _within(self, fence: Fence) -> timedelta:
+        """How long a write may take: never beyond the end of the fence, however far it then has come."""
+        fence.check()
+        return min(self._settings.request_timeout, timedelta(seconds=min(fence.remaining_s(), 3600.0)))
+
+
+def _selecting(selector: str) -> Mapping[str, str]:
+    return {"labelSelector": selector} if selector else {}

@@ -1,0 +1,169 @@
+"""One HTTP request to the API server: addressed, authenticated, timed, and its failure told in our own errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+
+from tidegate.errors import ApiUnavailableError, ConflictError, PermanentError, RetryableError, TidegateError
+from tidegate.kube.port import Manifest
+
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+
+_OK: Final = range(200, 300)
+_NOT_FOUND: Final = 404
+_CONFLICT: Final = 409
+_GONE: Final = 410
+# 401: the token has just been rotated, or the API server cannot check it right now. 408 and 429 say so themselves.
+_TRY_AGAIN: Final = frozenset({401, 408, 429, *range(500, 600)})
+_NETWORK_ERRORS: Final = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError)
+_LONGEST_RETRY_AFTER: Final = timedelta(minutes=5)
+
+# kubernetes.aio publishes no types: hence each `type: ignore[no-untyped-call]` below.
+
+
+class ExpiredError(RetryableError):
+    """The resourceVersion asked for is too old (410 Gone): list again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to ask, and how long to wait for the whole answer."""
+
+    method: str
+    path: str
+    within: timedelta
+    query: Mapping[str, str] = field(default_factory=dict[str, str])
+    body: Manifest | None = None
+    content_type: str = "application/json"
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+class Transport:
+    """Connections to one API server, kept open and shared."""
+
+    def __init__(self, api: ApiClient, *, user_agent: str) -> None:
+        self._api = api
+        self._user_agent = user_agent
+
+    @classmethod
+    async def connect(cls, kubeconfig: Path | None, *, user_agent: str) -> Self:
+        """To the cluster of `kubeconfig`, or without one to the pod's own, as its ServiceAccount.
+
+        The ServiceAccount's token is read again each minute, since the kubelet rotates it.
+        Raises PermanentError when there are no such credentials.
+        """
+        configuration = Configuration()
+        configuration.connection_pool_maxsize = 0  # no limit: the work queue already bounds what is in flight
+        try:
+            if kubeconfig is None:
+                load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            else:
+                await load_kube_config(  # type: ignore[no-untyped-call]
+                    config_file=str(kubeconfig), client_configuration=configuration
+                )
+        except (ConfigException, OSError) as exc:
+            place = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's ServiceAccount"
+            message = f"cannot read the cluster's address and credentials from {place}: {exc}"
+            raise PermanentError(message) from exc
+        return cls(ApiClient(configuration), user_agent=user_agent)
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        await self._api.close()  # type: ignore[no-untyped-call]
+
+    async def call(self, request: Request) -> dict[str, Any] | None:
+        """The decoded answer, or None for 404. Raises what port.Cluster promises."""
+        try:
+            limit = aiohttp.ClientTimeout(total=request.within.total_seconds())
+            async with await self._send(request, limit) as response:
+                content = await response.read()
+        except _NETWORK_ERRORS as exc:
+            raise _unavailable(exc, request) from exc
+        if response.status == _NOT_FOUND:
+            return None
+        if response.status not in _OK:
+            raise _translated(response, content, request)
+        decoded: dict[str, Any] = json.loads(content)
+        return decoded
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncGenerator[aiohttp.StreamReader]:
+        """The answer's bytes as they come. `within` bounds the opening; the reader bounds the silence afterwards.
+
+        Raises like `call`, and ExpiredError for 410; inside the block too, when the connection breaks.
+        """
+        try:
+            async with asyncio.timeout(request.within.total_seconds()):
+                response = await self._send(request, aiohttp.ClientTimeout(total=None))
+            try:
+                if response.status not in _OK:
+                    raise _translated(response, await response.read(), request)
+                yield response.content
+            finally:
+                response.close()
+        except _NETWORK_ERRORS as exc:
+            raise _unavailable(exc, request) from exc
+
+    async def _send(self, request: Request, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+        headers = {
+            "Content-Type": request.content_type,
+            "Accept": "application/json",
+            "User-Agent": self._user_agent,
+        }
+        await self._api.update_params_for_auth(
+            headers, [], ["BearerToken"], request.path, request.method, None
+        )
+        url = f"{self._api.configuration.host}{request.path}"
+        if request.query:
+            url += f"?{urlencode(request.query)}"
+        answer = await self._api.rest_client.request(  # type: ignore[no-untyped-call]
+            request.method, url, headers=headers, body=request.body, _request_timeout=limit
+        )
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+
+def _unavailable(error: BaseException, request: Request) -> ApiUnavailableError:
+    why = str(error) or type(error).__name__
+    return ApiUnavailableError(f"{request}: the API server did not answer: {why}")
+
+
+def _translated(response: aiohttp.ClientResponse, content: bytes, request: Request) -> TidegateError:
+    """The one place where an HTTP status becomes one of our errors."""
+    message = f"{request}: {response.status} {_server_message(content)}"
+    if response.status == _CONFLICT:
+        return ConflictError(message)
+    if response.status == _GONE:
+        return ExpiredError(message)
+    if response.status in _TRY_AGAIN:
+        return ApiUnavailableError(message, retry_after=_retry_after(response))
+    return PermanentError(message)
+
+
+def _server_message(content: bytes) -> str:
+    """The `message` of a Status object, or the beginning of whatever came instead."""
+    try:
+        status = json.loads(content)
+    except ValueError:
+        return content[:500].decode(errors="replace")
+    return str(status.get("message", "")) if isinstance(status, Mapping) else str(status)[:500]
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> timedelta | None:
+    value = response.headers.get("Retry-After", "")
+    return min(timedelta(seconds=int(value[:6])), _LONGEST_RETRY_AFTER) if value.isdecimal() else None

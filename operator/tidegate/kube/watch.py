@@ -1,0 +1,172 @@
+"""Keeps a store equal to the API server: list once, watch on, and list again whenever the watch cannot be trusted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+import aiohttp
+import structlog
+
+from tidegate.errors import ApiUnavailableError, TidegateError
+from tidegate.kube.backoff import Backoff
+from tidegate.kube.client import KubeClient
+from tidegate.kube.store import ObjectStore
+from tidegate.kube.transport import ExpiredError
+
+_GONE: Final = 410
+# etcd refuses objects beyond 1.5 MiB; what is longer is not a watch event.
+_MAX_LINE_BYTES: Final = 8 * 1024 * 1024
+
+log: Final = structlog.stdlib.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class WatchSettings:
+    """How long a watch may last, and when it is given up."""
+
+    lasting: timedelta = timedelta(minutes=4)
+    """The server ends the watch after this; then it is opened again where it ended."""
+    grace: timedelta = timedelta(seconds=15)
+    """A watch that the server has not ended by then is stalled: no packets come, and nobody says so."""
+    relist_every: timedelta = timedelta(minutes=30)
+    """Even a watch that looks well is doubted now and then: etcd may have been restored to an earlier time."""
+    backoff: Backoff = field(default_factory=lambda: Backoff(cap=timedelta(seconds=30)))
+
+
+@dataclass(slots=True)
+class WatchCounts:
+    """What happened so far, for metrics and tests."""
+
+    lists: int = 0
+    watches: int = 0
+    events: int = 0
+    stalls: int = 0
+    expired: int = 0
+    failures: int = 0
+
+
+class Reflector:
+    """Feeds one ObjectStore from one list and watch; `run` it as a task of the process."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        store: ObjectStore,
+        *,
+        namespace: str = "",
+        selector: str = "",
+        settings: WatchSettings | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.counts = WatchCounts()
+        self._client = client
+        self._store = store
+        self._namespace = namespace
+        self._selector = selector
+        self._settings = settings or WatchSettings()
+        self._monotonic = monotonic
+        self._resource_version = ""
+        self._listed_at = float("-inf")
+        self._failures = 0
+
+    async def run(self) -> None:
+        """Lists and watches until cancelled; every failure is retried with a growing pause."""
+        while True:
+            try:
+                if self._must_list():
+                    await self._list()
+                await self._watch()
+            except ExpiredError as exc:
+                await self._start_over(exc)
+            except TidegateError as exc:
+                self.counts.failures += 1
+                await self._pause(exc)
+
+    def _must_list(self) -> bool:
+        age = self._monotonic() - self._listed_at
+        return not self._resource_version or age >= self._settings.relist_every.total_seconds()
+
+    async def _list(self) -> None:
+        bodies, self._resource_version = await self._client.list_with_version(
+            self._store.kind, namespace=self._namespace, selector=self._selector
+        )
+        self._listed_at = self._monotonic()
+        self.counts.lists += 1
+        self._store.replace(bodies)
+        log.debug("listed", kind=str(self._store.kind), objects=len(bodies), version=self._resource_version)
+
+    async def _watch(self) -> None:
+        """One watch, from where we are until the server ends it. Raises when it is of no more use."""
+        self.counts.watches += 1
+        lasting = self._settings.lasting
+        opened = self._client.watch(
+            self._store.kind,
+            resource_version=self._resource_version,
+            namespace=self._namespace,
+            selector=self._selector,
+            lasting=lasting,
+        )
+        try:
+            async with asyncio.timeout((lasting + self._settings.grace).total_seconds()), opened as stream:
+                async for line in _lines(stream):
+                    self._take(line)
+        except TimeoutError as exc:
+            self.counts.stalls += 1
+            message = f"the watch of {self._store.kind} was silent beyond its end: opening another"
+            raise ApiUnavailableError(message) from exc
+
+    def _take(self, line: bytes) -> None:
+        try:
+            event: dict[str, Any] = json.loads(line)
+            kind, body = event["type"], event["object"]
+        except (ValueError, KeyError, TypeError) as exc:
+            message = f"the watch of {self._store.kind} sent a line that is no event"
+            raise ApiUnavailableError(message) from exc
+        if kind == "ERROR":
+            raise _watch_error(body)
+        if kind != "BOOKMARK":
+            self.counts.events += 1
+            self._store.observe(kind, body)
+        self._resource_version = body["metadata"]["resourceVersion"]
+        self._failures = 0
+
+    async def _start_over(self, error: ExpiredError) -> None:
+        """The listing is too old to watch on from. The cure is another, at once unless it is a second old."""
+        self.counts.expired += 1
+        self._resource_version = ""
+        if self._monotonic() - self._listed_at < 1.0:
+            await self._pause(error)
+
+    async def _pause(self, error: TidegateError) -> None:
+        self._failures += 1
+        delay = self._settings.backoff.delay(self._failures).total_seconds()
+        log.warning("watch_failed", kind=str(self._store.kind), error=str(error), again_in_s=round(delay, 3))
+        await asyncio.sleep(delay)
+
+
+def _watch_error(status: dict[str, Any]) -> TidegateError:
+    message = f"watch: {status.get('code')} {status.get('message', '')}"
+    return ExpiredError(message) if status.get("code") == _GONE else ApiUnavailableError(message)
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
+    """Whole lines of any length; one that the connection cut off is not a line."""
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in stream.iter_any():
+        first, *others = chunk.split(b"\n")
+        parts.append(first)
+        size += len(first)
+        for other in others:
+            if line := b"".join(parts):
+                yield line
+            parts, size = [other], len(other)
+        if size > _MAX_LINE_BYTES:
+            message = f"a watch event is longer than {_MAX_LINE_BYTES} bytes"
+            raise ApiUnavailableError(message)
