@@ -1,0 +1,70 @@
+"""`tidegate demo`: run the demo, and take it away again."""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tidegate_localcluster.binaries import default_home
+from tidegate_localcluster.demo.platforms import LocalPlatform, OwnCluster, OwnClusterSettings, Platform
+from tidegate_localcluster.demo.recipe import Recipe
+from tidegate_localcluster.demo.scenario import ANSWERS_PER_VERSION, Demo, Settings
+from tidegate_localcluster.demo.steps import Steps
+from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.supplies import source_root
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="A real model on a real cluster: trained, served, scored, and swapped under load. "
+    "On a local cluster, or on the one that KUBECONFIG names.",
+)
+
+StatePath = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir", help="Folder of the local cluster [default: $TIDEGATE_HOME/clusters/default]."
+    ),
+]
+
+
+@app.command()
+def up(
+    state_dir: StatePath = None,
+    answers: Annotated[
+        int, typer.Option(min=1, max=20_000, help="Answers to wait for, of each version, under load.")
+    ] = ANSWERS_PER_VERSION,
+) -> None:
+    """Run the whole demo. The cluster stays; running it again starts over at version 1."""
+    steps = Steps(Console())
+    with _messages(steps):
+        settings = Settings(source_root=source_root(), answers_per_version=answers)
+        recipe = Recipe(settings.source_root, default_home())
+        Demo(_platform(state_dir), recipe, settings, steps).run()
+
+
+@app.command()
+def down(state_dir: StatePath = None) -> None:
+    """End the local cluster; of a cluster of your own, remove the release."""
+    steps = Steps(Console())
+    with _messages(steps), steps.step("Take the demo away"):
+        steps.progress(_platform(state_dir).stop(steps.progress))
+
+
+def _platform(state_dir: Path | None) -> Platform:
+    if os.environ.get("KUBECONFIG"):
+        return OwnCluster(default_home(), OwnClusterSettings.from_environment(os.environ))
+    return LocalPlatform(default_home(), state_dir or default_home() / "clusters" / "default")
+
+
+@contextmanager
+def _messages(steps: Steps) -> Generator[None]:
+    """Our own errors end the program with their message and the step's name; others keep their trace."""
+    try:
+        yield
+    except LocalClusterError as error:
+        typer.echo(f"\ntidegate demo failed at '{steps.title}':\n{error}", err=True)
+        raise typer.Exit(1) from error

@@ -1,0 +1,38 @@
+"""Installs and removes the chart."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidegate_localcluster.demo.errors import CommandError, DemoError
+from tidegate_localcluster.demo.kubectl import Kubectl, run
+
+RELEASE: Final = "tidegate"
+NAMESPACE: Final = "tidegate-system"
+INSTALL_TIMEOUT_S: Final = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Helm:
+    """Helm for the cluster that `kubectl` speaks to."""
+
+    binary: Path
+    kubectl: Kubectl
+
+    def install(self, chart: Path, values: Mapping[str, str]) -> None:
+        """`helm upgrade --install --wait`; raises DemoError with pods and events when it does not become ready."""
+        settings = [f"--set-string={name}={value}" for name, value in values.items()]
+        command = [
+            str(self.binary), "upgrade", "--install", RELEASE, str(chart), "--namespace", NAMESPACE,
+            "--create-namespace", "--skip-crds", "--wait", f"--timeout={INSTALL_TIMEOUT_S:.0f}s", *settings,
+        ]  # fmt: skip
+        try:
+            run(command, self.kubectl.environment, timeout_s=INSTALL_TIMEOUT_S + 30.0)
+        except CommandError as error:
+            raise DemoError(f"chart {chart}: {error}\n{self.kubectl.evidence((), NAMESPACE)}") from error
+
+    def uninstall(self) -> None:
+        """Removes the release when it is there; CRDs, and with them users' objects, stay."""
+        command = [str(self.binary), "uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found"]
+        run([*command, "--wait"], self.kubectl.environment, timeout_s=INSTALL_TIMEOUT_S)

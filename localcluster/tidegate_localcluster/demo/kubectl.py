@@ -1,0 +1,139 @@
+"""Runs kubectl, and tells what happened to an object when it does not do what was expected."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tidegate_localcluster.demo.errors import CommandError, DemoError
+
+COMMAND_TIMEOUT_S: Final = 60.0
+EVENTS_SHOWN: Final = 8
+FORWARDING: Final = re.compile(r"Forwarding from (127\.0\.0\.1:\d+) ->")
+
+
+class Kubectl:
+    """kubectl with one kubeconfig; the port between the demo and the cluster."""
+
+    def __init__(self, binary: Path, kubeconfig: Path | None) -> None:
+        """Use `kubeconfig`, or kubectl's own search (KUBECONFIG, then ~/.kube/config) when it is None."""
+        self._binary = binary
+        self._environment = dict(os.environ)
+        if kubeconfig is not None:
+            self._environment["KUBECONFIG"] = str(kubeconfig)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment in which a program finds the same cluster."""
+        return self._environment
+
+    def run(self, *arguments: str, stdin: str | None = None, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
+        """What kubectl printed. Raises CommandError with its words when it fails or takes longer."""
+        return run([str(self._binary), *arguments], self._environment, stdin=stdin, timeout_s=timeout_s)
+
+    def get(self, kind: str, name: str, namespace: str) -> Mapping[str, Any] | None:
+        """The object, or None when there is none."""
+        found = self.run("get", kind, name, "-n", namespace, "-o", "json", "--ignore-not-found")
+        return json.loads(found) if found.strip() else None
+
+    def apply(self, documents: str, namespace: str) -> str:
+        """Applies manifests as a user would, in `namespace` where they name none."""
+        return self.run("apply", "-n", namespace, "-f", "-", stdin=documents)
+
+    def ensure_namespace(self, name: str) -> None:
+        """Makes the namespace when it is missing."""
+        document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        self.run("apply", "-f", "-", stdin=json.dumps(document))
+
+    def wait(self, condition: str, objects: Sequence[str], namespace: str, timeout_s: float) -> None:
+        """`kubectl wait --for=<condition>`; raises DemoError that shows conditions and events when it takes longer."""
+        try:
+            self.run(
+                "wait", f"--for={condition}", *objects, "-n", namespace, f"--timeout={timeout_s:.0f}s",
+                timeout_s=timeout_s + COMMAND_TIMEOUT_S,
+            )  # fmt: skip
+        except CommandError as error:
+            what = ", ".join(objects)
+            raise DemoError(
+                f"{what} in namespace {namespace} did not become {condition} in {timeout_s:.0f} s: {error}\n"
+                f"{self.evidence(objects, namespace)}"
+            ) from error
+
+    def evidence(self, objects: Sequence[str], namespace: str) -> str:
+        """What is known about objects that are not as expected: conditions, pods, last events. Never raises."""
+        parts = [f"{name}:\n{self._conditions(name, namespace)}" for name in objects]
+        for title, arguments in (
+            ("pods", ("get", "pods", "-n", namespace, "-o", "wide")),
+            ("last events", ("get", "events", "-n", namespace, "--sort-by=.lastTimestamp")),
+        ):
+            try:
+                lines = self.run(*arguments).rstrip().splitlines()
+            except CommandError as error:
+                lines = [str(error)]
+            parts.append("\n".join([f"{title}:", *lines[:1], *lines[1:][-EVENTS_SHOWN:]]))
+        return "\n".join(parts)
+
+    @contextmanager
+    def forwarded(self, target: str, port: int, namespace: str, timeout_s: float = 20.0) -> Generator[str]:
+        """An address on 127.0.0.1 that leads to a Service's port while the context lasts."""
+        command = [
+            str(self._binary),
+            "port-forward",
+            target,
+            f":{port}",
+            "-n",
+            namespace,
+            "--address=127.0.0.1",
+        ]
+        with subprocess.Popen(
+            command, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            try:
+                assert process.stdout is not None  # noqa: S101  PIPE above; narrows for the type checkers
+                line = process.stdout.readline()
+                found = FORWARDING.search(line)
+                if found is None:
+                    raise CommandError(f"{' '.join(command)} said: {line.strip() or 'nothing'}")
+                yield found[1]
+            finally:
+                process.terminate()
+
+    def _conditions(self, name: str, namespace: str) -> str:
+        template = (
+            "{range .status.conditions[*]}  {.type}={.status} {.reason}: {.message}{'\\n'}{end}"
+            "{.status.failure}"
+        )
+        try:
+            return (
+                self.run("get", name, "-n", namespace, "-o", f"jsonpath={template}").rstrip()
+                or "  no conditions"
+            )
+        except CommandError as error:
+            return f"  {error}"
+
+
+def run(
+    command: Sequence[str], environment: Mapping[str, str], *, stdin: str | None = None, timeout_s: float
+) -> str:
+    """What a program wrote to its standard output; raises CommandError with its words when it fails."""
+    shown = " ".join(command[:4])
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CommandError(f"{shown} …: {error}") from error
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip() or "nothing"
+        raise CommandError(f"{shown} … ended with exit status {done.returncode} and said: {said}")
+    return done.stdout

@@ -1,0 +1,255 @@
+"""Where the demo can run: on a local cluster that it starts, or on a cluster that the user already has."""
+
+import json
+import os
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from tidegate_localcluster.binaries import Binaries
+from tidegate_localcluster.checks import check_machine
+from tidegate_localcluster.cluster import Cluster, ClusterOptions
+from tidegate_localcluster.demo import helm
+from tidegate_localcluster.demo.errors import CommandError, DemoError
+from tidegate_localcluster.demo.kubectl import Kubectl
+from tidegate_localcluster.forwards import SERVICES
+from tidegate_localcluster.images import Images
+from tidegate_localcluster.progress import Progress
+from tidegate_localcluster.state import Forward
+from tidegate_localcluster.supplies import find_supplies, source_root
+
+CHART_IMAGES: Final[Mapping[str, str]] = {
+    "operator": "operator",
+    "dataplane": "dataplane",
+    "triton": "triton-cpu",
+    "gateway": "gateway",
+}
+"""Name in the chart's values → name of the image."""
+LOCAL_MODELS_URI: Final = "file:///models"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """Addresses that work from this machine, host:port; None where nothing answers."""
+
+    gateway: str
+    dashboard: str | None = None
+    prometheus: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What the demo needs to know about the cluster it runs on."""
+
+    kubectl: Kubectl
+    helm: helm.Helm
+    models_folder: Path
+    """Where the demo publishes, on this machine."""
+    models_uri: str
+    """The same place as the pods see it."""
+    values: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Values for the chart."""
+    kubeconfig: Path | None = None
+
+
+class Platform(Protocol):
+    """A cluster, from nothing to ready for the chart."""
+
+    @property
+    def title(self) -> str:
+        """What the first step says that it does."""
+        ...
+
+    def start(self, progress: Progress) -> Site:
+        """Makes the cluster ready for the chart; raises LocalClusterError."""
+        ...
+
+    def endpoints(self, site: Site) -> AbstractContextManager[Endpoints]:
+        """Addresses of what the chart installed, as long as the context lasts."""
+        ...
+
+    def stop(self, progress: Progress) -> str:
+        """Takes away what the demo made, and says what that was."""
+        ...
+
+
+class LocalPlatform:
+    """The local cluster of this repository, with images built from it."""
+
+    title = "Start a Kubernetes cluster on this machine, and build our images"
+
+    def __init__(self, home: Path, state_dir: Path) -> None:
+        """Keep programs and images in `home`, the cluster in `state_dir`."""
+        self._home = home
+        self._cluster = Cluster(state_dir)
+
+    def start(self, progress: Progress) -> Site:
+        """Starts the cluster unless it runs, and brings images into it that are newer than it."""
+        cluster = self._cluster
+        if cluster.supervisor() is None:
+            check_machine(cluster.files.path)
+            options = ClusterOptions(name=cluster.files.path.name)
+            cluster.up(options, find_supplies(self._home, options, None, progress), progress)
+        elif cluster.plan().control_plane_only:
+            raise DemoError(
+                f"the cluster in {cluster.files.path} is a control plane alone and runs no pods; "
+                "end it with `tidegate local down`, then run the demo again"
+            )
+        references = self._load_newer_images(progress)
+        tools = Binaries(self._home).ensure(["kubectl", "helm"], progress)
+        kubectl = Kubectl(tools["kubectl"], cluster.files.kubeconfig)
+        prometheus = SERVICES[Forward.PROMETHEUS]
+        return Site(
+            kubectl=kubectl,
+            helm=helm.Helm(tools["helm"], kubectl),
+            models_folder=cluster.files.models,
+            models_uri=LOCAL_MODELS_URI,
+            kubeconfig=cluster.files.kubeconfig,
+            values={
+                **{f"images.{value}": references[image] for value, image in CHART_IMAGES.items()},
+                "models.hostPath": "/models",
+                "web.prometheusUrl": (
+                    f"http://{prometheus.name}.{prometheus.namespace}.svc:{prometheus.port}"
+                ),
+            },
+        )
+
+    @contextmanager
+    def endpoints(self, site: Site) -> Generator[Endpoints]:
+        """The ports that the cluster forwards from loopback."""
+        del site
+        status = self._cluster.status()
+        gateway = status["gateway"]
+        assert isinstance(gateway, dict)  # noqa: S101  the shape of the status document
+        if gateway["grpc"] is None:
+            raise DemoError(
+                f"the cluster in {self._cluster.files.path} forwards no gateway: {status['message']}"
+            )
+        yield Endpoints(
+            gateway=str(gateway["grpc"]),
+            dashboard=_address(status["dashboard"]),
+            prometheus=_address(status["prometheus"]),
+        )
+
+    def stop(self, progress: Progress) -> str:
+        """Ends the cluster; models, programs and images stay for the next time."""
+        remains = self._cluster.down(progress)
+        if remains:
+            raise DemoError(f"the cluster is down, but something is left on the machine: {remains}")
+        return f"the cluster is down; programs and images stay cached in {self._home}"
+
+    def _load_newer_images(self, progress: Progress) -> Mapping[str, str]:
+        """The images of the present source tree, loaded where the running cluster began with older ones."""
+        images = Images(self._home, source_root()).ensure(CHART_IMAGES.values(), progress)
+        noted = self._cluster.files.data / "demo-images.json"
+        known = {image.ref for image in self._cluster.plan().images.values()}
+        if noted.exists():
+            known.update(json.loads(noted.read_text()))
+        for image in images.values():
+            if image.ref not in known:
+                progress(f"loading {image.ref} into the running cluster")
+                self._cluster.load_image(image.path, image.ref)
+                known.add(image.ref)
+        noted.write_text(json.dumps(sorted(known)))
+        return {name: image.ref for name, image in images.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnClusterSettings:
+    """What only the user knows about a cluster of their own."""
+
+    images: Mapping[str, str]
+    """Name in the chart's values → reference that the cluster can pull; all four are needed."""
+    models_folder: Path
+    """Folder on this machine that the demo publishes to, and that pods see as `models_uri`."""
+    models_uri: str
+    """pvc://<claim>/<path>, https://<host>/<path>, or file:///<path> of a folder that every node has."""
+    models_host_path: str = ""
+    """Folder of the nodes that file: URIs read; only with a file: models_uri."""
+    allowed_host: str = ""
+    """Host that https: models come from; only with an https: models_uri."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "OwnClusterSettings":
+        """Reads TIDEGATE_IMAGE_<NAME> and TIDEGATE_DEMO_*; raises DemoError that lists what is missing."""
+        required = [f"TIDEGATE_IMAGE_{name.upper()}" for name in CHART_IMAGES]
+        required += ["TIDEGATE_DEMO_MODELS_DIR", "TIDEGATE_DEMO_MODELS_URI"]
+        missing = [name for name in required if not environment.get(name)]
+        if missing:
+            raise DemoError(
+                f"KUBECONFIG names a cluster of your own, so the demo also needs {', '.join(missing)} "
+                "(docs/how-to/demo-on-your-own-cluster.md); unset KUBECONFIG to use a local cluster"
+            )
+        return cls(
+            images={name: environment[f"TIDEGATE_IMAGE_{name.upper()}"] for name in CHART_IMAGES},
+            models_folder=Path(environment["TIDEGATE_DEMO_MODELS_DIR"]).expanduser(),
+            models_uri=environment["TIDEGATE_DEMO_MODELS_URI"].rstrip("/"),
+            models_host_path=environment.get("TIDEGATE_DEMO_MODELS_HOST_PATH", ""),
+            allowed_host=environment.get("TIDEGATE_DEMO_ALLOWED_HOST", ""),
+        )
+
+
+class OwnCluster:
+    """The cluster that KUBECONFIG names: kind, k3s, or one in a cloud. Nothing is started or built."""
+
+    title = "Use the cluster that KUBECONFIG names"
+
+    def __init__(self, home: Path, settings: OwnClusterSettings) -> None:
+        """Find kubectl and Helm on PATH or below `home`."""
+        self._home = home
+        self._settings = settings
+
+    def start(self, progress: Progress) -> Site:
+        """Checks that the cluster answers, and names it."""
+        site = self._site(progress)
+        context = site.kubectl.run("config", "current-context").strip()
+        version = json.loads(site.kubectl.run("version", "-o", "json")).get("serverVersion", {})
+        progress(f"context {context}, Kubernetes {version.get('gitVersion', 'of unknown version')}")
+        return site
+
+    @contextmanager
+    def endpoints(self, site: Site) -> Generator[Endpoints]:
+        """Ports forwarded by kubectl; Prometheus from TIDEGATE_DEMO_PROMETHEUS when that is set."""
+        with ExitStack() as stack:
+            found: dict[Forward, str] = {}
+            for forward in (Forward.GATEWAY, Forward.DASHBOARD):
+                service = SERVICES[forward]
+                address = site.kubectl.forwarded(f"service/{service.name}", service.port, helm.NAMESPACE)
+                found[forward] = stack.enter_context(address)
+            yield Endpoints(
+                gateway=found[Forward.GATEWAY],
+                dashboard=found[Forward.DASHBOARD],
+                prometheus=_address(os.environ.get("TIDEGATE_DEMO_PROMETHEUS")),
+            )
+
+    def stop(self, progress: Progress) -> str:
+        """Uninstalls the release; the cluster, the CRDs and the published models stay."""
+        site = self._site(progress)
+        try:
+            site.helm.uninstall()
+        except CommandError as error:
+            raise DemoError(f"the release could not be removed: {error}") from error
+        return f"release {helm.RELEASE} is removed; CRDs and {self._settings.models_folder} stay"
+
+    def _site(self, progress: Progress) -> Site:
+        settings = self._settings
+        tools = Binaries(self._home).ensure(["kubectl", "helm"], progress)
+        kubectl = Kubectl(tools["kubectl"], None)
+        values = {f"images.{name}": reference for name, reference in settings.images.items()}
+        if settings.models_host_path:
+            values["models.hostPath"] = settings.models_host_path
+        if settings.allowed_host:
+            values["models.allowedHosts[0]"] = settings.allowed_host
+        return Site(
+            kubectl=kubectl,
+            helm=helm.Helm(tools["helm"], kubectl),
+            models_folder=settings.models_folder,
+            models_uri=settings.models_uri,
+            values=values,
+        )
+
+
+def _address(url: object) -> str | None:
+    return str(url).removeprefix("http://") if url else None

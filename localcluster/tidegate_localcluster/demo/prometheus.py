@@ -1,0 +1,89 @@
+"""What Prometheus saw of the load, as far as it can be reached."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from prometheus_api_client.exceptions import PrometheusApiClientException
+from prometheus_api_client.prometheus_connect import PrometheusConnect
+from requests import RequestException
+
+CATCH_UP_S: Final = 20.0
+"""Two scrapes of an unhurried Prometheus, and some."""
+POLL_INTERVAL_S: Final = 1.0
+QUERY_TIMEOUT_S: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Totals so far: requests that Envoy sent to the model, and those that each version answered (Triton)."""
+
+    envoy: float
+    triton: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The same figures as the client counted, from the data plane's own counters."""
+
+    envoy: int
+    triton: Mapping[str, int]
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+class LoadMetrics:
+    """The counters of one Inference behind the gateway."""
+
+    def __init__(self, address: str, namespace: str, inference: str, model: str) -> None:
+        """Ask Prometheus at `address` (host:port)."""
+        self._prometheus = PrometheusConnect(
+            url=f"http://{address}", disable_ssl=True, timeout=QUERY_TIMEOUT_S
+        )
+        self._cluster = f'envoy_cluster_name="inference/{namespace}/{inference}/grpc"'
+        self._model = f'model="{model}",namespace="{namespace}"'
+
+    def counters(self) -> Counters | None:
+        """Totals now; None when Prometheus does not answer."""
+        try:
+            envoy = self._query(f"sum(envoy_cluster_upstream_rq_total{{{self._cluster}}})")
+            triton = self._query(f"sum by (version) (nv_inference_request_success{{{self._model}}})")
+        except (PrometheusApiClientException, RequestException):
+            return None
+        return Counters(
+            envoy=sum(envoy.values()), triton={version: count for version, count in triton.items() if version}
+        )
+
+    def since(self, before: Counters, expected: int, seconds: float) -> Observed | None:
+        """What was counted since `before`, once a scrape has seen `expected` requests; None without Prometheus."""
+        deadline = time.monotonic() + CATCH_UP_S
+        now = self.counters()
+        while now is not None and now.envoy - before.envoy < expected and time.monotonic() < deadline:
+            time.sleep(POLL_INTERVAL_S)
+            now = self.counters()
+        if now is None:
+            return None
+        window = int(seconds + CATCH_UP_S)
+        return Observed(
+            envoy=round(now.envoy - before.envoy),
+            triton={
+                version: round(count - before.triton.get(version, 0.0))
+                for version, count in now.triton.items()
+            },
+            p50_ms=self._quantile(0.5, window),
+            p99_ms=self._quantile(0.99, window),
+        )
+
+    def _quantile(self, quantile: float, window_s: int) -> float | None:
+        buckets = f"envoy_cluster_upstream_rq_time_bucket{{{self._cluster}}}[{window_s}s]"
+        try:
+            found = self._query(f"histogram_quantile({quantile}, sum by (le) (increase({buckets})))")
+        except (PrometheusApiClientException, RequestException):
+            return None
+        return next(iter(found.values()), None)
+
+    def _query(self, query: str) -> Mapping[str, float]:
+        """Value by the label `version`, which is empty where a result has none."""
+        found = cast(list[dict[str, Any]], self._prometheus.custom_query(query))
+        return {str(one["metric"].get("version", "")): float(one["value"][1]) for one in found}

@@ -1,0 +1,128 @@
+"""Trains the example model in a process of its own, and publishes versions of it where the cluster reads them."""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from tidegate_localcluster.demo.errors import DemoError
+from tidegate_localcluster.progress import Progress, run_with_progress
+
+EXAMPLE: Final = "examples/movielens"
+FOLDER: Final = "movielens"
+"""Folder of the model within the models folder; the example's manifests name it."""
+DECIDES: Final = ("jax", "jaxlib", "numpy", "onnx", "optax")
+"""Packages whose version can change what is trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedVersion:
+    """What the recipe reported about one version."""
+
+    version: str
+    sha256: str
+    auc: float
+    max_abs_difference: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The MovieLens example of a source tree; what it trains is kept in `home` until its code changes."""
+
+    source_root: Path
+    home: Path
+
+    @property
+    def example(self) -> Path:
+        """The example's folder: manifests and code."""
+        return self.source_root / EXAMPLE
+
+    @property
+    def output(self) -> Path:
+        """Where this very recipe's models, tables and held-out rows lie."""
+        return self.home / "movielens" / self._digest()
+
+    @property
+    def held_out(self) -> Path:
+        """The test rows with every version's offline scores."""
+        return self.output / "held-out.parquet"
+
+    def train(self, versions: Iterable[str], progress: Progress) -> Mapping[str, TrainedVersion]:
+        """Trains the versions that are not there yet. Raises LocalClusterError with the end of the recipe's words."""
+        wanted = tuple(versions)
+        missing = [version for version in wanted if not self._report(version).exists()]
+        if missing:
+            arguments = [argument for version in missing for argument in ("--version", version)]
+            run_with_progress(
+                [sys.executable, self.example / "train.py", "--output", self.output, *arguments],
+                what=f"training version {' and '.join(missing)} of DIN on MovieLens-100k",
+                progress=progress,
+                environment={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        else:
+            progress(f"trained before, by the same code: {self.output}")
+        return {version: self._read_report(version) for version in wanted}
+
+    def publish_tables(self, models: Path) -> None:
+        """Copies the feature tables to where FeatureCompute reads them."""
+        _replace_folder(self.output / "tables", models / FOLDER / "tables")
+
+    def publish(self, version: str, models: Path) -> Path:
+        """Copies one version to where Inference reads it; it appears whole. Returns the model's path."""
+        target = models / FOLDER / version
+        _replace_folder(self.output / version, target)
+        return target / "model.onnx"
+
+    def is_published(self, version: str, models: Path) -> bool:
+        """Whether just these tables and this version lie there already."""
+        pairs = [(f"{version}/model.onnx",) * 2, ("tables/users.parquet",) * 2, ("tables/items.parquet",) * 2]
+        return all(_same(self.output / ours, models / FOLDER / theirs) for ours, theirs in pairs)
+
+    def _report(self, version: str) -> Path:
+        return self.output / "training" / f"{version}.json"
+
+    def _read_report(self, version: str) -> TrainedVersion:
+        found = json.loads(self._report(version).read_text())
+        try:
+            return TrainedVersion(
+                version=version,
+                sha256=str(found["sha256"]),
+                auc=float(found["auc"]),
+                max_abs_difference=float(found["maxAbsDifference"]),
+                seconds=float(found["seconds"]),
+            )
+        except KeyError as error:
+            raise DemoError(
+                f"{self._report(version)} lacks {error}; remove {self.output} to train again"
+            ) from error
+
+    def _digest(self) -> str:
+        """Names everything that decides what is trained: code, manifests, feature engine, packages."""
+        digest = hashlib.sha256()
+        folders = (self.example, self.source_root / "dataplane" / "tidegate_dataplane" / "features")
+        for folder in folders:
+            for path in sorted((*folder.rglob("*.py"), *folder.glob("feature-compute.yaml"))):
+                digest.update(f"{path.relative_to(self.source_root)}\0".encode())
+                digest.update(path.read_bytes())
+        for package in DECIDES:
+            digest.update(f"{package}=={metadata.version(package)}\0".encode())
+        return digest.hexdigest()[:16]
+
+
+def _replace_folder(source: Path, target: Path) -> None:
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.copytree(source, partial)
+    shutil.rmtree(target, ignore_errors=True)
+    partial.replace(target)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return other.exists() and one.read_bytes() == other.read_bytes()

@@ -1,0 +1,235 @@
+"""The demo itself, from top to bottom: what a newcomer sees."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidegate_localcluster.demo import helm
+from tidegate_localcluster.demo.errors import DemoError
+from tidegate_localcluster.demo.load import Batch, Load, LoadReport, Tensors
+from tidegate_localcluster.demo.platforms import LOCAL_MODELS_URI, Endpoints, Platform, Site
+from tidegate_localcluster.demo.prometheus import LoadMetrics, Observed
+from tidegate_localcluster.demo.recipe import Recipe
+from tidegate_localcluster.demo.scoring import (
+    Answer,
+    Gateway,
+    HeldOut,
+    OnlineScores,
+    compute_features,
+    score_online,
+)
+from tidegate_localcluster.demo.steps import Steps
+
+NAMESPACE: Final = "movielens"
+INFERENCE: Final = "din"
+ACCESS: Final = "din"
+MODEL: Final = "din"
+FEATURES: Final = "din-features"
+OBJECTS: Final = (f"inference/{INFERENCE}", f"featurecompute/{FEATURES}", f"modelaccess/{ACCESS}")
+KINDS: Final = "inferences,modelaccesses,featurecomputes"
+MANIFESTS: Final = ("inference.yaml", "feature-compute.yaml", "model-access.yaml")
+READY_TIMEOUT_S: Final = 180.0
+SWAP_TIMEOUT_S: Final = 60.0
+ROWS_UNDER_LOAD: Final = 16
+ANSWERS_PER_VERSION: Final = 500
+FIRST, SECOND = "1", "2"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What can be chosen about a run."""
+
+    source_root: Path
+    answers_per_version: int = ANSWERS_PER_VERSION
+
+
+class _AccessScorer:
+    """One load client's connection to the ModelAccess."""
+
+    def __init__(self, address: str) -> None:
+        self._gateway = Gateway(address, NAMESPACE)
+
+    def score(self, inputs: Tensors) -> Answer:
+        return self._gateway.score(ACCESS, MODEL, inputs)
+
+    def close(self) -> None:
+        self._gateway.close()
+
+
+class Demo:
+    """One run. Every step may be repeated: the second run finds what the first one left."""
+
+    def __init__(self, platform: Platform, recipe: Recipe, settings: Settings, steps: Steps) -> None:
+        """Run on `platform`, with what `recipe` trains."""
+        self._platform = platform
+        self._recipe = recipe
+        self._settings = settings
+        self._steps = steps
+
+    def run(self) -> None:
+        """All of it; raises LocalClusterError, and then `steps.title` names the step."""
+        steps = self._steps
+        with steps.step(self._platform.title):
+            site = self._platform.start(steps.progress)
+        with steps.step("Install the chart with Helm"):
+            self._install(site)
+        with steps.step("Train a recommendation model on real data, and publish version 1"):
+            self._train(site)
+        with steps.step("Apply three custom resources, and wait until they are Ready"):
+            self._apply(site)
+        with self._platform.endpoints(site) as endpoints:
+            gateway = Gateway(endpoints.gateway, NAMESPACE)
+            rows = HeldOut.read(self._recipe.held_out)
+            with steps.step(f"Ask for {len(rows):,} held-out ratings through the gateway"):
+                features = compute_features(gateway, FEATURES, rows)
+                self._show_scores(FIRST, self._score(gateway, features, rows, FIRST))
+            with steps.step("Publish version 2 under load, and swap to it"):
+                self._swap(site, endpoints, features, rows)
+            with steps.step("Ask again: version 2 answers"):
+                self._show_scores(SECOND, self._score(gateway, features, rows, SECOND))
+            gateway.close()
+            self._farewell(site, endpoints)
+
+    def _install(self, site: Site) -> None:
+        root = self._settings.source_root
+        site.kubectl.run("apply", "--server-side", "--force-conflicts", "-f", str(root / "crds"))
+        crds = [f"crd/{plural}.tidegate.io" for plural in KINDS.split(",")]
+        site.kubectl.run("wait", "--for=condition=Established", *crds, "--timeout=30s")
+        self._steps.progress(f"helm upgrade --install {helm.RELEASE} charts/tidegate")
+        site.helm.install(root / "charts" / "tidegate", site.values)
+        self._steps.say(site.kubectl.run("get", "deployments", "-n", helm.NAMESPACE))
+
+    def _train(self, site: Site) -> None:
+        trained = self._recipe.train((FIRST, SECOND), self._steps.progress)
+        for version in trained.values():
+            self._steps.progress(
+                f"version {version.version}: AUC {version.auc:.4f} offline, ONNX and jax differ by "
+                f"{version.max_abs_difference:.1e} at most, sha256 {version.sha256[:12]}…, "
+                f"trained in {version.seconds:.1f} s"
+            )
+        if not self._recipe.is_published(FIRST, site.models_folder):
+            # A version's files never change while it is served: what an earlier recipe published goes first.
+            self._withdraw(site)
+            self._recipe.publish_tables(site.models_folder)
+            path = self._recipe.publish(FIRST, site.models_folder)
+            self._steps.progress(f"published {path}")
+
+    def _withdraw(self, site: Site) -> None:
+        site.kubectl.run(
+            "delete", *OBJECTS, "-n", NAMESPACE, "--ignore-not-found", "--wait", timeout_s=READY_TIMEOUT_S
+        )
+
+    def _apply(self, site: Site) -> None:
+        site.kubectl.ensure_namespace(NAMESPACE)
+        documents = [(self._recipe.example / name).read_text() for name in MANIFESTS]
+        text = "---\n".join(documents).replace(LOCAL_MODELS_URI, site.models_uri)
+        names = " ".join(f"-f examples/movielens/{name}" for name in MANIFESTS)
+        self._steps.progress(f"kubectl apply -n {NAMESPACE} {names}")
+        self._steps.say(site.kubectl.apply(text, NAMESPACE))
+        self._steps.progress(f"kubectl wait --for=condition=Ready {' '.join(OBJECTS)}")
+        site.kubectl.wait("condition=Ready", OBJECTS, NAMESPACE, READY_TIMEOUT_S)
+        self._wait_serving(site, FIRST)
+        self._steps.say(site.kubectl.run("get", KINDS, "-n", NAMESPACE))
+        self._steps.say(site.kubectl.run("get", "pods", "-n", NAMESPACE))
+
+    def _score(self, gateway: Gateway, features: Tensors, rows: HeldOut, version: str) -> OnlineScores:
+        return score_online(gateway, ACCESS, MODEL, features, rows, version)
+
+    def _show_scores(self, version: str, found: OnlineScores) -> None:
+        self._steps.progress(
+            f"version {version}: AUC online {found.auc_online:.6f}, offline {found.auc_offline:.6f}; "
+            f"scores differ by {found.max_abs_difference:.1e} at most, over {len(found.scores):,} rows"
+        )
+
+    def _swap(self, site: Site, endpoints: Endpoints, features: Tensors, rows: HeldOut) -> None:
+        metrics = None
+        if endpoints.prometheus is not None:
+            metrics = LoadMetrics(endpoints.prometheus, NAMESPACE, INFERENCE, MODEL)
+        before = metrics.counters() if metrics is not None else None
+        wanted = self._settings.answers_per_version
+        with Load(lambda: _AccessScorer(endpoints.gateway), batches_of(features, rows)) as load:
+            load.wait_for(FIRST, wanted, SWAP_TIMEOUT_S)
+            self._steps.progress(f"{wanted} answers of version 1; publishing version 2")
+            self._recipe.publish(SECOND, site.models_folder)
+            self._patch(site, SECOND)
+            self._wait_serving(site, SECOND)
+            self._steps.progress("status.versions.serving is 2")
+            load.wait_for(SECOND, wanted, SWAP_TIMEOUT_S)
+            report = load.finish()
+        seen = None
+        if metrics is not None and before is not None:
+            self._steps.progress("waiting until Prometheus has seen the last of them")
+            seen = metrics.since(before, report.sent, report.seconds)
+        self._show_load(report, seen)
+        if report.failed:
+            raise DemoError(f"{report.failed} of {report.sent} requests failed: {'; '.join(report.errors)}")
+
+    def _patch(self, site: Site, version: str) -> None:
+        patch = json.dumps({"spec": {"model": {"version": version}}})
+        arguments = ("patch", "inference", INFERENCE, "-n", NAMESPACE, "--type=merge", "-p", patch)
+        self._steps.progress(f"kubectl {shlex.join(arguments)}")
+        site.kubectl.run(*arguments)
+
+    def _wait_serving(self, site: Site, version: str) -> None:
+        site.kubectl.wait(
+            f"jsonpath={{.status.versions.serving}}={version}", OBJECTS[:1], NAMESPACE, SWAP_TIMEOUT_S
+        )
+
+    def _show_load(self, report: LoadReport, seen: Observed | None) -> None:
+        versions = sorted({*report.versions, *(seen.triton if seen is not None else ())})
+
+        def measured(value: float | None) -> str:
+            return "-" if value is None else f"{value:.1f} ms"
+
+        rows = [
+            ("requests sent", f"{report.sent:,}", f"{seen.envoy:,}" if seen else "-"),
+            ("failed", f"{report.failed:,}", "-"),
+            *(
+                (
+                    f"answered by version {version}",
+                    f"{report.versions.get(version, 0):,}",
+                    f"{seen.triton.get(version, 0):,}" if seen and seen.triton else "-",
+                )
+                for version in versions
+            ),
+            ("p50", measured(report.quantile_ms(0.5)), measured(seen.p50_ms if seen else None)),
+            ("p99", measured(report.quantile_ms(0.99)), measured(seen.p99_ms if seen else None)),
+        ]
+        title = f"Version swap under load ({report.seconds:.1f} s, {ROWS_UNDER_LOAD} rows per request)"
+        self._steps.table(title, ("", "clients", "Prometheus"), rows)
+
+    def _farewell(self, site: Site, endpoints: Endpoints) -> None:
+        say = self._steps.say
+        say(f"\nDone in {self._steps.total_s:.0f} s. The cluster keeps running.\n")
+        for name, address in (
+            ("gateway", endpoints.gateway),
+            ("dashboard", endpoints.dashboard),
+            ("Prometheus", endpoints.prometheus),
+        ):
+            say(f"{name:<11}{f'http://{address}' if address else 'not installed'}")
+        say("\nNext:")
+        kubeconfig = f"KUBECONFIG={site.kubeconfig} " if site.kubeconfig is not None else ""
+        kubectl = f"{kubeconfig}kubectl -n {NAMESPACE}"
+        if site.kubeconfig is not None:
+            kubectl = f".venv/bin/tidegate local kubectl -- -n {NAMESPACE}"
+        say(f"  {kubectl} get {KINDS}")
+        say(
+            f'  {kubectl} patch inference {INFERENCE} --type=merge -p \'{{"spec":{{"model":{{"version":"1"}}}}}}\''
+        )
+        say(
+            f"  curl -H 'x-tidegate-access: {NAMESPACE}/{ACCESS}' http://{endpoints.gateway}/v2/models/{MODEL}"
+        )
+
+
+def batches_of(features: Tensors, rows: HeldOut) -> Sequence[Batch]:
+    """Requests of a few rows each, with every version's right answer."""
+    return tuple(
+        Batch(
+            inputs={name: values[at : at + ROWS_UNDER_LOAD] for name, values in features.items()},
+            expected={version: scores[at : at + ROWS_UNDER_LOAD] for version, scores in rows.scores.items()},
+        )
+        for at in range(0, len(rows) - ROWS_UNDER_LOAD + 1, ROWS_UNDER_LOAD)
+    )

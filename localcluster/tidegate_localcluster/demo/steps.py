@@ -1,0 +1,59 @@
+"""Says what the demo is doing, and how long each step took."""
+
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+INDENT: Final = "      "
+
+
+class Steps:
+    """Prints numbered steps: a title, lines of progress with the seconds since the step began, and the time taken."""
+
+    def __init__(self, console: Console) -> None:
+        """Print to `console`; the first step will be number 1."""
+        self._console = console
+        self._number = 0
+        self._began = self._step_began = time.monotonic()
+        self.title = ""
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, title: str) -> Generator[None]:
+        """One step; when it fails, its title stays in `title` for the message."""
+        self._number += 1
+        self.title = title
+        self._step_began = time.monotonic()
+        self._console.print(f"[bold cyan]{self._number:>3}[/]  [bold]{escape(title)}[/]")
+        yield
+        self.seconds[title] = time.monotonic() - self._step_began
+        self._console.print(f"{INDENT[:-2]}[green]✓[/] [dim]{self.seconds[title]:.1f} s[/]")
+
+    def progress(self, message: str) -> None:
+        """One line about what is going on within the step."""
+        elapsed = time.monotonic() - self._step_began
+        self._console.print(f"{INDENT}[dim]{elapsed:6.1f} s  {escape(message)}[/]", highlight=False)
+
+    def say(self, text: str) -> None:
+        """Text of several lines, as it is: a table of kubectl, a command to type."""
+        for line in text.rstrip().splitlines():
+            self._console.print(f"{INDENT}{escape(line)}", highlight=False, soft_wrap=True)
+
+    def table(self, title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+        """A small table of results."""
+        table = Table(title=title, title_justify="left", title_style="bold")
+        for index, column in enumerate(columns):
+            table.add_column(column, justify="left" if index == 0 else "right")
+        for row in rows:
+            table.add_row(*(escape(cell) for cell in row))
+        self._console.print(table)
+
+    @property
+    def total_s(self) -> float:
+        """Seconds since the demo began."""
+        return time.monotonic() - self._began
