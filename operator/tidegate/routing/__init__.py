@@ -1,0 +1,1 @@
+"""From the state of the fleet to the resources that Envoy runs: values in, values out."""

@@ -1,0 +1,74 @@
+"""Which calls of the Open Inference Protocol pass the gateway: inference, health and metadata; nothing that changes a server.
+
+An RBAC filter in the listener checks this before any route is looked at, so no route can open model control, shared memory, trace or log APIs by accident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from tidegate.routing import protos
+
+GRPC_SERVICE: Final = "inference.GRPCInferenceService"
+GRPC_METHODS: Final = (
+    "ModelInfer",
+    "ModelMetadata",
+    "ModelReady",
+    "ServerLive",
+    "ServerMetadata",
+    "ServerReady",
+)
+
+_MODEL: Final = "/v2/models/[A-Za-z0-9][A-Za-z0-9._-]*(/versions/[0-9]+)?"
+_SERVER_PATHS: Final = ("/v2", "/v2/health/live", "/v2/health/ready")
+
+# Triton answers GET /v2/models/stats with the statistics of every model, though it looks like a model called 'stats'.
+_STATISTICS: Final = "/v2/models/stats"
+
+ANSWER: Final = (
+    "This gateway passes inference, health and metadata only: gRPC "
+    f"{GRPC_SERVICE}/{{{','.join(GRPC_METHODS)}}}, "
+    "POST /v2/models/<name>[/versions/<v>]/infer, GET /v2/models/<name>[/versions/<v>][/ready], "
+    "GET /v2/health/{live,ready}, GET /v2\n"
+)
+
+
+def rbac_filter() -> dict[str, object]:
+    """The HTTP filter; what it refuses is a 403, which the listener turns into a 404 with `ANSWER`."""
+    grpc_paths = (f"/{GRPC_SERVICE}/{method}" for method in GRPC_METHODS)
+    policies = {
+        "grpc": _policy(_method("POST"), _any(_path({"exact": path}) for path in grpc_paths)),
+        "infer": _policy(_method("POST"), _path_pattern(f"{_MODEL}/infer")),
+        "read": _policy(
+            _method("GET"),
+            _any([*(_path({"exact": path}) for path in _SERVER_PATHS), _path_pattern(f"{_MODEL}(/ready)?")]),
+            {"not_rule": _path({"exact": _STATISTICS})},
+        ),
+    }
+    rules: dict[str, object] = {"action": "ALLOW", "policies": policies}
+    return protos.extension(
+        "envoy.filters.http.rbac",
+        "envoy.extensions.filters.http.rbac.v3.RBAC",
+        {"rules": rules, "rules_stat_prefix": "allowlist"},
+    )
+
+
+def _policy(*permissions: Mapping[str, object]) -> dict[str, object]:
+    return {"permissions": [{"and_rules": {"rules": list(permissions)}}], "principals": [{"any": True}]}
+
+
+def _any(permissions: Iterable[Mapping[str, object]]) -> dict[str, object]:
+    return {"or_rules": {"rules": list(permissions)}}
+
+
+def _method(name: str) -> dict[str, object]:
+    return {"header": {"name": ":method", "string_match": {"exact": name}}}
+
+
+def _path(match: Mapping[str, object]) -> dict[str, object]:
+    return {"url_path": {"path": dict(match)}}
+
+
+def _path_pattern(pattern: str) -> dict[str, object]:
+    return _path({"safe_regex": {"regex": pattern}})

@@ -1,0 +1,187 @@
+"""The gateway's one Envoy listener: gRPC and REST on one port, hardened against clients, routes by RDS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.routing import protos
+from tidegate.routing.envoy import allowlist, routes
+
+TYPE: Final = "envoy.config.listener.v3.Listener"
+NAME: Final = "gateway"
+
+_HTTP_CONNECTION_MANAGER: Final = (
+    "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+)
+_HEADER_MUTATION: Final = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
+
+# Bytes that wait in the proxy for one connection. A larger message streams through, held back by flow control;
+# only a request that is no larger can be tried again.
+_BUFFER_BYTES: Final = 1 << 20
+
+_MAX_HEADERS_KB: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """What differs between gateways; the defaults are the chart's."""
+
+    address: str = "0.0.0.0"  # noqa: S104  the gateway's purpose is to be reached
+    port: int = 8080
+    access_log: bool = False
+
+
+def encode(settings: ListenerSettings) -> bytes:
+    """The serialised Listener."""
+    return protos.encode(
+        TYPE,
+        {
+            "name": NAME,
+            "address": {"socket_address": {"address": settings.address, "port_value": settings.port}},
+            "per_connection_buffer_limit_bytes": protos.wrapped(_BUFFER_BYTES),
+            "filter_chains": [
+                {
+                    "filters": [
+                        protos.extension(
+                            "envoy.filters.network.http_connection_manager",
+                            _HTTP_CONNECTION_MANAGER,
+                            _connection_manager(settings),
+                        )
+                    ]
+                }
+            ],
+        },
+    )
+
+
+def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
+    return {
+        "stat_prefix": "gateway",
+        "codec_type": "AUTO",
+        "rds": {"config_source": protos.ADS, "route_config_name": routes.NAME},
+        "server_name": "tidegate",
+        "server_header_transformation": "OVERWRITE",
+        "early_header_mutation_extensions": [_target_header()],
+        "local_reply_config": _local_replies(),
+        "http_filters": [
+            allowlist.rbac_filter(),
+            protos.extension(
+                "envoy.filters.http.router",
+                "envoy.extensions.filters.http.router.v3.Router",
+                # Envoy's own x-envoy-* headers go neither to the models nor to the clients.
+                {"suppress_envoy_headers": True},
+            ),
+        ],
+        **_client_trust(),
+        **_normalisation(),
+        **_limits(),
+        **({"access_log": [_access_log()]} if settings.access_log else {}),
+    }
+
+
+def _target_header() -> dict[str, object]:
+    """Writes what the request asks for into `routes.TARGET_HEADER`: the access, else the features, else the host.
+
+    Each step changes a header in place, so the later ones see what the earlier ones did.
+    """
+
+    def write(header: str, value: str, action: str) -> dict[str, object]:
+        return {"append": {"header": {"key": header, "value": value}, "append_action": action}}
+
+    mutations = [
+        {"remove": routes.TARGET_HEADER},
+        write(
+            routes.FEATURES_HEADER,
+            f"features/%REQ({routes.FEATURES_HEADER})%",
+            "OVERWRITE_IF_EXISTS",
+        ),
+        write(
+            routes.TARGET_HEADER,
+            f"%REQ({routes.ACCESS_HEADER}?{routes.FEATURES_HEADER})%",
+            "OVERWRITE_IF_EXISTS_OR_ADD",
+        ),
+        write(routes.TARGET_HEADER, "%REQ(:authority)%", "ADD_IF_ABSENT"),
+    ]
+    return protos.extension("tidegate.target", _HEADER_MUTATION, {"mutations": mutations})
+
+
+def _local_replies() -> dict[str, object]:
+    """The allow-list's 403 becomes a 404 (gRPC: UNIMPLEMENTED) that says what is allowed."""
+    refused = {
+        "status_code_filter": {
+            "comparison": {"op": "EQ", "value": {"default_value": 403, "runtime_key": "tidegate.refused"}}
+        }
+    }
+    return {
+        "mappers": [
+            {
+                "filter": refused,
+                "status_code": {"value": 404},
+                "body_format_override": {"text_format_source": {"inline_string": allowlist.ANSWER}},
+            }
+        ]
+    }
+
+
+def _client_trust() -> dict[str, object]:
+    """No client is internal, whatever its address: so x-envoy-* from clients (timeouts, retries) is removed."""
+    return {
+        "use_remote_address": {"value": True},
+        "internal_address_config": {},
+    }
+
+
+def _normalisation() -> dict[str, object]:
+    """One spelling for each path and host, before the allow-list and the routes look at them."""
+    return {
+        "normalize_path": {"value": True},
+        "merge_slashes": True,
+        "path_with_escaped_slashes_action": "REJECT_REQUEST",
+        "strip_any_host_port": True,
+        "strip_trailing_host_dot": True,
+    }
+
+
+def _limits() -> dict[str, object]:
+    """Against clients that send slowly, hold connections or flood; the route's own idle timeout replaces the stream's."""
+    return {
+        "max_request_headers_kb": {"value": _MAX_HEADERS_KB},
+        "request_headers_timeout": protos.seconds(10),
+        "request_timeout": protos.seconds(60),
+        "stream_idle_timeout": protos.seconds(60),
+        "common_http_protocol_options": {
+            "idle_timeout": protos.seconds(900),
+            "max_headers_count": {"value": 100},
+        },
+        "http_protocol_options": {},
+        "http2_protocol_options": {
+            "max_concurrent_streams": {"value": 1024},
+            "initial_stream_window_size": {"value": _BUFFER_BYTES},
+            "initial_connection_window_size": {"value": 16 * _BUFFER_BYTES},
+            "connection_keepalive": {
+                "interval": protos.seconds(30),
+                "timeout": protos.seconds(10),
+            },
+            "override_stream_error_on_invalid_http_message": {"value": True},
+        },
+    }
+
+
+def _access_log() -> dict[str, object]:
+    fields = {
+        "time": "%START_TIME%",
+        "target": f"%REQ({routes.ACCESS_HEADER}?:AUTHORITY)%",
+        "path": "%REQ(:PATH)%",
+        "route": "%ROUTE_NAME%",
+        "status": "%RESPONSE_CODE%",
+        "grpc_status": "%GRPC_STATUS%",
+        "flags": "%RESPONSE_FLAGS%",
+        "duration_ms": "%DURATION%",
+        "upstream": "%UPSTREAM_HOST%",
+    }
+    return protos.extension(
+        "envoy.access_loggers.stdout",
+        "envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
+        {"log_format": {"json_format": fields}},
+    )

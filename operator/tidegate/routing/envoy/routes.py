@@ -1,0 +1,158 @@
+"""Virtual hosts → one Envoy RouteConfiguration, made by joining virtual hosts that are already serialised.
+
+Header and host are one thing here.
+The listener writes what a request asks for into `x-tidegate-target` (`ads/ctr`, `features/ads/user`, or its host without the port), and `vhost_header` makes Envoy pick the virtual host by that header instead of the authority.
+So a ModelAccess is one virtual host whose domains are its key and its hosts; the look-up is one hash, in any letter case, for 10,000 accesses as for one; and the header wins over the host.
+A matcher tree over the header would do the same with every access written once for each name that it has; plain routes would be tried one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from tidegate.routing import protos, wire
+from tidegate.routing.envoy.allowlist import GRPC_SERVICE
+from tidegate.routing.envoy.clusters import cluster_name
+from tidegate.routing.ir import Protocol, RouteRule, VirtualHost
+
+TYPE: Final = "envoy.config.route.v3.RouteConfiguration"
+NAME: Final = "gateway"
+
+ACCESS_HEADER: Final = "x-tidegate-access"
+FEATURES_HEADER: Final = "x-tidegate-features"
+TARGET_HEADER: Final = "x-tidegate-target"
+
+_VIRTUAL_HOSTS_FIELD: Final = 2
+_GRPC_NOT_FOUND: Final = "5"
+_PREFIXES: Final = {Protocol.GRPC: f"/{GRPC_SERVICE}/", Protocol.HTTP: "/v2"}
+
+# Nothing was sent yet under these conditions, so the request is safe on another host whatever it does.
+_NOTHING_SENT: Final = "connect-failure,refused-stream,reset-before-request"
+_NOTHING_SENT_TRIES: Final = 2
+
+# Inference changes nothing on the server, so with the user's word for it a request that may have run can run again.
+_ASKED: Final = f"{_NOTHING_SENT},reset,gateway-error,unavailable"
+
+# A stalled upload or answer is cut this long after the whole request should have been over.
+_IDLE_GRACE: Final = timedelta(seconds=60)
+
+UNKNOWN: Final = (
+    "No ModelAccess or FeatureCompute has this name: "
+    f"send the header {ACCESS_HEADER}: <namespace>/<name> (or {FEATURES_HEADER}: <namespace>/<name>), "
+    "or call the host <name>.<namespace>.tidegate, <name>.<namespace>.features.tidegate or one in spec.hosts\n"
+)
+
+
+@dataclass(slots=True)
+class RenderedHosts:
+    """Serialised virtual hosts by their IR: what one build leaves for the next."""
+
+    by_host: dict[VirtualHost, bytes] = field(default_factory=dict[VirtualHost, bytes])
+
+
+def encode(hosts: Iterable[VirtualHost], rendered: RenderedHosts) -> bytes:
+    """The serialised RouteConfiguration; `rendered` is read and then holds exactly these hosts."""
+    known = rendered.by_host
+    rendered.by_host = {host: known.get(host) or encode_host(host) for host in hosts}
+    frame = protos.encode(
+        TYPE,
+        {
+            "name": NAME,
+            "vhost_header": TARGET_HEADER,
+            "request_headers_to_remove": [TARGET_HEADER, FEATURES_HEADER],
+        },
+    )
+    return frame + wire.fields(_VIRTUAL_HOSTS_FIELD, [*rendered.by_host.values(), _nobody()])
+
+
+def encode_host(host: VirtualHost) -> bytes:
+    """One serialised VirtualHost; the same bytes whatever other hosts there are."""
+    routes = [_route(host, rule, protocol) for rule in host.rules for protocol in Protocol]
+    if not host.rules or host.rules[-1].headers:
+        body = f"{host.title}: no route matches the headers of this request, and there is no route without match\n"
+        routes += _not_found(body)
+    return protos.encode(
+        "envoy.config.route.v3.VirtualHost",
+        {"name": host.name, "domains": list(host.domains), "routes": routes},
+    )
+
+
+def _route(host: VirtualHost, rule: RouteRule, protocol: Protocol) -> dict[str, object]:
+    route: dict[str, object] = {
+        "name": f"{host.name}/{rule.name}/{protocol}",
+        "stat_prefix": rule.name,
+        "match": {
+            "prefix": _PREFIXES[protocol],
+            "headers": [
+                {"name": header.name, "string_match": {"exact": header.value}} for header in rule.headers
+            ],
+        },
+    }
+    if rule.unavailable is not None:
+        return route | {
+            "direct_response": {"status": 503, "body": {"inline_string": f"{rule.unavailable}\n"}}
+        }
+    return route | {"route": _action(rule, protocol)}
+
+
+def _action(rule: RouteRule, protocol: Protocol) -> dict[str, object]:
+    action: dict[str, object] = {
+        "timeout": protos.duration(rule.timeout),
+        "idle_timeout": protos.duration(rule.timeout + _IDLE_GRACE),
+        "retry_policy": _retry_policy(rule),
+    }
+    if len(rule.targets) == 1:
+        return action | {"cluster": cluster_name(rule.targets[0].backend, protocol)}
+    clusters = [
+        {"name": cluster_name(target.backend, protocol), "weight": {"value": target.weight}}
+        for target in rule.targets
+    ]
+    return action | {"weighted_clusters": {"clusters": clusters}}
+
+
+def _retry_policy(rule: RouteRule) -> dict[str, object]:
+    return {
+        "retry_on": _ASKED if rule.attempts else _NOTHING_SENT,
+        "num_retries": {"value": rule.attempts or _NOTHING_SENT_TRIES},
+        # On another pod where there is one; after three unlucky picks, on any.
+        "retry_host_predicate": [
+            protos.extension(
+                "envoy.retry_host_predicates.previous_hosts",
+                "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate",
+            )
+        ],
+        "host_selection_retry_max_attempts": 3,
+        "retry_back_off": {
+            "base_interval": protos.seconds(0.005),
+            "max_interval": protos.seconds(0.05),
+        },
+    }
+
+
+def _nobody() -> bytes:
+    """The virtual host of requests for names that nobody has."""
+    return protos.encode(
+        "envoy.config.route.v3.VirtualHost",
+        {"name": "nobody", "domains": ["*"], "routes": _not_found(UNKNOWN)},
+    )
+
+
+def _not_found(body: str) -> list[dict[str, object]]:
+    """404 for REST; for gRPC NOT_FOUND, where Envoy by itself would say UNIMPLEMENTED."""
+    answer: dict[str, object] = {"direct_response": {"status": 404, "body": {"inline_string": body}}}
+    grpc_status: dict[str, object] = {
+        "header": {"key": "grpc-status", "value": _GRPC_NOT_FOUND},
+        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+    }
+    return [
+        {
+            "name": "not-found/grpc",
+            "match": {"prefix": "/", "grpc": {}},
+            "response_headers_to_add": [grpc_status],
+            **answer,
+        },
+        {"name": "not-found/http", "match": {"prefix": "/"}, **answer},
+    ]

@@ -1,0 +1,63 @@
+"""What routing starts from: the ModelAccesses, and for every backend the pods that can answer now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess
+
+
+class BackendKind(StrEnum):
+    """The kinds that answer requests."""
+
+    INFERENCE = "Inference"
+    FEATURE_COMPUTE = "FeatureCompute"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BackendKey:
+    """Names one Inference or FeatureCompute."""
+
+    kind: BackendKind
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+    @property
+    def object_key(self) -> ObjectKey:
+        """Its namespace and name, without the kind."""
+        return ObjectKey(self.namespace, self.name)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Endpoint:
+    """One pod that is ready and not terminating."""
+
+    address: str
+    grpc_port: int = 8001
+    http_port: int = 8000
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One Inference or FeatureCompute, and the pods of it that can answer now."""
+
+    key: BackendKey
+    model_name: str
+    endpoints: tuple[Endpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FleetState:
+    """All that the routing depends on, read from the caches at one moment.
+
+    A backend is here as soon as its object exists, with or without endpoints: only then can a missing target be told from a sleeping one.
+    """
+
+    accesses: Sequence[ModelAccess]
+    backends: Mapping[BackendKey, Backend]

@@ -1,0 +1,110 @@
+"""The one place that touches Envoy's generated protobuf classes, which come without types.
+
+Everything else writes a message as nested mappings in the .proto's own field names: `{"name": "a", "connect_timeout": seconds(1)}`.
+The protobuf constructor takes these as they are (8 µs for a cluster), refuses unknown fields, and reads enums by name.
+Wrapper types (UInt32Value …) are written `{"value": 3}`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import cache
+from typing import Any, Final, cast
+
+from google.protobuf import descriptor_pool, json_format, message_factory
+from google.protobuf.message import Message
+
+from tidegate.routing import wire
+
+TYPE_URL_PREFIX: Final = "type.googleapis.com/"
+
+# A message can be built, or shown inside an Any, only once its module is imported.
+_MODULES: Final = (
+    "envoy.config.accesslog.v3.accesslog_pb2",
+    "envoy.config.bootstrap.v3.bootstrap_pb2",
+    "envoy.config.cluster.v3.cluster_pb2",
+    "envoy.config.endpoint.v3.endpoint_pb2",
+    "envoy.config.listener.v3.listener_pb2",
+    "envoy.config.route.v3.route_pb2",
+    "envoy.extensions.access_loggers.stream.v3.stream_pb2",
+    "envoy.extensions.filters.http.rbac.v3.rbac_pb2",
+    "envoy.extensions.filters.http.router.v3.router_pb2",
+    "envoy.extensions.filters.network.http_connection_manager.v3.http_connection_manager_pb2",
+    "envoy.extensions.http.early_header_mutation.header_mutation.v3.header_mutation_pb2",
+    "envoy.extensions.resource_monitors.cgroup_memory.v3.cgroup_memory_pb2",
+    "envoy.extensions.resource_monitors.downstream_connections.v3.downstream_connections_pb2",
+    "envoy.extensions.retry.host.previous_hosts.v3.previous_hosts_pb2",
+    "envoy.extensions.upstreams.http.v3.http_protocol_options_pb2",
+    "envoy.service.discovery.v3.discovery_pb2",
+)
+
+Fields = Mapping[str, object]
+
+
+@cache
+def message_type(name: str) -> type[Message]:
+    """The class of the message `name`, such as envoy.config.cluster.v3.Cluster.
+
+    Raises KeyError when none of the modules above defines it.
+    """
+    for module in _MODULES:
+        importlib.import_module(module)
+    return message_factory.GetMessageClass(descriptor_pool.Default().FindMessageTypeByName(name))
+
+
+def encode(name: str, fields: Fields) -> bytes:
+    """The message `name` serialised: equal fields give equal bytes, in every process.
+
+    Raises ValueError or TypeError for a field that the message does not have or that has another type.
+    """
+    constructor = cast(Any, message_type(name))
+    return cast(bytes, constructor(**fields).SerializeToString(deterministic=True))
+
+
+def decode(name: str, data: bytes) -> Any:
+    """The message `name` read from `data`; raises google.protobuf.message.DecodeError."""
+    message = message_type(name)()
+    message.ParseFromString(data)
+    return message
+
+
+def packed(name: str, fields: Fields) -> dict[str, object]:
+    """A message inside an Any, to stand as a field of another message."""
+    return {"type_url": TYPE_URL_PREFIX + name, "value": encode(name, fields)}
+
+
+def extension(extension_name: str, message: str, fields: Fields | None = None) -> dict[str, object]:
+    """Envoy's TypedExtensionConfig and its many lookalikes: a name and a typed_config."""
+    return {"name": extension_name, "typed_config": packed(message, fields or {})}
+
+
+def described(any_bytes: bytes) -> dict[str, object]:
+    """A serialised Any as the JSON that Envoy's configuration dump shows."""
+    message = decode("google.protobuf.Any", any_bytes)
+    return cast("dict[str, object]", json_format.MessageToDict(message, preserving_proto_field_name=True))
+
+
+def any_of(name: str, serialised: bytes) -> bytes:
+    """A serialised Any around the serialised message `name`."""
+    return wire.packed_any(TYPE_URL_PREFIX + name, serialised)
+
+
+def duration(length: timedelta) -> dict[str, int]:
+    """google.protobuf.Duration."""
+    microseconds = length // timedelta(microseconds=1)
+    return {"seconds": microseconds // 1_000_000, "nanos": microseconds % 1_000_000 * 1_000}
+
+
+def seconds(count: float) -> dict[str, int]:
+    """google.protobuf.Duration of `count` seconds."""
+    return duration(timedelta(seconds=count))
+
+
+def wrapped(value: float | bool | str) -> dict[str, object]:
+    """A value in one of protobuf's wrapper types."""
+    return {"value": value}
+
+
+ADS: Final[Fields] = {"ads": {}, "resource_api_version": "V3"}

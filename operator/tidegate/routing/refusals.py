@@ -1,0 +1,21 @@
+"""What a ModelAccess asked for and does not get, as values: the controller turns them into conditions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.api.meta import ObjectKey
+from tidegate.api.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Refusal:
+    """One part of one ModelAccess that is left out of the routing; the rest of the object works.
+
+    `part` names it as kubectl would: `spec.hosts: ctr.example.com` or `spec.routes[default].targets: ctr-v3`.
+    """
+
+    access: ObjectKey
+    reason: Reason
+    part: str
+    message: str

@@ -1,0 +1,35 @@
+"""Protobuf's wire format, as far as it takes to join messages that are already serialised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+_LENGTH_DELIMITED: Final = 2
+_CONTINUES: Final = 0x80
+
+
+def varint(value: int) -> bytes:
+    """`value` in base 128, least significant group first."""
+    encoded = bytearray()
+    while value >= _CONTINUES:
+        encoded.append(value & (_CONTINUES - 1) | _CONTINUES)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def field(number: int, payload: bytes) -> bytes:
+    """One string, bytes or message field; several in a row of one number make a repeated field."""
+    return varint(number << 3 | _LENGTH_DELIMITED) + varint(len(payload)) + payload
+
+
+def fields(number: int, payloads: Iterable[bytes]) -> bytes:
+    """A repeated field whose elements are already serialised."""
+    tag = varint(number << 3 | _LENGTH_DELIMITED)
+    return b"".join(part for payload in payloads for part in (tag, varint(len(payload)), payload))
+
+
+def packed_any(type_url: str, value: bytes) -> bytes:
+    """A serialised google.protobuf.Any around a serialised message."""
+    return field(1, type_url.encode()) + field(2, value)
