@@ -1,0 +1,1 @@
+"""The xDS server: snapshots in, Envoy's aggregated discovery streams out, and a ledger of what each proxy accepted."""

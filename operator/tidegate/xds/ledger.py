@@ -1,0 +1,87 @@
+"""Which proxy has accepted what: the source of every `Programmed` condition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.api.meta import ObjectKey
+from tidegate.routing.snapshot import Snapshot
+from tidegate.xds.cache import SnapshotCache
+from tidegate.xds.report import ProxyReport, ReportedProxy
+from tidegate.xds.stream import StreamProgress
+
+# A proxy that comes back goes on with what it had; for how many that left this is remembered.
+_REMEMBERED_NODES = 1_000
+
+
+@dataclass(slots=True)
+class _Proxy:
+    stream: int
+    progress: StreamProgress
+
+
+class AckLedger:
+    """The progress of all open streams, by the proxy's node id; a proxy with two streams counts by its newest."""
+
+    def __init__(self, cache: SnapshotCache) -> None:
+        self._cache = cache
+        self._proxies: dict[str, _Proxy] = {}
+        self._departed: dict[str, Snapshot] = {}
+
+    @property
+    def connected(self) -> int:
+        """Number of proxies with an open stream."""
+        return len(self._proxies)
+
+    def record(self, stream: int, progress: StreamProgress) -> None:
+        """Stream number `stream` (later streams have higher ones) is this far."""
+        if not progress.node:
+            return
+        known = self._proxies.get(progress.node)
+        if known is None or known.stream <= stream:
+            self._proxies[progress.node] = _Proxy(stream, progress)
+
+    def closed(self, stream: int, node: str) -> None:
+        """Stream number `stream` is over."""
+        known = self._proxies.get(node)
+        if known is None or known.stream != stream:
+            return
+        del self._proxies[node]
+        acked = self._acked(known.progress)
+        self._departed.pop(node, None)
+        if acked is not None:
+            self._departed[node] = acked
+        while len(self._departed) > _REMEMBERED_NODES:
+            del self._departed[next(iter(self._departed))]
+
+    def report(self) -> ProxyReport:
+        """Everything, as `GET /v1/programmed` shows it."""
+        current = self._cache.snapshot
+        return ProxyReport(
+            revision=current.revision if current else "",
+            proxies=tuple(
+                self._reported(node, self._proxies[node].progress) for node in sorted(self._proxies)
+            ),
+        )
+
+    def programmed(self, access: ObjectKey, generation: int) -> bool:
+        """Whether there is a proxy, and every connected one runs `generation` of `access` or a later one."""
+        acked = [self._acked(proxy.progress) for proxy in self._proxies.values()]
+        return bool(acked) and all(
+            snapshot is not None and snapshot.accesses.get(access, -1) >= generation for snapshot in acked
+        )
+
+    def _acked(self, progress: StreamProgress) -> Snapshot | None:
+        """What the proxy runs: what this stream proved, else what it left with and came back with."""
+        if progress.acked is None and progress.warm:
+            return self._departed.get(progress.node)
+        return progress.acked
+
+    def _reported(self, node: str, progress: StreamProgress) -> ReportedProxy:
+        acked = self._acked(progress)
+        return ReportedProxy(
+            node=node,
+            revision=acked.revision if acked else "",
+            accesses={str(key): generation for key, generation in acked.accesses.items()} if acked else {},
+            nack=progress.nack,
+        )

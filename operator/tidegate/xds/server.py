@@ -1,0 +1,239 @@
+"""The aggregated discovery service on grpc.aio: a thin shell around one `AdsStream` for each proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import AsyncIterable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc.aio
+import structlog
+
+from tidegate.routing.snapshot import Snapshot, placeholder_cluster
+from tidegate.xds.cache import SnapshotCache
+from tidegate.xds.ledger import AckLedger
+from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse, decode_request, encode_response
+from tidegate.xds.metrics import XdsMetrics
+from tidegate.xds.stream import GATE_TIMEOUT_S, AdsStream
+
+_SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
+_METHOD: Final = "StreamAggregatedResources"
+
+# A proxy that asks faster than it is answered waits; four types make four requests at a time.
+_MAILBOX_SIZE: Final = 64
+
+# A proxy's list of endpoints comes back with each ACK: 60 bytes for each of its clusters.
+_MAX_REQUEST_BYTES: Final = 64 << 20
+
+_log = structlog.stdlib.get_logger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class XdsServerSettings:
+    """Times of one server, in seconds.
+
+    `write_timeout_s`: a proxy that reads nothing for so long is let go, and reconnects.
+    `max_connection_age_s`: how often a proxy is sent to connect anew, so that the proxies spread over the replicas.
+    """
+
+    gate_timeout_s: float = GATE_TIMEOUT_S
+    write_timeout_s: float = 60.0
+    max_connection_age_s: float = 1800.0
+    drain_s: float = 5.0
+
+
+class XdsServer:
+    """Serves the snapshots of `cache` to Envoy proxies and writes what they accept into `ledger`."""
+
+    def __init__(
+        self,
+        cache: SnapshotCache,
+        ledger: AckLedger,
+        metrics: XdsMetrics,
+        *,
+        settings: XdsServerSettings = XdsServerSettings(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cache = cache
+        self._ledger = ledger
+        self._metrics = metrics
+        self._settings = settings
+        self._clock = clock
+        self._server: grpc.aio.Server | None = None
+        self._sessions: dict[int, _Session] = {}
+        self._numbers = itertools.count(1)
+        self._stopping = False
+        self._changed_at = clock()
+        cache.subscribe(self._changed)
+
+    async def start(self, address: str) -> int:
+        """Listens on `address` (`host:port`, port 0 for any) and returns the port.
+
+        Raises RuntimeError when the address is not to be had.
+        """
+        server = grpc.aio.server(options=_channel_options(self._settings))
+        handler = grpc.stream_stream_rpc_method_handler(
+            self._serve, request_deserializer=decode_request, response_serializer=encode_response
+        )
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),))
+        port = server.add_insecure_port(address)
+        await server.start()
+        self._server = server
+        return port
+
+    async def stop(self) -> None:
+        """Ends every stream in good order, so that the proxies go to another replica at once, and stops listening."""
+        self._stopping = True
+        for session in self._sessions.values():
+            session.mailbox.wake()
+        if self._server is not None:
+            await self._server.stop(self._settings.drain_s)
+
+    def _changed(self) -> None:
+        self._changed_at = self._clock()
+        for session in self._sessions.values():
+            session.mailbox.wake()
+
+    async def _serve(self, requests: AsyncIterable[DiscoveryRequest], context: Context) -> None:
+        session = _Session(
+            number=next(self._numbers),
+            stream=AdsStream(
+                self._cache.snapshot,
+                gate_timeout_s=self._settings.gate_timeout_s,
+                placeholder=placeholder_cluster,
+            ),
+            mailbox=_Mailbox(),
+            snapshot=self._cache.snapshot,
+            opened_at=self._clock(),
+        )
+        self._sessions[session.number] = session
+        silent = False
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                reader = tasks.create_task(session.mailbox.fill(requests))
+                silent = not await self._converse(session, context)
+                reader.cancel()
+        finally:
+            self._part(session, context)
+        if silent:
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, f"nothing was read for {self._settings.write_timeout_s} s"
+            )
+
+    async def _converse(self, session: _Session, context: Context) -> bool:
+        """Takes what happened and answers, until the proxy goes or this server stops; False when the proxy reads nothing."""
+        stream = session.stream
+        while not self._stopping:
+            wait = None if stream.wake_at is None else stream.wake_at - self._clock()
+            request = await session.mailbox.next(wait)
+            if request is None and session.mailbox.closed:
+                return True
+            try:
+                async with asyncio.timeout(self._settings.write_timeout_s):
+                    for response in self._step(session, request):
+                        await context.write(response)
+            except TimeoutError:
+                return False
+        return True
+
+    def _step(self, session: _Session, request: DiscoveryRequest | None) -> list[DiscoveryResponse]:
+        now = self._clock()
+        responses: list[DiscoveryResponse] = []
+        snapshot = self._cache.snapshot
+        if snapshot is not None and snapshot is not session.snapshot:
+            session.snapshot = snapshot
+            responses += session.stream.on_snapshot(snapshot, now)
+        if request is None:
+            responses += session.stream.on_time(now)
+        else:
+            responses += session.stream.on_request(request, now)
+        self._record(session, now)
+        return responses
+
+    def _record(self, session: _Session, now: float) -> None:
+        progress = session.stream.progress
+        self._ledger.record(session.number, progress)
+        self._metrics.take(session.stream.counters)
+        self._metrics.connected_proxies.set(self._ledger.connected)
+        if progress.acked is not session.acked and progress.acked is self._cache.snapshot:
+            session.acked = progress.acked
+            self._metrics.push_seconds.observe(now - max(self._changed_at, session.opened_at))
+        if progress.nack != session.nack:
+            session.nack = progress.nack
+            if progress.nack is not None:
+                _log.warning("proxy_refused", node=progress.node, message=progress.nack)
+
+    def _part(self, session: _Session, context: Context) -> None:
+        del self._sessions[session.number]
+        node = session.stream.progress.node
+        self._ledger.closed(session.number, node)
+        self._metrics.connected_proxies.set(self._ledger.connected)
+        _log.info("proxy_disconnected", node=node, peer=context.peer())
+
+
+class _Mailbox:
+    """What a stream is to look at next: requests in their order, and wake-ups, of which many are as good as one."""
+
+    def __init__(self) -> None:
+        self._requests: asyncio.Queue[DiscoveryRequest] = asyncio.Queue(_MAILBOX_SIZE)
+        self._awake = asyncio.Event()
+        self.closed = False
+
+    def wake(self) -> None:
+        """Makes `next` return, now or the next time that it is called."""
+        self._awake.set()
+
+    async def fill(self, requests: AsyncIterable[DiscoveryRequest]) -> None:
+        """Takes requests in until there are no more."""
+        try:
+            async for request in requests:
+                await self._requests.put(request)
+                self._awake.set()
+        finally:
+            self.closed = True
+            self._awake.set()
+
+    async def next(self, timeout_s: float | None) -> DiscoveryRequest | None:
+        """The next request; None after a wake-up, after `timeout_s`, or at the end."""
+        if self._requests.empty() and not self.closed:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._awake.wait()
+        self._awake.clear()
+        return None if self._requests.empty() else self._requests.get_nowait()
+
+
+@dataclass(slots=True)
+class _Session:
+    """One open stream. `snapshot` is the last that it was told of, `acked` and `nack` the last that were recorded."""
+
+    number: int
+    stream: AdsStream
+    mailbox: _Mailbox
+    snapshot: Snapshot | None
+    opened_at: float
+    acked: Snapshot | None = None
+    nack: str | None = None
+
+
+def _channel_options(settings: XdsServerSettings) -> list[tuple[str, int]]:
+    return [
+        # Two replicas must not share one port: a proxy would reach either by chance.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Proxies send pings of their own every 10 s.
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.max_connection_age_ms", int(settings.max_connection_age_s * 1000)),
+        ("grpc.max_connection_age_grace_ms", int(settings.drain_s * 1000)),
+    ]
