@@ -127,11 +127,10 @@ def _status(
 def _ready_verdict(observed: FeaturesObserved, source: str, sources: Verdict) -> Verdict:
     features = observed.features
     pods = pods_verdict(observed.pods, features.spec.replicas, source, features_selector(features))
-    if pods.holds or sources.reason is not Reason.SOURCE_FAILED:
-        if observed.refusal and not pods.holds:
-            return Verdict(False, Reason.CHILD_REFUSED, observed.refusal)
-        return pods
-    return sources
+    if observed.refusal:
+        return Verdict(False, Reason.CHILD_REFUSED, observed.refusal)
+    failed = sources.reason is Reason.SOURCE_FAILED and not pods.holds
+    return sources if failed else pods
 
 
 def _events(before: FeatureComputeStatus, after: FeatureComputeStatus) -> tuple[Event, ...]:

@@ -14,7 +14,7 @@ def compile_plan(features: FeatureCompute) -> contract.FeaturePlan:
     """The plan of `features`, with its inputs, outputs and hash.
 
     Inputs are the keys of the entities that some feature reads, in the spec's order.
-    Raises InvalidSpecError that names the feature whose reference leads nowhere.
+    Raises InvalidSpecError for a lookup of an entity's key, which is no column.
     """
     scope = _Scope(features)
     compiled = tuple(
@@ -54,33 +54,24 @@ class _Scope:
         self._entities = {entity.name: entity for entity in features.spec.entities}
         self._sources = {source.name: source for source in features.spec.sources}
 
-    def resolve(self, reference: str, path: str) -> contract.FieldRef:
+    def resolve(self, reference: str) -> contract.FieldRef:
+        """The field behind `<owner>.<column>`; the kind's own rules have refused what leads nowhere."""
         owner, column = reference.split(".", 1)
         if (source := self._sources.get(owner)) is not None:
             return contract.FieldRef(entity=source.entity, table=source.name, column=column)
-        if (entity := self._entities.get(owner)) is None:
-            known = ", ".join(sorted([*self._entities, *self._sources]))
-            raise InvalidSpecError(
-                f"'{reference}': there is no entity or source '{owner}', only {known}", path=path
-            )
-        if column != entity.key:
-            message = (
-                f"'{reference}': the key of entity '{owner}' is '{entity.key}'; columns belong to a source"
-            )
-            raise InvalidSpecError(message, path=path)
-        return contract.FieldRef(entity=entity.name, column=column)
+        return contract.FieldRef(entity=self._entities[owner].name, column=column)
 
 
 def _feature(feature: Feature, scope: _Scope, path: str) -> contract.Feature:
     (operation,) = feature.operations
     if isinstance(operation, Cross):
-        fields = tuple(scope.resolve(reference, f"{path}.cross.fields") for reference in operation.fields)
+        fields = tuple(scope.resolve(reference) for reference in operation.fields)
         return contract.Cross(name=feature.name, fields=fields, buckets=operation.buckets)
     if isinstance(operation, Hash):
-        field = scope.resolve(operation.field, f"{path}.hash.field")
+        field = scope.resolve(operation.field)
         return contract.Hash(name=feature.name, field=field, buckets=operation.buckets)
     if isinstance(operation, Lookup):
-        field = scope.resolve(operation.field, f"{path}.lookup.field")
+        field = scope.resolve(operation.field)
         if field.table is None:
             message = f"'{operation.field}' is an entity's key, not a column: use hash, or name a source"
             raise InvalidSpecError(message, path=f"{path}.lookup.field")
@@ -91,7 +82,7 @@ def _feature(feature: Feature, scope: _Scope, path: str) -> contract.Feature:
             length=operation.length,
             default=operation.default,
         )
-    field = scope.resolve(operation.field, f"{path}.bucketize.field")
+    field = scope.resolve(operation.field)
     return contract.Bucketize(name=feature.name, field=field, boundaries=operation.boundaries)
 
 

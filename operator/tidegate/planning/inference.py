@@ -213,7 +213,7 @@ def _ready_verdict(observed: InferenceObserved, model: Verdict, replicas: Sequen
         return pods
     if model.reason in _FAILURES:
         return model
-    if observed.refusal and not pods.holds:
+    if observed.refusal:
         return Verdict(False, Reason.CHILD_REFUSED, observed.refusal)
     if pods.reason in _PODS_IN_TROUBLE or (not pods.holds and not replicas):
         return pods

@@ -1,0 +1,96 @@
+"""Carries a plan out: writes what differs, deletes what is stale, gives the agents their orders, says what is so."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import structlog
+
+from tidegate.api.meta import Resource
+from tidegate.errors import PermanentError, RetryableError
+from tidegate.kube.changes import needs_apply
+from tidegate.kube.fence import Fence
+from tidegate.kube.kinds import CONFIG_MAP, Kind, kind_of
+from tidegate.kube.port import Cluster, EventNote, EventType, Manifest
+from tidegate.kube.store import ObjectStore, key_of
+from tidegate.planning.plan import Deletion, Plan
+from tidegate.planning.refused import plan_refused
+from tidegate.resources.names import MANAGED_BY, MANAGER
+from tidegate_controllers.stores import Stores
+
+_DELETABLE: Final[Mapping[str, Kind]] = {CONFIG_MAP.kind: CONFIG_MAP}
+
+log = structlog.get_logger(__name__)
+
+
+class NameTakenError(PermanentError):
+    """An object that is not ours has the name of a child that we would create."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Everything that a reconciler needs to change the cluster."""
+
+    cluster: Cluster
+    stores: Stores
+    fence: Fence
+
+    async def children(self, owner: Resource, plan: Plan) -> None:
+        """Applies the objects that differ from what is there, then deletes what is stale.
+
+        Raises PermanentError when the API server refuses an object or its name is taken by somebody else's.
+        """
+        for manifest in plan.apply:
+            await self._apply(owner, manifest)
+        for deletion in plan.delete:
+            await self._delete(deletion)
+
+    async def status(self, kind: Kind, body: Manifest, plan: Plan) -> None:
+        """Writes the status if it differs from what `body` has, and tells the user what happened."""
+        key, uid = key_of(body), body["metadata"]["uid"]
+        if (body.get("status") or {}) != plan.status:
+            stored = await self.cluster.apply_status(kind, key, plan.status, uid=uid, fence=self.fence)
+            if stored is not None:
+                self.stores.of(kind).observe("MODIFIED", stored)
+        for event in plan.events:
+            note = EventNote(kind, key, uid, EventType(event.type.value), event.reason, event.message)
+            await self.cluster.create_event(note)
+
+    async def refuse(self, kind: Kind, body: Manifest, message: str, now: datetime) -> None:
+        """Says that the spec does not parse, and leaves everything else as it is."""
+        await self.status(kind, body, plan_refused(body, message, now))
+
+    async def _apply(self, owner: Resource, manifest: Manifest) -> None:
+        kind = kind_of(manifest)
+        store = self.stores.of(kind)
+        live = await self._live(store, manifest)
+        if live is not None:
+            _check_ours(owner, kind, live)
+        if needs_apply(manifest, live):
+            stored = await self.cluster.apply(manifest, self.fence)
+            store.observe("MODIFIED", stored)
+            log.info("object_applied", kind=kind.kind, key=str(key_of(manifest)), owner=str(owner.key))
+
+    async def _live(self, store: ObjectStore, manifest: Manifest) -> Manifest | None:
+        """What is there. Our caches hold only what carries our label, so a missing name is asked for."""
+        key = key_of(manifest)
+        return store.get(key) or await self.cluster.get(store.kind, key)
+
+    async def _delete(self, deletion: Deletion) -> None:
+        kind = _DELETABLE[deletion.kind]
+        await self.cluster.delete(kind, deletion.key, uid=deletion.uid, fence=self.fence)
+        log.info("object_deleted", kind=kind.kind, key=str(deletion.key))
+
+
+def _check_ours(owner: Resource, kind: Kind, live: Manifest) -> None:
+    metadata = live["metadata"]
+    owners = {reference["uid"] for reference in metadata.get("ownerReferences") or ()}
+    if owner.metadata.uid in owners:
+        return
+    name = f"{kind.kind} {key_of(live)}"
+    if (metadata.get("labels") or {}).get(MANAGED_BY) == MANAGER:
+        message = f"{name} still belongs to an object of the same name that was deleted; waiting for it to go"
+        raise RetryableError(message)
+    message = f"{name} exists and is not Tidegate's: rename this object, or delete that one"
+    raise NameTakenError(message)

@@ -1,0 +1,56 @@
+"""FeatureCompute: keeps its compiled plan, its pods and its status as the spec asks."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from tidegate.api.feature_compute import FeatureCompute
+from tidegate.api.meta import ObjectKey
+from tidegate.errors import InvalidSpecError, PermanentError
+from tidegate.kube.kinds import FEATURE_COMPUTE
+from tidegate.planning.feature_compute import FeaturesObserved, plan_features
+from tidegate.resources.names import FEATURE_COMPUTE_LABEL
+from tidegate.resources.settings import ServingSettings
+from tidegate.runtime.clock import Clock
+from tidegate.triton.agents import Agents
+from tidegate_controllers.carry_out import Writer
+from tidegate_controllers.serving import observe_serving
+
+
+class FeatureComputeReconciler:
+    """Observe, plan, apply: one pass over one FeatureCompute."""
+
+    def __init__(self, writer: Writer, agents: Agents, settings: ServingSettings, clock: Clock) -> None:
+        self._writer = writer
+        self._agents = agents
+        self._settings = settings
+        self._clock = clock
+
+    async def reconcile(self, key: ObjectKey) -> timedelta | None:
+        """Brings one FeatureCompute a step closer to its spec; returns when to look again."""
+        body = self._writer.stores.features.get(key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            return None  # its children go with it, through their owner references
+        try:
+            features = FeatureCompute.parse(body)
+        except InvalidSpecError as error:
+            return await self._writer.refuse(FEATURE_COMPUTE, body, str(error), self._clock.now())
+        observed = await self._observe(features)
+        plan = plan_features(observed, self._settings)
+        try:
+            await self._writer.children(features, plan)
+        except PermanentError as error:
+            plan = plan_features(replace(observed, refusal=str(error)), self._settings)
+        await self._writer.status(FEATURE_COMPUTE, body, plan)
+        return plan.requeue_after
+
+    async def _observe(self, features: FeatureCompute) -> FeaturesObserved:
+        stores = self._writer.stores
+        serving = await observe_serving(stores, self._agents, FEATURE_COMPUTE_LABEL, features.key)
+        return FeaturesObserved(
+            features=features,
+            now=self._clock.now(),
+            pods=serving.pods,
+            reports=serving.reports,
+            config_maps=serving.config_maps,
+            refusal=serving.refusal,
+        )

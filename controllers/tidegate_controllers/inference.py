@@ -1,0 +1,59 @@
+"""Inference: keeps its pods, versions and status as the spec asks."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from tidegate.api.inference import Inference
+from tidegate.api.meta import ObjectKey
+from tidegate.errors import InvalidSpecError, PermanentError
+from tidegate.kube.kinds import INFERENCE
+from tidegate.planning.inference import InferenceObserved, plan_inference
+from tidegate.resources.names import INFERENCE_LABEL
+from tidegate.resources.settings import ServingSettings
+from tidegate.runtime.clock import Clock
+from tidegate.triton.agents import Agents
+from tidegate_controllers.carry_out import Writer
+from tidegate_controllers.serving import observe_serving
+
+
+class InferenceReconciler:
+    """Observe, plan, apply: one pass over one Inference."""
+
+    def __init__(self, writer: Writer, agents: Agents, settings: ServingSettings, clock: Clock) -> None:
+        self._writer = writer
+        self._agents = agents
+        self._settings = settings
+        self._clock = clock
+
+    async def reconcile(self, key: ObjectKey) -> timedelta | None:
+        """Brings one Inference a step closer to its spec; returns when to look again if nothing wakes us first."""
+        body = self._writer.stores.inferences.get(key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            return None  # its children go with it, through their owner references
+        try:
+            inference = Inference.parse(body)
+        except InvalidSpecError as error:
+            return await self._writer.refuse(INFERENCE, body, str(error), self._clock.now())
+        observed = await self._observe(inference)
+        plan = plan_inference(observed, self._settings)
+        try:
+            await self._writer.children(inference, plan)
+        except PermanentError as error:
+            plan = plan_inference(replace(observed, refusal=str(error)), self._settings)
+        # The status goes before the orders: it is what remembers a failure that the orders are about to undo.
+        await self._writer.status(INFERENCE, body, plan)
+        await self._agents.send(plan.orders)
+        return plan.requeue_after
+
+    async def _observe(self, inference: Inference) -> InferenceObserved:
+        stores = self._writer.stores
+        serving = await observe_serving(stores, self._agents, INFERENCE_LABEL, inference.key)
+        return InferenceObserved(
+            inference=inference,
+            now=self._clock.now(),
+            epoch=self._writer.fence.epoch,
+            pods=serving.pods,
+            reports=serving.reports,
+            config_maps=serving.config_maps,
+            refusal=serving.refusal,
+        )

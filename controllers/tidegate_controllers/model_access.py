@@ -1,0 +1,66 @@
+"""ModelAccess: says what the gateways make of it; the xDS servers do the rest from the same objects."""
+
+from datetime import timedelta
+
+from tidegate.api.inference import Inference
+from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess
+from tidegate.errors import InvalidSpecError
+from tidegate.kube.kinds import MODEL_ACCESS
+from tidegate.kube.parsed import Parsed
+from tidegate.planning.fleet import fleet_state
+from tidegate.planning.model_access import AccessObserved, plan_model_access
+from tidegate.planning.pods import pod_view
+from tidegate.resources.names import INFERENCE_LABEL, label_value
+from tidegate.routing import hosts, planner
+from tidegate.routing.fleet import BackendKey, BackendKind
+from tidegate.runtime.clock import Clock
+from tidegate_controllers.carry_out import Writer
+from tidegate_controllers.proxies import Proxies
+
+
+class ModelAccessReconciler:
+    """Observe, plan, apply: one pass over one ModelAccess."""
+
+    def __init__(self, writer: Writer, proxies: Proxies, gateway: str, clock: Clock) -> None:
+        """`gateway` is where clients inside the cluster reach the gateways, `host:port`."""
+        self._writer = writer
+        self._inferences = Parsed(Inference, writer.stores.inferences)
+        self._accesses = Parsed(ModelAccess, writer.stores.accesses)
+        self._proxies = proxies
+        self._gateway = gateway
+        self._clock = clock
+
+    async def reconcile(self, key: ObjectKey) -> timedelta | None:
+        """Brings the status of one ModelAccess up to date; returns when to look again."""
+        body = self._writer.stores.accesses.get(key)
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            return None
+        try:
+            access = ModelAccess.parse(body)
+        except InvalidSpecError as error:
+            return await self._writer.refuse(MODEL_ACCESS, body, str(error), self._clock.now())
+        plan = plan_model_access(self._observe(access))
+        await self._writer.status(MODEL_ACCESS, body, plan)
+        return plan.requeue_after
+
+    def _observe(self, access: ModelAccess) -> AccessObserved:
+        stores = self._writer.stores
+        names = sorted({target.inference for route in access.spec.routes for target in route.targets})
+        found = (self._inferences.get(ObjectKey(access.key.namespace, name)) for name in names)
+        inferences = [inference for inference in found if inference is not None]
+        pods = (
+            (BackendKey(BackendKind.INFERENCE, one.key.namespace, one.key.name), pod_view(body))
+            for one in inferences
+            for body in stores.pods.by_label(
+                INFERENCE_LABEL, label_value(one.key.name), namespace=one.key.namespace
+            )
+        )
+        fleet = fleet_state([access], inferences, (), pods)
+        return AccessObserved(
+            access=access,
+            now=self._clock.now(),
+            routing=planner.plan_access(access, fleet.backends, hosts.claim(self._accesses.all())),
+            proxies=self._proxies.view(access.key),
+            gateway=self._gateway,
+        )

@@ -1,0 +1,44 @@
+"""What the reconcilers of both serving kinds observe alike: pods, their agents' reports, ConfigMaps, refusals."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.api.meta import ObjectKey
+from tidegate.planning.pods import PodView, pod_views
+from tidegate.resources.names import label_value
+from tidegate.triton.agents import Agents
+from tidegate_controllers.stores import Stores
+from tidegate_dataplane.contract import AgentReport
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The children of one object, as the caches and the agents have them now."""
+
+    pods: Sequence[PodView]
+    reports: Mapping[str, AgentReport]
+    config_maps: Sequence[Mapping[str, Any]]
+    refusal: str
+
+
+async def observe_serving(stores: Stores, agents: Agents, label: str, key: ObjectKey) -> Serving:
+    """Reads the caches by `label`, and asks the agents of the pods."""
+    name, namespace = label_value(key.name), key.namespace
+    pods = pod_views(stores.pods.by_label(label, name, namespace=namespace))
+    deployments = stores.deployments.by_label(label, name, namespace=namespace)
+    return Serving(
+        pods=pods,
+        reports=await agents.reports(pods),
+        config_maps=stores.config_maps.by_label(label, name, namespace=namespace),
+        refusal=next((words for body in deployments if (words := _refusal(body))), ""),
+    )
+
+
+def _refusal(deployment: Mapping[str, Any]) -> str:
+    """Why a Deployment cannot make pods (a quota, an admission policy), in the API server's words."""
+    conditions = (deployment.get("status") or {}).get("conditions") or ()
+    for condition in conditions:
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            return condition.get("message", "")
+    return ""

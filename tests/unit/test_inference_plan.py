@@ -1,0 +1,238 @@
+"""Planning an Inference: what is applied, what is ordered, and what the user is told."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from builders.inference import an_inference
+from builders.pods import a_pod, a_pod_body, a_report
+from tidegate.api.inference import Inference
+from tidegate.planning.inference import InferenceObserved, plan_inference
+from tidegate.planning.plan import EventType, Plan
+from tidegate.planning.pods import pod_view
+from tidegate.resources.inference import source_digest
+from tidegate.resources.names import SOURCE_LABEL
+from tidegate.resources.settings import ServingSettings
+from tidegate_dataplane.contract import DesiredState, FailureReason
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SETTINGS = ServingSettings(
+    dataplane_image="dataplane:1", triton_image="triton:1", client_ca="PEM", models_host_path="/models"
+)
+
+
+def a_plan(inference: Inference, *, settings: ServingSettings = SETTINGS, **observed: Any) -> Plan:
+    return plan_inference(InferenceObserved(inference, NOW, epoch=3, **observed), settings)
+
+
+def config_map(plan: Plan) -> dict[str, Any]:
+    (found,) = (dict(manifest) for manifest in plan.apply if manifest["kind"] == "ConfigMap")
+    return {**found, "metadata": {**found["metadata"], "uid": "cm"}}  # type: ignore[dict-item]
+
+
+def started_with(plan: Plan) -> DesiredState:
+    return DesiredState.model_validate_json(config_map(plan)["data"]["desired.json"])
+
+
+def conditions(plan: Plan) -> dict[str, tuple[str, str]]:
+    items: Any = plan.status["conditions"]
+    return {item["type"]: (item["status"], item["reason"]) for item in items}
+
+
+def message(plan: Plan, kind: str = "Ready") -> str:
+    items: Any = plan.status["conditions"]
+    return next(item["message"] for item in items if item["type"] == kind)
+
+
+def again(inference: Inference, plan: Plan, **spec: Any) -> Inference:
+    """The object a moment later: with the status that the plan wrote, and maybe a new generation."""
+    generation = inference.metadata.generation + bool(spec)
+    return an_inference(status=dict(plan.status), metadata={"generation": generation}, **spec)
+
+
+def test_new_inference_gets_its_five_objects_and_pods_that_start_with_the_target() -> None:
+    plan = a_plan(an_inference(model={"version": "3"}))
+
+    kinds = [manifest["kind"] for manifest in plan.apply]
+    assert kinds == ["ServiceAccount", "ConfigMap", "Deployment", "Service", "PodDisruptionBudget"]
+    assert started_with(plan).version == 3
+    assert conditions(plan)["Ready"] == ("False", "WaitingForReplicas")
+    assert conditions(plan)["Reconciling"][0] == "True"
+    assert conditions(plan)["Stalled"][0] == "False"
+
+
+def test_ready_only_when_the_agent_says_so_for_this_generation() -> None:
+    inference = an_inference()
+    pod = a_pod(source=source_digest(inference))
+
+    serving = a_plan(inference, pods=[pod], reports={"p0": a_report(1)})
+    older = a_plan(inference, pods=[pod], reports={"p0": a_report(1, generation=0)})
+    silent = a_plan(inference, pods=[pod])
+
+    assert conditions(serving)["Ready"] == ("True", "AllReplicasReady")
+    assert serving.requeue_after is None
+    assert conditions(older)["Ready"][0] == "False"
+    assert [order.desired.generation for order in older.orders] == [1]
+    assert conditions(silent)["Ready"] == ("False", "AgentUnreachable")
+
+
+def test_status_says_what_the_agents_said_about_the_model() -> None:
+    inference = an_inference()
+    plan = a_plan(inference, pods=[a_pod(source=source_digest(inference))], reports={"p0": a_report(1)})
+
+    assert plan.status["versions"] == {"serving": "1", "loaded": ["1"], "target": "1"}
+    model: Any = plan.status["model"]
+    assert [tensor["name"] for tensor in model["inputs"]] == ["user_id"]
+    assert plan.status["readyReplicas"] == 1
+
+
+def test_settled_inference_plans_the_very_same_objects_and_status_again() -> None:
+    inference = an_inference()
+    pod, reports = a_pod(source=source_digest(inference)), {"p0": a_report(1)}
+    first = a_plan(inference, pods=[pod], reports=reports)
+    second = a_plan(again(inference, first), pods=[pod], reports=reports, config_maps=[config_map(first)])
+
+    assert second.status == first.status
+    assert second.apply == first.apply
+    assert second.orders == ()
+    assert second.events == ()
+
+
+def test_new_version_is_ordered_and_the_config_map_waits_until_it_serves_everywhere() -> None:
+    inference = an_inference()
+    pod = a_pod(source=source_digest(inference))
+    first = a_plan(inference, pods=[pod], reports={"p0": a_report(1)})
+    newer = again(inference, first, model={"version": "2"})
+
+    moving = a_plan(newer, pods=[pod], reports={"p0": a_report(1)}, config_maps=[config_map(first)])
+    assert [order.desired.version for order in moving.orders] == [2]
+    assert started_with(moving).version == 1
+    assert conditions(moving)["Ready"] == ("False", "SwappingVersion")
+    assert moving.status["versions"]["serving"] == "1"  # type: ignore[index]
+    assert moving.requeue_after is not None
+
+    done = a_plan(
+        newer, pods=[pod], reports={"p0": a_report(2, generation=2)}, config_maps=[config_map(first)]
+    )
+    assert started_with(done).version == 2
+    assert conditions(done)["Ready"] == ("True", "AllReplicasReady")
+    assert [(event.reason, event.message) for event in done.events] == [
+        ("VersionServing", "Version 2 serves")
+    ]
+
+
+def test_bad_version_is_told_in_tritons_words_while_the_old_one_serves() -> None:
+    inference = an_inference()
+    pod = a_pod(source=source_digest(inference))
+    first = a_plan(inference, pods=[pod], reports={"p0": a_report(1)})
+    newer = again(inference, first, model={"version": "2"})
+    failed = a_report(
+        1, target=2, generation=2, failure=(2, FailureReason.LOAD_FAILED, "Protobuf parsing failed")
+    )
+
+    plan = a_plan(newer, pods=[pod], reports={"p0": failed}, config_maps=[config_map(first)])
+
+    assert conditions(plan)["Ready"] == ("False", "LoadFailed")
+    assert conditions(plan)["Stalled"] == ("True", "LoadFailed")
+    assert message(plan) == "version 2: Protobuf parsing failed; version 1 keeps serving"
+    assert plan.status["failure"] == {
+        "version": "2",
+        "reason": "LoadFailed",
+        "message": "Protobuf parsing failed",
+        "time": "2026-01-01T12:00:00Z",
+    }
+    assert [order.desired.version for order in plan.orders] == [1]
+    assert [event.type for event in plan.events] == [EventType.WARNING]
+
+    back = a_report(1, generation=2)
+    remembering = newer.model_copy(update={"status": again(newer, plan).status})
+    after = a_plan(remembering, pods=[pod], reports={"p0": back}, config_maps=[config_map(first)])
+    assert after.orders == ()
+    assert after.events == ()
+    assert conditions(after)["Ready"] == ("False", "LoadFailed")
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason"),
+    [
+        ({"ready": False, "unschedulable": "0/1 nodes are available: 1 Insufficient cpu."}, "Unschedulable"),
+        ({"ready": False, "trouble": "container triton: ErrImagePull: no such image"}, "PodFailing"),
+    ],
+)
+def test_pods_that_cannot_run_are_the_reason(pod: dict[str, Any], reason: str) -> None:
+    inference = an_inference()
+    plan = a_plan(inference, pods=[a_pod(source=source_digest(inference), **pod)])
+
+    assert conditions(plan)["Ready"] == ("False", reason)
+    assert str(next(iter(value for value in pod.values() if isinstance(value, str)))) in message(plan)
+
+
+def test_what_the_api_server_refuses_is_told_in_its_words() -> None:
+    plan = a_plan(an_inference(), refusal="pods is forbidden: exceeded quota: small")
+
+    assert conditions(plan)["Ready"] == ("False", "ChildRefused")
+    assert "exceeded quota" in message(plan)
+
+
+def test_no_replicas_wanted_is_ready_and_says_that_nothing_serves() -> None:
+    plan = a_plan(an_inference(replicas=0))
+
+    assert conditions(plan)["Ready"] == ("True", "ScaledToZero")
+    assert conditions(plan)["ModelLoaded"][0] == "False"
+
+
+def test_new_source_means_new_pods_and_the_old_config_map_goes_when_its_last_pod_has_gone() -> None:
+    inference = an_inference()
+    first = a_plan(inference)
+    old = config_map(first)
+    moved = again(inference, first, model={"uri": "file:///models/other"})
+    old_source = old["metadata"]["labels"][SOURCE_LABEL]
+
+    with_pods = a_plan(moved, pods=[a_pod(source=old_source)], config_maps=[old])
+    assert with_pods.delete == ()
+    assert config_map(with_pods)["metadata"]["name"] != old["metadata"]["name"]
+
+    without = a_plan(moved, config_maps=[old])
+    assert [deletion.key.name for deletion in without.delete] == [old["metadata"]["name"]]
+
+
+def test_version_alone_changes_nothing_about_the_pods() -> None:
+    one, two = an_inference(model={"version": "1"}), an_inference(model={"version": "2"})
+
+    deployments = [
+        next(manifest for manifest in a_plan(inference).apply if manifest["kind"] == "Deployment")
+        for inference in (one, two)
+    ]
+    assert deployments[0] == deployments[1]
+
+
+def test_forged_status_is_no_memory() -> None:
+    forged = {"failure": {"version": "x", "reason": "Nonsense", "message": 3}, "versions": {"serving": "one"}}
+    plan = a_plan(an_inference(status=forged))
+
+    assert started_with(plan).version == 1
+    assert "failure" not in plan.status
+
+
+def test_pod_view_reads_what_keeps_a_container_from_running() -> None:
+    waiting = {
+        "name": "triton",
+        "image": "x:1",
+        "state": {"waiting": {"reason": "ErrImagePull", "message": "no"}},
+    }
+    ended = {
+        "name": "triton",
+        "restartCount": 3,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}},
+    }
+
+    assert pod_view(a_pod_body()).trouble == ""
+    assert pod_view(a_pod_body(status={"containerStatuses": [waiting]})).trouble == (
+        "container triton x:1: ErrImagePull: no"
+    )
+    assert (
+        "OOMKilled, exit code 137, 3 restarts"
+        in pod_view(a_pod_body(status={"containerStatuses": [ended]})).trouble
+    )
