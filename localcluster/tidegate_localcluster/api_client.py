@@ -25,6 +25,12 @@ class ApiClient:
         self._tls = ssl.create_default_context(cafile=str(authority))
         self._tls.load_cert_chain(credentials.certificate, credentials.key)
 
+    @classmethod
+    def of_administrator(cls, pki: Path, server: str) -> "ApiClient":
+        """Talk to `server` with the administrator's certificate from the certificate folder `pki`."""
+        credentials = KeyPair(pki / "admin.crt", pki / "admin.key")
+        return cls(server, authority=pki / "ca.crt", credentials=credentials)
+
     def get(self, path: str) -> dict[str, Any] | None:
         """The object at `path`; None when there is none. Raises LocalClusterError when the server says otherwise.
 

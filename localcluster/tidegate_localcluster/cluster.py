@@ -21,7 +21,7 @@ from tidegate_localcluster.cgroups import CgroupTree
 from tidegate_localcluster.errors import LocalClusterError, NotReadyError
 from tidegate_localcluster.namespaces import Namespace, parse_mountinfo, supervisor_command
 from tidegate_localcluster.node import CONTAINERD_SOCKET, NAMESPACE_FOLDER, TOOLS
-from tidegate_localcluster.pki import KeyPair, Pki
+from tidegate_localcluster.pki import Pki
 from tidegate_localcluster.state import Forward, Image, Phase, Plan, State, StateDir
 
 READY_TIMEOUT_S = 300.0
@@ -235,7 +235,11 @@ class Cluster:
 
     def _end(self, progress: Progress) -> None:
         namespace, pid = self.namespace(), self.supervisor()
-        if pid is not None:
+        if namespace is not None:
+            # The data goes with it, so nothing needs time to write it down.
+            progress("stopping")
+            namespace.kill()
+        elif pid is not None:
             progress("stopping")
             _end_process(pid)
         if namespace is not None and not namespace.wait_ended():
@@ -313,12 +317,8 @@ class Cluster:
     def _existing_services(self, plan: Plan) -> frozenset[Forward]:
         if plan.control_plane_only:
             return frozenset()
-        pki = self.files.pki
-        client = ApiClient(
-            f"https://127.0.0.1:{plan.ports[Forward.APISERVER]}",
-            authority=pki / "ca.crt",
-            credentials=KeyPair(pki / "admin.crt", pki / "admin.key"),
-        )
+        server = f"https://127.0.0.1:{plan.ports[Forward.APISERVER]}"
+        client = ApiClient.of_administrator(self.files.pki, server)
         try:
             return frozenset(
                 forward

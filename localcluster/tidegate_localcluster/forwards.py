@@ -11,14 +11,13 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate_localcluster import network
 from tidegate_localcluster.api_client import ApiClient
 from tidegate_localcluster.errors import LocalClusterError
-from tidegate_localcluster.pki import KeyPair
 from tidegate_localcluster.process import Process
 from tidegate_localcluster.state import Forward, StateDir
 
@@ -147,10 +146,10 @@ class Forwarder:
         self._services = services
         self._apiserver = apiserver
 
-    async def serve(self, listeners: Mapping[Forward, socket.socket]) -> None:
+    async def serve(self, listeners: Sequence[tuple[Forward, socket.socket]]) -> None:
         """Serve all listeners until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for forward, listener in listeners.items():
+            for forward, listener in listeners:
                 listener.setblocking(False)
                 group.create_task(self._accept(forward, listener, group))
 
@@ -187,11 +186,12 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     state_dir, server = StateDir(Path(sys.argv[1])), sys.argv[2]
     pairs = [argument.partition("=") for argument in sys.argv[3:]]
-    listeners = {Forward(name): socket.socket(fileno=int(number)) for name, _, number in pairs}
-    credentials = KeyPair(state_dir.pki / "admin.crt", state_dir.pki / "admin.key")
-    client = ApiClient(server, authority=state_dir.pki / "ca.crt", credentials=credentials)
+    outside = {Forward(name): socket.socket(fileno=int(number)) for name, _, number in pairs}
+    # The same ports inside, so that a kubeconfig and every address mean the same on both sides.
+    inside = {forward: listen(listener.getsockname()[1]) for forward, listener in outside.items()}
+    client = ApiClient.of_administrator(state_dir.pki, server)
     apiserver = (network.node_network(0).address, network.APISERVER_PORT)
-    asyncio.run(Forwarder(ServiceAddresses(client), apiserver).serve(listeners))
+    asyncio.run(Forwarder(ServiceAddresses(client), apiserver).serve([*outside.items(), *inside.items()]))
 
 
 if __name__ == "__main__":

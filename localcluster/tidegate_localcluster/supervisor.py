@@ -16,7 +16,7 @@ from types import FrameType
 
 import yaml
 
-from tidegate_localcluster import addons, fleet, network
+from tidegate_localcluster import addons, discovery, fleet, network
 from tidegate_localcluster.api_client import ApiClient, condition
 from tidegate_localcluster.control_plane import COMPONENTS, LOOPBACK, ControlPlane, ControlPlaneOptions
 from tidegate_localcluster.errors import LocalClusterError, ProcessDiedError
@@ -102,6 +102,7 @@ class Supervisor:
                 logs=self.state_dir.logs,
             )
         )
+        self._run(discovery.discovery_process(self.state_dir, self.control_plane.server, self.state_dir.logs))
         self._apply_addons()
         self._start_fleet()
         self._wait_ready()
@@ -155,18 +156,19 @@ class Supervisor:
             node.load_image(image.archive, image.ref)
 
     def _apply_addons(self) -> None:
-        values = {"DNS_ADDRESS": network.DNS_ADDRESS}
+        address = network.node_network(0).address
+        values = {
+            "DNS_ADDRESS": network.DNS_ADDRESS,
+            "DISCOVERY_URL": f"http://{address}:{discovery.PORT}",
+            "APISERVER": f"{address}:{network.APISERVER_PORT}",
+        }
         names = ["storage"]
         for name in ("coredns", "prometheus"):
             if name in self.plan.images:
                 values[f"{name.upper()}_IMAGE"] = self.plan.images[name].ref
                 names.append(name)
-        self._kubectl(
-            "apply",
-            "--server-side",
-            "--filename=-",
-            text="\n---\n".join(addons.manifest(n, values) for n in names),
-        )
+        text = "\n---\n".join(addons.manifest(name, values) for name in names)
+        self._kubectl("apply", "--server-side", "--filename=-", text=text)
         self._step("addons")
 
     def _start_fleet(self) -> None:
