@@ -1,0 +1,238 @@
+"""Leader election on a Lease of our own: one process writes, in numbered terms, and stops by itself in time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol, TypeAlias
+
+import structlog
+
+from tidegate.errors import ApiUnavailableError, TidegateError
+from tidegate.kube.fence import Fence
+from tidegate.kube.lease import LeaseRecord
+from tidegate.runtime.clock import Clock
+
+# What the leader does; it is cancelled when the term ends, and must then end soon.
+Lead: TypeAlias = Callable[[Fence], Awaitable[None]]
+
+# Terms are numbered from the time of their start, so that even a Lease that was deleted, or an etcd that was
+# restored, never hands out a number that agents or admission policies have seen before. Fits an int32 until 2094.
+_EPOCH_ZERO: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+log: Final = structlog.stdlib.get_logger()
+
+
+class LeaseStore(Protocol):
+    """Where the lease is kept; kube.lease.LeaseClient in a cluster."""
+
+    async def read(self) -> LeaseRecord | None:
+        """The record, or None when nobody ever held it."""
+        ...
+
+    async def write(self, record: LeaseRecord, *, within: timedelta) -> LeaseRecord:
+        """Writes it if nobody else has since it was read; raises ConflictError when somebody has."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionSettings:
+    """How quickly a dead leader is replaced, and how much the API server is asked meanwhile."""
+
+    lease_duration: timedelta = timedelta(seconds=10)
+    """Others take over when they have seen no renewal for this long."""
+    write_until: timedelta = timedelta(seconds=8)
+    """The leader stops writing this long after the start of its last renewal; less than lease_duration."""
+    renew_every: timedelta = timedelta(seconds=2)
+    retry_every: timedelta = timedelta(seconds=1)
+    """How often a follower looks; a lease that was given back is taken within this."""
+    request_timeout: timedelta = timedelta(seconds=3)
+
+
+@dataclass(slots=True)
+class _Sighting:
+    """The last record that we saw of somebody else, and when by our own clock: clocks of two machines differ."""
+
+    record: LeaseRecord | None = None
+    at: float = field(default=float("-inf"))
+
+
+class Election:
+    """Campaigns for the lease, leads while it holds it, and campaigns again.
+
+    `identity` must be unique for each process, not each pod: a restarted process is another candidate.
+    """
+
+    def __init__(
+        self, store: LeaseStore, identity: str, *, clock: Clock, settings: ElectionSettings | None = None
+    ) -> None:
+        self._store = store
+        self._identity = identity
+        self._clock = clock
+        self._settings = settings or ElectionSettings()
+        self._sighting = _Sighting()
+        self._held: LeaseRecord | None = None
+        self._write_until = float("-inf")
+        self._looked_at = clock.monotonic()
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process may write now."""
+        return self._held is not None and self._clock.monotonic() < self._write_until
+
+    def liveness(self) -> str | None:
+        """What is wrong, for a probe: the election itself has stopped running."""
+        silent = self._clock.monotonic() - self._looked_at
+        return None if silent < 60 else f"election: no look at the lease for {silent:.0f} s"
+
+    async def run(self, lead: Lead) -> None:
+        """Campaigns and leads until cancelled, or until `lead` ends by itself; then gives the lease back.
+
+        An exception of `lead` passes through, after the lease was given back.
+        """
+        while True:
+            fence = await self._campaign()
+            log.info("leading", epoch=fence.epoch, identity=self._identity)
+            try:
+                if await self._lead(lead, fence):
+                    return
+            finally:
+                await self._give_back()
+            log.warning("leadership_lost", epoch=fence.epoch, identity=self._identity)
+
+    async def _campaign(self) -> Fence:
+        """Returns once the lease is ours."""
+        while True:
+            try:
+                fence = await self._try_to_acquire()
+            except TidegateError as exc:
+                log.warning("election_failed", error=str(exc))
+                fence = None
+            if fence is not None:
+                return fence
+            await self._clock.sleep(self._jittered(self._settings.retry_every))
+
+    async def _try_to_acquire(self) -> Fence | None:
+        self._looked_at = self._clock.monotonic()
+        current = await self._read()
+        if current is not None and self._is_held_by_another(current):
+            return None
+        return await self._acquire(current)
+
+    async def _read(self) -> LeaseRecord | None:
+        try:
+            async with asyncio.timeout(self._settings.request_timeout.total_seconds()):
+                return await self._store.read()
+        except TimeoutError as exc:
+            message = (
+                f"the lease could not be read within {self._settings.request_timeout.total_seconds():.0f} s"
+            )
+            raise ApiUnavailableError(message) from exc
+
+    def _is_held_by_another(self, current: LeaseRecord) -> bool:
+        """Whether its holder may still be alive: it has changed within its duration, by our own clock."""
+        if not current.holder:
+            return False
+        if self._sighting.record != current:
+            self._sighting = _Sighting(current, self._clock.monotonic())
+        return self._clock.monotonic() < self._sighting.at + current.duration.total_seconds()
+
+    async def _acquire(self, current: LeaseRecord | None) -> Fence | None:
+        now = self._clock.now()
+        transitions = max(
+            (current.transitions if current else 0) + 1, int((now - _EPOCH_ZERO).total_seconds())
+        )
+        record = LeaseRecord(
+            holder=self._identity,
+            duration=self._settings.lease_duration,
+            transitions=transitions,
+            acquired_at=now,
+            renewed_at=now,
+            resource_version=current.resource_version if current else "",
+        )
+        await self._write(record)
+        return Fence(
+            transitions, deadline=lambda: self._deadline_of(transitions), monotonic=self._clock.monotonic
+        )
+
+    def _deadline_of(self, epoch: int) -> float:
+        """The fence of an earlier term must not come to life again with the next one."""
+        current = self._held is not None and self._held.transitions == epoch
+        return self._write_until if current else float("-inf")
+
+    async def _write(self, record: LeaseRecord) -> None:
+        """Writes our record. The right to write counts from before the request, as its fate may be unknown."""
+        started = self._clock.monotonic()
+        self._held = await self._store.write(record, within=self._settings.request_timeout)
+        self._write_until = started + self._settings.write_until.total_seconds()
+
+    async def _lead(self, lead: Lead, fence: Fence) -> bool:
+        """Leads until the term ends; True when `lead` ended by itself."""
+        work = asyncio.ensure_future(lead(fence))
+        renewing = asyncio.ensure_future(self._renew_until_lost())
+        try:
+            await asyncio.wait({work, renewing}, return_when=asyncio.FIRST_COMPLETED)
+            finished = work.done()
+        finally:
+            # The work first: while it winds down, the lease stays ours.
+            await _cancelled(work)
+            await _cancelled(renewing)
+        if finished:
+            work.result()
+        return finished
+
+    async def _renew_until_lost(self) -> None:
+        while self.leading:
+            await self._clock.sleep(min(self._settings.renew_every.total_seconds(), self._remaining_s()))
+            self._looked_at = self._clock.monotonic()
+            try:
+                await self._renew()
+            except TidegateError as exc:
+                log.warning("renewal_failed", error=str(exc), seconds_left=round(self._remaining_s(), 1))
+
+    async def _renew(self) -> None:
+        if self._held is None or not self.leading:
+            return
+        try:
+            await self._write(replace(self._held, renewed_at=self._clock.now()))
+        except TidegateError:
+            # Ours may have been written without our hearing of it, or somebody else holds it: look.
+            current = await self._read()
+            if current is None or (current.holder, current.transitions) != (
+                self._identity,
+                self._held.transitions,
+            ):
+                self._write_until = float("-inf")
+            else:
+                self._held = current
+            raise
+
+    async def _give_back(self) -> None:
+        """Lets the next leader start at once instead of after the lease has run out."""
+        held, self._held = self._held, None
+        expired = self._remaining_s() <= 0
+        self._write_until = float("-inf")
+        if held is None or expired:
+            return
+        freed = replace(held, holder="", renewed_at=self._clock.now(), duration=timedelta(seconds=1))
+        try:
+            await self._store.write(freed, within=self._settings.request_timeout)
+        except TidegateError as exc:
+            log.warning("release_failed", error=str(exc))
+
+    def _remaining_s(self) -> float:
+        return max(0.0, self._write_until - self._clock.monotonic())
+
+    @staticmethod
+    def _jittered(length: timedelta) -> float:
+        # Two followers that look at the same moment would only conflict; no need for a seed.
+        return length.total_seconds() * random.uniform(0.8, 1.2)  # noqa: S311
+
+
+async def _cancelled(task: asyncio.Future[None]) -> None:
+    """Cancels the task and waits until it has ended; how it ended is for the caller to ask."""
+    task.cancel()
+    await asyncio.wait({task})

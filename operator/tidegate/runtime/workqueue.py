@@ -1,0 +1,251 @@
+"""The work queue: a key is reconciled by one worker at a time, again when it changed meanwhile, later when it failed."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, TypeAlias
+
+import structlog
+
+from tidegate.api.meta import ObjectKey
+from tidegate.errors import PermanentError, RetryableError
+from tidegate.kube.backoff import Backoff
+from tidegate.runtime.clock import Clock, Timer
+from tidegate.runtime.queue_metrics import QueueMetrics, Result
+
+# Brings one object to its desired state; a timedelta asks to look again after that long.
+Reconcile: TypeAlias = Callable[[ObjectKey], Awaitable[timedelta | None]]
+
+_LIVENESS_SLACK: Final = timedelta(minutes=1)
+
+log: Final = structlog.stdlib.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """How much at once, and how patient."""
+
+    workers: int = 10
+    backoff: Backoff = field(default_factory=Backoff)
+    attempt_limit: timedelta = timedelta(minutes=5)
+    """A reconcile that takes longer is cancelled and counts as failed, so that it cannot hold its worker."""
+    resync_every: timedelta = timedelta(minutes=10)
+
+
+class WorkQueue:
+    """client-go's work queue in asyncio, with lanes: each namespace gets its turn, however many keys it adds.
+
+    `add` may be called before `run` and from anywhere on the event loop. It never waits.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reconcile: Reconcile,
+        *,
+        clock: Clock,
+        metrics: QueueMetrics,
+        settings: QueueSettings | None = None,
+    ) -> None:
+        self.name: Final = name
+        self._reconcile = reconcile
+        self._clock = clock
+        self._settings = settings or QueueSettings()
+        self._lanes: dict[str, deque[ObjectKey]] = {}
+        self._waiting_since: dict[ObjectKey, float] = {}
+        self._in_progress: dict[ObjectKey, float] = {}
+        self._dirty: set[ObjectKey] = set()
+        self._failures: dict[ObjectKey, int] = {}
+        self._timers: dict[ObjectKey, tuple[float, Timer]] = {}
+        self._work = asyncio.Event()
+        self._stopping = False
+        self._progressed_at = clock.monotonic()
+        self._metrics = _Labelled(metrics, name)
+        metrics.depth.labels(name).set_function(lambda: len(self._waiting_since))
+        metrics.in_progress.labels(name).set_function(lambda: len(self._in_progress))
+        metrics.oldest_seconds.labels(name).set_function(self._oldest_s)
+
+    def __len__(self) -> int:
+        """Number of keys that wait for a worker."""
+        return len(self._waiting_since)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits for a worker or is with one; keys that are due later do not count."""
+        return not self._waiting_since and not self._in_progress
+
+    @property
+    def scheduled(self) -> int:
+        """Number of keys that are due later."""
+        return len(self._timers)
+
+    def add(self, key: ObjectKey) -> None:
+        """Look at this key as soon as a worker is free; a key that waits already is not added twice."""
+        self._cancel_timer(key)
+        if key in self._in_progress:
+            self._dirty.add(key)
+        elif key not in self._waiting_since:
+            if self.idle:
+                self._progressed_at = self._clock.monotonic()
+            self._waiting_since[key] = self._clock.monotonic()
+            self._lanes.setdefault(key.namespace, deque()).append(key)
+            self._work.set()
+
+    def add_after(self, key: ObjectKey, delay: timedelta) -> None:
+        """Look at this key after `delay`, or earlier if something else asks for it."""
+        seconds = max(0.0, delay.total_seconds())
+        due = self._clock.monotonic() + seconds
+        known = self._timers.get(key)
+        if known is not None and known[0] <= due:
+            return
+        self._cancel_timer(key)
+        self._timers[key] = (due, self._clock.call_later(seconds, lambda: self._due(key)))
+
+    def stalled_for(self) -> timedelta:
+        """How long there has been work and no worker has taken or finished any."""
+        return timedelta() if self.idle else timedelta(seconds=self._clock.monotonic() - self._progressed_at)
+
+    def liveness(self) -> str | None:
+        """What is wrong, for a probe: no worker got on although a stuck attempt should long have been cut off."""
+        stalled = self.stalled_for()
+        if stalled <= self._settings.attempt_limit + _LIVENESS_SLACK:
+            return None
+        return f"queue {self.name}: no worker has got on for {stalled.total_seconds():.0f} s with {len(self)} keys waiting"
+
+    async def run(self) -> None:
+        """Works until `stop` or until cancelled. Cancelling cuts off what is in progress; stopping does not."""
+        self._stopping = False
+        async with asyncio.TaskGroup() as group:
+            for number in range(self._settings.workers):
+                group.create_task(self._worker(), name=f"{self.name}-{number}")
+
+    def stop(self) -> None:
+        """Lets `run` return once every worker has finished what it is at; what waits is left."""
+        self._stopping = True
+        self._work.set()
+
+    def clear(self) -> None:
+        """Forgets everything that waits or is due later: the next leader starts from a full listing."""
+        self._lanes.clear()
+        self._waiting_since.clear()
+        self._failures.clear()
+        self._dirty.clear()
+        for key in tuple(self._timers):
+            self._cancel_timer(key)
+
+    async def resync(self, keys: Callable[[], Iterable[ObjectKey]]) -> None:
+        """Adds every key once in each period, evenly spread, until cancelled: the net below missed events."""
+        period = self._settings.resync_every
+        while True:
+            await self._clock.sleep(period.total_seconds())
+            every = tuple(keys())
+            for number, key in enumerate(every):
+                self.add_after(key, period * (number / len(every)))
+
+    async def _worker(self) -> None:
+        while not self._stopping:
+            key = self._take()
+            if key is None:
+                self._work.clear()
+                await self._work.wait()
+                continue
+            started = self._clock.monotonic()
+            try:
+                await self._attempt(key)
+            finally:
+                self._finish(key, started)
+            # A reconcile that finds nothing to do never waits; probes and watches need their turn between a thousand.
+            await asyncio.sleep(0)
+
+    def _take(self) -> ObjectKey | None:
+        """The next key, from the lane whose turn it is; that lane then goes to the end of the row."""
+        if not self._lanes:
+            return None
+        lane = next(iter(self._lanes))
+        keys = self._lanes.pop(lane)
+        key = keys.popleft()
+        if keys:
+            self._lanes[lane] = keys
+        now = self._progressed_at = self._clock.monotonic()
+        self._metrics.wait_seconds.observe(now - self._waiting_since.pop(key))
+        self._in_progress[key] = now
+        return key
+
+    def _finish(self, key: ObjectKey, started: float) -> None:
+        now = self._progressed_at = self._clock.monotonic()
+        self._metrics.reconcile_seconds.observe(now - started)
+        self._in_progress.pop(key, None)
+        if key in self._dirty:
+            self._dirty.discard(key)
+            self.add(key)
+
+    async def _attempt(self, key: ObjectKey) -> None:
+        """One reconcile, and what follows from how it ends."""
+        with structlog.contextvars.bound_contextvars(queue=self.name, key=str(key)):
+            try:
+                async with asyncio.timeout(self._settings.attempt_limit.total_seconds()):
+                    again = await self._reconcile(key)
+            except PermanentError as exc:
+                self._failures.pop(key, None)
+                self._metrics.count(Result.PERMANENT)
+                log.warning("reconcile_refused", error=str(exc))
+            except (RetryableError, TimeoutError) as exc:
+                self._metrics.count(Result.RETRIED)
+                self._retry(key, exc)
+            except Exception as exc:
+                self._metrics.count(Result.CRASHED)
+                log.error("reconcile_crashed", exc_info=exc)
+                self._retry(key, exc)
+            else:
+                self._succeeded(key, again)
+
+    def _succeeded(self, key: ObjectKey, again: timedelta | None) -> None:
+        self._failures.pop(key, None)
+        self._metrics.count(Result.DONE if again is None else Result.REQUEUED)
+        if again is not None:
+            self.add_after(key, again)
+
+    def _retry(self, key: ObjectKey, error: Exception) -> None:
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        delay = self._settings.backoff.delay(failures)
+        asked = error.retry_after if isinstance(error, RetryableError) else None
+        delay = max(delay, asked or delay)
+        self._metrics.retries.inc()
+        log.info(
+            "reconcile_failed",
+            error=str(error) or type(error).__name__,
+            failures=failures,
+            again_in_s=round(delay.total_seconds(), 3),
+        )
+        self.add_after(key, delay)
+
+    def _due(self, key: ObjectKey) -> None:
+        self._timers.pop(key, None)
+        self.add(key)
+
+    def _cancel_timer(self, key: ObjectKey) -> None:
+        known = self._timers.pop(key, None)
+        if known is not None:
+            known[1].cancel()
+
+    def _oldest_s(self) -> float:
+        oldest = next(iter(self._waiting_since.values()), math.inf)
+        return max(0.0, self._clock.monotonic() - oldest) if oldest < math.inf else 0.0
+
+
+class _Labelled:
+    """The metrics of one queue, its label bound once."""
+
+    def __init__(self, metrics: QueueMetrics, queue: str) -> None:
+        self.wait_seconds = metrics.wait_seconds.labels(queue)
+        self.reconcile_seconds = metrics.reconcile_seconds.labels(queue)
+        self.retries = metrics.retries.labels(queue)
+        self._results = {result: metrics.results.labels(queue, result.value) for result in Result}
+
+    def count(self, result: Result) -> None:
+        self._results[result].inc()
