@@ -63,6 +63,8 @@ def configure_namespace(nodes: int) -> None:
     _ip("link", "set", "lo", "up")
     for index in range(nodes):
         _ip("address", "add", f"{node_network(index).address}/32", "dev", "lo")
+    # Never followed: kube-proxy translates first. But without any route connect() gives up before that.
+    _ip("route", "add", str(SERVICE_NETWORK), "dev", "lo", "src", node_network(0).address)
 
 
 def _ip(*arguments: str) -> None:
