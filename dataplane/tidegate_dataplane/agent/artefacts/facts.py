@@ -1,0 +1,65 @@
+"""What the agent knows of a stored artefact: enough to write its configuration without reading it again."""
+
+from pydantic import BaseModel, ConfigDict
+
+from tidegate_dataplane.agent.artefacts.onnx_file import OnnxFacts
+from tidegate_dataplane.contract import DesiredState, FeaturePlan, ModelFormat, TensorSpec
+
+
+class StoredFile(BaseModel):
+    """One file of the artefact: path relative to the version folder, size in bytes, sha256 in hex."""
+
+    model_config = ConfigDict(frozen=True)
+
+    path: str
+    size: int
+    sha256: str
+
+
+class Facts(BaseModel):
+    """The record kept beside a stored version.
+
+    `inputs` and `outputs` are whole shapes; they are empty for a Python artefact, whose `config_text` says them.
+    `batched` tells whether the first dimension of every one of them is free, so that requests can be joined.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    uri: str
+    version: int
+    format: ModelFormat
+    plan_hash: str = ""
+    digest: str
+    files: tuple[StoredFile, ...]
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    batched: bool = False
+    config_text: str | None = None
+
+    def matches(self, order: DesiredState) -> bool:
+        """Return whether this is the artefact that the order names: same place, same format, same pin."""
+        return (
+            self.uri == order.uri
+            and self.version == order.version
+            and self.format is order.format
+            and self.plan_hash == plan_hash(order.plan)
+            and order.sha256 in (None, self.digest)
+        )
+
+
+def plan_hash(plan: FeaturePlan | None) -> str:
+    """Return the plan's digest, computed rather than believed; empty without a plan."""
+    return plan.digest() if plan else ""
+
+
+def is_batched(onnx: OnnxFacts) -> bool:
+    """Return whether rows of different requests can be joined along the first dimension.
+
+    It must be free on every input and output, and the inputs that name it must agree on the name:
+    two ragged inputs ("users", "items") do not share a batch.
+    """
+    tensors = (*onnx.inputs, *onnx.outputs)
+    if not onnx.inputs or any(not tensor.spec.shape or tensor.spec.shape[0] != -1 for tensor in tensors):
+        return False
+    names = {tensor.symbols[0] for tensor in onnx.inputs if tensor.symbols[0] is not None}
+    return len(names) <= 1

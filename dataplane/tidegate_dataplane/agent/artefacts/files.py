@@ -1,0 +1,121 @@
+"""file: and pvc: sources: folders of this pod, read without leaving their root."""
+
+import asyncio
+import errno
+import os
+import stat
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tidegate_dataplane.agent.artefacts.source import CHUNK_BYTES, Download
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, Scheme
+from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.contract import FailureReason
+
+MAX_FILES = 10_000
+
+
+class FolderSource:
+    """Reads below `base`; links are followed only to what lies inside `root`."""
+
+    def __init__(self, root: Path, base: Path, uri: str) -> None:
+        self._root = root
+        self._base = base
+        self._uri = uri
+
+    @asynccontextmanager
+    async def open(self, path: str) -> AsyncGenerator[Download, None]:
+        """Start reading one file."""
+        descriptor, size = await asyncio.to_thread(self._open, path)
+        try:
+            yield Download(size, self._read(descriptor, path))
+        finally:
+            os.close(descriptor)
+
+    async def list(self, folder: str) -> tuple[str, ...]:
+        """Return the paths of the files below `folder`, relative to it."""
+        return await asyncio.to_thread(self._list, folder)
+
+    def _resolved(self, path: str) -> Path:
+        root = self._root.resolve()
+        try:
+            resolved = (self._base / path).resolve(strict=True)
+        except (OSError, RuntimeError) as error:
+            raise ArtefactError(
+                FailureReason.ARTEFACT_NOT_FOUND, f"there is no {self._uri.rstrip('/')}/{path}"
+            ) from error
+        if not resolved.is_relative_to(root):
+            raise ArtefactError(
+                FailureReason.URI_NOT_ALLOWED,
+                f"{self._uri.rstrip('/')}/{path} is a link out of {self._root}; put the file itself there",
+            )
+        return resolved
+
+    def _open(self, path: str) -> tuple[int, int]:
+        resolved = self._resolved(path)
+        try:
+            descriptor = os.open(resolved, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise _unreadable(self._uri, path, error) from error
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise ArtefactError(FailureReason.ARTEFACT_INVALID, f"{self._uri}/{path} is not a regular file")
+        return descriptor, status.st_size
+
+    async def _read(self, descriptor: int, path: str) -> AsyncIterator[bytes]:
+        while True:
+            try:
+                chunk = await asyncio.to_thread(os.read, descriptor, CHUNK_BYTES)
+            except OSError as error:
+                raise _unreadable(self._uri, path, error) from error
+            if not chunk:
+                return
+            yield chunk
+
+    def _list(self, folder: str) -> tuple[str, ...]:
+        top = self._resolved(folder)
+        found: list[str] = []
+        for directory, _, names in os.walk(top, followlinks=False):
+            found += [str((Path(directory) / name).relative_to(top)) for name in names]
+            if len(found) > MAX_FILES:
+                raise ArtefactError(
+                    FailureReason.ARTEFACT_INVALID, f"{self._uri}/{folder} holds more than {MAX_FILES} files"
+                )
+        return tuple(sorted(found))
+
+
+def folder_source(uri: ArtefactUri, *, file_root: Path, pvc_root: Path) -> FolderSource:
+    """Return the source for a file: or pvc: URI.
+
+    Raises:
+        ArtefactError: UriNotAllowed when the URI lies outside what this pod may read.
+    """
+    if uri.scheme is Scheme.PVC:
+        root = pvc_root / uri.authority
+        if "/" in uri.authority or not root.is_dir():
+            raise ArtefactError(
+                FailureReason.URI_NOT_ALLOWED, f"claim {uri.authority!r} of {uri} is not mounted in this pod"
+            )
+        return FolderSource(root, root / uri.path, uri.text)
+    if not file_root.is_dir():
+        raise ArtefactError(
+            FailureReason.URI_NOT_ALLOWED,
+            f"{uri} is not allowed: this cluster serves no local models (the chart's localModels.hostPath is empty)",
+        )
+    base = Path("/") / uri.path
+    if not base.is_relative_to(file_root):
+        raise ArtefactError(
+            FailureReason.URI_NOT_ALLOWED, f"{uri} is not allowed: file: URIs start with file://{file_root}/"
+        )
+    return FolderSource(file_root, base, uri.text)
+
+
+def _unreadable(uri: str, path: str, error: OSError) -> ArtefactError:
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return ArtefactError(
+            FailureReason.FETCH_FAILED,
+            f"{uri}/{path} may not be read by user {os.getuid()}: make it readable",
+        )
+    return ArtefactError(FailureReason.FETCH_FAILED, f"{uri}/{path} cannot be read: {error.strerror}")

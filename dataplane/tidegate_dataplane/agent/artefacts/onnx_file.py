@@ -1,0 +1,284 @@
+"""Inputs, outputs and external data files of an ONNX model, read without loading a single weight.
+
+The file is walked as a protobuf stream over a memory map and tensors are stepped over, so that a model of
+two gigabytes costs the agent no memory and a truncated one is told apart from a complete one.
+Field numbers are those of onnx.proto.
+"""
+
+import mmap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidegate_dataplane.agent.artefacts.paths import checked_data_file
+from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.contract import FailureReason, TensorSpec
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+MAX_SUBGRAPH_DEPTH = 64
+
+# TensorProto.DataType → the inference protocol's name.
+DTYPES: Mapping[int, str] = {
+    1: "FP32",
+    2: "UINT8",
+    3: "INT8",
+    4: "UINT16",
+    5: "INT16",
+    6: "INT32",
+    7: "INT64",
+    8: "BYTES",
+    9: "BOOL",
+    10: "FP16",
+    11: "FP64",
+    12: "UINT32",
+    13: "UINT64",
+    16: "BF16",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxTensor:
+    """One graph input or output; `symbols` holds the name of each free dimension, None where it has none."""
+
+    spec: TensorSpec
+    symbols: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxFacts:
+    """What serving needs to know; `external` maps a data file to the bytes that the graph reads of it."""
+
+    inputs: tuple[OnnxTensor, ...]
+    outputs: tuple[OnnxTensor, ...]
+    external: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the walk has met so far."""
+
+    inputs: list[OnnxTensor] = field(default_factory=list[OnnxTensor])
+    outputs: list[OnnxTensor] = field(default_factory=list[OnnxTensor])
+    initializers: set[str] = field(default_factory=set[str])
+    external: dict[str, int] = field(default_factory=dict[str, int])
+    graphs: int = 0
+    opsets: int = 0
+
+
+def read_onnx(path: Path) -> OnnxFacts:
+    """Read the signature of the model at `path`; external data is named, not opened.
+
+    Raises:
+        ArtefactError: ArtefactInvalid with what is wrong and, where there is one, the cure.
+    """
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        if size == 0:
+            raise _invalid(f"{path.name} is empty")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _facts(_walk_model(_Message(data, 0, size)), path.name)
+
+
+def _facts(found: _Found, name: str) -> OnnxFacts:
+    if not found.graphs or not found.opsets:
+        missing = "graph" if not found.graphs else "opset"
+        raise _invalid(f"{name} has no {missing}: it is not an ONNX model, or it was cut short")
+    inputs = tuple(tensor for tensor in found.inputs if tensor.spec.name not in found.initializers)
+    if not found.outputs:
+        raise _invalid(f"{name} has no outputs, so there is nothing to serve")
+    return OnnxFacts(inputs, tuple(found.outputs), dict(sorted(found.external.items())))
+
+
+def _invalid(message: str) -> ArtefactError:
+    return ArtefactError(FailureReason.ARTEFACT_INVALID, message)
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A message inside the file, from byte `start` to byte `end`."""
+
+    data: mmap.mmap
+    start: int
+    end: int
+
+    def fields(self) -> Iterator[tuple[int, "int | _Message"]]:
+        """Yield field numbers with integers (varint) or messages (length-delimited); fixed widths are skipped."""
+        position = self.start
+        while position < self.end:
+            key, position = self._varint(position)
+            number, wire_type = key >> 3, key & 7
+            if number == 0:
+                raise _invalid(
+                    f"byte {position} is not ONNX: check that the URI names an ONNX file, not a web page"
+                )
+            if wire_type == VARINT:
+                value, position = self._varint(position)
+                yield number, value
+            elif wire_type == LENGTH:
+                length, position = self._varint(position)
+                self._need(position, length)
+                yield number, _Message(self.data, position, position + length)
+                position += length
+            elif wire_type in (FIXED32, FIXED64):
+                width = 4 if wire_type == FIXED32 else 8
+                self._need(position, width)
+                position += width
+            else:
+                raise _invalid(
+                    f"byte {position} is not ONNX (wire type {wire_type}): check what the URI names"
+                )
+
+    def text(self) -> str:
+        """Return the bytes as UTF-8."""
+        return self.data[self.start : self.end].decode(errors="replace")
+
+    def _need(self, position: int, length: int) -> None:
+        if position + length > self.end:
+            raise _invalid(
+                f"the ONNX file is truncated: at byte {position} it announces {length} more bytes, "
+                f"{self.end - position} are left; publish it again"
+            )
+
+    def _varint(self, position: int) -> tuple[int, int]:
+        value = shift = 0
+        while True:
+            self._need(position, 1)
+            byte = self.data[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, position
+            shift += 7
+            if shift > 63:
+                raise _invalid(f"byte {position} is not ONNX (endless number): check what the URI names")
+
+
+def _messages(message: _Message, *numbers: int) -> Iterator[tuple[int, _Message]]:
+    for number, value in message.fields():
+        if number in numbers and isinstance(value, _Message):
+            yield number, value
+
+
+def _walk_model(model: _Message) -> _Found:
+    found = _Found()
+    for number, part in _messages(model, 7, 8, 20, 25):
+        if number == 7:
+            found.graphs += 1
+            _walk_graph(part, found, depth=0)
+        elif number == 8:
+            found.opsets += 1
+        elif number == 20:  # TrainingInfoProto: initialization, algorithm
+            for _, graph in _messages(part, 1, 2):
+                _walk_graph(graph, found, depth=1)
+        else:  # FunctionProto
+            for _, node in _messages(part, 7):
+                _walk_node(node, found, depth=1)
+    return found
+
+
+def _walk_graph(graph: _Message, found: _Found, *, depth: int) -> None:
+    if depth > MAX_SUBGRAPH_DEPTH:
+        raise _invalid(f"the model nests more than {MAX_SUBGRAPH_DEPTH} graphs")
+    for number, part in _messages(graph, 1, 5, 11, 12, 15):
+        if number == 1:
+            _walk_node(part, found, depth=depth)
+        elif number == 5:
+            name = _walk_tensor(part, found)
+            if depth == 0:
+                found.initializers.add(name)
+        elif number == 15:
+            _walk_sparse(part, found, depth=depth)
+        elif depth == 0 and number == 11:
+            found.inputs.append(_tensor(part, "input"))
+        elif depth == 0:
+            found.outputs.append(_tensor(part, "output"))
+
+
+def _walk_sparse(sparse: _Message, found: _Found, *, depth: int) -> None:
+    for _, tensor in _messages(sparse, 1, 2):
+        name = _walk_tensor(tensor, found)
+        if depth == 0:
+            found.initializers.add(name)
+
+
+def _walk_node(node: _Message, found: _Found, *, depth: int) -> None:
+    for _, attribute in _messages(node, 5):
+        for number, value in _messages(attribute, 5, 6, 10, 11, 22, 23):
+            if number in (5, 10):
+                _walk_tensor(value, found)
+            elif number in (6, 11):
+                _walk_graph(value, found, depth=depth + 1)
+            else:
+                _walk_sparse(value, found, depth=depth + 1)
+
+
+def _walk_tensor(tensor: _Message, found: _Found) -> str:
+    """Note the tensor's external data, if it has any, and return its name."""
+    name, external, entries = "", False, dict[str, str]()
+    for number, value in tensor.fields():
+        if number == 8 and isinstance(value, _Message):
+            name = value.text()
+        elif number == 14:
+            external = value == 1
+        elif number == 13 and isinstance(value, _Message):
+            pair = {key: part.text() for key, part in _messages(value, 1, 2)}
+            entries[pair.get(1, "")] = pair.get(2, "")
+    if external:
+        _note_external(name, entries, found)
+    return name
+
+
+def _note_external(name: str, entries: Mapping[str, str], found: _Found) -> None:
+    location = entries.get("location", "")
+    if not location:
+        raise _invalid(f"tensor {name!r} is stored outside the file but names no location")
+    path = checked_data_file(location)
+    try:
+        offset, length = int(entries.get("offset") or 0), int(entries.get("length") or 0)
+    except ValueError:
+        raise _invalid(f"tensor {name!r} has an offset or length that is not a number") from None
+    if offset < 0 or length < 0:
+        raise _invalid(f"tensor {name!r} has a negative offset or length")
+    found.external[path] = max(found.external.get(path, 0), offset + length)
+
+
+def _tensor(value_info: _Message, what: str) -> OnnxTensor:
+    name, kind = "", None
+    for number, part in _messages(value_info, 1, 2):
+        if number == 1:
+            name = part.text()
+        else:
+            kind = part
+    tensor = next((part for _, part in _messages(kind, 1)), None) if kind else None
+    if tensor is None:
+        raise _invalid(
+            f"{what} {name!r} is not a tensor, and only tensors can be served "
+            "(scikit-learn models: export with zipmap=False)"
+        )
+    element, dims = 0, None
+    for number, value in tensor.fields():
+        if number == 1 and isinstance(value, int):
+            element = value
+        elif number == 2 and isinstance(value, _Message):
+            dims = [_dimension(dim, what, name) for _, dim in _messages(value, 1)]
+    if element not in DTYPES:
+        raise _invalid(f"{what} {name!r} has element type {element}, which Triton cannot serve")
+    if dims is None:
+        raise _invalid(
+            f"{what} {name!r} has no shape; run onnx.shape_inference.infer_shapes before publishing"
+        )
+    spec = TensorSpec(name=name, dtype=DTYPES[element], shape=tuple(size for size, _ in dims))
+    return OnnxTensor(spec, tuple(symbol for _, symbol in dims))
+
+
+def _dimension(dim: _Message, what: str, name: str) -> tuple[int, str | None]:
+    """Return (size, symbol); a free dimension is -1."""
+    for number, value in dim.fields():
+        if number == 2 and isinstance(value, _Message):
+            return -1, value.text() or None
+        if number == 1 and isinstance(value, int):
+            size = value - (1 << 64) if value >= 1 << 63 else value
+            if size == 0:
+                raise _invalid(f"{what} {name!r} has a dimension of size 0")
+            return max(size, -1), None
+    return -1, None

@@ -1,0 +1,69 @@
+"""Artefact URIs: which schemes there are and what each may name. Pure."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import unquote, urlsplit
+
+from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.contract import FailureReason
+
+
+class Scheme(StrEnum):
+    """The places that artefacts are fetched from."""
+
+    FILE = "file"
+    PVC = "pvc"
+    HTTPS = "https"
+    S3 = "s3"
+
+
+@dataclass(frozen=True, slots=True)
+class ArtefactUri:
+    """A parsed URI: `authority` is the host, bucket or claim (empty for file), `path` is without slashes around it."""
+
+    scheme: Scheme
+    authority: str
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def parse_uri(text: str) -> ArtefactUri:
+    """Parse the URI of an artefact or a table.
+
+    Raises:
+        ArtefactError: UriNotAllowed with the part that is refused.
+    """
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise _not_allowed(text, f"it cannot be parsed: {error}") from error
+    if parts.scheme not in list(Scheme):
+        raise _not_allowed(text, f"its scheme is not one of {', '.join(f'{scheme}:' for scheme in Scheme)}")
+    scheme = Scheme(parts.scheme)
+    if parts.username or parts.password:
+        raise _not_allowed(
+            text.replace(parts.netloc, "…"), "it carries credentials; put them into the storage Secret"
+        )
+    if parts.query or parts.fragment:
+        raise _not_allowed(text.split("?")[0], "a query or fragment cannot be followed by a version folder")
+    path = unquote(parts.path).strip("/")
+    if ".." in path.split("/") or any(ord(character) < 32 or character == "\\" for character in path):
+        raise _not_allowed(text, "its path leaves the folder it names")
+    host = parts.hostname or ""
+    if scheme is Scheme.FILE and host not in ("", "localhost"):
+        raise _not_allowed(text, "a file: URI names a folder of the node, as file:///models/<name>")
+    if scheme is not Scheme.FILE and not host:
+        raise _not_allowed(text, f"it names no {_AUTHORITY[scheme]}")
+    authority = f"{host}:{port}" if port and port != 443 else host
+    return ArtefactUri(scheme, "" if scheme is Scheme.FILE else authority, path, text)
+
+
+_AUTHORITY = {Scheme.PVC: "claim, as pvc://<claim>/<path>", Scheme.HTTPS: "host", Scheme.S3: "bucket"}
+
+
+def _not_allowed(text: str, why: str) -> ArtefactError:
+    return ArtefactError(FailureReason.URI_NOT_ALLOWED, f"URI {text[:300]!r} is not allowed: {why}")

@@ -1,0 +1,163 @@
+"""Triton's model configuration, derived from the artefact's own signature and the desired state. Pure."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tidegate_dataplane.agent.artefacts.facts import Facts
+from tidegate_dataplane.agent.config_text import Config, parse_config_text
+from tidegate_dataplane.agent.refusals import Refusal
+from tidegate_dataplane.agent.settings import OnnxBackend
+from tidegate_dataplane.contract import BatchingMode, DesiredState, FailureReason, ModelFormat, TensorSpec
+
+CONFIG_DIGEST = "tidegate_config_digest"
+INTRA_OP_THREADS = "intra_op_thread_count"
+ON_CPU = [{"kind": "KIND_CPU", "count": 1}]
+
+# What the config.pbtxt of an ONNX artefact may set.
+KEPT_FIELDS = frozenset(
+    {
+        "instance_group",
+        "metric_tags",
+        "model_metrics",
+        "model_transaction_policy",
+        "model_warmup",
+        "optimization",
+        "parameters",
+        "response_cache",
+    }
+)
+# What it may contain but the artefact's signature or the desired state decides; any other field is refused,
+# because it names code or other models.
+DECIDED_FIELDS = frozenset(
+    {
+        "backend",
+        "default_model_filename",
+        "dynamic_batching",
+        "input",
+        "max_batch_size",
+        "name",
+        "output",
+        "platform",
+        "version_policy",
+    }
+)
+# The parameter through which a configuration would bring a Python environment of its own into the server.
+CODE_PARAMETER = "EXECUTION_ENV_PATH"
+
+
+def render(
+    order: DesiredState, facts: Facts, *, backend: OnnxBackend, intra_op_threads: int
+) -> Config | Refusal:
+    """Return the configuration for `order` without a version policy, or why there cannot be one."""
+    try:
+        artefact = parse_config_text(facts.config_text or "")
+    except ValueError as error:
+        return _refuse(f"config.pbtxt beside the versions cannot be read: {error}")
+    if order.format is ModelFormat.PYTHON:
+        config = _python(order, artefact)
+    else:
+        config = _derived(order, facts, artefact, backend=backend, intra_op_threads=intra_op_threads)
+    return config if isinstance(config, Refusal) else _with_batching(order, config, artefact)
+
+
+def config_digest(config: Config) -> str:
+    """Return a digest of everything but the version policy, so that versions of one signature share it."""
+    bare = {name: value for name, value in config.items() if name != "version_policy"}
+    return hashlib.sha256(json.dumps(bare, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def for_versions(config: Config, versions: Sequence[int]) -> Config:
+    """Return the configuration that serves exactly `versions`; requests without one get the highest."""
+    digest = {CONFIG_DIGEST: {"string_value": config_digest(config)}}
+    return {
+        **config,
+        "parameters": {**config.get("parameters", {}), **digest},
+        "version_policy": {"specific": {"versions": sorted(versions)}},
+    }
+
+
+def _refuse(message: str) -> Refusal:
+    return Refusal(FailureReason.ARTEFACT_INVALID, message)
+
+
+def _derived(
+    order: DesiredState, facts: Facts, artefact: Config, *, backend: OnnxBackend, intra_op_threads: int
+) -> Config | Refusal:
+    foreign = sorted(set(artefact) - KEPT_FIELDS - DECIDED_FIELDS)
+    if foreign:
+        allowed = ", ".join(sorted(KEPT_FIELDS))
+        return _refuse(
+            f"config.pbtxt sets {', '.join(foreign)}; beside an ONNX artefact it may set {allowed}"
+        )
+    if CODE_PARAMETER in artefact.get("parameters", {}):
+        return _refuse(
+            f"config.pbtxt sets the parameter {CODE_PARAMETER}, which brings code; use format Python"
+        )
+    config: Config = {name: value for name, value in artefact.items() if name in KEPT_FIELDS}
+    config["name"] = order.model
+    if order.format is ModelFormat.ONNX:
+        threads = {INTRA_OP_THREADS: {"string_value": str(intra_op_threads)}}
+        config["parameters"] = {**threads, **config.get("parameters", {})}
+    if order.format is ModelFormat.ONNX and backend is not OnnxBackend.HOSTED:
+        config |= {
+            "backend": "onnxruntime",
+            "platform": "onnxruntime_onnx",
+            "default_model_filename": "model.onnx",
+        }
+    else:
+        config = {"instance_group": ON_CPU, **config, "backend": "python"}
+    config["max_batch_size"] = order.max_batch_size if facts.batched else 0
+    config["input"] = [_declaration(spec, batched=facts.batched) for spec in facts.inputs]
+    config["output"] = [_declaration(spec, batched=facts.batched) for spec in facts.outputs]
+    config.setdefault("model_warmup", _warm_up(config))
+    return config
+
+
+def _python(order: DesiredState, artefact: Config) -> Config | Refusal:
+    if not artefact.get("input") and not artefact.get("output"):
+        return _refuse(
+            f"a Python artefact needs {order.uri}/config.pbtxt with its inputs and outputs: they cannot be "
+            "read from code"
+        )
+    config: Config = {"instance_group": ON_CPU, **artefact, "name": order.model, "backend": "python"}
+    config.pop("platform", None)
+    config.pop("version_policy", None)
+    config["max_batch_size"] = order.max_batch_size if artefact.get("max_batch_size", 0) > 0 else 0
+    return config
+
+
+def _with_batching(order: DesiredState, config: Config, artefact: Config) -> Config | Refusal:
+    if order.batching is BatchingMode.OFF:
+        return {name: value for name, value in config.items() if name != "dynamic_batching"}
+    if config["max_batch_size"] == 0:
+        tensors = [*config.get("input", []), *config.get("output", [])]
+        shapes = ", ".join(f"{tensor['name']} {tensor.get('dims', [])}" for tensor in tensors)
+        return _refuse(
+            "batching.mode Fixed needs a free first dimension on every input and output, and this artefact has "
+            f"{shapes}; export it so, or set batching.mode to Off"
+        )
+    delay = {"max_queue_delay_microseconds": order.max_queue_delay_us}
+    return {**config, "dynamic_batching": {**artefact.get("dynamic_batching", {}), **delay}}
+
+
+def _declaration(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
+    dims = list(spec.shape[1:] if batched else spec.shape)
+    data_type = "TYPE_STRING" if spec.dtype == "BYTES" else f"TYPE_{spec.dtype}"
+    if dims:
+        return {"name": spec.name, "data_type": data_type, "dims": dims}
+    # Triton wants a dimension where the model has none: offer [1] and hand over [].
+    return {"name": spec.name, "data_type": data_type, "dims": [1], "reshape": {"shape": []}}
+
+
+def _warm_up(config: Config) -> list[dict[str, Any]]:
+    """Return one execution of zeros before the version counts as ready, where the shapes say what that is."""
+    tensors = config["input"]
+    if not tensors or any(size < 1 for tensor in tensors for size in tensor["dims"]):
+        return []
+    zeros = {
+        tensor["name"]: {"data_type": tensor["data_type"], "dims": tensor["dims"], "zero_data": True}
+        for tensor in tensors
+    }
+    return [{"name": "zeros", "batch_size": 1, "inputs": zeros}]

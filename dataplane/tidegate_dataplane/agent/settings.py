@@ -1,0 +1,68 @@
+"""The agent's settings: environment variables that start with TIDEGATE_AGENT_, and the pod's own names."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+PREFIX = "TIDEGATE_AGENT_"
+
+
+class OnnxBackend(StrEnum):
+    """Who runs ONNX models: Triton's own backend, our Python-hosted runner, or whichever the server has."""
+
+    AUTO = "auto"
+    NATIVE = "native"
+    HOSTED = "hosted"
+
+
+class Settings(BaseModel):
+    """Paths, ports and limits of one agent."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    pod_name: str = "unknown"
+    pod_namespace: str = "default"
+    pod_ip: str = "127.0.0.1"
+
+    address: str = Field(default="0.0.0.0", description="where both servers listen")  # noqa: S104 - a pod's address
+    control_port: int = 8443
+    http_port: int = 8081
+    triton_grpc: str = "127.0.0.1:8001"
+
+    config_dir: Path = Path("/etc/tidegate")
+    repository_dir: Path = Path("/var/lib/tidegate/repository")
+    cache_dir: Path = Path("/var/lib/tidegate/cache")
+    run_dir: Path = Path("/run/tidegate")
+    file_root: Path = Field(default=Path("/models"), description="the only folder that file: URIs may name")
+    pvc_root: Path = Field(default=Path("/mnt/pvc"), description="claims are mounted below it by name")
+
+    allow_loopback: bool = Field(default=False, description="tests only: https: may reach loopback addresses")
+    ca_file: Path | None = Field(
+        default=None, description="certificate authorities for https: besides the system's"
+    )
+    onnx_backend: OnnxBackend = OnnxBackend.AUTO
+    intra_op_threads: int = Field(default=1, ge=1, description="threads of one ONNX execution")
+
+    poll_s: float = Field(default=1.0, gt=0, description="how often a settled agent looks at Triton")
+    load_timeout_s: float = Field(default=600.0, gt=0)
+    stall_timeout_s: float = Field(default=30.0, gt=0, description="longest silence while fetching")
+    drain_quiet_s: float = Field(
+        default=1.0, ge=0, description="silence after which a draining pod is drained"
+    )
+    drain_limit_s: float = Field(default=20.0, ge=0)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """Read the settings; POD_NAME, POD_NAMESPACE and POD_IP come without the prefix."""
+        values = {
+            name.removeprefix(PREFIX).lower(): value
+            for name, value in environment.items()
+            if name.startswith(PREFIX) and value
+        }
+        for name in ("POD_NAME", "POD_NAMESPACE", "POD_IP"):
+            if environment.get(name):
+                values[name.lower()] = environment[name]
+        return cls.model_validate(values)
