@@ -1,0 +1,190 @@
+"""buildah on our own storage: builds Dockerfiles without a daemon and without touching the host's images."""
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.progress import CommandFailedError, Progress, run_with_progress
+
+APT_LOCK_TIMEOUT_S = 300
+
+# Program → Debian package. Installed through apt, not unpacked: buildah needs its policy files in /etc/containers,
+# debootstrap its scripts in /usr/share.
+TOOLS: Mapping[str, str] = {"buildah": "buildah", "debootstrap": "debootstrap"}
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+# Some commands mount; in a namespace of their own nothing stays mounted on the host, however they end.
+UNMOUNTED_AFTERWARDS = ("unshare", "--mount", "--propagation", "private")
+# What is written here is read by another user in the image, whatever the umask of whoever builds.
+READABLE = ("sh", "-c", 'umask 022 && exec "$@"', "sh")
+
+
+class ImageBuildError(LocalClusterError):
+    """An image cannot be built here; the message says what is missing and how to get it."""
+
+
+def silently(_line: str) -> None:
+    """Progress of steps too short to mention."""
+
+
+def ensure_tools(progress: Progress) -> None:
+    """Make buildah and debootstrap available, through apt where they are missing.
+
+    Raises ImageBuildError where that is impossible: not root, or no apt.
+    """
+    missing = sorted({package for program, package in TOOLS.items() if shutil.which(program) is None})
+    if not KEYRING.exists():
+        missing.append("debian-archive-keyring")
+    if os.geteuid() != 0:
+        raise ImageBuildError(
+            "building images needs root: the base system is made by debootstrap in a chroot. Run it with sudo"
+        )
+    if not missing:
+        return
+    packages = " ".join(missing)
+    if shutil.which("apt-get") is None:
+        raise ImageBuildError(
+            f"building images needs {packages}, and there is no apt-get to install them with. "
+            "Install them, or build the images with Docker: images/README.md"
+        )
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    apt = ["apt-get", "-q", "-o", f"DPkg::Lock::Timeout={APT_LOCK_TIMEOUT_S}"]
+    run_with_progress(
+        [*apt, "update"], what="updating apt's package lists", progress=progress, environment=environment
+    )
+    run_with_progress(
+        [*apt, "install", "--yes", "--no-install-recommends", *missing],
+        what=f"installing {packages} with apt-get: they build the images of the local cluster",
+        progress=progress,
+        environment=environment,
+    )
+
+
+class Buildah:
+    """The few buildah commands we need, on a storage below `home`.
+
+    Not for concurrent use: `Images` holds a lock around it. Every method raises CommandFailedError.
+    """
+
+    def __init__(self, home: Path) -> None:
+        """Use `home`/buildah; nothing is created before the first command."""
+        self._directory = home / "buildah"
+
+    def has_image(self, reference: str) -> bool:
+        """Whether the storage holds `reference`."""
+        return reference in self._references()
+
+    def import_base(self, archive: Path, reference: str, progress: Progress) -> None:
+        """Make an image with the one layer `archive`, a tar of a root file system."""
+        self._clear_up()
+        container = "tidegate-base"
+        self._run(["from", "--name", container, "scratch"], what="starting the base image")
+        self._run(
+            ["add", "--quiet", container, archive, "/"], what=f"importing {archive.name}", progress=progress
+        )
+        self._run(["config", "--cmd", "/bin/sh", container], what="setting the base image's command")
+        self._run(["commit", "--quiet", container, reference], what=f"writing {reference}", progress=progress)
+        self._clear_up()
+
+    def build(
+        self,
+        context: Path,
+        dockerfile: Path,
+        reference: str,
+        arguments: Mapping[str, str],
+        progress: Progress,
+    ) -> None:
+        """Build `dockerfile` with no network and no pulling; unchanged steps come from the cache."""
+        self._clear_up()
+        build_arguments = [f"--build-arg={name}={value}" for name, value in arguments.items()]
+        # vfs copies the whole file system for every layer: there one layer beats a cache.
+        layers = "--layers=true" if self._driver == "overlay" else "--layers=false"
+        options = [layers, "--network=none", "--pull-never", "--identity-label=false", *build_arguments]
+        self._run(
+            ["bud", *options, "--file", dockerfile, "--tag", reference, context],
+            what=f"building {reference}",
+            progress=progress,
+        )
+
+    def save(self, reference: str, archive: Path, progress: Progress) -> None:
+        """Write `reference` to `archive` in Docker's format, which containerd, Docker and podman load.
+
+        The layers stay uncompressed: buildah's OCI archives are always compressed, which takes longer than the
+        build itself.
+        """
+        partial = archive.with_suffix(".partial")
+        partial.unlink(missing_ok=True)
+        self._run(
+            ["push", "--quiet", reference, f"docker-archive:{partial}:{reference}"],
+            what=f"writing {archive.name}",
+            progress=progress,
+        )
+        partial.replace(archive)
+
+    def remove_other_tags(self, repository: str, keep: Sequence[str]) -> None:
+        """Forget the images of `repository` but those in `keep`, and the layers that no image needs any more."""
+        for reference in self._references():
+            if reference.rpartition(":")[0] == repository and reference not in keep:
+                self._run(["rmi", reference], what=f"removing {reference}")
+        self._run(["rmi", "--prune"], what="removing unused layers")
+
+    def _clear_up(self) -> None:
+        """Remove the working containers of builds that were interrupted."""
+        self._run(["rm", "--all"], what="clearing up after earlier builds")
+
+    def _references(self) -> Sequence[str]:
+        return self._run(["images", "--format", "{{.Name}}:{{.Tag}}"], what="listing images")
+
+    @cached_property
+    def _driver(self) -> str:
+        """Overlay where the kernel lets us stack it on this file system, else vfs (slower, works anywhere)."""
+        try:
+            self._run_with("overlay", ["info"], what="trying the overlay driver", progress=silently)
+        except CommandFailedError:
+            return "vfs"
+        return "overlay"
+
+    def _run(
+        self, arguments: Sequence[str | Path], *, what: str, progress: Progress = silently
+    ) -> Sequence[str]:
+        return self._run_with(self._driver, arguments, what=what, progress=progress)
+
+    def _run_with(
+        self, driver: str, arguments: Sequence[str | Path], *, what: str, progress: Progress
+    ) -> Sequence[str]:
+        settings = {
+            "CONTAINERS_STORAGE_CONF": str(self._storage_settings(driver)),
+            "BUILDAH_ISOLATION": "chroot",
+        }
+        return run_with_progress(
+            [*READABLE, *UNMOUNTED_AFTERWARDS, "buildah", *arguments],
+            what=what,
+            progress=progress,
+            environment={**os.environ, **settings},
+            describe=_step,
+        )
+
+    def _storage_settings(self, driver: str) -> Path:
+        """Write the settings that keep buildah out of /var/lib/containers.
+
+        Its running state must not survive a reboot, hence the boot id in the path.
+        """
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._directory.mkdir(parents=True, exist_ok=True)
+        settings = self._directory / f"{driver}.conf"
+        settings.write_text(
+            "[storage]\n"
+            f'driver = "{driver}"\n'
+            f'graphroot = "{self._directory / driver}"\n'
+            f'runroot = "{self._directory / "run" / boot}"\n'
+        )
+        return settings
+
+
+def _step(lines: Sequence[str]) -> str:
+    """The step of the Dockerfile that is at work, without its text; else the last line."""
+    steps = [line for line in lines if line.startswith("STEP ")]
+    return steps[-1].partition(":")[0].lower() if steps else lines[-1]

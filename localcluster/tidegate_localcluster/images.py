@@ -1,0 +1,167 @@
+"""The container images of a cluster: built when their content changed, else taken from the cache."""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate_localcluster.binaries import Binaries
+from tidegate_localcluster.buildah import Buildah, ImageBuildError, ensure_tools
+from tidegate_localcluster.image_parts import Workshop
+from tidegate_localcluster.image_recipes import RECIPES, ImageName, image_digest, stage_context
+from tidegate_localcluster.locks import exclusively
+from tidegate_localcluster.progress import Progress
+from tidegate_localcluster.rootfs import BaseSystem
+
+REGISTRY = "tidegate.local"
+KEPT_ARCHIVES = 3
+KEPT_PACKAGE_SETS = 12
+STAGING_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ImageArchive:
+    """A built image: the reference that manifests name, and the file that containerd imports."""
+
+    ref: str
+    path: Path
+
+
+class Images:
+    """Builds the images of one source tree; safe to use from several processes at once."""
+
+    def __init__(
+        self, home: Path, source_root: Path, binary: Callable[[str, Progress], Path] | None = None
+    ) -> None:
+        """Keep everything below `home` (TIDEGATE_HOME); `binary` provides the static programs in some images."""
+        self._home = home.resolve()
+        self._archives = self._home / "images"
+        self._source_root = source_root.resolve()
+        self._base = BaseSystem(self._home)
+        self._buildah = Buildah(self._home)
+        self._binary = binary or _from_binaries(self._home)
+
+    def ensure(self, names: Iterable[str], progress: Progress) -> Mapping[str, ImageArchive]:
+        """Return the images `names`, building those whose content has no archive yet.
+
+        Raises ImageBuildError for an unknown name or a missing tool, and CommandFailedError with the builder's
+        last lines. What is cached needs neither root nor tools nor a network.
+        """
+        workshop = self._workshop(progress)
+        images = {name: self._image(_known(name), workshop) for name in names}
+        missing = [name for name, image in images.items() if not image.path.exists()]
+        if missing:
+            with self._lock(progress):
+                images |= {name: self._ensure_one(ImageName(name), workshop) for name in missing}
+        for image in images.values():
+            os.utime(image.path)
+        return images
+
+    def stage(self, name: str, directory: Path, progress: Progress) -> None:
+        """Write the build context of an image to `directory`, for `docker build -f images/<name>/Dockerfile`.
+
+        Raises ImageBuildError when the folder is not empty or something cannot be fetched.
+        """
+        workshop = self._workshop(progress)
+        with self._lock(progress):
+            self._stage(_known(name), workshop, directory)
+
+    def _ensure_one(self, name: ImageName, workshop: Workshop) -> ImageArchive:
+        image = self._image(name, workshop)
+        if image.path.exists():
+            return image
+        started = time.monotonic()
+        ensure_tools(workshop.progress)
+        builds = self._home / "build"
+        builds.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=builds) as folder:
+            # Somebody may be editing: the name must belong to what was staged.
+            for attempt in range(STAGING_ATTEMPTS):
+                context = Path(folder) / str(attempt)
+                self._stage(name, workshop, context)
+                before, image = image, self._image(name, workshop)
+                if image == before:
+                    break
+            else:
+                raise ImageBuildError(f"the sources of image {name} change faster than they can be copied")
+            self._build(name, image, context, workshop.progress)
+        self._prune(name)
+        workshop.progress(f"image {image.ref} built in {time.monotonic() - started:.1f} s")
+        return image
+
+    def _build(self, name: ImageName, image: ImageArchive, context: Path, progress: Progress) -> None:
+        arguments = {"BASE": self._ensure_base(progress)} if RECIPES[name].on_base else {}
+        dockerfile = self._source_root / "images" / name / "Dockerfile"
+        self._buildah.build(context, dockerfile, image.ref, arguments, progress)
+        self._buildah.save(image.ref, image.path, progress)
+
+    def _stage(self, name: ImageName, workshop: Workshop, directory: Path) -> None:
+        if RECIPES[name].needs_base_packages:
+            ensure_tools(workshop.progress)
+            self._base.ensure(workshop.progress)
+        stage_context(name, workshop, directory)
+
+    def _ensure_base(self, progress: Progress) -> str:
+        reference = f"{REGISTRY}/base:{self._base.key}"
+        self._base.ensure(progress)
+        if not self._buildah.has_image(reference):
+            self._buildah.import_base(self._base.archive, reference, progress)
+        return reference
+
+    def _prune(self, name: ImageName) -> None:
+        archives = _latest_first(self._archives.glob(f"{name}_*.tar"))
+        for archive in archives[KEPT_ARCHIVES:]:
+            archive.unlink()
+        kept = [_reference(name, archive.stem.rpartition("_")[2]) for archive in archives[:KEPT_ARCHIVES]]
+        self._buildah.remove_other_tags(_repository(name), kept)
+        for packages in _latest_first((self._home / "build" / "packages").glob("*"))[KEPT_PACKAGE_SETS:]:
+            shutil.rmtree(packages)
+
+    def _image(self, name: ImageName, workshop: Workshop) -> ImageArchive:
+        tag = image_digest(name, workshop)
+        return ImageArchive(ref=_reference(name, tag), path=self._archives / f"{name}_{tag}.tar")
+
+    def _workshop(self, progress: Progress) -> Workshop:
+        if not (self._source_root / "images").is_dir():
+            raise ImageBuildError(
+                f"{self._source_root} has no images/ folder: images are built from a checkout of the repository"
+            )
+        return Workshop(
+            source_root=self._source_root,
+            cache=self._home / "build",
+            base=self._base,
+            binary=lambda name: self._binary(name, progress),
+            progress=progress,
+        )
+
+    def _lock(self, progress: Progress) -> AbstractContextManager[None]:
+        """One process builds at a time; the others find the archive afterwards."""
+        return exclusively(self._archives / "lock", what="building images", progress=progress)
+
+
+def _latest_first(paths: Iterable[Path]) -> Sequence[Path]:
+    return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def _known(name: str) -> ImageName:
+    try:
+        return ImageName(name)
+    except ValueError as error:
+        raise ImageBuildError(f"there is no image {name!r}; there are {', '.join(ImageName)}") from error
+
+
+def _repository(name: ImageName) -> str:
+    return f"{REGISTRY}/{name}"
+
+
+def _reference(name: ImageName, tag: str) -> str:
+    return f"{_repository(name)}:{tag}"
+
+
+def _from_binaries(home: Path) -> Callable[[str, Progress], Path]:
+    binaries = Binaries(home)
+    return lambda name, progress: binaries.ensure([name], progress)[name]

@@ -1,0 +1,113 @@
+"""The root file system below every image: Debian with Python, made by debootstrap, no registry needed."""
+
+import hashlib
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidegate_localcluster.buildah import UNMOUNTED_AFTERWARDS
+from tidegate_localcluster.progress import Progress, run_with_progress
+
+SUITE = "bookworm"
+# The Python backend of Triton needs libpython and the whole standard library; python3 brings the latter.
+PACKAGES = ("ca-certificates", "libpython3.11", "python3")
+# Not installed: kept beside the base as archives, for the images that carry one program of theirs.
+SPARE_PACKAGES = ("prometheus",)
+DEFAULT_MIRROR = "http://deb.debian.org/debian"
+# Raised when this module makes something else out of the same packages.
+REVISION = 1
+
+# What debian:12-slim leaves out as well.
+CLEARED = (
+    "etc/hostname",
+    "etc/resolv.conf",
+    "usr/share/info",
+    "usr/share/locale",
+    "usr/share/man",
+    "var/cache/apt",
+    "var/lib/apt/lists",
+    "var/log",
+)
+
+
+class BaseSystem:
+    """The base root file system, created once and kept below `home` by what it is made of."""
+
+    def __init__(self, home: Path, environment: Mapping[str, str] = os.environ) -> None:
+        """Use the mirror named by TIDEGATE_DEBIAN_MIRROR, else Debian's own."""
+        self._parent = home / "rootfs"
+        self._mirror = environment.get("TIDEGATE_DEBIAN_MIRROR", DEFAULT_MIRROR)
+
+    @property
+    def key(self) -> str:
+        """12 hex digits over everything that decides the content."""
+        decisive = json.dumps([REVISION, SUITE, PACKAGES, SPARE_PACKAGES, CLEARED])
+        return hashlib.sha256(decisive.encode()).hexdigest()[:12]
+
+    @property
+    def archive(self) -> Path:
+        """The tar of the root file system; there only after `ensure`."""
+        return self._parent / self.key / "base.tar"
+
+    def package(self, name: str) -> Path:
+        """The Debian archive of one of SPARE_PACKAGES; there only after `ensure`."""
+        return self._parent / self.key / f"{name}.deb"
+
+    def ensure(self, progress: Progress) -> None:
+        """Create what is missing; raises CommandFailedError, naming the mirror, when Debian cannot be reached."""
+        if self.archive.exists():
+            return
+        partial = self._parent / f"{self.key}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        root = partial / "root"
+        root.mkdir(parents=True)
+        self._bootstrap(root, progress)
+        self._download_spare_packages(root, partial, progress)
+        clear(root)
+        _archive(root, partial / "base.tar")
+        shutil.rmtree(root)
+        shutil.rmtree(self.archive.parent, ignore_errors=True)
+        partial.rename(self.archive.parent)
+
+    def _bootstrap(self, root: Path, progress: Progress) -> None:
+        options = ["--variant=minbase", f"--include={','.join(PACKAGES)}"]
+        run_with_progress(
+            [*UNMOUNTED_AFTERWARDS, "debootstrap", *options, SUITE, root, self._mirror],
+            what=f"making a Debian {SUITE} root file system from {self._mirror} (TIDEGATE_DEBIAN_MIRROR)",
+            progress=progress,
+        )
+
+    def _download_spare_packages(self, root: Path, target: Path, progress: Progress) -> None:
+        for name in SPARE_PACKAGES:
+            run_with_progress(
+                ["chroot", root, "sh", "-c", 'cd /tmp && apt-get -q download "$1"', "sh", name],
+                what=f"downloading Debian's {name}",
+                progress=progress,
+            )
+            (archive,) = (root / "tmp").glob(f"{name}_*.deb")
+            archive.rename(target / f"{name}.deb")
+
+
+def clear(root: Path) -> None:
+    """Empty what no container needs: caches, documentation, translations, the host's resolver."""
+    for name in CLEARED:
+        path = root / name
+        if path.is_dir():
+            for child in path.iterdir():
+                shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
+        else:
+            path.unlink(missing_ok=True)
+    for document in (root / "usr/share/doc").glob("*/*"):
+        if document.name != "copyright":
+            shutil.rmtree(document) if document.is_dir() and not document.is_symlink() else document.unlink()
+
+
+def _archive(root: Path, target: Path) -> None:
+    def without_devices(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return None if member.isdev() and not member.isfile() else member
+
+    with tarfile.open(target, "w") as tar:
+        tar.add(root, arcname=".", filter=without_devices)

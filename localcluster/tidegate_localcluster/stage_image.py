@@ -1,0 +1,35 @@
+"""Writes the build context of an image for Docker: `python -m tidegate_localcluster.stage_image NAME DIRECTORY`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidegate_localcluster.binaries import default_home
+from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.image_recipes import ImageName
+from tidegate_localcluster.images import Images
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Stage one image and say how to build it; the exit status."""
+    parser = argparse.ArgumentParser(description="Write the build context of an image.")
+    parser.add_argument("name", choices=[str(name) for name in ImageName])
+    parser.add_argument("directory", type=Path, help="an empty or new folder")
+    parser.add_argument("--root", type=Path, default=Path(), help="the repository [default: here]")
+    options = parser.parse_args(arguments)
+
+    def progress(line: str) -> None:
+        sys.stderr.write(f"{line}\n")
+
+    try:
+        Images(default_home(), options.root).stage(options.name, options.directory, progress)
+    except LocalClusterError as error:
+        progress(str(error))
+        return 1
+    progress(f"now: docker build -t {options.name} -f images/{options.name}/Dockerfile {options.directory}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
