@@ -33,7 +33,8 @@ class FeatureComputeReconciler:
         try:
             features = FeatureCompute.parse(body)
         except InvalidSpecError as error:
-            return await self._writer.refuse(FEATURE_COMPUTE, body, str(error), self._clock.now())
+            await self._writer.refuse(FEATURE_COMPUTE, body, str(error), self._clock.now())
+            return None
         observed = await self._observe(features)
         plan = plan_features(observed, self._settings)
         try:

@@ -33,7 +33,8 @@ class InferenceReconciler:
         try:
             inference = Inference.parse(body)
         except InvalidSpecError as error:
-            return await self._writer.refuse(INFERENCE, body, str(error), self._clock.now())
+            await self._writer.refuse(INFERENCE, body, str(error), self._clock.now())
+            return None
         observed = await self._observe(inference)
         plan = plan_inference(observed, self._settings)
         try:

@@ -39,7 +39,8 @@ class ModelAccessReconciler:
         try:
             access = ModelAccess.parse(body)
         except InvalidSpecError as error:
-            return await self._writer.refuse(MODEL_ACCESS, body, str(error), self._clock.now())
+            await self._writer.refuse(MODEL_ACCESS, body, str(error), self._clock.now())
+            return None
         plan = plan_model_access(self._observe(access))
         await self._writer.status(MODEL_ACCESS, body, plan)
         return plan.requeue_after

@@ -7,10 +7,11 @@ from typing import Final
 
 import aiohttp
 import structlog
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import ValidationError
 
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.model_access import ProxyView
+from tidegate.xds.report import ProxyReport, ReportedProxy, proxies_of
 
 _PERIOD_S: Final = 0.25
 """A ModelAccess becomes Programmed this much later than its last proxy acknowledged it, at the most."""
@@ -19,29 +20,13 @@ _TIMEOUT: Final = aiohttp.ClientTimeout(total=2)
 log = structlog.get_logger(__name__)
 
 
-class ProxyState(BaseModel):
-    """One proxy in an xDS server's report."""
-
-    node: str
-    revision: str | None = None
-    accesses: Mapping[str, int] = Field(default_factory=dict)
-    nack: str | None = None
-
-
-class XdsReport(BaseModel):
-    """One xDS server's answer: the revision it serves, and how far its proxies are."""
-
-    revision: str | None = None
-    proxies: tuple[ProxyState, ...] = ()
-
-
 class Proxies:
     """The proxies of all xDS servers, asked again and again."""
 
     def __init__(self, addresses: Callable[[], Sequence[str]]) -> None:
         """`addresses` gives `host:port` of every xDS server's report endpoint at this moment."""
         self._addresses = addresses
-        self._states: tuple[ProxyState, ...] | None = None
+        self._states: tuple[ReportedProxy, ...] | None = None
         self._subscribers: list[Callable[[ObjectKey], None]] = []
 
     def subscribe(self, subscriber: Callable[[ObjectKey], None]) -> None:
@@ -66,24 +51,20 @@ class Proxies:
         answers = await asyncio.gather(*(self._ask(session, address) for address in self._addresses()))
         reports = [answer for answer in answers if answer is not None]
         before = self._states
-        self._states = (
-            tuple(sorted((proxy for report in reports for proxy in report.proxies), key=lambda p: p.node))
-            if reports
-            else None
-        )
+        self._states = proxies_of(reports) if reports else None
         if before != self._states:
             self._tell(before or (), self._states or ())
 
-    async def _ask(self, session: aiohttp.ClientSession, address: str) -> XdsReport | None:
+    async def _ask(self, session: aiohttp.ClientSession, address: str) -> ProxyReport | None:
         try:
             async with session.get(f"http://{address}/v1/programmed") as response:
                 response.raise_for_status()
-                return XdsReport.model_validate_json(await response.text())
+                return ProxyReport.model_validate_json(await response.text())
         except (aiohttp.ClientError, TimeoutError, OSError, ValidationError) as error:
             log.debug("xds_silent", address=address, error=str(error))
             return None
 
-    def _tell(self, before: Sequence[ProxyState], after: Sequence[ProxyState]) -> None:
+    def _tell(self, before: Sequence[ReportedProxy], after: Sequence[ReportedProxy]) -> None:
         was, now = _by_access(before), _by_access(after)
         everybody = {state.node for state in before} != {state.node for state in after}
         for name in was.keys() | now.keys():
@@ -92,7 +73,7 @@ class Proxies:
                     subscriber(ObjectKey.parse(name))
 
 
-def _by_access(states: Sequence[ProxyState]) -> Mapping[str, Sequence[tuple[str, int]]]:
+def _by_access(states: Sequence[ReportedProxy]) -> Mapping[str, Sequence[tuple[str, int]]]:
     found: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
     for state in states:
         for name, generation in state.accesses.items():

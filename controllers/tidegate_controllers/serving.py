@@ -40,5 +40,5 @@ def _refusal(deployment: Mapping[str, Any]) -> str:
     conditions = (deployment.get("status") or {}).get("conditions") or ()
     for condition in conditions:
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            return condition.get("message", "")
+            return str(condition.get("message", ""))
     return ""

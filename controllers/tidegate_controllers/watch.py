@@ -11,26 +11,34 @@ from tidegate.kube.store import ObjectStore
 _WATCH_S: Final = 290
 """The server ends a watch by itself after this long, so that a silently dead one cannot last."""
 _INACTIVE_S: Final = 310
+_REQUEST_S: Final = 30
 
 
-def register(registry: kopf.OperatorRegistry, stores: Iterable[ObjectStore]) -> None:
-    """Lets kopf feed the stores of our kinds. Nothing is decided here."""
-
-    @kopf.on.startup(registry=registry)
-    def configure(settings: kopf.OperatorSettings, **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
-        settings.watching.server_timeout = _WATCH_S
-        settings.watching.client_timeout = _INACTIVE_S
-        settings.watching.connect_timeout = 10
-        settings.networking.request_timeout = 30
-        settings.networking.connect_timeout = 10
-        settings.posting.enabled = False  # events are ours: kopf would post its own log lines
-        settings.scanning.disabled = True  # the CRDs are the chart's: there is nothing to discover
-
+async def watch(stores: Iterable[ObjectStore]) -> None:
+    """Feeds the stores of our kinds until the process is told to stop (kopf takes SIGTERM and SIGINT)."""
+    registry = kopf.OperatorRegistry()
+    # Both give None where they do not apply: in a pod the first one does, outside the second.
+    kopf.on.login(registry=registry)(kopf.login_with_service_account)
+    kopf.on.login(registry=registry)(kopf.login_with_kubeconfig)
     for store in stores:
         _feed(registry, store)
+    # One replica of this process leads by a Lease of our own, so kopf needs no peering.
+    await kopf.operator(registry=registry, settings=_settings(), standalone=True, clusterwide=True)
 
 
 def _feed(registry: kopf.OperatorRegistry, store: ObjectStore) -> None:
     @kopf.on.event(GROUP, VERSION, store.kind.plural, registry=registry)
     def changed(event: Mapping[str, Any], **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
         store.observe(cast("str | None", event["type"]), event["object"])
+
+
+def _settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.watching.server_timeout = _WATCH_S
+    settings.watching.client_timeout = _INACTIVE_S
+    settings.watching.connect_timeout = _REQUEST_S
+    settings.networking.request_timeout = _REQUEST_S
+    settings.networking.connect_timeout = _REQUEST_S
+    settings.posting.enabled = False  # events are ours: kopf would post its own log lines
+    settings.scanning.disabled = True  # the CRDs are the chart's: there is nothing to discover at run time
+    return settings

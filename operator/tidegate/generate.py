@@ -26,7 +26,8 @@ def generate(root: Path) -> None:
         _write(chart / "files" / "rbac" / f"{process}-cluster.yaml", CLUSTER_RULES[process])
         if rules := RELEASE_RULES.get(process):
             _write(chart / "files" / "rbac" / f"{process}-release.yaml", rules)
-    (chart / "files" / "envoy-bootstrap.yaml").write_text(_HEADER + bootstrap.to_yaml(XDS_PLACEHOLDER, 18000))
+    start = bootstrap.render(bootstrap.BootstrapSettings(xds_host=XDS_PLACEHOLDER))
+    (chart / "files" / "envoy-bootstrap.yaml").write_text(start)
 
 
 def _write(path: Path, rules: Iterable[Rule]) -> None:

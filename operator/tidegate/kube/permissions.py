@@ -43,8 +43,6 @@ CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
         Rule("policy", ("poddisruptionbudgets",), _APPLY),
         Rule("", ("pods",), _READ),
         Rule("", ("events",), ("create", "patch")),
-        # kopf looks at the CRDs to learn that a kind it watches has come or gone.
-        Rule("apiextensions.k8s.io", ("customresourcedefinitions",), ("list", "watch")),
     ),
     Process.XDS: (
         Rule("tidegate.io", _KINDS, _READ),

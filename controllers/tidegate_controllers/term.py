@@ -1,0 +1,100 @@
+"""One term of leadership: the reconcilers of all kinds at work, from a full pass to the last cancelled worker."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from prometheus_client import CollectorRegistry
+
+from tidegate.api.meta import ObjectKey
+from tidegate.kube.fence import Fence
+from tidegate.kube.port import Cluster
+from tidegate.resources.settings import ServingSettings
+from tidegate.runtime.clock import Clock
+from tidegate.runtime.queue_metrics import QueueMetrics
+from tidegate.runtime.workqueue import QueueSettings, WorkQueue
+from tidegate.triton.agents import Agents
+from tidegate_controllers.carry_out import Writer
+from tidegate_controllers.feature_compute import FeatureComputeReconciler
+from tidegate_controllers.inference import InferenceReconciler
+from tidegate_controllers.model_access import ModelAccessReconciler
+from tidegate_controllers.proxies import Proxies
+from tidegate_controllers.queues import Queues, connect
+from tidegate_controllers.stores import Stores
+
+Reconcile = Callable[[ObjectKey], Awaitable[timedelta | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything that reconciling needs and that outlives a term."""
+
+    cluster: Cluster
+    stores: Stores
+    agents: Agents
+    proxies: Proxies
+    serving: ServingSettings
+    gateway: str
+    """Where clients inside the cluster reach the gateways, `host:port`."""
+    clock: Clock
+
+
+@dataclass(slots=True)
+class _Reconcilers:
+    """Those of the present term; None between terms, when no queue runs."""
+
+    inference: InferenceReconciler
+    features: FeatureComputeReconciler
+    access: ModelAccessReconciler
+
+
+@dataclass(slots=True)
+class _Current:
+    reconcilers: _Reconcilers | None = field(default=None)
+
+    def get(self) -> _Reconcilers:
+        if self.reconcilers is None:
+            message = "a queue ran outside of a term"
+            raise RuntimeError(message)
+        return self.reconcilers
+
+
+class Terms:
+    """Leads again and again; the queues and their wiring to the caches are made once."""
+
+    def __init__(self, parts: Parts, registry: CollectorRegistry, *, workers: int) -> None:
+        self._parts = parts
+        self._current = _Current()
+        metrics = QueueMetrics(registry)
+        settings = QueueSettings(workers=workers)
+
+        def queue(name: str, reconcile: Reconcile) -> WorkQueue:
+            return WorkQueue(name, reconcile, clock=parts.clock, metrics=metrics, settings=settings)
+
+        self.queues = Queues(
+            inferences=queue("inference", lambda key: self._current.get().inference.reconcile(key)),
+            features=queue("feature-compute", lambda key: self._current.get().features.reconcile(key)),
+            accesses=queue("model-access", lambda key: self._current.get().access.reconcile(key)),
+        )
+        connect(parts.stores, self.queues, parts.proxies)
+
+    async def lead(self, fence: Fence) -> None:
+        """Reconciles everything once, then whatever changes, until cancelled at the end of the term."""
+        parts = self._parts
+        writer = Writer(parts.cluster, parts.stores, fence)
+        self._current.reconcilers = _Reconcilers(
+            inference=InferenceReconciler(writer, parts.agents, parts.serving, parts.clock),
+            features=FeatureComputeReconciler(writer, parts.agents, parts.serving, parts.clock),
+            access=ModelAccessReconciler(writer, parts.proxies, parts.gateway, parts.clock),
+        )
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for queue, keys in self.queues.sources(parts.stores).items():
+                    queue.clear()
+                    for key in keys():
+                        queue.add(key)
+                    tasks.create_task(queue.run())
+                    tasks.create_task(queue.resync(keys))
+        finally:
+            self._current.reconcilers = None

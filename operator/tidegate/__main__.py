@@ -1,0 +1,5 @@
+"""`python -m tidegate`."""
+
+from tidegate.main import main
+
+main()

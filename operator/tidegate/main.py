@@ -1,0 +1,92 @@
+"""The command `tidegate`: the three processes of the operator, and the tools for people."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidegate import __version__
+from tidegate.errors import TidegateError
+from tidegate.processes.controllers import run_controllers
+from tidegate.processes.web import run_web
+from tidegate.processes.xds import run_xds
+from tidegate.runtime.logging import LogFormat, configure_logging
+from tidegate.settings import PodIdentity, Settings
+
+app = typer.Typer(
+    name="tidegate",
+    help="Serves recommendation and ads models on Kubernetes.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(help="Cluster to connect to; default $KUBECONFIG, and in a pod its own ServiceAccount."),
+]
+
+
+@app.command()
+def controllers(kubeconfig: Kubeconfig = None) -> None:
+    """Run the controllers: watch, elect a leader, reconcile."""
+    settings = _start()
+    _run(run_controllers(settings, PodIdentity(), _cluster(kubeconfig)))
+
+
+@app.command()
+def xds(kubeconfig: Kubeconfig = None) -> None:
+    """Run the xDS server that configures the gateways."""
+    settings = _start()
+    _run(run_xds(settings, _cluster(kubeconfig)))
+
+
+@app.command()
+def web(kubeconfig: Kubeconfig = None) -> None:
+    """Run the dashboard and the REST API."""
+    settings = _start()
+    _run(run_web(settings, _cluster(kubeconfig)))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def _start() -> Settings:
+    settings = Settings()
+    configure_logging(level=settings.log_level, log_format=LogFormat(settings.log_format))
+    return settings
+
+
+def _cluster(kubeconfig: Path | None) -> Path | None:
+    named = os.environ.get("KUBECONFIG")
+    return kubeconfig or (Path(named) if named else None)
+
+
+def _run(process: Coroutine[Any, Any, None]) -> None:
+    try:
+        asyncio.run(process)
+    except TidegateError as error:
+        typer.echo(f"tidegate: {error}", err=True)
+        sys.exit(1)
+
+
+def _mount_local_cluster() -> None:
+    """`tidegate local …` and `tidegate demo …`, where the local cluster is installed; the image goes without."""
+    if find_spec("tidegate_localcluster") is None:
+        return
+    from tidegate_localcluster.cli import app as local
+
+    app.add_typer(local, name="local")
+
+
+def main() -> None:
+    """Entry point of `tidegate` and `kubectl tidegate`."""
+    _mount_local_cluster()
+    app()

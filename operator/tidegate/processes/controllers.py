@@ -1,0 +1,104 @@
+"""`tidegate controllers`: watches, elects a leader, reconciles."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from tidegate.api.meta import ObjectKey
+from tidegate.errors import RetryableError
+from tidegate.kube import kinds
+from tidegate.kube.client import ClientSettings, KubeClient
+from tidegate.kube.lease import LeaseClient
+from tidegate.kube.store import ObjectStore
+from tidegate.kube.watch import Reflector
+from tidegate.planning.pods import pod_view
+from tidegate.processes.caches import report_sync, start_watches, synced
+from tidegate.processes.identity import process_identity
+from tidegate.processes.lifecycle import until
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.leader import Election
+from tidegate.runtime.probes import Probes, ProbeServer
+from tidegate.runtime.workqueue import WorkQueue
+from tidegate.settings import PodIdentity, Settings
+from tidegate.triton.agents import Agents, client_context
+from tidegate_controllers.proxies import Proxies
+from tidegate_controllers.stores import OURS, Stores
+from tidegate_controllers.term import Parts, Terms
+from tidegate_controllers.watch import watch
+
+_STALLED: Final = timedelta(minutes=3)
+"""A queue with work that no worker takes for so long is stuck in a way that only a restart cures."""
+_RELIST_S: Final = 600
+"""kopf tells nobody of objects that went while it was not looking; a listing every so often does."""
+_RETRY_S: Final = 2
+
+log = structlog.get_logger(__name__)
+
+
+async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path | None) -> None:
+    """Runs until told to stop. Raises PermanentError when there are no credentials for the API server."""
+    registry, probes, clock = CollectorRegistry(), Probes(), SystemClock()
+    client_settings = ClientSettings(field_manager="tidegate-controllers", user_agent="tidegate-controllers")
+    serving = settings.serving((settings.tls_directory / "ca.crt").read_text())
+    xds_pods = ObjectStore(kinds.POD)
+    stores = Stores()
+    async with (
+        await KubeClient.connect(client_settings, kubeconfig=kubeconfig) as client,
+        Agents(client_context(settings.tls_directory)) as agents,
+        ProbeServer(probes, registry).serve(host="0.0.0.0", port=settings.probe_port),  # noqa: S104
+    ):
+        proxies = Proxies(lambda: _report_addresses(xds_pods, settings.report_port))
+        gateway = f"{settings.release}-gateway.{pod.namespace}.svc:8080"
+        parts = Parts(client, stores, agents, proxies, serving, gateway, clock)
+        terms = Terms(parts, registry, workers=settings.workers)
+        lease = LeaseClient(client, ObjectKey(pod.namespace, f"{settings.release}-controllers"))
+        election = Election(lease, process_identity(pod), clock=clock)
+        _add_probes(probes, terms, election, stores)
+
+        async def work() -> None:
+            async with asyncio.TaskGroup() as tasks:
+                start_watches(tasks, client, stores.owned(), selector=OURS)
+                selector = f"app.kubernetes.io/instance={settings.release},app.kubernetes.io/component=xds"
+                reflector = Reflector(client, xds_pods, namespace=pod.namespace, selector=selector)
+                tasks.create_task(reflector.run())
+                tasks.create_task(_relist(client, stores.custom()))
+                tasks.create_task(proxies.run())
+                await synced((*stores, xds_pods))
+                await election.run(terms.lead)
+
+        await until(watch(stores.custom()), work())
+
+
+async def _relist(client: KubeClient, stores: Sequence[ObjectStore]) -> None:
+    """Fills the caches that kopf feeds, now and every ten minutes."""
+    while True:
+        for store in stores:
+            try:
+                store.replace(await client.list(store.kind))
+            except RetryableError as error:
+                log.warning("listing_failed", kind=str(store.kind), error=str(error))
+        await asyncio.sleep(_RELIST_S if all(store.synced.is_set() for store in stores) else _RETRY_S)
+
+
+def _report_addresses(pods: ObjectStore, port: int) -> tuple[str, ...]:
+    """Where the xDS servers report what their proxies run; one that is not ready serves no proxy."""
+    views = (pod_view(body) for body in pods)
+    return tuple(sorted(f"{view.address}:{port}" for view in views if view.ready and view.reachable))
+
+
+def _add_probes(probes: Probes, terms: Terms, election: Election, stores: Stores) -> None:
+    report_sync(probes, stores)
+    probes.add_liveness("election", election.liveness)
+    for queue in terms.queues.all():
+
+        def stuck(queue: WorkQueue = queue) -> str | None:
+            silent = queue.stalled_for()
+            waits = election.leading and silent > _STALLED
+            return f"no reconcile began or ended for {silent.total_seconds():.0f} s" if waits else None
+
+        probes.add_liveness(f"queue-{queue.name}", stuck)

@@ -1,0 +1,29 @@
+"""How a process ends: work goes on until something says stop, then it is cancelled and waited for."""
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any
+
+
+async def until(stop: Coroutine[Any, Any, None], work: Coroutine[Any, Any, None]) -> None:
+    """Runs `work` until `stop` returns. Whichever fails first ends both and raises."""
+    stopping, working = asyncio.ensure_future(stop), asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({stopping, working}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        failed = [task for task in (working, stopping) if task.done() and not task.cancelled()]
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.wait({working, stopping})
+    for task in failed:
+        task.result()
+
+
+async def terminated() -> None:
+    """Returns at SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
