@@ -1,0 +1,90 @@
+# Everything that a person or CI runs. `make` alone lists it.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+BIN := .venv/bin
+TOOLS := build/tools
+UV_VERSION := 0.13.8
+ifndef UV
+UV := $(shell command -v uv || echo $(TOOLS)/bin/uv)
+endif
+STAMP := .venv/.tidegate-setup
+PYTEST := $(BIN)/pytest
+# pip runs through uv where the environment has none, and finds uv here.
+export PATH := $(PATH):$(CURDIR)/$(TOOLS)/bin
+
+.PHONY: help
+help:  ## List the targets
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(STAMP)  ## Install what is missing and the Python environment in .venv
+
+$(STAMP): pyproject.toml uv.lock | $(UV)
+	@.ci/prepare
+	@echo "installing the Python environment into .venv (uv $(UV))"
+	@UV_PROJECT_ENVIRONMENT=.venv $(UV) sync --frozen --all-extras
+	@touch $@
+
+# A uv of our own, for machines that have none.
+$(TOOLS)/bin/uv:
+	@.ci/prepare
+	@echo "installing uv $(UV_VERSION) into $(TOOLS)"
+	@python3 -m venv $(TOOLS)
+	@$(TOOLS)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+# Where uv comes from PATH (or the caller's UV=…) there is nothing to build.
+ifneq ($(UV),$(TOOLS)/bin/uv)
+$(UV): ;
+endif
+
+.PHONY: demo
+demo: setup  ## Cluster, chart, model, predictions, a version swap under load; leaves the cluster running
+	@$(BIN)/python -m tidegate_localcluster.demo up $(DEMO_ARGUMENTS)
+
+.PHONY: demo-down
+demo-down: setup  ## End what `make demo` started
+	@$(BIN)/python -m tidegate_localcluster.demo down $(DEMO_ARGUMENTS)
+
+.PHONY: test
+test: setup  ## All tests; those that need root or a cluster say so loudly when they cannot run
+	@$(PYTEST) $(PYTEST_ARGUMENTS)
+
+.PHONY: test-fast
+test-fast: setup  ## Tests that need neither a cluster nor built binaries
+	@$(PYTEST) -m "not integration and not e2e" $(PYTEST_ARGUMENTS)
+
+.PHONY: e2e
+e2e: setup  ## Tests on the whole local cluster (root)
+	@$(PYTEST) -m e2e $(PYTEST_ARGUMENTS)
+
+.PHONY: lint
+lint: setup  ## Style, types and layers
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports
+
+.PHONY: generate
+generate: setup  ## Rewrite what is derived from code: CRDs, the chart's copies, roles, Envoy's bootstrap
+	@$(BIN)/python -m tidegate.api.crd --output crds/
+	@$(BIN)/python -m tidegate.generate
+
+.PHONY: verify
+verify: generate  ## Fail when something generated, the lock or an installed version is out of date
+	@git diff --exit-code -- crds charts docs || { echo "generated files differ: commit what 'make generate' wrote" >&2; exit 1; }
+	@test -z "$$(git ls-files --others --exclude-standard -- crds charts)" || { echo "generated files are not committed: see git status" >&2; exit 1; }
+	@$(UV) lock --check
+	@$(UV) pip check
+
+.PHONY: bench
+bench: setup  ## Print the figures of bench/, one file each
+	@shopt -s nullglob; for file in bench/*.py; do echo "== $$file"; $(BIN)/python "$$file"; done
+
+.PHONY: clean
+clean:  ## Remove caches and the environment; the cache folder of Tidegate stays
+	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,58 @@
+"""Guards the shape of the repository: source roots are folders of packages and no packages themselves."""
+
+import operator
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE_ROOTS = {
+    "operator": "tidegate",
+    "controllers": "tidegate_controllers",
+    "dataplane": "tidegate_dataplane",
+    "localcluster": "tidegate_localcluster",
+}
+
+
+@pytest.mark.parametrize("root", SOURCE_ROOTS)
+def test_a_source_root_is_no_package(root: str) -> None:
+    assert not (ROOT / root / "__init__.py").exists(), (
+        f"{root}/__init__.py makes the folder a package; 'operator' is a module of the standard library"
+    )
+
+
+@pytest.mark.parametrize(("root", "package"), SOURCE_ROOTS.items())
+def test_a_source_root_holds_one_package(root: str, package: str) -> None:
+    found = {path.parent.name for path in (ROOT / root).glob("*/__init__.py")}
+    assert found == {package}
+
+
+def test_operator_is_still_the_standard_library() -> None:
+    assert operator.add(1, 2) == 3
+    assert ROOT not in Path(operator.__file__).resolve().parents
+
+
+def test_the_wheel_holds_every_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert sorted(wheel) == sorted(f"{root}/{package}" for root, package in SOURCE_ROOTS.items())
+
+
+def test_tests_are_no_packages() -> None:
+    found = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("__init__.py")]
+    assert not found
+
+
+def test_names_of_test_files_are_unique() -> None:
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_file_is_named_after_nothing() -> None:
+    vague = {"utils", "helpers", "common", "misc"}
+    sources = [path for root in SOURCE_ROOTS for path in (ROOT / root).rglob("*.py")]
+    assert [
+        str(path.relative_to(ROOT)) for path in sources if path.stem in vague or path.parent.name in vague
+    ] == []
