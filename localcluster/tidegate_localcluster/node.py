@@ -5,6 +5,7 @@ kubelets live side by side with the same settings.
 """
 
 import json
+import os
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ import yaml
 
 from tidegate_localcluster import network
 from tidegate_localcluster.errors import LocalClusterError
-from tidegate_localcluster.namespaces import mount
 from tidegate_localcluster.network import NodeNetwork
 from tidegate_localcluster.pki import Pki
 from tidegate_localcluster.process import Process
@@ -153,7 +153,7 @@ class Node:
 
     def prepare(self) -> None:
         """Make the mount namespace and write the settings into it. Raises LocalClusterError."""
-        enter_node_namespace(self._namespace, self._folders())
+        make_node_namespace(self._namespace, self._folders())
         data, settings = self.settings.data, self.settings
         (data / "containerd-settings/config.toml").write_text(containerd_configuration(settings.pause_image))
         (data / "cni/tidegate.conflist").write_text(network.cni_configuration(settings.network))
@@ -226,32 +226,35 @@ class Node:
         ]
 
 
-def enter_node_namespace(namespace: Path, folders: Mapping[str, Path]) -> None:
-    """Make the mount namespace of a node, kept as the file `namespace`, in which `folders` lie on their paths."""
-    namespace.parent.mkdir(parents=True, exist_ok=True)
-    if not namespace.parent.is_mount():
-        # The file of a mount namespace can only lie on a mount that passes nothing on.
-        mount("-t", "tmpfs", "-o", "mode=0700", "tidegate", namespace.parent)
-        mount("--make-private", namespace.parent)
-    namespace.touch()
-    script = [
-        "set -e",
-        "mount -t tmpfs -o mode=0755 tidegate /run/containerd",
-        "mkdir -p /run/cni-ipam-state",
-    ]
-    script += ["mount -t tmpfs -o mode=0755 tidegate /run/cni-ipam-state"]
+def make_node_namespace(namespace: Path, folders: Mapping[str, Path]) -> None:
+    """Make the mount namespace of a node in which `folders` lie on their paths; it lives as long as we do.
+
+    `namespace` becomes a link to our descriptor of it. A bind mount (`unshare --mount=FILE`) would do without us,
+    but Linux 6.18 refuses it now and then: it takes namespaces of another processor for older ones.
+    """
+    script = ["set -e"]
+    for path in ("/run/containerd", "/run/cni-ipam-state"):
+        Path(path).mkdir(parents=True, exist_ok=True)
+        script.append(f"mount -t tmpfs -o mode=0755 tidegate {path}")
     for path, folder in folders.items():
         folder.mkdir(parents=True, exist_ok=True)
         Path(path).mkdir(parents=True, exist_ok=True)
         script.append(f"mount --bind '{folder}' '{path}'")
-    Path("/run/containerd").mkdir(parents=True, exist_ok=True)
-    script.append("mount --make-rshared /")
-    command = ["unshare", f"--mount={namespace}", "--propagation", "private", "sh", "-c", "\n".join(script)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        raise LocalClusterError(
-            f"the mount namespace {namespace.name} could not be made: {result.stderr.strip()}"
-        )
+    script += ["mount --make-rshared /", "echo made", "read -r _ || true"]
+    holder = subprocess.Popen(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", "\n".join(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    made = holder.stdout is not None and holder.stdout.readline() == "made\n"
+    descriptor = os.open(f"/proc/{holder.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC) if made else None
+    _, complaint = holder.communicate()
+    if descriptor is None:
+        raise LocalClusterError(f"the mount namespace {namespace.name} could not be made: {complaint.strip()}")
+    namespace.parent.mkdir(parents=True, exist_ok=True)
+    namespace.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
 
 
 def link_tools(binaries: Mapping[str, Path]) -> None:
