@@ -14,7 +14,7 @@ from tidegate_localcluster.downloads import Downloads
 from tidegate_localcluster.errors import BinaryUnavailableError, LocalClusterError
 from tidegate_localcluster.go_build import GoBuild
 from tidegate_localcluster.locks import exclusively
-from tidegate_localcluster.programs import PROGRAMS, Program
+from tidegate_localcluster.programs import PROGRAMS, SCRATCH_PREFIX, Program
 from tidegate_localcluster.progress import Progress
 
 VERSION_TIMEOUT_S = 10.0
@@ -78,6 +78,8 @@ class Binaries:
         if len(found) == len(wanted):
             return found
         with exclusively(self.home / "binaries.lock", what="getting programs", progress=progress):
+            for leftover in self.home.glob(f"*/{SCRATCH_PREFIX}*"):
+                shutil.rmtree(leftover, ignore_errors=True)
             failures: list[str] = []
             for way in self._ways:
                 found = dict(self.find(wanted))
@@ -87,7 +89,7 @@ class Binaries:
                 elif missing:
                     try:
                         way.source.provide(missing, progress)
-                    except LocalClusterError as error:
+                    except (LocalClusterError, OSError) as error:
                         failures.append(f"{way.name}: {error}")
             found = dict(self.find(wanted))
         missing = [_program(name) for name in wanted if name not in found]

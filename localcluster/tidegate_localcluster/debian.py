@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidegate_localcluster.errors import BinaryUnavailableError
-from tidegate_localcluster.programs import Program
+from tidegate_localcluster.programs import SCRATCH_PREFIX, Program
 from tidegate_localcluster.progress import CommandFailedError, Progress, run_with_progress
 
 ROOT_USER = 0
@@ -42,7 +42,7 @@ class DebianPackages:
                 raise BinaryUnavailableError(f"{tool} is not on PATH: this is no Debian")
         target = self.path(program)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unpacking-") as scratch:
+        with tempfile.TemporaryDirectory(dir=self._cache, prefix=SCRATCH_PREFIX) as scratch:
             packages = Path(scratch, "packages")
             packages.mkdir()
             self._download(program, packages, progress)

@@ -85,18 +85,25 @@ class Downloads:
     def _place(self, program: Program, release: Release, file: Path) -> None:
         target = self.path(program)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as partial:
-            if release.member is None:
-                partial.write(file.read_bytes())
-            else:
-                member = self._fill(release.member, release)
-                with tarfile.open(file) as archive:
-                    content = archive.extractfile(member)
-                    if content is None:
-                        raise BinaryUnavailableError(f"{member} in {release.url} is no file")
-                    shutil.copyfileobj(content, partial)
-        Path(partial.name).chmod(0o755)
-        Path(partial.name).replace(target)
+        partial = target.with_name(f"{target.name}.partial")
+        if release.member is None:
+            shutil.copyfile(file, partial)
+        else:
+            _extract(file, self._fill(release.member, release), partial)
+        partial.chmod(0o755)
+        partial.replace(target)
+
+
+def _extract(archive: Path, member: str, target: Path) -> None:
+    try:
+        with tarfile.open(archive) as opened:
+            content = opened.extractfile(member)
+            if content is None:
+                raise BinaryUnavailableError(f"{member} in {archive.name} is no file")
+            with target.open("wb") as file:
+                shutil.copyfileobj(content, file)
+    except (KeyError, tarfile.TarError) as error:
+        raise BinaryUnavailableError(f"{member} cannot be read from the archive: {error}") from error
 
 
 def _published_checksum(checksums: str, name: str) -> str:

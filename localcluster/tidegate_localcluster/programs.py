@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from tidegate_localcluster.versions import pinned
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+SCRATCH_PREFIX = ".getting-"
+"""How the folders are called in which sources work; what is left of a killed one is removed by the next."""
 CNI_PLUGINS = ("host-local", "portmap", "ptp")
 
 

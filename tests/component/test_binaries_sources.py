@@ -19,7 +19,7 @@ from tidegate_localcluster.debian import DebianPackages
 from tidegate_localcluster.downloads import Downloads
 from tidegate_localcluster.errors import BinaryUnavailableError
 from tidegate_localcluster.go_build import GoBuild
-from tidegate_localcluster.programs import PROGRAMS, Program, Release
+from tidegate_localcluster.programs import PROGRAMS, SCRATCH_PREFIX, Program, Release
 from tidegate_localcluster.progress import CommandFailedError
 
 SCRIPT = b"#!/bin/sh\necho hello\n"
@@ -109,6 +109,13 @@ def test_keeps_nothing_without_the_published_checksum(
     with pytest.raises(BinaryUnavailableError, match=message):
         downloads.provide([program], silent)
     assert not downloads.path(program).exists()
+
+
+@pytest.mark.usefixtures("on_amd64")
+def test_an_archive_without_the_program_is_an_error(site: str, tmp_path: Path) -> None:
+    release = Release(f"{site}/tool-{{version}}.tar.gz", f"{site}/SHA256SUMS", "1.0", member="bin/tool")
+    with pytest.raises(BinaryUnavailableError, match="bin/tool cannot be read from the archive"):
+        Downloads(tmp_path, HTTP_TOO).provide([Program(name="tool", release=release)], silent)
 
 
 @pytest.mark.usefixtures("on_amd64")
@@ -208,7 +215,7 @@ def test_builds_a_program_of_ours(go: GoBuild) -> None:
         assert pause.wait(10.0) in {0, -signal.SIGTERM}
     assert lines[0].startswith("building pause (")
     assert lines[-1].startswith("building pause: done in")
-    assert list(go.path(PROGRAMS["pause"]).parent.parent.glob(".building-*")) == []
+    assert list(go.path(PROGRAMS["pause"]).parent.parent.glob(f"{SCRATCH_PREFIX}*")) == []
 
 
 def test_a_build_that_fails_says_what_go_says(go: GoBuild) -> None:

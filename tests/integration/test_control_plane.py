@@ -28,6 +28,13 @@ from tidegate_localcluster.process import wait_until
 READY_WITHIN_S = 15.0
 
 
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_is_ready_in_seconds_and_leaves_nothing(
     control_plane: ControlPlane, control_plane_binaries: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -40,7 +47,7 @@ def test_is_ready_in_seconds_and_leaves_nothing(
         assert set(pids) == {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
         second.check()
         control_plane.check()
-    assert [name for name, pid in pids.items() if psutil.pid_exists(pid)] == []
+    assert [name for name, pid in pids.items() if is_alive(pid)] == []
 
 
 def test_two_side_by_side_do_not_share_objects(
@@ -204,10 +211,10 @@ def test_dies_with_a_parent_that_is_killed(
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pids = json.loads(parent.stdout.readline())
-        assert all(psutil.pid_exists(pid) for pid in pids.values())
+        assert all(is_alive(pid) for pid in pids.values())
         os.kill(parent.pid, signal.SIGKILL)
     wait_until(
-        lambda: not any(psutil.pid_exists(pid) for pid in pids.values()),
+        lambda: not any(is_alive(pid) for pid in pids.values()),
         what="the parts are gone",
         timeout_s=10.0,
     )

@@ -7,7 +7,7 @@ import pytest
 
 from tidegate_localcluster.binaries import Binaries, Way
 from tidegate_localcluster.errors import BinaryUnavailableError
-from tidegate_localcluster.programs import PROGRAMS, Program
+from tidegate_localcluster.programs import PROGRAMS, SCRATCH_PREFIX, Program
 from tidegate_localcluster.progress import Progress
 from tidegate_localcluster.versions import pinned
 
@@ -166,3 +166,21 @@ def test_downloads_only_when_asked_to(tmp_path: Path) -> None:
 
 def test_every_program_has_a_source(tmp_path: Path) -> None:
     assert [str(program) for program in PROGRAMS.values() if not (program.package or program.debian)] == []
+
+
+def test_goes_on_after_a_full_disk_and_removes_what_a_killed_one_left(
+    binaries: Callable[..., Binaries], tmp_path: Path
+) -> None:
+    class FullDisk(Shelf):
+        def provide(self, programs: Sequence[Program], progress: Progress) -> None:
+            raise OSError(28, "No space left on device")
+
+    leftover = tmp_path / "home" / "bin" / f"{SCRATCH_PREFIX}x"
+    a_program(leftover, "half")
+    ways = (
+        Way("build", FullDisk(tmp_path / "a")),
+        Way("Debian packages", Shelf(tmp_path / "b", has=["etcd"])),
+    )
+
+    assert binaries(*ways).ensure(["etcd"], silent) == {"etcd": tmp_path / "b" / "etcd"}
+    assert not leftover.exists()
