@@ -21,7 +21,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails
 
-from tidegate.api.schema import Rule, with_rules
+from tidegate.api.schema import BrokenRuleError, Rule, with_rules
 from tidegate.errors import InvalidSpecError
 
 GROUP: Final = "tidegate.io"
@@ -131,6 +131,7 @@ class Resource(ApiModel):
                 "since it becomes a label and a host name"
             ),
             check=lambda resource: _DNS_LABEL.fullmatch(resource.metadata.name) is not None,
+            field="metadata",
         ),
     )
 
@@ -159,16 +160,22 @@ class Resource(ApiModel):
 
 
 def _details(error: ValidationError) -> list[ErrorDetails]:
-    return error.errors(include_url=False, include_input=False, include_context=False)
+    return error.errors(include_url=False, include_input=False)
 
 
 def _invalid_spec(errors: Sequence[ErrorDetails]) -> InvalidSpecError:
     """The first of pydantic's errors as ours: the field's path as kubectl prints it, and what is wrong."""
     first = errors[0]
+    broken = first.get("ctx", {}).get("error")
+    location = (
+        (*first["loc"], broken.field)
+        if isinstance(broken, BrokenRuleError) and broken.field
+        else first["loc"]
+    )
     message = first["msg"].removeprefix("Value error, ")
     if len(errors) > 1:
         message += f" (and {len(errors) - 1} more)"
-    return InvalidSpecError(message, path=field_path(first["loc"]))
+    return InvalidSpecError(message, path=field_path(location))
 
 
 def field_path(location: Sequence[int | str]) -> str:

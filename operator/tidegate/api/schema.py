@@ -14,6 +14,14 @@ from pydantic_core import core_schema
 VALIDATIONS: Final = "x-kubernetes-validations"
 
 
+class BrokenRuleError(ValueError):
+    """A value breaks a rule; `field` is the part of it that the message is about, or empty."""
+
+    def __init__(self, message: str, *, field: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One rule over a value: its CEL form for the API server, its Python twin for what got past an older CRD.
@@ -34,9 +42,9 @@ class Rule:
         return entry
 
     def enforce(self, value: Any) -> None:
-        """Raises ValueError with the rule's message when `value` breaks it."""
+        """Raises BrokenRuleError with the rule's message when `value` breaks it."""
         if not self.check(value):
-            raise ValueError(self.message)
+            raise BrokenRuleError(self.message, field=self.field)
 
 
 @dataclass(frozen=True, slots=True)

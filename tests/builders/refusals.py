@@ -1,0 +1,378 @@
+"""Objects that must be refused, each by one rule: by the API server, and by us if an older CRD let it pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from builders.feature_compute import feature_compute_body
+from builders.inference import inference_body
+from builders.model_access import a_route, model_access_body
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A body, the field that is wrong, and what the API server says about it."""
+
+    name: str
+    body: Mapping[str, Any]
+    path: str
+    says: str
+
+
+def _uri(name: str, uri: str, says: str) -> Refusal:
+    return Refusal(f"uri-{name}", inference_body(model={"uri": uri}), "spec.model.uri", says)
+
+
+def _inference(name: str, path: str, says: str, **spec: Any) -> Refusal:
+    return Refusal(name, inference_body(**spec), f"spec.{path}", says)
+
+
+def _route(name: str, path: str, says: str, **fields: Any) -> Refusal:
+    body = model_access_body(routes=[a_route("default", **fields)])
+    return Refusal(name, body, f"spec.routes[0].{path}", says)
+
+
+def _routes(name: str, path: str, says: str, *routes: Mapping[str, Any]) -> Refusal:
+    return Refusal(name, model_access_body(routes=list(routes)), path, says)
+
+
+def _host(name: str, host: str, says: str) -> Refusal:
+    return Refusal(f"host-{name}", model_access_body(hosts=[host]), "spec.hosts[0]", says)
+
+
+def _header(name: str, header: str, says: str, exact: str = "vip", path: str = "name") -> Refusal:
+    match = {"headers": [{"name": header, "exact": exact}]}
+    return _route(f"header-{name}", f"match.headers[0].{path}", says, match=match)
+
+
+def _feature(name: str, path: str, says: str, **operations: Any) -> Refusal:
+    body = feature_compute_body(features=[{"name": "f", **operations}])
+    return Refusal(name, body, f"spec.features[0]{path}", says)
+
+
+def _features(name: str, path: str, says: str, **spec: Any) -> Refusal:
+    return Refusal(name, feature_compute_body(**spec), f"spec.{path}", says)
+
+
+def _targets(*weights: int) -> list[dict[str, Any]]:
+    return [{"inference": f"ctr-v{number}", "weight": weight} for number, weight in enumerate(weights)]
+
+
+_MATCH = {"headers": [{"name": "x-scene", "exact": "home"}]}
+_UNSUPPORTED = "Unsupported value"
+_PLACE = "must name a place"
+_PLAIN = "must be plain ASCII"
+_DOTS = "must have no '..' segment"
+_DNS_LABEL = "must be a DNS label"
+
+INFERENCE_REFUSALS: Sequence[Refusal] = (
+    Refusal("name-with-dots", inference_body("ctr.v3"), "metadata", "metadata.name must be a DNS label"),
+    Refusal("name-of-64", inference_body("c" * 64), "metadata", "metadata.name must be a DNS label"),
+    _inference(
+        "served-name-with-slash", "model.name", "must be letters, digits, dashes", model={"name": "a/b"}
+    ),
+    _inference(
+        "served-name-with-dots", "model.name", "must be letters, digits, dashes", model={"name": "a..b"}
+    ),
+    _inference("served-name-too-long", "model.name", "may not be more than 128", model={"name": "a" * 129}),
+    _uri("unknown-scheme", "ftp://models/ctr", "must begin with file://, pvc://, https:// or s3://"),
+    _uri("http", "http://models/ctr", "must begin with file://, pvc://, https:// or s3://"),
+    _uri("no-scheme", "models/ctr", "must begin with file://, pvc://, https:// or s3://"),
+    _uri("traversal", "file:///models/../etc", _DOTS),
+    _uri("traversal-at-the-end", "s3://models/ctr/..", _DOTS),
+    _uri("hidden-traversal", "https://models.example.com/%2e%2e/etc", _DOTS),
+    _uri("hidden-slash", "https://models.example.com/a%2Fb", _DOTS),
+    _uri("credentials", "https://user:secret@models.example.com/ctr", _PLAIN),
+    _uri("query", "https://models.example.com/ctr?token=secret", _PLAIN),
+    _uri("fragment", "https://models.example.com/ctr#v1", _PLAIN),
+    _uri("blank", "file:///models/my model", _PLAIN),
+    _uri("line-break", "file:///models/ctr\n", _PLAIN),
+    _uri("unicode", "file:///модели/ctr", _PLAIN),
+    _uri("file-without-path", "file://models/ctr", _PLACE),
+    _uri("pvc-without-claim", "pvc:///ctr", _PLACE),
+    _uri("https-without-host", "https:///ctr", _PLACE),
+    _uri("s3-without-bucket", "s3:///ctr", _PLACE),
+    _uri("too-long", "file:///" + "m" * 1024, "may not be more than 1024"),
+    _inference("version-zero", "model.version", "should match", model={"version": "0"}),
+    _inference("version-word", "model.version", "should match", model={"version": "latest"}),
+    _inference("version-path", "model.version", "should match", model={"version": "../1"}),
+    _inference("version-empty", "model.version", "should match", model={"version": ""}),
+    _inference("sha256-short", "model.sha256", "should match", model={"sha256": "9f86d0"}),
+    _inference("sha256-upper-case", "model.sha256", "should match", model={"sha256": "A" * 64}),
+    _inference("format", "model.format", _UNSUPPORTED, model={"format": "TensorRT"}),
+    _inference("tier", "tier", _UNSUPPORTED, tier="batch"),
+    _inference("replicas-negative", "replicas", "should be greater than or equal to 0", replicas=-1),
+    _inference("replicas-many", "replicas", "should be less than or equal to 1000", replicas=1001),
+    _inference("cpu-zero", "resources.cpu", "must be from 10m to 1024", resources={"cpu": 0}),
+    _inference("cpu-many", "resources.cpu", "must be from 10m to 1024", resources={"cpu": "1e9"}),
+    _inference("cpu-negative", "resources.cpu", "should match", resources={"cpu": "-1"}),
+    _inference("cpu-word", "resources.cpu", "should match", resources={"cpu": "two"}),
+    _inference("memory-small", "resources.memory", "must be from 32Mi to 64Ti", resources={"memory": "1"}),
+    _inference("memory-large", "resources.memory", "must be from 32Mi to 64Ti", resources={"memory": "1Ei"}),
+    _inference("batching-mode", "batching.mode", _UNSUPPORTED, batching={"mode": "Adaptive"}),
+    _inference(
+        "batch-size-zero", "batching.maxBatchSize", "greater than or equal to 1", batching={"maxBatchSize": 0}
+    ),
+    _inference(
+        "batch-size-large",
+        "batching.maxBatchSize",
+        "less than or equal to 4096",
+        batching={"maxBatchSize": 4097},
+    ),
+    _inference(
+        "queue-delay-without-fixed",
+        "batching.maxQueueDelay",
+        "maxQueueDelay is only for mode Fixed",
+        batching={"maxQueueDelay": "2ms"},
+    ),
+    _inference(
+        "queue-delay-long",
+        "batching.maxQueueDelay",
+        "must be from 1us to 1s",
+        batching={"mode": "Fixed", "maxQueueDelay": "2s"},
+    ),
+    _inference(
+        "queue-delay-zero",
+        "batching.maxQueueDelay",
+        "must be from 1us to 1s",
+        batching={"mode": "Fixed", "maxQueueDelay": "0s"},
+    ),
+    _inference(
+        "queue-delay-fraction",
+        "batching.maxQueueDelay",
+        "should match",
+        batching={"mode": "Fixed", "maxQueueDelay": "1.5ms"},
+    ),
+)
+
+MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
+    Refusal("access-name", model_access_body("ctr.ads"), "metadata", "metadata.name must be a DNS label"),
+    _host("upper-case", "CTR.example.com", "must be a lower-case DNS name"),
+    _host("port", "ctr.example.com:80", "must be a lower-case DNS name"),
+    _host("wildcard", "*.example.com", "must be a lower-case DNS name"),
+    _host("reserved", "other.ads.tidegate", "must not end in .tidegate"),
+    _host("reserved-alone", "tidegate", "must not end in .tidegate"),
+    Refusal("host-twice", model_access_body(hosts=["a.b", "a.b"]), "spec.hosts", "Duplicate value"),
+    Refusal(
+        "hosts-many", model_access_body(hosts=[f"h{n}.b" for n in range(17)]), "spec.hosts", "at most 16"
+    ),
+    Refusal("routes-none", model_access_body(routes=[]), "spec.routes", "at least 1 items"),
+    Refusal(
+        "routes-many",
+        model_access_body(routes=[a_route(f"r{n}", match=_MATCH) for n in range(65)]),
+        "spec.routes",
+        "at most 64",
+    ),
+    _routes("route-twice", "spec.routes", "Duplicate value", a_route("a", match=_MATCH), a_route("a")),
+    _routes(
+        "two-routes-without-match",
+        "spec.routes",
+        "only one route may be without match",
+        a_route("a"),
+        a_route("b"),
+    ),
+    _routes(
+        "route-without-match-first",
+        "spec.routes",
+        "the route without match must be the last",
+        a_route("a"),
+        a_route("b", match=_MATCH),
+    ),
+    _routes("route-name", "spec.routes[0].name", _DNS_LABEL, a_route("Default")),
+    _route("match-empty", "match.headers", "at least 1 items", match={"headers": []}),
+    _header("upper-case", "X-User", "must be a lower-case header name"),
+    _header("pseudo", ":authority", "must be a lower-case header name"),
+    _header("envoy", "x-envoy-retry-on", "must not be host, x-envoy-"),
+    _header("ours", "x-tidegate-access", "must not be host, x-envoy-"),
+    _header("host", "host", "must not be host, x-envoy-"),
+    _header("line-break", "x-user", "should match", exact="vip\r\nx-admin: 1", path="exact"),
+    _header("value-too-long", "x-user", "may not be more than 256", exact="v" * 257, path="exact"),
+    _route(
+        "header-twice",
+        "match.headers",
+        "Duplicate value",
+        match={"headers": [{"name": "x-a", "exact": "1"}, {"name": "x-a", "exact": "2"}]},
+    ),
+    _route("targets-none", "targets", "at least 1 items", targets=[]),
+    _route(
+        "weights-zero", "targets", "at least one target must have a weight above 0", targets=_targets(0, 0)
+    ),
+    _route("weight-negative", "targets[0].weight", "greater than or equal to 0", targets=_targets(-1)),
+    _route("weight-large", "targets[0].weight", "less than or equal to 1000000", targets=_targets(1_000_001)),
+    _route("targets-many", "targets", "at most 16", targets=_targets(*range(1, 18))),
+    _route("target-twice", "targets", "Duplicate value", targets=[*_targets(1), *_targets(2)]),
+    _route("target-name", "targets[0].inference", _DNS_LABEL, targets=[{"inference": "other/ctr"}]),
+    _route("timeout-zero", "timeout", "must be from 1ms to 1h", timeout="0s"),
+    _route("timeout-long", "timeout", "must be from 1ms to 1h", timeout="2h"),
+    _route("timeout-overflow", "timeout", "must be from 1ms to 1h", timeout="999999h"),
+    _route("timeout-negative", "timeout", "should match", timeout="-1s"),
+    _route("timeout-number", "timeout", "should match", timeout="50"),
+    _route("retry-many", "retry.attempts", "less than or equal to 5", retry={"attempts": 6}),
+    _route("retry-negative", "retry.attempts", "greater than or equal to 0", retry={"attempts": -1}),
+    _route(
+        "budget",
+        "retry.budgetPercent",
+        "less than or equal to 100",
+        retry={"attempts": 1, "budgetPercent": 101},
+    ),
+)
+
+_TABLE = {"uri": "file:///t.parquet"}
+_USER = {"name": "user", "key": "user_id", "type": "int64"}
+_PROFILES = {"name": "profiles", "entity": "user", "table": _TABLE}
+_KNOWN = "every field must be <source>.<column> of a declared source"
+_BUCKETIZE = {"field": "profiles.age", "boundaries": [1]}
+
+FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
+    Refusal("features-name", feature_compute_body("a.b"), "metadata", "metadata.name must be a DNS label"),
+    _features("entities-none", "entities", "at least 1 items", entities=[]),
+    _features("entity-twice", "entities", "Duplicate value", entities=[_USER, _USER]),
+    _features(
+        "entity-name",
+        "entities[0].name",
+        "must be letters, digits and underscores",
+        entities=[{**_USER, "name": "u-1"}],
+    ),
+    _features(
+        "entity-key",
+        "entities[0].key",
+        "must be letters, digits and underscores",
+        entities=[{**_USER, "key": "1d"}],
+    ),
+    _features("key-type", "entities[0].type", _UNSUPPORTED, entities=[{**_USER, "type": "float32"}]),
+    _features("source-twice", "sources", "Duplicate value", sources=[_PROFILES, _PROFILES]),
+    _features(
+        "source-entity",
+        "sources",
+        "every source must name one of the entities",
+        sources=[{**_PROFILES, "entity": "x"}],
+    ),
+    _features(
+        "source-named-like-entity",
+        "sources",
+        "a source must not have the name of an entity",
+        sources=[_PROFILES, {**_PROFILES, "name": "user"}],
+    ),
+    _features(
+        "table-uri",
+        "sources[0].table.uri",
+        "must begin with file://",
+        sources=[{**_PROFILES, "table": {"uri": "http://x/y"}}],
+    ),
+    _features("features-none", "features", "at least 1 items", features=[]),
+    _features(
+        "features-many",
+        "features",
+        "at most 256",
+        features=[{"name": f"f{n}", "bucketize": _BUCKETIZE} for n in range(257)],
+    ),
+    _features(
+        "feature-twice", "features", "Duplicate value", features=[{"name": "f", "bucketize": _BUCKETIZE}] * 2
+    ),
+    _feature("no-operation", "", "a feature must have exactly one of lookup, bucketize, hash and cross"),
+    _feature(
+        "two-operations",
+        "",
+        "a feature must have exactly one of lookup, bucketize, hash and cross",
+        bucketize=_BUCKETIZE,
+        hash={"field": "profiles.age", "buckets": 2},
+    ),
+    _feature(
+        "field-without-dot",
+        ".hash.field",
+        "must be <source>.<column> or <entity>.<key>",
+        hash={"field": "age", "buckets": 2},
+    ),
+    _features(
+        "lookup-of-nothing",
+        "features",
+        _KNOWN,
+        features=[{"name": "f", "lookup": {"field": "x.y", "type": "int64"}}],
+    ),
+    _features(
+        "bucketize-of-nothing",
+        "features",
+        _KNOWN,
+        features=[{"name": "f", "bucketize": {"field": "user.age", "boundaries": [1]}}],
+    ),
+    _features(
+        "hash-of-nothing",
+        "features",
+        _KNOWN,
+        features=[{"name": "f", "hash": {"field": "x.y", "buckets": 2}}],
+    ),
+    _features(
+        "cross-of-nothing",
+        "features",
+        _KNOWN,
+        features=[{"name": "f", "cross": {"fields": ["user.user_id", "x.y"], "buckets": 2}}],
+    ),
+    _feature("lookup-type", ".lookup.type", _UNSUPPORTED, lookup={"field": "profiles.a", "type": "int8"}),
+    _feature(
+        "lookup-default",
+        ".lookup.default",
+        "the default of an int64 must be a whole number",
+        lookup={"field": "profiles.a", "type": "int64", "default": "0.5"},
+    ),
+    _feature(
+        "lookup-default-word",
+        ".lookup.default",
+        "should match",
+        lookup={"field": "profiles.a", "type": "float32", "default": "NaN"},
+    ),
+    _feature(
+        "lookup-length",
+        ".lookup.length",
+        "greater than or equal to 1",
+        lookup={"field": "profiles.a", "type": "int64", "length": 0},
+    ),
+    _feature(
+        "boundaries-descending",
+        ".bucketize.boundaries",
+        "boundaries must be ascending",
+        bucketize={"field": "profiles.age", "boundaries": [2, 1]},
+    ),
+    _feature(
+        "boundaries-twice",
+        ".bucketize.boundaries",
+        "Duplicate value",
+        bucketize={"field": "profiles.age", "boundaries": [1, 1]},
+    ),
+    _feature(
+        "boundaries-none",
+        ".bucketize.boundaries",
+        "at least 1 items",
+        bucketize={"field": "profiles.age", "boundaries": []},
+    ),
+    _feature(
+        "buckets-zero",
+        ".hash.buckets",
+        "greater than or equal to 1",
+        hash={"field": "profiles.a", "buckets": 0},
+    ),
+    _feature(
+        "buckets-many",
+        ".hash.buckets",
+        "less than or equal to",
+        hash={"field": "profiles.a", "buckets": 2**31},
+    ),
+    _feature(
+        "cross-of-one", ".cross.fields", "at least 2 items", cross={"fields": ["user.user_id"], "buckets": 2}
+    ),
+    _feature(
+        "cross-of-five",
+        ".cross.fields",
+        "at most 4",
+        cross={"fields": [f"profiles.c{n}" for n in range(5)], "buckets": 2},
+    ),
+    _feature(
+        "cross-of-one-twice",
+        ".cross.fields",
+        "Duplicate value",
+        cross={"fields": ["profiles.a", "profiles.a"], "buckets": 2},
+    ),
+)
+
+REFUSALS: Sequence[Refusal] = (*INFERENCE_REFUSALS, *MODEL_ACCESS_REFUSALS, *FEATURE_COMPUTE_REFUSALS)

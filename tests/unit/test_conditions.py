@@ -1,0 +1,162 @@
+"""Conditions: the transition time moves with the status alone, and what others said stays."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.api.conditions import (
+    MAX_MESSAGE_LENGTH,
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    ObservedCondition,
+    find,
+    is_true,
+    merge,
+    own_conditions,
+)
+from tidegate.api.inference import InferenceStatus
+from tidegate.api.reasons import DOCS, Reason
+
+MORNING = datetime(2026, 1, 1, 8, tzinfo=UTC)
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+FOREIGN = {
+    "type": "PolicyAccepted",
+    "status": "True",
+    "lastTransitionTime": "2025-01-01T00:00:00Z",
+    "extra": 1,
+}
+
+
+def ready(
+    status: ConditionStatus = ConditionStatus.TRUE, message: str = "", generation: int = 1
+) -> Condition:
+    return Condition(ConditionType.READY, status, Reason.ALL_REPLICAS_READY, message, generation)
+
+
+def test_a_new_condition_starts_now() -> None:
+    assert merge([], [ready(message="2 of 2")], NOON) == [
+        {
+            "type": "Ready",
+            "status": "True",
+            "reason": "AllReplicasReady",
+            "message": "2 of 2",
+            "observedGeneration": 1,
+            "lastTransitionTime": "2026-01-01T12:00:00Z",
+        }
+    ]
+
+
+def test_a_changed_message_does_not_move_the_transition_time() -> None:
+    before = merge([], [ready(message="1 of 2")], MORNING)
+    after = merge(before, [ready(message="2 of 2", generation=2)], NOON)
+    assert (after[0]["message"], after[0]["observedGeneration"]) == ("2 of 2", 2)
+    assert after[0]["lastTransitionTime"] == "2026-01-01T08:00:00Z"
+
+
+def test_a_changed_status_moves_the_transition_time() -> None:
+    before = merge([], [ready()], MORNING)
+    after = merge(before, [ready(ConditionStatus.FALSE)], NOON)
+    assert after[0]["lastTransitionTime"] == "2026-01-01T12:00:00Z"
+
+
+def test_conditions_of_others_stay_as_they_are() -> None:
+    merged = merge([FOREIGN], [ready()], NOON)
+    assert merged[0] == FOREIGN
+    assert [item["type"] for item in own_conditions(merged)] == ["Ready"]
+
+
+def test_a_condition_read_from_a_status_is_merged_alike() -> None:
+    before = merge([], [ready()], MORNING)
+    status = InferenceStatus.model_validate({"conditions": before})
+    assert isinstance(status.conditions[0], ObservedCondition)
+    assert merge(status.conditions, [ready()], NOON) == before
+
+
+def test_a_forged_condition_without_time_gets_one() -> None:
+    forged: dict[str, Any] = {"type": "Ready", "status": "True"}
+    assert merge([forged], [ready()], NOON)[0]["lastTransitionTime"] == "2026-01-01T12:00:00Z"
+
+
+def test_a_message_beyond_reading_is_cut() -> None:
+    message = merge([], [ready(message="x" * 100_000)], NOON)[0]["message"]
+    assert len(message) == MAX_MESSAGE_LENGTH
+    assert message.endswith("…")
+
+
+CONDITIONS = st.lists(
+    st.builds(
+        Condition,
+        type=st.sampled_from(ConditionType),
+        status=st.sampled_from(ConditionStatus),
+        reason=st.sampled_from(Reason),
+        message=st.text(max_size=20),
+        observed_generation=st.integers(0, 5),
+    ),
+    unique_by=lambda condition: condition.type,
+)
+
+
+@given(CONDITIONS, CONDITIONS)
+def test_merging_again_changes_nothing(first: list[Condition], second: list[Condition]) -> None:
+    """A settled object costs no write: later merges of the same conditions give the same list, order included."""
+    merged = merge(merge([FOREIGN], first, MORNING), second, NOON)
+    assert merge(merged, second, NOON + timedelta(hours=1)) == merged
+    assert merged[0] == FOREIGN
+    assert len({item["type"] for item in merged}) == len(merged)
+
+
+@given(CONDITIONS)
+def test_what_was_said_is_found(conditions: list[Condition]) -> None:
+    merged = merge([], conditions, NOON)
+    for condition in conditions:
+        found = find(merged, condition.type)
+        assert found is not None
+        assert found["reason"] == condition.reason.value
+
+
+def test_true_counts_only_for_the_generation_that_was_asked_for() -> None:
+    conditions = merge([], [ready(generation=2)], NOON)
+    assert is_true(conditions, ConditionType.READY, generation=2)
+    assert not is_true(conditions, ConditionType.READY, generation=3)
+    assert not is_true(conditions, ConditionType.STALLED)
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_says_what_it_means_and_what_to_do(reason: Reason) -> None:
+    assert DOCS[reason].meaning.endswith(".")
+    assert DOCS[reason].what_to_do.endswith(".")
+
+
+# What kstatus (kubectl wait, Flux, Argo) makes of an object, by its published rules, for a kind it does not know.
+@pytest.mark.parametrize(
+    ("observed", "conditions", "verdict"),
+    [
+        (1, {"Ready": "True"}, "Current"),
+        (1, {"Ready": "False", "Reconciling": "True"}, "InProgress"),
+        (1, {"Ready": "False", "Stalled": "True"}, "Failed"),
+        (0, {"Ready": "True"}, "InProgress"),
+    ],
+)
+def test_kstatus_reads_our_conditions(observed: int, conditions: dict[str, str], verdict: str) -> None:
+    said = [
+        Condition(ConditionType(kind), ConditionStatus(status), Reason.RECONCILED, "", 1)
+        for kind, status in conditions.items()
+    ]
+    assert _kstatus(generation=1, observed=observed, conditions=merge([], said, NOON)) == verdict
+
+
+def _kstatus(*, generation: int, observed: int, conditions: list[dict[str, Any]]) -> str:
+    said = {item["type"]: item["status"] for item in conditions}
+    if observed != generation:
+        return "InProgress"
+    if said.get("Reconciling") == "True":
+        return "InProgress"
+    if said.get("Stalled") == "True":
+        return "Failed"
+    return "Current" if said.get("Ready", "True") == "True" else "InProgress"

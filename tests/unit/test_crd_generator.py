@@ -1,0 +1,90 @@
+"""The generated CRDs: those in the repository are current, small, and written the way the API server wants them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tidegate.api.crd import MAX_BYTES, differences, documents, main, write
+
+CRDS = Path(__file__).parents[2] / "crds"
+
+
+def schema(plural: str) -> dict[str, Any]:
+    definition = yaml.safe_load(documents()[f"tidegate.io_{plural}.yaml"])
+    result: dict[str, Any] = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return result
+
+
+def test_the_committed_crds_are_current() -> None:
+    assert list(differences(CRDS)) == [], "run `python -m tidegate.api.crd --output crds/`"
+
+
+def test_writing_twice_writes_the_same() -> None:
+    assert documents() == documents()
+
+
+@pytest.mark.parametrize("name", documents())
+def test_a_crd_stays_small(name: str) -> None:
+    assert len(documents()[name].encode()) < MAX_BYTES
+
+
+def test_check_names_what_is_out_of_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path)
+    assert main(["--output", str(tmp_path), "--check"]) == 0
+    (tmp_path / "tidegate.io_inferences.yaml").write_text("changed")
+    (tmp_path / "tidegate.io_gone.yaml").write_text("stale")
+    assert main(["--output", str(tmp_path), "--check"]) == 1
+    said = capsys.readouterr().err
+    assert "tidegate.io_gone.yaml, tidegate.io_inferences.yaml out of date" in said
+
+
+def test_writing_removes_the_crd_of_a_kind_that_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "tidegate.io_gone.yaml").write_text("stale")
+    assert main(["--output", str(tmp_path)]) == 0
+    assert list(differences(tmp_path)) == []
+
+
+def test_an_optional_field_has_no_null_and_no_default() -> None:
+    name = schema("inferences")["properties"]["spec"]["properties"]["model"]["properties"]["name"]
+    assert name["type"] == "string"
+    assert "default" not in name
+    assert "anyOf" not in name
+
+
+def test_a_nested_object_defaults_to_empty_so_that_its_own_defaults_apply() -> None:
+    batching = schema("inferences")["properties"]["spec"]["properties"]["batching"]
+    assert batching["default"] == {}
+    assert batching["properties"]["mode"]["default"] == "Off"
+
+
+def test_a_status_claims_nothing_by_default() -> None:
+    assert "default" not in str(schema("inferences")["properties"]["status"])
+
+
+def test_every_list_says_how_it_merges() -> None:
+    def lists(path: str, node: dict[str, Any]) -> list[str]:
+        missing = [path] if node.get("type") == "array" and "x-kubernetes-list-type" not in node else []
+        for name, child in node.get("properties", {}).items():
+            missing += lists(f"{path}.{name}", child)
+        return missing + (lists(f"{path}[]", node["items"]) if "items" in node else [])
+
+    for plural in ("inferences", "modelaccesses", "featurecomputes"):
+        assert lists(plural, schema(plural)) == []
+
+
+def test_every_string_and_list_of_a_spec_is_bounded() -> None:
+    """The API server multiplies a rule's cost by the largest sizes; without bounds it refuses the CRD."""
+
+    def unbounded(path: str, node: dict[str, Any]) -> list[str]:
+        limit = {"string": ("maxLength", "enum"), "array": ("maxItems",)}.get(node.get("type", ""), ())
+        found = [path] if limit and not any(name in node for name in limit) else []
+        for name, child in node.get("properties", {}).items():
+            found += unbounded(f"{path}.{name}", child)
+        return found + (unbounded(f"{path}[]", node["items"]) if "items" in node else [])
+
+    for plural in ("inferences", "modelaccesses", "featurecomputes"):
+        assert unbounded(plural, schema(plural)["properties"]["spec"]) == []
