@@ -86,7 +86,7 @@ def _merge_key(*lists: Sequence[Any]) -> str | None:
 
 def _is_keyed_by(key: str, items: Sequence[Any]) -> bool:
     values = [item.get(key) if isinstance(item, Mapping) else None for item in items]
-    return None not in values and len(set(values)) == len(values)
+    return all(isinstance(value, str | int) for value in values) and len(set(values)) == len(values)
 
 
 def _same_quantity(ours: str, theirs: str) -> bool:
@@ -99,7 +99,6 @@ def _same_quantity(ours: str, theirs: str) -> bool:
 def _without_ours(manifest: Manifest) -> Manifest:
     metadata: Mapping[str, Any] = manifest.get("metadata", {})
     annotations: Mapping[str, Any] = metadata.get("annotations") or {}
-    if not _OURS & annotations.keys():
-        return manifest
+    others = {name: value for name, value in metadata.items() if name != "annotations"}
     kept = {name: value for name, value in annotations.items() if name not in _OURS}
-    return {**manifest, "metadata": {**metadata, "annotations": kept}}
+    return {**manifest, "metadata": {**others, "annotations": kept} if kept else others}

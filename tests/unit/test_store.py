@@ -1,0 +1,199 @@
+"""The cache: what it holds, what it says changed, and what it does not believe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.api.meta import ObjectKey
+from tidegate.kube.kinds import INFERENCE, POD
+from tidegate.kube.store import ObjectStore
+
+A, B = ObjectKey("ads", "a"), ObjectKey("ads", "b")
+
+
+def a_pod(
+    name: str = "a", version: int = 1, *, namespace: str = "ads", owner: str = "", **labels: str
+) -> dict[str, Any]:
+    owners = [{"uid": owner}] if owner else []
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": f"uid-{name}",
+            "resourceVersion": str(version),
+            "labels": labels,
+            "ownerReferences": owners,
+            "managedFields": [{"manager": "somebody"}],
+        }
+    }
+
+
+def a_store(*labels: str) -> tuple[ObjectStore, list[ObjectKey]]:
+    store, told = ObjectStore(POD, labels=labels), []
+    store.subscribe(told.append)
+    return store, told
+
+
+def version_of(store: ObjectStore, key: ObjectKey) -> str | None:
+    body = store.get(key)
+    return None if body is None else body["metadata"]["resourceVersion"]
+
+
+def test_events_arrive_change_and_go() -> None:
+    store, told = a_store()
+    store.observe("ADDED", a_pod(version=1))
+    store.observe("MODIFIED", a_pod(version=2))
+    assert version_of(store, A) == "2"
+    store.observe("DELETED", a_pod(version=3))
+    assert store.get(A) is None
+    assert told == [A, A, A]
+
+
+def test_an_object_that_was_there_at_the_start_counts_as_added() -> None:
+    """kopf passes no event type for those."""
+    store, told = a_store()
+    store.observe(None, a_pod())
+    assert told == [A]
+
+
+@pytest.mark.parametrize(
+    ("event", "body"),
+    [("MODIFIED", a_pod(version=4)), ("ADDED", a_pod(version=1)), ("DELETED", a_pod(version=4))],
+)
+def test_a_late_event_is_not_believed(event: str, body: Mapping[str, Any]) -> None:
+    store, told = a_store()
+    store.observe("ADDED", a_pod(version=5))
+    store.observe(event, body)
+    assert version_of(store, A) == "5"
+    assert told == [A]
+
+
+def test_a_repeated_event_says_nothing() -> None:
+    store, told = a_store()
+    store.observe("ADDED", a_pod())
+    store.observe("ADDED", a_pod())
+    assert told == [A]
+
+
+def test_the_end_of_what_was_not_known_says_nothing() -> None:
+    store, told = a_store()
+    store.observe("DELETED", a_pod())
+    assert told == []
+
+
+def test_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
+    store, _ = a_store()
+    body = a_pod()
+    for version in ("b", "a"):
+        store.observe("MODIFIED", {"metadata": {**body["metadata"], "resourceVersion": version}})
+    assert version_of(store, A) == "a"
+
+
+def test_a_listing_drops_ghosts_and_says_only_what_changed() -> None:
+    store, told = a_store()
+    store.replace([a_pod("a"), a_pod("b")])
+    assert store.synced.is_set()
+    told.clear()
+    store.replace([a_pod("a"), a_pod("c", version=9)])
+    assert sorted(told) == [B, ObjectKey("ads", "c")]
+    assert store.keys() == (A, ObjectKey("ads", "c"))
+
+
+def test_a_listing_from_a_restored_etcd_is_believed() -> None:
+    store, _ = a_store()
+    store.observe("ADDED", a_pod(version=900))
+    store.replace([a_pod(version=500)])
+    assert version_of(store, A) == "500"
+
+
+def test_a_resync_beside_another_feeder_keeps_what_is_newer_than_the_listing() -> None:
+    store, told = a_store()
+    store.observe("ADDED", a_pod("a", version=5))
+    store.observe("ADDED", a_pod("ghost", version=6))
+    store.observe("ADDED", a_pod("b", version=12))
+    told.clear()
+    store.resync([a_pod("a", version=4)], resource_version="10")
+    assert version_of(store, A) == "5"
+    assert version_of(store, B) == "12"
+    assert told == [ObjectKey("ads", "ghost")]
+    assert store.synced.is_set()
+
+
+def test_objects_are_found_by_label_and_owner_as_these_change() -> None:
+    store, _ = a_store("tidegate.io/inference")
+    label = {"tidegate.io/inference": "ctr"}
+    store.observe("ADDED", a_pod("b", 1, owner="uid-1", **label))
+    store.observe("ADDED", a_pod("a", 2, owner="uid-1", **label))
+    store.observe("ADDED", a_pod("a", 3, namespace="video", **label))
+    assert [body["metadata"]["name"] for body in store.by_label("tidegate.io/inference", "ctr")] == [
+        "a",
+        "b",
+        "a",
+    ]
+    assert len(store.by_label("tidegate.io/inference", "ctr", namespace="video")) == 1
+    assert len(store.by_owner("uid-1")) == 2
+    store.observe("MODIFIED", a_pod("b", 4, **{"tidegate.io/inference": "cvr"}))
+    assert len(store.by_label("tidegate.io/inference", "ctr", namespace="ads")) == 1
+    assert len(store.by_owner("uid-1")) == 1
+    store.observe("DELETED", a_pod("a", 5))
+    assert store.by_label("tidegate.io/inference", "ctr", namespace="ads") == ()
+    assert store.by_owner("uid-1") == ()
+
+
+def test_a_label_that_is_not_indexed_is_a_mistake() -> None:
+    store, _ = a_store()
+    with pytest.raises(KeyError):
+        store.by_label("app", "x")
+
+
+def test_managed_fields_are_not_kept() -> None:
+    store, _ = a_store()
+    store.observe("ADDED", a_pod())
+    assert "managedFields" not in store.list()[0]["metadata"]
+
+
+def test_a_list_is_ordered_and_may_be_of_one_namespace() -> None:
+    store = ObjectStore(INFERENCE)
+    for namespace, name in (("b", "x"), ("a", "z"), ("a", "y")):
+        store.observe("ADDED", a_pod(name, namespace=namespace))
+    assert [body["metadata"]["name"] for body in store.list()] == ["y", "z", "x"]
+    assert len(store.list("a")) == len([*store]) - 1 == 2
+
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["ADDED", "MODIFIED", "DELETED"]),
+        st.sampled_from(["a", "b"]),
+        st.integers(1, 9),
+        st.sampled_from(["x", "y"]),
+        st.sampled_from(["", "uid-1", "uid-2"]),
+    )
+)
+
+
+@given(EVENTS)
+def test_the_indexes_agree_with_the_objects_whatever_comes(
+    events: list[tuple[str, str, int, str, str]],
+) -> None:
+    store, _ = a_store("app")
+    for event, name, version, label, owner in events:
+        store.observe(event, a_pod(name, version, owner=owner, app=label))
+    for label in ("x", "y"):
+        expected = [body for body in store.list() if body["metadata"]["labels"]["app"] == label]
+        assert list(store.by_label("app", label)) == expected
+    for owner in ("uid-1", "uid-2"):
+        expected = [body for body in store.list() if {"uid": owner} in body["metadata"]["ownerReferences"]]
+        assert list(store.by_owner(owner)) == expected
+
+
+@given(st.permutations([a_pod(version=number) for number in range(1, 6)]))
+def test_in_whatever_order_events_come_the_newest_stays(bodies: list[dict[str, Any]]) -> None:
+    store, _ = a_store()
+    for body in bodies:
+        store.observe("MODIFIED", body)
+    assert version_of(store, A) == "5"
