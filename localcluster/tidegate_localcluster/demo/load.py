@@ -151,10 +151,28 @@ class Load:
                 )
             time.sleep(POLL_INTERVAL_S)
 
+    def wait_sent(self, count: int, timeout_s: float) -> None:
+        """Returns once `count` requests were sent in all; raises DemoError when that takes longer."""
+        self._wait(lambda report: report.sent >= count, f"{count} requests sent", timeout_s)
+
+    def wait_failed(self, count: int, timeout_s: float) -> None:
+        """Returns once `count` requests have failed; raises DemoError when they do not."""
+        self._wait(lambda report: report.failed >= count, f"{count} requests failed", timeout_s)
+
     def finish(self) -> LoadReport:
         """Ends and reports."""
         self._end()
         return self._report()
+
+    def _wait(self, holds: Callable[[LoadReport], bool], what: str, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not holds(report := self._report()):
+            if time.monotonic() > deadline or not any(thread.is_alive() for thread in self._threads):
+                raise DemoError(
+                    f"not in {timeout_s:.0f} s: {what}; sent: {report.sent}, failed: {report.failed} "
+                    f"{list(report.errors)}"
+                )
+            time.sleep(POLL_INTERVAL_S)
 
     def _count(self, version: str) -> int:
         return sum(

@@ -1,0 +1,40 @@
+"""Tiny ONNX models whose answer says which version gave it: y = x + 1000 × version."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+STEP: Final = 1000.0
+
+
+def answer(inputs: NDArray[np.float32], version: int) -> NDArray[np.float32]:
+    """What version `version` answers to `inputs` (float32 [rows, 1]), as float32 [rows]."""
+    return (inputs + np.float32(STEP * version)).ravel()
+
+
+def publish(folder: Path, version: int) -> str:
+    """Writes `<folder>/<version>/model.onnx` and returns its sha256."""
+    offset = numpy_helper.from_array(np.array([STEP * version], dtype=np.float32), "offset")
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "offset"], ["score"])],
+        "probe",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 1])],
+        [helper.make_tensor_value_info("score", TensorProto.FLOAT, ["rows", 1])],
+        [offset],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    place = folder / str(version)
+    place.mkdir(parents=True, exist_ok=True)
+    content = model.SerializeToString()
+    temporary = place / ".model.onnx"
+    temporary.write_bytes(content)
+    temporary.rename(place / "model.onnx")
+    return hashlib.sha256(content).hexdigest()

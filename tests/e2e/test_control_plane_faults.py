@@ -1,0 +1,189 @@
+"""The control plane dies and the pods are replaced: traffic does not notice, and everything comes back as asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from fixtures.installed import Space, sample, stays, until
+
+_WRITES = {"POST", "PUT", "PATCH", "APPLY", "DELETE"}
+_RESOURCES = {
+    "inferences",
+    "modelaccesses",
+    "featurecomputes",
+    "deployments",
+    "configmaps",
+    "services",
+    "serviceaccounts",
+    "poddisruptionbudgets",
+}
+
+
+def _serving(space: Space) -> None:
+    space.publish("probe", 1, 2)
+    space.inference(replicas=2)
+    space.access()
+    space.ready()
+
+
+@pytest.mark.timeout(400)
+def test_killing_controllers_and_xds_under_load_loses_no_request(space: Space) -> None:
+    _serving(space)
+    with space.load(1, 2, max_seconds=240) as load:
+        load.wait_for("1", 200, timeout_s=60)
+        killed = [space.installed.kill("tidegate controllers"), space.installed.kill("tidegate xds")]
+        load.wait_sent(3000, timeout_s=100)
+        # The system still works: a version changes after both have come back.
+        space.patch("inference", "probe", {"model": {"version": "2"}})
+        space.serves("probe", 2)
+        report = load.finish()
+
+    assert min(killed) >= 1, killed
+    assert report.failed == 0, report.errors
+    space.ready()
+
+
+@pytest.mark.timeout(300)
+def test_killing_triton_is_noticed(space: Space) -> None:
+    """The negative of the test above: the data plane's own death does show in the same counters."""
+    space.publish("probe", 1)
+    space.inference()
+    space.access()
+    space.ready()
+    restarts = _restarts(space)
+    with space.load(1, max_seconds=200) as load:
+        load.wait_for("1", 100, timeout_s=60)
+        assert space.installed.kill("tritonserver --model-repository") >= 1
+        load.wait_failed(1, timeout_s=60)
+        load.finish()
+
+    until(lambda: _restarts(space) > restarts, "the kubelet restarted Triton")
+    space.serves("probe", 1)
+    assert space.ask().version == "1"
+
+
+@pytest.mark.timeout(400)
+def test_restarting_every_pod_in_any_order_ends_ready(space: Space) -> None:
+    _serving(space)
+    for selector, namespace in (
+        ("app.kubernetes.io/component=gateway", "tidegate-system"),
+        ("tidegate.io/inference=probe", space.namespace),
+        ("app.kubernetes.io/component=xds", "tidegate-system"),
+        ("app.kubernetes.io/component=controllers", "tidegate-system"),
+    ):
+        space.kubectl.run("delete", "pods", "-n", namespace, "-l", selector, "--wait=false")
+    until(
+        lambda: (
+            len(space.installed.component("gateway")) == 2
+            and all(
+                _is_ready(pod)
+                for name in ("gateway", "xds", "controllers")
+                for pod in space.installed.component(name)
+            )
+        ),
+        "Tidegate's own pods are ready again",
+    )
+    space.ready()
+    until(
+        lambda: space.status("modelaccess", "probe")["proxies"] == {"total": 2, "acked": 2},
+        "both gateways run it",
+    )
+    assert space.ask().version == "1"
+
+
+@pytest.mark.timeout(300)
+def test_deleting_takes_the_children_along_and_recreating_serves_again(space: Space) -> None:
+    _serving(space)
+    space.kubectl.run("delete", "inference/probe", "-n", space.namespace, "--wait=true")
+    until(
+        lambda: not space.installed.pods(space.namespace, "tidegate.io/inference=probe"),
+        "the pods are gone",
+    )
+    space.inference(version=2)
+    space.ready()
+    assert space.ask().version == "2"
+
+
+@pytest.mark.timeout(400)
+def test_every_served_field_can_be_edited(space: Space) -> None:
+    _serving(space)
+    space.publish("other", 1)
+    edits: list[dict[str, object]] = [
+        {"replicas": 1},
+        {"resources": {"cpu": "60m"}},
+        {"tier": "nearline"},
+        {"batching": {"mode": "Fixed", "maxBatchSize": 16, "maxQueueDelay": "500us"}},
+        {"model": {"uri": space.uri("other")}},
+    ]
+    for edit in edits:
+        space.patch("inference", "probe", edit)
+        until(
+            lambda: _observed(space) and _ready(space),
+            f"Ready after {edit}",
+            evidence=lambda: space.status("inference", "probe"),
+        )
+        assert space.ask().version == "1"
+    (pod,) = space.installed.pods(space.namespace, "tidegate.io/inference=probe")
+    assert pod["metadata"]["labels"]["tidegate.io/tier"] == "nearline"
+    assert pod["spec"]["priorityClassName"] == "tidegate-nearline"
+
+
+@pytest.mark.timeout(300)
+def test_settled_objects_cost_no_writes(space: Space) -> None:
+    _serving(space)
+    # The ConfigMap that every new namespace gets is the cluster's own business, and done by now.
+    stays(lambda: (_versions(space), _writes(space)), "objects and write requests", for_s=30)
+
+
+@pytest.mark.timeout(300)
+def test_an_edit_does_cost_writes(space: Space) -> None:
+    """The negative of the test above: the same two measures move when there is something to do."""
+    _serving(space)
+    before = _versions(space), _writes(space)
+    space.patch("inference", "probe", {"replicas": 1})
+    until(lambda: _versions(space) != before[0] and _writes(space) > before[1], "both measures moved")
+
+
+def _observed(space: Space) -> bool:
+    found = space.kubectl.get("inference", "probe", space.namespace)
+    assert found is not None
+    return found["status"].get("observedGeneration") == found["metadata"]["generation"]
+
+
+def _ready(space: Space) -> bool:
+    pods = space.installed.pods(space.namespace, "tidegate.io/inference=probe")
+    ready = space.condition("inference", "probe").get("status") == "True"
+    return ready and len(pods) == space.status("inference", "probe")["replicas"]
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = pod["status"].get("conditions", ())
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+
+
+def _restarts(space: Space) -> int:
+    pods = space.installed.pods(space.namespace, "tidegate.io/inference=probe")
+    return sum(c["restartCount"] for pod in pods for c in pod["status"].get("containerStatuses", ()))
+
+
+def _versions(space: Space) -> dict[str, str]:
+    """resourceVersion of everything of ours in the namespace: it moves with every write."""
+    kinds = "inferences,modelaccesses,deployments,services,serviceaccounts,configmaps,poddisruptionbudgets"
+    found = json.loads(space.kubectl.run("get", kinds, "-n", space.namespace, "-o", "json"))
+    return {
+        f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["resourceVersion"]
+        for one in found["items"]
+    }
+
+
+def _writes(space: Space) -> float:
+    """Requests that write objects of our kinds and of our children's, by the API server's own count."""
+    page = space.kubectl.run("get", "--raw", "/metrics")
+    samples = (sample(line) for line in page.splitlines() if line.startswith("apiserver_request_total{"))
+    return sum(
+        one.value for one in samples if one.labels["verb"] in _WRITES and one.labels["resource"] in _RESOURCES
+    )

@@ -1,0 +1,439 @@
+"""The local cluster is a real one, and leaves nothing behind."""
+
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fixtures.control_plane import Kubectl
+from tidegate_localcluster.cgroups import CgroupTree
+from tidegate_localcluster.cluster import Cluster, ClusterOptions, Supplies
+from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.process import wait_until
+from tidegate_localcluster.state import Phase
+
+WITHIN_S = 60.0
+PLAIN_POD: Mapping[str, Any] = {
+    "securityContext": {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "fsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    },
+    "terminationGracePeriodSeconds": 1,
+}
+RESTRICTED: Mapping[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+SERVE_HTTP = ("python3", "-m", "http.server", "8080", "--directory", "/etc")
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    """A namespace, kubectl and the image whose python3 the test pods run."""
+
+    kubectl: Kubectl
+    namespace: str
+    image: str
+
+    def container(self, *command: str, name: str = "main", **more: object) -> dict[str, object]:
+        return {
+            "name": name,
+            "image": self.image,
+            "command": list(command),
+            "securityContext": RESTRICTED,
+            **more,
+        }
+
+    def pod(self, name: str, *containers: Mapping[str, object], **spec: object) -> None:
+        """Create a restricted pod; `annotations` and `labels` go where they belong."""
+        metadata = {"name": name, "labels": {"app": name}, "annotations": spec.pop("annotations", {})}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+        self.kubectl.apply(
+            {**body, "spec": {**PLAIN_POD, "containers": list(containers), **spec}}, namespace=self.namespace
+        )
+
+    def ready(self, name: str) -> None:
+        self.kubectl("wait", "--for=condition=Ready", f"pod/{name}", f"-n{self.namespace}", "--timeout=60s")
+
+    def python(self, pod: str, script: str) -> str:
+        """What a Python script prints in the pod."""
+        return self.kubectl(
+            "exec", pod, f"-n{self.namespace}", "-c", "main", "--", "python3", "-c", script
+        ).strip()
+
+    def get(self, *what: str) -> Any:
+        return self.kubectl.json("get", *what, f"--namespace={self.namespace}")
+
+
+@pytest.fixture
+def bench(cluster_kubectl: Kubectl, cluster_namespace: str, cluster_images: Mapping[str, str]) -> Workbench:
+    return Workbench(cluster_kubectl, cluster_namespace, cluster_images["operator"])
+
+
+def eventually(question: Callable[[], bool], what: str) -> None:
+    wait_until(question, what=what, timeout_s=WITHIN_S)
+
+
+# -- pods ------------------------------------------------------------------------------------------------------
+
+
+def test_a_restricted_pod_becomes_ready_logs_and_executes(bench: Workbench) -> None:
+    bench.pod("plain", bench.container("sh", "-c", "echo hello; exec sleep 1000"))
+    bench.ready("plain")
+    assert bench.kubectl("logs", "plain", f"-n{bench.namespace}") == "hello\n"
+    assert bench.python("plain", "import os; print(os.getuid(), os.access('/', os.W_OK))") == "65532 False"
+
+
+def test_a_pod_resolves_names_and_reaches_services(bench: Workbench) -> None:
+    bench.pod("server", bench.container(*SERVE_HTTP))
+    bench.kubectl("expose", "pod", "server", "--port=80", "--target-port=8080", f"-n{bench.namespace}")
+    bench.ready("server")
+    fetch = "import urllib.request as u; print(u.urlopen('http://server/hostname', timeout=30).read().decode().strip())"
+    assert bench.python("server", fetch) == "server"
+    resolve = "import socket; print(socket.gethostbyname('kubernetes.default.svc'))"
+    assert bench.python("server", resolve) == "10.96.0.1"
+
+
+def test_an_unknown_name_is_refused_at_once(bench: Workbench) -> None:
+    bench.pod("plain", bench.container("sleep", "1000"))
+    bench.ready("plain")
+    script = """
+import socket, time
+start = time.monotonic()
+try:
+    socket.gethostbyname("nobody.example.com")
+except OSError:
+    print(time.monotonic() - start < 5)
+"""
+    assert bench.python("plain", script) == "True"
+
+
+def test_a_native_sidecar_runs_before_and_beside_the_main_container(bench: Workbench) -> None:
+    probe = {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1}
+    sidecar = bench.container(*SERVE_HTTP, name="sidecar", restartPolicy="Always", startupProbe=probe)
+    fetch = "import urllib.request as u, time; print(u.urlopen('http://127.0.0.1:8080').status, flush=True); time.sleep(999)"
+    bench.pod("pair", bench.container("python3", "-c", fetch), initContainers=[sidecar])
+    bench.ready("pair")
+    eventually(
+        lambda: bench.kubectl("logs", "pair", "-cmain", f"-n{bench.namespace}") == "200\n",
+        "main saw the sidecar",
+    )
+
+
+def test_pods_see_the_models_folder(bench: Workbench, cluster: Cluster) -> None:
+    (cluster.files.models / "greeting").write_text("from the host")
+    bench.pod(
+        "reader",
+        bench.container(
+            "sleep", "1000", volumeMounts=[{"name": "m", "mountPath": "/models", "readOnly": True}]
+        ),
+        volumes=[{"name": "m", "hostPath": {"path": "/models", "type": "Directory"}}],
+    )
+    bench.ready("reader")
+    assert bench.python("reader", "print(open('/models/greeting').read())") == "from the host"
+
+
+def test_a_pod_may_do_what_rbac_grants_its_service_account(bench: Workbench) -> None:
+    script = """
+import ssl, urllib.error, urllib.request
+folder = "/var/run/secrets/kubernetes.io/serviceaccount"
+namespace, token = (open(f"{folder}/{name}").read() for name in ("namespace", "token"))
+url = f"https://kubernetes.default.svc/api/v1/namespaces/{namespace}/pods"
+request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+try:
+    print(urllib.request.urlopen(request, context=ssl.create_default_context(cafile=f"{folder}/ca.crt")).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""
+    bench.pod("caller", bench.container("sleep", "1000"))
+    bench.ready("caller")
+    assert bench.python("caller", script) == "403"
+    view = ["--clusterrole=view", f"--serviceaccount={bench.namespace}:default", f"-n{bench.namespace}"]
+    bench.kubectl("create", "rolebinding", "view", *view)
+    eventually(lambda: bench.python("caller", script) == "200", "the API server grants the pod's request")
+
+
+def test_a_pod_beyond_its_memory_limit_is_killed(bench: Workbench) -> None:
+    hungry = bench.container("python3", "-c", "b'x' * 10**9", resources={"limits": {"memory": "64Mi"}})
+    bench.pod("hungry", hungry, restartPolicy="Never")
+
+    def reason() -> str | None:
+        status = bench.get("pod", "hungry")["status"].get("containerStatuses", [{}])[0]
+        found: str | None = status.get("state", {}).get("terminated", {}).get("reason")
+        return found
+
+    eventually(lambda: reason() is not None, "the pod ended")
+    assert reason() == "OOMKilled"
+
+
+def test_a_claim_is_bound_and_writable_for_others_than_root(bench: Workbench) -> None:
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "disk"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    bench.kubectl.apply(claim, namespace=bench.namespace)
+    bench.kubectl(
+        "wait", "--for=jsonpath={.status.phase}=Bound", "pvc/disk", f"-n{bench.namespace}", "--timeout=60s"
+    )
+    write = "import time; open('/disk/file', 'w').write('kept'); print(open('/disk/file').read(), flush=True); time.sleep(999)"
+    bench.pod(
+        "writer",
+        bench.container("python3", "-c", write, volumeMounts=[{"name": "d", "mountPath": "/disk"}]),
+        volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "disk"}}],
+    )
+    bench.ready("writer")
+    eventually(
+        lambda: bench.kubectl("logs", "writer", f"-n{bench.namespace}") == "kept\n",
+        "the pod wrote to its disk",
+    )
+
+
+def test_simulated_gpu_nodes_take_what_asks_for_shared_gpus(bench: Workbench) -> None:
+    tolerations = [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}]
+    gpu = bench.container("true", resources={"limits": {"nvidia.com/gpu.shared": "1"}})
+    sidecar = bench.container("true", name="sidecar", restartPolicy="Always")
+    once = bench.container("true", name="once")
+    bench.pod("slice", gpu, tolerations=tolerations, initContainers=[sidecar, once])
+    bench.ready("slice")
+    node = bench.get("pod", "slice")["spec"]["nodeName"]
+    labels = bench.get("node", node)["metadata"]["labels"]
+    assert labels["nvidia.com/mps.capable"] == "true"
+    assert labels["nvidia.com/gpu.sharing-strategy"] == "mps"
+
+
+def test_a_pod_that_tolerates_nothing_stays_off_simulated_nodes(bench: Workbench) -> None:
+    bench.pod("greedy", bench.container("true", resources={"limits": {"nvidia.com/gpu.shared": "1"}}))
+    eventually(
+        lambda: bool(bench.get("pod", "greedy")["status"].get("conditions")),
+        "the scheduler looked at the pod",
+    )
+    assert bench.get("pod", "greedy")["status"]["conditions"][0]["reason"] == "Unschedulable"
+
+
+# -- the cluster's own parts -----------------------------------------------------------------------------------
+
+
+def metrics(cluster: Cluster, query: str) -> list[Any]:
+    url = f"{cluster.status()['prometheus']}/api/v1/query?query={query}"
+    with urllib.request.urlopen(url, timeout=10.0) as answer:
+        result: list[Any] = json.load(answer)["data"]["result"]
+    return result
+
+
+@pytest.mark.parametrize("job", ["kubelet", "cadvisor", "apiserver"])
+def test_prometheus_scrapes_the_cluster(cluster: Cluster, job: str) -> None:
+    def up() -> bool:
+        found = metrics(cluster, f"up%7Bjob%3D%22{job}%22%7D")
+        return bool(found) and all(sample["value"][1] == "1" for sample in found)
+
+    eventually(up, f"Prometheus scrapes {job}")
+
+
+def test_prometheus_scrapes_annotated_pods(bench: Workbench, cluster: Cluster) -> None:
+    script = (
+        "printf 'tidegate_test_gauge 42\\n' > /tmp/metrics; exec python3 -m http.server 9000 --directory /tmp"
+    )
+    annotations = {"prometheus.io/scrape": "true", "prometheus.io/port": "9000"}
+    bench.pod(
+        "exporter",
+        bench.container("sh", "-c", script, volumeMounts=[{"name": "tmp", "mountPath": "/tmp"}]),
+        volumes=[{"name": "tmp", "emptyDir": {}}],
+        annotations=annotations,
+    )
+    bench.ready("exporter")
+    query = f"tidegate_test_gauge%7Bnamespace%3D%22{bench.namespace}%22%7D"
+    eventually(
+        lambda: [sample["value"][1] for sample in metrics(cluster, query)] == ["42"], "the gauge is scraped"
+    )
+
+
+def test_the_kubelet_answers_nobody_without_a_name(cluster: Cluster) -> None:
+    script = (
+        "import ssl, urllib.request, urllib.error\n"
+        "context = ssl._create_unverified_context()\n"
+        "try: urllib.request.urlopen('https://10.87.0.1:10250/pods', context=context)\n"
+        "except urllib.error.HTTPError as error: print(error.code)"
+    )
+    command = cluster.enter_command([sys.executable, "-c", script])
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "401"
+
+
+def test_the_api_server_asks_for_a_certificate_on_loopback(cluster: Cluster) -> None:
+    assert cluster.files.kubeconfig.stat().st_mode & 0o777 == 0o600
+    context = ssl.create_default_context(cafile=str(cluster.files.pki / "ca.crt"))
+    server = json.loads(cluster.files.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"{server}/api", context=context, timeout=10.0)
+
+
+def test_nothing_listens_beyond_loopback(cluster: Cluster) -> None:
+    namespace = cluster.namespace()
+    assert namespace is not None
+    sockets = {
+        os.readlink(descriptor)
+        for pid in namespace.processes().values()
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir()
+        if descriptor.is_symlink()
+    }
+    beyond = [
+        line.split()[1]
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+        # 0A is LISTEN; 0100007F is 127.0.0.1 as the kernel writes it.
+        if line.split()[3] == "0A"
+        and not line.split()[1].startswith("0100007F")
+        and f"socket:[{line.split()[9]}]" in sockets
+    ]
+    assert beyond == []
+    assert any(name.startswith("socket:") for name in sockets)
+
+
+@pytest.mark.parametrize(
+    "part", ["kubelet-node-0", "containerd-node-0", "kube-scheduler", "kube-apiserver", "forwards"]
+)
+def test_a_killed_part_is_named_and_restarted(bench: Workbench, cluster: Cluster, part: str) -> None:
+    before = cluster.state()
+    assert before is not None
+    os.kill(pids(cluster)[part], signal.SIGKILL)
+
+    def restarted() -> bool:
+        state = cluster.state()
+        return state is not None and state.parts[part].restarts == before.parts[part].restarts + 1
+
+    eventually(restarted, f"{part} is restarted")
+    eventually(lambda: phase(cluster) is Phase.READY, "the cluster is ready again")
+    state = cluster.state()
+    assert state is not None
+    assert "SIGKILL" in str(state.parts[part].last_ending)
+    eventually(lambda: bench.kubectl.run("get", "nodes").returncode == 0, "the API server answers again")
+    bench.pod("after", bench.container("sleep", "1000"))
+    bench.ready("after")
+
+
+def pids(cluster: Cluster) -> Mapping[str, int]:
+    found = cluster.status()["pids"]
+    assert isinstance(found, dict)
+    return found
+
+
+def phase(cluster: Cluster) -> Phase | None:
+    state = cluster.state()
+    return state.phase if state is not None else None
+
+
+# -- what is left ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a cluster could leave behind."""
+
+    mounts: frozenset[str]
+    links: frozenset[str]
+    cgroups: frozenset[str]
+
+    @classmethod
+    def now(cls) -> "Machine":
+        tree = CgroupTree.detect()
+        assert tree is not None
+        return cls(
+            mounts=frozenset(Path("/proc/self/mountinfo").read_text().splitlines()),
+            links=frozenset(path.name for path in Path("/sys/class/net").iterdir()),
+            cgroups=frozenset(str(path) for path in tree.root.glob("*/tidegate-*")),
+        )
+
+
+@pytest.fixture
+def second(cluster_supplies: Supplies, tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster beside the session's, not started; ended afterwards."""
+    found = Cluster(tmp_path / "second")
+    yield found
+    assert not found.down(print)
+
+
+@pytest.fixture
+def few_supplies(cluster_supplies: Supplies) -> Supplies:
+    """Without the images that only Tidegate itself needs."""
+    few = {name: cluster_supplies.images[name] for name in ("pause", "coredns")}
+    return Supplies(cluster_supplies.binaries, few)
+
+
+SECOND = ClusterOptions(name="second")
+
+
+def test_two_clusters_run_side_by_side_and_one_leaves_nothing(
+    cluster: Cluster, second: Cluster, few_supplies: Supplies, cluster_kubectl: Kubectl, tmp_path: Path
+) -> None:
+    before = Machine.now()
+    second.up(SECOND, few_supplies, print)
+    start = time.monotonic()
+    second.up(SECOND, few_supplies, print)
+    assert time.monotonic() - start < 5.0, "the second `up` did not return at once"
+    kubectl = Kubectl(second.plan().binaries["kubectl"], second.files.kubeconfig, tmp_path / "kubectl")
+    assert {node["metadata"]["name"] for node in kubectl.json("get", "nodes")["items"]} == {"node-0"}
+    assert len(cluster_kubectl.json("get", "nodes")["items"]) > 1
+    inside = second.namespace()
+    assert inside is not None
+    processes = inside.processes()
+    assert len(processes) > 10
+    assert Machine.now() != before, "the cgroups of the second cluster are not seen: this test proves nothing"
+
+    remains = second.down(print)
+
+    assert not remains
+    assert Machine.now() == before
+    assert [pid for pid in processes.values() if psutil.pid_exists(pid)] == []
+    assert phase(cluster) is Phase.READY
+
+
+def test_a_cluster_killed_halfway_is_cleaned_by_the_next_up(second: Cluster, few_supplies: Supplies) -> None:
+    before = Machine.now()
+    halfway = KilledHalfway(second)
+    with pytest.raises(LocalClusterError):
+        second.up(SECOND, few_supplies, halfway)
+    second.up(SECOND, few_supplies, print)
+    assert phase(second) is Phase.READY
+    second.down(print)
+    assert Machine.now() == before
+
+
+def test_down_cleans_after_a_kill_of_the_first_process(second: Cluster, few_supplies: Supplies) -> None:
+    before = Machine.now()
+    second.up(SECOND, few_supplies, print)
+    namespace = second.namespace()
+    assert namespace is not None
+    namespace.kill()
+    assert namespace.wait_ended()
+    assert second.status()["state"] == Phase.STOPPED
+    assert Machine.now() != before, "a killed cluster leaves its cgroups: this test proves nothing"
+    assert not second.down(print)
+    assert Machine.now() == before
+
+
+class KilledHalfway:
+    """A progress listener that kills the cluster once its control plane runs."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def __call__(self, message: str) -> None:
+        namespace = self.cluster.namespace()
+        if message == "control plane" and namespace is not None:
+            namespace.kill()

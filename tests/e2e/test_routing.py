@@ -1,0 +1,138 @@
+"""Requests go where the ModelAccess says, measured on the Tritons' own counters."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+
+import pytest
+
+from fixtures.installed import Space, refused, until
+
+CHI_SQUARE_0_001 = 10.83
+"""Critical value for one degree of freedom: a fair split is beyond it once in a thousand runs."""
+
+
+def _answered(space: Space, inference: str) -> float:
+    """Rows that the Tritons of an Inference say they have answered."""
+    total = 0.0
+    for pod in space.installed.pods(space.namespace, f"tidegate.io/inference={inference}"):
+        page = space.installed.metrics(space.namespace, pod["metadata"]["name"], 8002)
+        total += sum(
+            m.value
+            for m in page
+            if m.name == "nv_inference_request_success" and m.labels.get("model") == "probe"
+        )
+    return total
+
+
+def _distance(seen: tuple[float, float], share: float) -> float:
+    """Pearson's chi-square of two counts against an expected share of the first."""
+    total = sum(seen)
+    wanted = (total * share, total * (1 - share))
+    return sum((one - other) ** 2 / other for one, other in zip(seen, wanted, strict=True))
+
+
+@pytest.mark.timeout(300)
+def test_weights_80_20_are_what_the_tritons_count(space: Space) -> None:
+    for name, version in (("a", 1), ("b", 2)):
+        space.publish(name, version)
+        space.inference(name, version=version)
+    space.access(("a", 80), ("b", 20))
+    space.ready("inference/a", "inference/b", "modelaccess/probe")
+    before = _answered(space, "a"), _answered(space, "b")
+    with space.load(1, 2, max_seconds=120) as load:
+        load.wait_sent(4000, timeout_s=100)
+        report = load.finish()
+    seen = _answered(space, "a") - before[0], _answered(space, "b") - before[1]
+
+    assert report.failed == 0, report.errors
+    assert sum(seen) == report.sent
+    assert _distance(seen, 0.8) < CHI_SQUARE_0_001, seen
+    # The measure can fail: the same counts are nowhere near an even split.
+    assert _distance(seen, 0.5) > CHI_SQUARE_0_001
+
+
+@pytest.mark.timeout(300)
+def test_header_picks_the_route_and_a_weight_of_zero_gets_nothing(space: Space) -> None:
+    for name, version in (("large", 1), ("small", 2)):
+        space.publish(name, version)
+        space.inference(name, version=version)
+    match = {"headers": [{"name": "x-user-segment", "exact": "vip"}]}
+    routes = [
+        {"name": "vip", "match": match, "targets": [{"inference": "large"}]},
+        {"name": "rest", "targets": [{"inference": "small"}, {"inference": "large", "weight": 0}]},
+    ]
+    space.apply("ModelAccess", "probe", {"routes": routes})
+    space.ready("inference/large", "inference/small", "modelaccess/probe")
+
+    assert {space.ask(**{"x-user-segment": "vip"}).version for _ in range(5)} == {"1"}
+    assert {space.ask(**{"x-user-segment": "VIP"}).version for _ in range(5)} == {"2"}
+    assert {space.ask().version for _ in range(20)} == {"2"}
+
+
+@pytest.mark.timeout(300)
+def test_rest_is_served_beside_grpc_and_model_control_is_not_reachable(space: Space) -> None:
+    space.publish("probe", 1)
+    space.inference()
+    space.apply(
+        "ModelAccess",
+        "probe",
+        {
+            "hosts": [f"{space.namespace}.example.com"],
+            "routes": [{"name": "d", "targets": [{"inference": "probe"}]}],
+        },
+    )
+    space.ready()
+    body = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [5.0]}]}
+
+    answered = _post(space, "/v2/models/probe/infer", body, host=f"{space.namespace}.example.com")
+    assert answered["outputs"][0]["data"] == [1005.0]
+    by_header = {"x-tidegate-access": f"{space.namespace}/probe"}
+    assert _post(space, "/v2/models/probe/infer", body, headers=by_header)["model_version"] == "1"
+
+    for path in (
+        "/v2/repository/models/probe/unload",
+        "/v2/repository/index",
+        "/v2/systemsharedmemory/status",
+    ):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            _post(space, path, {}, headers=by_header)
+        assert caught.value.code in (403, 404), path
+    assert space.ask().version == "1"
+
+
+@pytest.mark.timeout(300)
+def test_missing_target_is_named_and_heals_when_it_appears(space: Space) -> None:
+    space.publish("probe", 1)
+    space.access(("probe", 100))
+    until(
+        lambda: space.condition("modelaccess", "probe").get("reason") == "TargetNotFound",
+        "Ready says TargetNotFound",
+        evidence=lambda: space.status("modelaccess", "probe"),
+    )
+    assert "UNAVAILABLE" in str(refused(space.ask)).upper()
+
+    space.inference()
+    space.ready()
+    assert space.ask().version == "1"
+
+
+@pytest.mark.timeout(120)
+def test_access_that_does_not_exist_is_refused_with_its_name(space: Space) -> None:
+    said = str(refused(lambda: space.ask("nobody")))
+
+    assert "nobody" in said
+
+
+def _post(
+    space: Space, path: str, body: object, *, host: str | None = None, headers: dict[str, str] | None = None
+) -> dict[str, object] | dict[str, list[dict[str, object]]]:
+    request = urllib.request.Request(
+        f"http://{space.installed.endpoints.gateway}{path}",
+        data=json.dumps(body).encode(),
+        headers={"content-type": "application/json", **({"host": host} if host else {}), **(headers or {})},
+    )
+    with urllib.request.urlopen(request, timeout=10) as response:
+        return json.load(response)

@@ -1,0 +1,133 @@
+"""Versions change under load: every request is answered, by exactly one version; a bad one changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures.installed import Space, until
+
+REQUESTS = 10_000
+
+
+@pytest.mark.timeout(600)
+def test_ten_thousand_requests_across_five_swaps_and_five_rollbacks_lose_none(space: Space) -> None:
+    space.publish("probe", 1, 2)
+    space.inference(replicas=2)
+    space.access()
+    space.ready()
+    with space.load(1, 2, max_seconds=300) as load:
+        for _ in range(5):
+            space.patch("inference", "probe", {"model": {"version": "2"}})
+            space.serves("probe", 2)
+            space.patch("inference", "probe", {"model": {"version": "1"}})
+            space.serves("probe", 1)
+        load.wait_sent(REQUESTS, timeout_s=200)
+        report = load.finish()
+
+    assert report.failed == 0, report.errors
+    assert report.sent >= REQUESTS
+    assert set(report.versions) == {"1", "2"}
+    assert sum(report.versions.values()) == report.sent
+    assert _answered_by_gateways(space) >= report.sent
+
+
+@pytest.mark.timeout(300)
+def test_load_notices_lost_requests(space: Space) -> None:
+    """The negative of the test above: without any replica requests do fail, and are counted."""
+    space.publish("probe", 1)
+    space.inference()
+    space.access()
+    space.ready()
+    with space.load(1, max_seconds=120) as load:
+        load.wait_for("1", 50, timeout_s=30)
+        space.patch("inference", "probe", {"replicas": 0})
+        until(
+            lambda: space.status("inference", "probe").get("readyReplicas") == 0,
+            "no replica is left",
+        )
+        load.wait_failed(1, timeout_s=30)
+        report = load.finish()
+
+    assert report.failed > 0
+
+
+@pytest.mark.timeout(300)
+def test_truncated_model_leaves_the_old_version_serving_and_says_why(space: Space) -> None:
+    space.publish("probe", 1, 2)
+    broken = space.folder("probe") / "2" / "model.onnx"
+    broken.write_bytes(broken.read_bytes()[:-20])
+    space.inference(replicas=2)
+    space.access()
+    space.ready()
+    with space.load(1, max_seconds=120) as load:
+        space.patch("inference", "probe", {"model": {"version": "2"}})
+        until(lambda: space.condition("inference", "probe").get("status") == "False", "the failure shows")
+        until(lambda: "failure" in space.status("inference", "probe"), "status.failure is set")
+        load.wait_sent(500, timeout_s=60)
+        report = load.finish()
+
+    status = space.status("inference", "probe")
+    assert report.failed == 0, report.errors
+    assert set(report.versions) == {"1"}
+    assert status["versions"] == {"serving": "1", "loaded": ["1"], "target": "2"}
+    assert status["failure"]["version"] == "2"
+    assert status["failure"]["reason"] in ("ArtefactInvalid", "LoadFailed")
+    assert space.condition("inference", "probe")["reason"] == status["failure"]["reason"]
+    assert "version 1 keeps serving" in space.condition("inference", "probe")["message"]
+
+    # The way out is the object itself: a corrected artefact under a new version.
+    space.publish("probe", 3)
+    space.patch("inference", "probe", {"model": {"version": "3"}})
+    space.serves("probe", 3)
+    assert "failure" not in space.status("inference", "probe")
+
+
+@pytest.mark.timeout(300)
+def test_wrong_checksum_leaves_the_old_version_serving_and_the_right_one_is_taken(space: Space) -> None:
+    digests = space.publish("probe", 1, 2)
+    space.inference(version=1, sha256=digests[1])
+    space.access()
+    space.ready()
+    with space.load(1, 2, max_seconds=120) as load:
+        space.patch("inference", "probe", {"model": {"version": "2", "sha256": "0" * 64}})
+        until(
+            lambda: space.status("inference", "probe").get("failure", {}).get("reason") == "ChecksumMismatch",
+            "status.failure says ChecksumMismatch",
+            evidence=lambda: space.status("inference", "probe"),
+        )
+        assert space.status("inference", "probe")["versions"]["serving"] == "1"
+        assert digests[2] in space.status("inference", "probe")["failure"]["message"]
+        space.patch("inference", "probe", {"model": {"sha256": digests[2]}})
+        space.serves("probe", 2)
+        report = load.finish()
+
+    assert report.failed == 0, report.errors
+
+
+@pytest.mark.timeout(300)
+def test_first_version_that_never_loads_is_reported_and_mended_by_the_spec_alone(space: Space) -> None:
+    space.publish("probe", 1)
+    space.inference(version=7)
+    until(
+        lambda: space.condition("inference", "probe").get("reason") == "ArtefactNotFound",
+        "Ready says ArtefactNotFound",
+        evidence=lambda: space.status("inference", "probe"),
+    )
+    assert "7" in space.condition("inference", "probe")["message"]
+
+    space.patch("inference", "probe", {"model": {"version": "1"}})
+    space.serves("probe", 1)
+
+
+def _answered_by_gateways(space: Space) -> float:
+    """Requests that the gateways' own counters say were answered by this namespace's Inference."""
+    total = 0.0
+    for pod in space.installed.component("gateway"):
+        page = space.installed.metrics("tidegate-system", pod["metadata"]["name"], 9902, "stats/prometheus")
+        total += sum(
+            metric.value
+            for metric in page
+            if metric.name == "envoy_cluster_upstream_rq_completed"
+            and space.namespace in metric.labels.get("envoy_cluster_name", "")
+        )
+    return total
