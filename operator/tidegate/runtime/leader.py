@@ -185,13 +185,17 @@ class Election:
         return finished
 
     async def _renew_until_lost(self) -> None:
+        pause = self._settings.renew_every
         while self.leading:
-            await self._clock.sleep(min(self._settings.renew_every.total_seconds(), self._remaining_s()))
+            await self._clock.sleep(min(pause.total_seconds(), self._remaining_s()))
             self._looked_at = self._clock.monotonic()
             try:
                 await self._renew()
+                pause = self._settings.renew_every
             except TidegateError as exc:
                 log.warning("renewal_failed", error=str(exc), seconds_left=round(self._remaining_s(), 1))
+                # An outage is often short: the last seconds of the term are for several tries.
+                pause = self._settings.retry_every / 2
 
     async def _renew(self) -> None:
         if self._held is None or not self.leading:
