@@ -167,10 +167,10 @@ def _volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str, objec
         volumes.append(
             {"name": "models", "hostPath": {"path": settings.models_host_path, "type": "Directory"}}
         )
-    volumes += [
-        {"name": f"pvc-{index}", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
-        for index, claim in enumerate(pod.claims)
-    ]
+    for index, claim in enumerate(pod.claims):
+        volumes.append(
+            {"name": f"pvc-{index}", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+        )
     return volumes
 
 
