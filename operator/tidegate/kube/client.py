@@ -135,14 +135,19 @@ class KubeClient:
     async def apply_status(
         self, kind: Kind, key: ObjectKey, status: Manifest, *, uid: str, fence: Fence
     ) -> Manifest | None:
-        """See port.Cluster. Conditions of other controllers are left out, so that they stay theirs."""
+        """See port.Cluster. Conditions of other controllers are left out, so that they stay theirs.
+
+        The API server ignores a uid in a custom resource's status, so a successor of the same name may get what was
+        meant for its predecessor; that is an event of its own, and its next reconcile writes over it.
+        """
         body = {
             "apiVersion": kind.api_version,
             "kind": kind.kind,
             "metadata": {"name": key.name, "namespace": key.namespace, "uid": uid},
             "status": {**status, "conditions": own_conditions(status.get("conditions") or ())},
         }
-        return await self._patch(kind.path(key.namespace, key.name, "status"), body, fence)
+        stored = await self._patch(kind.path(key.namespace, key.name, "status"), body, fence)
+        return stored if stored is not None and stored["metadata"]["uid"] == uid else None
 
     async def delete(self, kind: Kind, key: ObjectKey, *, uid: str, fence: Fence) -> None:
         """See port.Cluster."""

@@ -61,7 +61,7 @@ class Cluster(Protocol):
     async def apply_status(
         self, kind: Kind, key: ObjectKey, status: Manifest, *, uid: str, fence: Fence
     ) -> Manifest | None:
-        """Writes our part of the status; None when the object is gone. Call it only when something changed."""
+        """Writes our part of the status; None when that very object is gone. Call it only when something changed."""
         ...
 
     async def create_event(self, note: EventNote) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from urllib.parse import urlencode
 
 import aiohttp
+import yaml
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
@@ -76,7 +77,7 @@ class Transport:
                 await load_kube_config(  # type: ignore[no-untyped-call]
                     config_file=str(kubeconfig), client_configuration=configuration
                 )
-        except (ConfigException, OSError) as exc:
+        except (ConfigException, OSError, yaml.YAMLError) as exc:
             place = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's ServiceAccount"
             message = f"cannot read the cluster's address and credentials from {place}: {exc}"
             raise PermanentError(message) from exc

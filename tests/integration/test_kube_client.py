@@ -1,0 +1,264 @@
+"""The client against a real API server: what it writes, what it answers, and how failures come out."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from builders.inference import inference_body
+from fixtures.control_plane import Kubectl
+from tidegate.api.meta import ObjectKey
+from tidegate.errors import ApiUnavailableError, ConflictError, LeadershipLostError, PermanentError
+from tidegate.kube.changes import needs_apply
+from tidegate.kube.client import ClientSettings, KubeClient
+from tidegate.kube.fence import EPOCH_ANNOTATION, Fence
+from tidegate.kube.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, INFERENCE, NAMESPACE, Kind
+from tidegate.kube.port import Cluster, EventNote, EventType
+
+pytestmark = pytest.mark.usefixtures("crds")
+
+FENCE = Fence.unlimited(7)
+READY = {
+    "type": "Ready",
+    "status": "True",
+    "reason": "AllReplicasReady",
+    "message": "",
+    "observedGeneration": 1,
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+
+
+def a_config_map(namespace: str, name: str = "inf-ctr", **data: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app": "test"}},
+        "data": data,
+    }
+
+
+def a_deployment(namespace: str, **changes: Any) -> dict[str, Any]:
+    labels = {"app": "test"}
+    container = {
+        "name": "triton",
+        "image": "triton:1",
+        "command": ["/bin/sh", "-c", "exec tritonserver"],
+        "env": [{"name": "A", "value": ""}],
+        "ports": [{"name": "http", "containerPort": 8000}, {"name": "grpc", "containerPort": 8001}],
+        "resources": {"limits": {"cpu": "1000m", "memory": "2048Mi"}},
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp", "readOnly": False}],
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8000}, "periodSeconds": 1},
+        "securityContext": {"runAsNonRoot": True, "capabilities": {"drop": ["ALL"]}},
+        **changes,
+    }
+    pod = {
+        "containers": [container],
+        "volumes": [{"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "1024Mi"}}],
+        "automountServiceAccountToken": False,
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "inf-ctr", "namespace": namespace},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+
+
+async def test_it_is_what_reconcilers_ask_for(client: KubeClient) -> None:
+    cluster: Cluster = client
+    assert await cluster.get(NAMESPACE, ObjectKey("", "default")) is not None
+
+
+async def test_applying_creates_changes_and_takes_away(client: KubeClient, namespace: str) -> None:
+    await client.apply(a_config_map(namespace, a="1", b="1"), FENCE)
+    await client.apply(a_config_map(namespace, a="2"), FENCE)
+    stored = await client.get(CONFIG_MAP, ObjectKey(namespace, "inf-ctr"))
+    assert stored is not None
+    assert stored["data"] == {"a": "2"}
+    assert stored["metadata"]["annotations"][EPOCH_ANNOTATION] == "7"
+    assert {entry["manager"] for entry in stored["metadata"]["managedFields"]} == {"tidegate-test"}
+
+
+async def test_an_applied_object_is_settled_however_the_api_server_spells_it(
+    client: KubeClient, namespace: str
+) -> None:
+    wanted = a_deployment(namespace)
+    stored = await client.apply(wanted, FENCE)
+    assert not needs_apply(wanted, stored)
+    assert needs_apply(a_deployment(namespace, image="triton:2"), stored)
+
+
+async def test_a_field_that_somebody_changed_is_taken_back(
+    client: KubeClient, kubectl: Kubectl, namespace: str
+) -> None:
+    wanted = a_deployment(namespace)
+    await client.apply(wanted, FENCE)
+    kubectl("scale", "deployment/inf-ctr", "--replicas=3", "--namespace", namespace)
+    drifted = await client.get(DEPLOYMENT, ObjectKey(namespace, "inf-ctr"))
+    assert needs_apply(wanted, drifted)
+    assert (await client.apply(wanted, FENCE))["spec"]["replicas"] == 0
+
+
+async def test_a_list_is_picked_by_label_and_read_in_pages(kubeconfig: Path, namespace: str) -> None:
+    settings = ClientSettings(field_manager="tidegate-test", page_size=3)
+    async with await KubeClient.connect(settings, kubeconfig=kubeconfig) as client:
+        for number in range(7):
+            await client.apply(a_config_map(namespace, f"c{number}"), FENCE)
+        found = await client.list(CONFIG_MAP, namespace=namespace, selector="app=test")
+        assert [item["metadata"]["name"] for item in found] == [f"c{number}" for number in range(7)]
+
+
+async def test_what_is_not_there_is_none(client: KubeClient, namespace: str) -> None:
+    key = ObjectKey(namespace, "nobody")
+    assert await client.get(INFERENCE, key) is None
+    assert await client.apply_status(INFERENCE, key, {}, uid="", fence=FENCE) is None
+    await client.delete(INFERENCE, key, uid="x", fence=FENCE)
+
+
+async def test_only_the_object_that_was_meant_is_deleted(client: KubeClient, namespace: str) -> None:
+    stored = await client.apply(a_config_map(namespace), FENCE)
+    key = ObjectKey(namespace, "inf-ctr")
+    await client.delete(CONFIG_MAP, key, uid="another", fence=FENCE)
+    assert await client.get(CONFIG_MAP, key) is not None
+    await client.delete(CONFIG_MAP, key, uid=stored["metadata"]["uid"], fence=FENCE)
+    assert await client.get(CONFIG_MAP, key) is None
+
+
+async def test_a_status_replaces_ours_and_leaves_that_of_others(
+    client: KubeClient, kubectl: Kubectl, namespace: str
+) -> None:
+    stored = await client.apply(
+        {**inference_body(), "metadata": {"name": "ctr", "namespace": namespace}}, FENCE
+    )
+    key, uid = ObjectKey(namespace, "ctr"), stored["metadata"]["uid"]
+    failure = {"version": "2", "reason": "LoadFailed", "message": "no"}
+    status: dict[str, Any] = {"replicas": 1, "failure": failure, "conditions": [READY]}
+    await client.apply_status(INFERENCE, key, status, uid=uid, fence=FENCE)
+    foreign = {"type": "Audited", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    kubectl(
+        "apply",
+        "--server-side",
+        "--subresource=status",
+        "--field-manager=auditor",
+        "--filename=-",
+        stdin=(
+            f'{{"apiVersion": "tidegate.io/v1alpha1", "kind": "Inference", "metadata": {{"name": "ctr", '
+            f'"namespace": "{namespace}"}}, "status": {{"conditions": [{json.dumps(foreign)}]}}}}'
+        ),
+    )
+    merged = {"replicas": 1, "conditions": [READY, foreign]}
+    after = await client.apply_status(INFERENCE, key, merged, uid=uid, fence=FENCE)
+    assert after is not None
+    assert "failure" not in after["status"]
+    assert {item["type"] for item in after["status"]["conditions"]} == {"Ready", "Audited"}
+    managers = {
+        entry["manager"]
+        for entry in after["metadata"]["managedFields"]
+        if 'k:{"type":"Audited"}' in str(entry["fieldsV1"])
+    }
+    assert managers == {"auditor"}
+
+
+async def test_a_status_for_an_object_that_was_replaced_says_so(client: KubeClient, namespace: str) -> None:
+    await client.apply({**inference_body(), "metadata": {"name": "ctr", "namespace": namespace}}, FENCE)
+    key = ObjectKey(namespace, "ctr")
+    assert await client.apply_status(INFERENCE, key, {"replicas": 1}, uid="predecessor", fence=FENCE) is None
+
+
+async def test_a_refusal_carries_the_api_servers_own_words(client: KubeClient, namespace: str) -> None:
+    body = {**inference_body(model={"uri": "ftp://x"}), "metadata": {"name": "ctr", "namespace": namespace}}
+    with pytest.raises(PermanentError, match=r"422 .*spec\.model\.uri: .*must begin with file://"):
+        await client.apply(body, FENCE)
+
+
+async def test_nothing_is_sent_after_the_end_of_the_fence(client: KubeClient, namespace: str) -> None:
+    ended = Fence(6, deadline=lambda: 0.0, monotonic=lambda: 1.0)
+    key = ObjectKey(namespace, "inf-ctr")
+    with pytest.raises(LeadershipLostError):
+        await client.apply(a_config_map(namespace), ended)
+    with pytest.raises(LeadershipLostError):
+        await client.delete(CONFIG_MAP, key, uid="x", fence=ended)
+    with pytest.raises(LeadershipLostError):
+        await client.apply_status(INFERENCE, key, {}, uid="x", fence=ended)
+    assert await client.get(CONFIG_MAP, key) is None
+
+
+async def test_of_two_writers_one_wins(client: KubeClient, namespace: str) -> None:
+    created = await client.create(CONFIG_MAP, a_config_map(namespace))
+    with pytest.raises(ConflictError):
+        await client.create(CONFIG_MAP, a_config_map(namespace))
+    await client.replace(CONFIG_MAP, {**created, "data": {"a": "1"}})
+    with pytest.raises(ConflictError):
+        await client.replace(CONFIG_MAP, {**created, "data": {"a": "2"}})
+
+
+async def test_an_event_is_shown_when_the_object_is_described(
+    client: KubeClient, kubectl: Kubectl, namespace: str
+) -> None:
+    stored = await client.apply(
+        {**inference_body(), "metadata": {"name": "ctr", "namespace": namespace}}, FENCE
+    )
+    uid = stored["metadata"]["uid"]
+    note = EventNote(
+        INFERENCE, ObjectKey(namespace, "ctr"), uid, EventType.WARNING, "LoadFailed", "bad opset"
+    )
+    await client.create_event(note)
+    await client.create_event(note)
+    assert len(await client.list(EVENT, namespace=namespace)) == 1
+    assert "bad opset" in kubectl("describe", "inference", "ctr", "--namespace", namespace)
+
+
+async def test_an_event_that_cannot_be_written_is_no_error(client: KubeClient) -> None:
+    note = EventNote(INFERENCE, ObjectKey("no-such-namespace", "ctr"), "u", EventType.NORMAL, "Loaded", "")
+    await client.create_event(note)
+
+
+async def test_a_kind_without_a_crd_is_unavailable_not_empty(client: KubeClient) -> None:
+    """An empty list would look as if everything had been deleted."""
+    with pytest.raises(ApiUnavailableError, match="are the CRDs installed"):
+        await client.list(Kind("tidegate.io", "v1alpha1", "ComputePool", "computepools"))
+
+
+async def test_a_namespace_that_is_not_there_yet_is_tried_again(client: KubeClient) -> None:
+    with pytest.raises(ApiUnavailableError, match="does not exist"):
+        await client.apply(a_config_map("no-such-namespace"), FENCE)
+
+
+async def test_no_credentials_are_said_plainly(tmp_path: Path) -> None:
+    settings = ClientSettings(field_manager="x")
+    with pytest.raises(PermanentError, match="the pod's ServiceAccount"):
+        await KubeClient.connect(settings)
+    with pytest.raises(PermanentError, match="nowhere"):
+        await KubeClient.connect(settings, kubeconfig=tmp_path / "nowhere")
+
+
+async def test_a_server_that_is_not_there_is_unavailable(kubeconfig_to_nowhere: Path) -> None:
+    settings = ClientSettings(field_manager="x", request_timeout=timedelta(seconds=2))
+    async with await KubeClient.connect(settings, kubeconfig=kubeconfig_to_nowhere) as client:
+        with pytest.raises(ApiUnavailableError, match="did not answer"):
+            await client.get(NAMESPACE, ObjectKey("", "default"))
+
+
+@pytest.fixture
+def kubeconfig_to_nowhere(tmp_path: Path, kubeconfig: Path) -> Path:
+    config = yaml.safe_load(kubeconfig.read_text())
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    moved = tmp_path / "kubeconfig"
+    moved.write_text(yaml.safe_dump(config))
+    return moved
+
+
+async def test_a_kubeconfig_that_is_none_is_said_plainly(tmp_path: Path) -> None:
+    broken = tmp_path / "kubeconfig"
+    broken.write_text("{")
+    with pytest.raises(PermanentError, match="cannot read the cluster's address"):
+        await KubeClient.connect(ClientSettings(field_manager="x"), kubeconfig=broken)
