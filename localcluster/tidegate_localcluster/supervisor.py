@@ -6,6 +6,7 @@ For a control plane alone it is an ordinary process without namespaces of its ow
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -16,11 +17,10 @@ from types import FrameType
 
 import yaml
 
-from tidegate_localcluster import addons, discovery, fleet, network
+from tidegate_localcluster import addons, discovery, fleet, forwards, network
 from tidegate_localcluster.api_client import ApiClient, condition
 from tidegate_localcluster.control_plane import COMPONENTS, LOOPBACK, ControlPlane, ControlPlaneOptions
 from tidegate_localcluster.errors import LocalClusterError, ProcessDiedError
-from tidegate_localcluster.forwards import forwards_process
 from tidegate_localcluster.namespaces import PrivateRoot, run_as_init, run_checked
 from tidegate_localcluster.node import Node, NodeSettings, kube_proxy, link_tools
 from tidegate_localcluster.pki import Pki
@@ -49,6 +49,7 @@ class Supervisor:
         self.steps_s: dict[str, float] = {}
         self.started_at = time.monotonic()
         self.stopping = threading.Event()
+        self.inside: list[tuple[Forward, socket.socket]] = []
         self.control_plane = self._control_plane()
 
     def run(self) -> int:
@@ -124,9 +125,10 @@ class Supervisor:
         self._step("control plane")
 
     def _start_forwards(self) -> None:
-        self._run(
-            forwards_process(self.state_dir, self.control_plane.server, self.listeners, self.state_dir.logs)
-        )
+        # The same ports inside too, so that a kubeconfig and every address mean the same on both sides.
+        self.inside = [(forward, forwards.listen(self.plan.ports[forward])) for forward in self.listeners]
+        listeners = [*self.listeners.items(), *((forward, found.fileno()) for forward, found in self.inside)]
+        self._run(forwards.forwards_process(self.plan.binaries["forward"], listeners, self.state_dir.logs))
 
     def _prepare_nodes(self) -> None:
         for index in range(self.plan.nodes):

@@ -28,7 +28,7 @@ def find_supplies(
         names.append("kwok")
     if options.control_plane_only:
         return Supplies(Binaries(home).ensure(names, progress))
-    names += node.BINARIES
+    names += [*node.BINARIES, "forward"]
     binaries = Binaries(home).ensure(names, progress)
     return Supplies(binaries, _images(home, images, progress))
 
