@@ -48,7 +48,7 @@ CODE_PARAMETER = "EXECUTION_ENV_PATH"
 
 
 def render(
-    order: DesiredState, facts: Facts, *, backend: OnnxBackend, intra_op_threads: int
+    order: DesiredState, facts: Facts, *, backend: OnnxBackend, intra_op_threads: int | None
 ) -> Config | Refusal:
     """Return the configuration for `order` without a version policy, or why there cannot be one."""
     try:
@@ -83,7 +83,7 @@ def _refuse(message: str) -> Refusal:
 
 
 def _derived(
-    order: DesiredState, facts: Facts, artefact: Config, *, backend: OnnxBackend, intra_op_threads: int
+    order: DesiredState, facts: Facts, artefact: Config, *, backend: OnnxBackend, intra_op_threads: int | None
 ) -> Config | Refusal:
     foreign = sorted(set(artefact) - KEPT_FIELDS - DECIDED_FIELDS)
     if foreign:
@@ -97,7 +97,7 @@ def _derived(
         )
     config: Config = {name: value for name, value in artefact.items() if name in KEPT_FIELDS}
     config["name"] = order.model
-    if order.format is ModelFormat.ONNX:
+    if order.format is ModelFormat.ONNX and intra_op_threads is not None:
         threads = {INTRA_OP_THREADS: {"string_value": str(intra_op_threads)}}
         config["parameters"] = {**threads, **config.get("parameters", {})}
     if order.format is ModelFormat.ONNX and backend is not OnnxBackend.HOSTED:

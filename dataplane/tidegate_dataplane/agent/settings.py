@@ -44,15 +44,17 @@ class Settings(BaseModel):
         default=None, description="certificate authorities for https: besides the system's"
     )
     onnx_backend: OnnxBackend = OnnxBackend.AUTO
-    intra_op_threads: int = Field(default=1, ge=1, description="threads of one ONNX execution")
+    intra_op_threads: int | None = Field(
+        default=None, ge=1, description="threads of one ONNX execution; absent: the runner's own choice"
+    )
 
     poll_s: float = Field(default=1.0, gt=0, description="how often a settled agent looks at Triton")
     load_timeout_s: float = Field(default=600.0, gt=0)
     stall_timeout_s: float = Field(default=30.0, gt=0, description="longest silence while fetching")
-    drain_quiet_s: float = Field(
-        default=1.0, ge=0, description="silence after which a draining pod is drained"
+    drain_quiet_s: float = Field(default=1.0, ge=0, description="silence after which nobody is waited for")
+    drain_limit_s: float = Field(
+        default=20.0, ge=0, description="longest wait of a stopping agent for requests"
     )
-    drain_limit_s: float = Field(default=20.0, ge=0)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:

@@ -37,7 +37,7 @@ class S3Source:
         try:
             async with asyncio.timeout(self._stall_timeout_s):
                 result = await get_async(self._store, self._key(path))
-        except Exception as error:  # noqa: BLE001 - obstore's families are told apart below
+        except Exception as error:
             raise self._translated(path, error) from error
         yield Download(result.meta["size"], self._chunks(path, result.stream(min_chunk_size=CHUNK_BYTES)))
 
@@ -58,7 +58,7 @@ class S3Source:
                         )
         except ArtefactError:
             raise
-        except Exception as error:  # noqa: BLE001 - obstore's families are told apart below
+        except Exception as error:
             raise self._translated(folder, error) from error
         return tuple(sorted(found))
 
@@ -73,17 +73,17 @@ class S3Source:
                     chunk = await anext(chunks)
             except StopAsyncIteration:
                 return
-            except Exception as error:  # noqa: BLE001 - obstore's families are told apart below
+            except Exception as error:
                 raise self._translated(path, error) from error
             yield bytes(chunk)
 
     def _translated(self, path: str, error: Exception) -> ArtefactError:
-        from obstore.exceptions import NotFoundError, PermissionDeniedError, UnauthenticatedError
+        from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
         where = f"{self._uri.text.rstrip('/')}/{path}"
-        if isinstance(error, NotFoundError | FileNotFoundError):
+        if isinstance(error, FileNotFoundError):
             return ArtefactError(FailureReason.ARTEFACT_NOT_FOUND, f"there is no {where}")
-        if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
             return ArtefactError(
                 FailureReason.FETCH_FAILED,
                 f"{where} may not be read with the credentials of Secret tidegate-storage",

@@ -1,0 +1,68 @@
+"""The small files of the pod: the first order, what was accepted and proven, the control key."""
+
+import secrets
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from tidegate_dataplane.contract import DesiredState
+
+CONTROL_KEY_MODE = 0o640
+
+
+class _Kept(BaseModel):
+    """What the agent remembers across its own restarts."""
+
+    accepted: DesiredState | None = None
+    proven: DesiredState | None = None
+
+
+class Keepsake:
+    """`<cache>/agent.json`: the newest accepted order and the last proven one."""
+
+    def __init__(self, cache: Path) -> None:
+        self._path = cache / "agent.json"
+        self._kept = _Kept()
+
+    def read(self) -> tuple[DesiredState | None, DesiredState | None]:
+        """Return (accepted, proven); an unreadable file is as good as none."""
+        try:
+            self._kept = _Kept.model_validate_json(self._path.read_bytes())
+        except (OSError, ValidationError):
+            self._kept = _Kept()
+        return self._kept.accepted, self._kept.proven
+
+    def keep(self, *, accepted: DesiredState | None = None, proven: DesiredState | None = None) -> None:
+        """Write what changed; None leaves a value as it is."""
+        kept = _Kept(accepted=accepted or self._kept.accepted, proven=proven or self._kept.proven)
+        if kept != self._kept:
+            part = self._path.with_name(".agent.json.part")
+            part.write_text(kept.model_dump_json())
+            part.replace(self._path)
+            self._kept = kept
+
+
+def read_first_order(config_dir: Path) -> DesiredState | None:
+    """Return the order that the pod was started with, None without one.
+
+    Raises:
+        ValueError: the file is there and is not an order.
+    """
+    path = config_dir / "desired.json"
+    if not path.exists():
+        return None
+    return DesiredState.model_validate_json(path.read_bytes())
+
+
+def ensure_control_key(run_dir: Path) -> str:
+    """Return the key of Triton's restricted protocols, made once per pod: a restarted agent finds Triton's."""
+    path = run_dir / "control-key"
+    if path.exists():
+        return path.read_text().strip()
+    key = secrets.token_urlsafe(32)
+    part = path.with_name(".control-key.part")
+    part.touch(mode=CONTROL_KEY_MODE)
+    part.chmod(CONTROL_KEY_MODE)
+    part.write_text(key)
+    part.replace(path)
+    return key

@@ -1,0 +1,286 @@
+"""The level-triggered loop: observe, plan, take one step, and report what is true."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+import structlog
+
+from tidegate_dataplane.agent import state
+from tidegate_dataplane.agent.artefacts.facts import Facts
+from tidegate_dataplane.agent.artefacts.fetch import OpenSource, Progress, fetch
+from tidegate_dataplane.agent.config_text import Config, config_text
+from tidegate_dataplane.agent.files import Keepsake
+from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.agent.refusals import ArtefactError, Refusal
+from tidegate_dataplane.agent.reporting import Doing, make_report, served_model
+from tidegate_dataplane.agent.repository import Installed, Repository
+from tidegate_dataplane.agent.settings import OnnxBackend, Settings
+from tidegate_dataplane.agent.state import Fetch, Load, Memory, Observed, ServerState, Tidy
+from tidegate_dataplane.agent.triton import NO_BACKEND, ServerGoneError
+from tidegate_dataplane.contract import AgentReport, DesiredState, FailureReason, ModelFormat
+
+log = structlog.get_logger()
+
+
+class Server(Protocol):
+    """What the loop needs of Triton."""
+
+    async def observe(self, model: str | None) -> ServerState:
+        """Return what is ready."""
+        ...
+
+    async def load(self, model: str, version: int, config: Config, *, timeout_s: float) -> Refusal | None:
+        """Load what the configuration lists; return why the version is not ready afterwards."""
+        ...
+
+    async def unload(self, model: str) -> None:
+        """Unload every version of a model."""
+        ...
+
+
+class Agent:
+    """Works towards the newest order until the next one arrives."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        server: Server,
+        repository: Repository,
+        keepsake: Keepsake,
+        open_source: OpenSource,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._server = server
+        self._repository = repository
+        self._keepsake = keepsake
+        self._open_source = open_source
+        self._metrics = metrics
+        self._clock = clock
+        self._changed = asyncio.Event()
+        self._desired: DesiredState | None = None
+        self._memory = Memory(backend=settings.onnx_backend)
+        self._observed = Observed(ServerState(), {})
+        self._doing = Doing()
+        self._ended_server: DesiredState | None = None
+        # Versions that took the place of another with the same number, until they are proven.
+        self._unproven: dict[tuple[str, int], tuple[Installed, Facts]] = {}
+
+    def start_with(self, order: DesiredState | None) -> None:
+        """Take up the order that is newer: the one the pod was given, or the one an earlier agent accepted."""
+        accepted, proven = self._keepsake.read()
+        newest = order
+        if accepted is not None and (order is None or accepted.epoch >= order.epoch):
+            newest = accepted
+        self._memory = Memory(proven=proven, backend=self._settings.onnx_backend)
+        self._desired = newest
+        if newest is not None:
+            self._metrics.target_version.set(newest.version)
+
+    def accept(self, order: DesiredState) -> bool:
+        """Make `order` the one to work towards; False if it comes from an older leader than the newest seen."""
+        current = self._desired
+        if current is not None and order.epoch < current.epoch:
+            return False
+        self._keepsake.keep(accepted=order)
+        self._desired = order
+        self._metrics.target_version.set(order.version)
+        if current is None or state.content_of(current) != state.content_of(order):
+            log.info(
+                "order_accepted",
+                owner=order.owner,
+                model=order.model,
+                version=order.version,
+                epoch=order.epoch,
+            )
+            self._changed.set()
+        return True
+
+    def report(self) -> AgentReport:
+        """Return what was true at the last look, against the newest order."""
+        return make_report(self._settings.pod_name, self._desired, self._observed, self._memory, self._doing)
+
+    @property
+    def served_model(self) -> str | None:
+        """The model that answers in this pod, None before one does."""
+        return served_model(self._desired, self._observed, self._memory)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            took_step = await self.turn()
+            if not took_step:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._settings.poll_s):
+                        await self._changed.wait()
+
+    async def turn(self) -> bool:
+        """Observe, plan and take one step; return whether there was one."""
+        self._changed.clear()
+        desired = self._desired
+        await self._observe(desired)
+        action = state.plan(
+            desired,
+            self._observed,
+            self._memory,
+            now_s=self._clock(),
+            intra_op_threads=self._settings.intra_op_threads,
+        )
+        match action:
+            case Fetch():
+                await self._fetch(action)
+            case Load():
+                await self._load(action)
+            case state.Refuse(order, refusal):
+                await self._put_back(order)
+                self._failed(order, refusal)
+            case Tidy():
+                await self._tidy(action)
+                return False
+            case state.Wait():
+                return False
+        self._doing = Doing()
+        await self._observe(self._desired)
+        return True
+
+    async def _observe(self, desired: DesiredState | None) -> None:
+        model = self.served_model or (desired.model if desired else None)
+        server = await self._server.observe(model)
+        stored = await asyncio.to_thread(
+            lambda: {name: self._repository.stored(name) for name in self._repository.models()}
+        )
+        self._observed = Observed(server, stored)
+        self._memory = state.with_backend(self._memory, server)
+        self._metrics.triton_up.set(server.live)
+        serving = max(server.ready.get(self.served_model or "", ()), default=0)
+        self._metrics.serving_version.set(serving)
+
+    async def _fetch(self, action: Fetch) -> None:
+        order, progress, started = action.order, Progress(), self._clock()
+        self._doing = Doing(action, progress)
+        staging = await asyncio.to_thread(self._repository.staging)
+        try:
+            facts = await self._unless_changed(fetch(order, staging, self._open_source, progress))
+            if facts is None:
+                log.info(
+                    "fetch_dropped", model=order.model, version=order.version, why="another order arrived"
+                )
+                return
+            before = self._observed.stored.get(order.model, {}).get(order.version)
+            installed = await asyncio.to_thread(self._repository.install, staging, order, facts)
+        except ArtefactError as error:
+            self._failed(order, error.refusal)
+            return
+        except OSError as error:
+            what = f"{order.uri}/{order.version} cannot be stored: {error}"
+            self._failed(order, Refusal(FailureReason.FETCH_FAILED, what))
+            return
+        finally:
+            self._metrics.fetched_bytes.inc(progress.done)
+            await asyncio.to_thread(self._repository.discard, staging)
+        if before is not None:
+            self._unproven[order.model, order.version] = (installed, before)
+        seconds = self._clock() - started
+        self._metrics.fetch_seconds.observe(seconds)
+        log.info(
+            "artefact_fetched",
+            model=order.model,
+            version=order.version,
+            bytes=progress.done,
+            sha256=facts.digest,
+            seconds=round(seconds, 3),
+        )
+
+    async def _unless_changed(self, work: Coroutine[Any, Any, Facts]) -> Facts | None:
+        """Do the work, or drop it and return None when another order arrives first."""
+        task = asyncio.ensure_future(work)
+        changed = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait({task, changed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+            if not task.done():
+                task.cancel()
+            await asyncio.gather(task, changed, return_exceptions=True)
+        return None if task.cancelled() else task.result()
+
+    async def _load(self, action: Load) -> None:
+        order, started = action.order, self._clock()
+        self._doing = Doing(action)
+        try:
+            refusal = await self._server.load(
+                order.model, order.version, action.config, timeout_s=self._settings.load_timeout_s
+            )
+        except ServerGoneError:
+            refusal = self._server_gone(order)
+            if refusal is None:
+                return
+        if refusal is not None:
+            if self._learned_of_no_backend(order, refusal):
+                return
+            await self._put_back(order)
+            self._failed(order, refusal)
+            return
+        await self._proven(action)
+        seconds = self._clock() - started
+        self._metrics.load_seconds.observe(seconds)
+        log.info("model_loaded", model=order.model, versions=action.versions, seconds=round(seconds, 3))
+
+    def _server_gone(self, order: DesiredState) -> Refusal | None:
+        """Return a refusal once the server has ended twice under the same load; the first may be a coincidence."""
+        if self._ended_server != order:
+            self._ended_server = order
+            return None
+        return Refusal(
+            FailureReason.LOAD_FAILED,
+            f"Triton ended twice while it loaded version {order.version} of {order.model}: out of memory, or a crash "
+            "in the model; the log of container triton says which",
+        )
+
+    def _learned_of_no_backend(self, order: DesiredState, refusal: Refusal) -> bool:
+        """Note that this server cannot run ONNX by itself, if that is what it said."""
+        unknown = self._memory.backend is OnnxBackend.AUTO and order.format is ModelFormat.ONNX
+        if unknown and NO_BACKEND in refusal.message:
+            self._memory = Memory(self._memory.proven, self._memory.setbacks, OnnxBackend.HOSTED)
+            log.info("onnx_hosted", model=order.model, why="the server has no onnxruntime backend")
+            return True
+        return False
+
+    async def _proven(self, action: Load) -> None:
+        order = action.order
+        self._ended_server = None
+        installed = self._unproven.pop((order.model, order.version), None)
+        if installed is not None:
+            await asyncio.to_thread(self._repository.discard, installed[0].displaced)
+        await asyncio.to_thread(self._repository.write_config, order.model, config_text(action.config))
+        self._memory = state.after_success(self._memory, order)
+        self._keepsake.keep(proven=order)
+
+    async def _put_back(self, order: DesiredState) -> None:
+        """Give a version that was displaced by this order's its place back."""
+        displaced = self._unproven.pop((order.model, order.version), None)
+        if displaced is not None:
+            await asyncio.to_thread(self._repository.restore, *displaced)
+
+    def _failed(self, order: DesiredState, refusal: Refusal) -> None:
+        self._memory = state.after_failure(self._memory, order, refusal, now_s=self._clock())
+        self._metrics.failures.labels(refusal.reason).inc()
+        log.warning(
+            "order_failed",
+            model=order.model,
+            version=order.version,
+            reason=refusal.reason,
+            message=refusal.message,
+        )
+
+    async def _tidy(self, action: Tidy) -> None:
+        for model in action.unload:
+            with contextlib.suppress(ServerGoneError):
+                await self._server.unload(model)
+        for model, version in action.remove:
+            await asyncio.to_thread(self._repository.remove, model, version)
+        log.info("tidied", unloaded=action.unload, removed=action.remove)

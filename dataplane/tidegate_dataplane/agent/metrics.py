@@ -1,0 +1,46 @@
+"""The agent's metrics, for alarms: what it serves, what it wants, what went wrong."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """One agent's metrics in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.triton_up = Gauge("tidegate_agent_triton_up", "1 if Triton answers.", registry=self.registry)
+        self.target_version = Gauge(
+            "tidegate_agent_target_version",
+            "Ordered version, 0 before the first order.",
+            registry=self.registry,
+        )
+        self.serving_version = Gauge(
+            "tidegate_agent_serving_version", "Version that answers, 0 if none does.", registry=self.registry
+        )
+        self.fetched_bytes = Counter(
+            "tidegate_agent_fetched_bytes", "Bytes of artefacts received.", registry=self.registry
+        )
+        self.fetch_seconds = Histogram(
+            "tidegate_agent_fetch_seconds",
+            "Time to fetch and verify an artefact.",
+            buckets=(0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600),
+            registry=self.registry,
+        )
+        self.load_seconds = Histogram(
+            "tidegate_agent_load_seconds",
+            "Time from Triton's load call until the version was ready.",
+            buckets=(0.01, 0.1, 0.5, 1, 2, 5, 15, 60, 300, 600),
+            registry=self.registry,
+        )
+        self.failures = Counter(
+            "tidegate_agent_failures",
+            "Orders that could not be carried out.",
+            ["reason"],
+            registry=self.registry,
+        )
+
+    def text(self) -> bytes:
+        """Return the exposition format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,108 @@
+"""Wire the agent's parts and run them until the pod ends."""
+
+import asyncio
+import datetime
+import os
+import signal
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import structlog
+from aiohttp import web
+from pydantic import ValidationError
+
+from tidegate_dataplane.agent.artefacts.fetch import OpenSource
+from tidegate_dataplane.agent.artefacts.files import folder_source
+from tidegate_dataplane.agent.artefacts.https import HttpsSource
+from tidegate_dataplane.agent.artefacts.s3 import S3Source
+from tidegate_dataplane.agent.artefacts.source import Source
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, Scheme
+from tidegate_dataplane.agent.certificates import make_server_certificate
+from tidegate_dataplane.agent.control import ControlServer, control_app
+from tidegate_dataplane.agent.drain import Drain
+from tidegate_dataplane.agent.files import Keepsake, ensure_control_key, read_first_order
+from tidegate_dataplane.agent.loop import Agent
+from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.agent.probes import probes_app
+from tidegate_dataplane.agent.repository import Repository
+from tidegate_dataplane.agent.settings import Settings
+from tidegate_dataplane.agent.triton import Triton
+from tidegate_dataplane.contract import DesiredState
+
+log = structlog.get_logger()
+
+
+def sources(settings: Settings, environment: Mapping[str, str]) -> OpenSource:
+    """Return the function that opens the source of a URI."""
+
+    def open_source(uri: ArtefactUri, order: DesiredState) -> Source:
+        match uri.scheme:
+            case Scheme.FILE | Scheme.PVC:
+                return folder_source(uri, file_root=settings.file_root, pvc_root=settings.pvc_root)
+            case Scheme.HTTPS:
+                return HttpsSource(
+                    uri,
+                    allowed_hosts=order.allowed_hosts,
+                    allow_loopback=settings.allow_loopback,
+                    ca_file=settings.ca_file,
+                    stall_timeout_s=settings.stall_timeout_s,
+                )
+            case Scheme.S3:
+                return S3Source(uri, environment=environment, stall_timeout_s=settings.stall_timeout_s)
+
+    return open_source
+
+
+async def serve(settings: Settings, environment: Mapping[str, str] = os.environ) -> None:
+    """Run the agent until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop.set)
+
+    key = ensure_control_key(settings.run_dir)
+    repository = Repository(settings.repository_dir, settings.cache_dir)
+    repository.prepare()
+    metrics = Metrics()
+    triton = Triton(settings.triton_grpc, key)
+    agent = Agent(
+        settings, triton, repository, Keepsake(settings.cache_dir), sources(settings, environment), metrics
+    )
+    agent.start_with(_first_order(settings))
+    drain = Drain(triton, quiet_s=settings.drain_quiet_s, limit_s=settings.drain_limit_s)
+
+    names = (settings.pod_name, settings.pod_ip, "127.0.0.1", "localhost")
+    pem = make_server_certificate(names, datetime.datetime.now(datetime.UTC))
+    authority = settings.config_dir / "client-ca.crt"
+    control = ControlServer(
+        control_app(agent), pem, authority, address=settings.address, port=settings.control_port
+    )
+    probes = web.AppRunner(probes_app(agent, triton, drain, metrics), access_log=None, handle_signals=False)
+    await control.start()
+    await probes.setup()
+    await web.TCPSite(probes, settings.address, settings.http_port).start()
+    log.info("agent_started", pod=settings.pod_name, http_port=probes.addresses[0][1])
+    try:
+        await _until(stop, agent.run, control.watch)
+        await drain.run()
+    finally:
+        await control.stop()
+        await probes.cleanup()
+        await triton.close()
+
+
+async def _until(stop: asyncio.Event, *parts: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run the parts until `stop` is set; a part that fails ends the process, and the kubelet starts it again."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(part()) for part in parts]
+        await stop.wait()
+        for task in tasks:
+            task.cancel()
+
+
+def _first_order(settings: Settings) -> DesiredState | None:
+    try:
+        return read_first_order(settings.config_dir)
+    except ValidationError as error:
+        log.error("first_order_unreadable", error=str(error))
+        return None

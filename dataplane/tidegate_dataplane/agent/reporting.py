@@ -1,0 +1,66 @@
+"""The report: what is true in the pod, in the contract's words. Pure."""
+
+from dataclasses import dataclass
+
+from tidegate_dataplane.agent.artefacts.fetch import Progress
+from tidegate_dataplane.agent.state import Fetch, Load, Memory, Observed, content_of, serves
+from tidegate_dataplane.contract import AgentReport, DesiredState, Phase, VersionFailure
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """The step under way, if there is one, and how far a fetch is."""
+
+    step: Fetch | Load | None = None
+    progress: Progress | None = None
+
+
+def served_model(desired: DesiredState | None, observed: Observed, memory: Memory) -> str | None:
+    """Return the model that answers in this pod: the ordered one, or the proven one until that is loaded."""
+    for order in (desired, memory.proven):
+        if order is not None and observed.server.ready.get(order.model):
+            return order.model
+    return None
+
+
+def make_report(
+    pod: str, desired: DesiredState | None, observed: Observed, memory: Memory, doing: Doing
+) -> AgentReport:
+    """Return what the pod serves and how far the order is."""
+    model = served_model(desired, observed, memory)
+    loaded = tuple(sorted(observed.server.ready.get(model, ()))) if model else ()
+    order = content_of(desired) if desired else None
+    setback = memory.setback_of(order) if order else None
+    progress = doing.progress if isinstance(doing.step, Fetch) else None
+    return AgentReport(
+        pod=pod,
+        epoch=desired.epoch if desired else 0,
+        generation=desired.generation if desired else 0,
+        phase=_phase(order, observed, memory, doing),
+        target=order.version if order else None,
+        serving=max(loaded, default=None),
+        loaded=loaded,
+        inputs=observed.server.inputs if loaded else (),
+        outputs=observed.server.outputs if loaded else (),
+        bytes_done=progress.done if progress else None,
+        bytes_total=progress.total if progress else None,
+        failure=VersionFailure(
+            version=setback.order.version, reason=setback.refusal.reason, message=setback.refusal.message
+        )
+        if setback
+        else None,
+    )
+
+
+def _phase(order: DesiredState | None, observed: Observed, memory: Memory, doing: Doing) -> Phase:
+    if order is None:
+        return Phase.STARTING
+    if memory.setback_of(order):
+        return Phase.FAILED
+    if memory.proven == order and serves(order, observed.server):
+        return Phase.READY
+    if isinstance(doing.step, Fetch):
+        return Phase.FETCHING
+    if isinstance(doing.step, Load):
+        return Phase.LOADING
+    return Phase.LOADING if observed.server.live else Phase.STARTING

@@ -1,0 +1,219 @@
+"""The core of the agent: what is, what was ordered, and the one next step. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tidegate_dataplane.agent.artefacts.facts import Facts
+from tidegate_dataplane.agent.config_text import Config
+from tidegate_dataplane.agent.model_config import config_digest, for_versions, render
+from tidegate_dataplane.agent.refusals import Refusal
+from tidegate_dataplane.agent.settings import OnnxBackend
+from tidegate_dataplane.contract import DesiredState, ModelFormat, TensorSpec
+
+FETCH_RETRY_S = (1.0, 60.0)
+SLOW_RETRY_S = (60.0, 900.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """What Triton says: ready versions of each model, the digest and backend of each loaded configuration.
+
+    `inputs` and `outputs` are those of the version that answers for the model of the order.
+    """
+
+    live: bool = False
+    ready: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    digests: Mapping[str, str] = field(default_factory=dict[str, str])
+    backends: Mapping[str, str] = field(default_factory=dict[str, str])
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The server and the disk; `stored` maps model → version → what it is."""
+
+    server: ServerState
+    stored: Mapping[str, Mapping[int, Facts]]
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """An order that did not work, and when it is tried again."""
+
+    order: DesiredState
+    refusal: Refusal
+    attempts: int
+    retry_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What the agent knows beyond what it can see.
+
+    `proven` is the last order whose version was seen to serve: what the pod falls back to.
+    `backend` is AUTO until the server has shown who can run ONNX.
+    """
+
+    proven: DesiredState | None = None
+    setbacks: tuple[Setback, ...] = ()
+    backend: OnnxBackend = OnnxBackend.AUTO
+
+    def setback_of(self, order: DesiredState) -> Setback | None:
+        """Return the setback of exactly this order."""
+        return next((setback for setback in self.setbacks if setback.order == order), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do until something changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Bring the artefact of `order` into the repository."""
+
+    order: DesiredState
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Have the server serve exactly `versions` of the order's model; the highest is the order's."""
+
+    order: DesiredState
+    versions: tuple[int, ...]
+    config: Config
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Remember that `order` cannot be carried out."""
+
+    order: DesiredState
+    refusal: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Tidy:
+    """Unload models that are no longer ordered, remove versions that nothing needs."""
+
+    unload: tuple[str, ...]
+    remove: tuple[tuple[str, int], ...]
+
+
+Action = Wait | Fetch | Load | Refuse | Tidy
+
+
+def content_of(desired: DesiredState) -> DesiredState:
+    """Return the order without who gave it: a new leader or an edited label is not a new order."""
+    return desired.model_copy(update={"epoch": 0, "generation": 0})
+
+
+def plan(
+    desired: DesiredState | None,
+    observed: Observed,
+    memory: Memory,
+    *,
+    now_s: float,
+    intra_op_threads: int | None,
+) -> Action:
+    """Return the next step towards `desired`, or back to what is proven while it cannot be reached."""
+    if desired is None:
+        return Wait()
+    order = content_of(desired)
+    if not _resting(memory, order, now_s):
+        return _step(order, observed, memory, intra_op_threads) or _tidy(order, observed)
+    if memory.proven is not None and memory.proven != order and not _resting(memory, memory.proven, now_s):
+        back = _step(memory.proven, observed, memory, intra_op_threads)
+        if isinstance(back, Load):
+            return back
+    return Wait()
+
+
+def _resting(memory: Memory, order: DesiredState, now_s: float) -> bool:
+    setback = memory.setback_of(order)
+    return setback is not None and now_s < setback.retry_at_s
+
+
+def _step(
+    order: DesiredState, observed: Observed, memory: Memory, intra_op_threads: int | None
+) -> Action | None:
+    """Return the next step for `order`, None when its version serves as ordered."""
+    facts = observed.stored.get(order.model, {}).get(order.version)
+    if facts is None or not facts.matches(order):
+        return Fetch(order)
+    config = render(order, facts, backend=memory.backend, intra_op_threads=intra_op_threads)
+    if isinstance(config, Refusal):
+        return Refuse(order, config)
+    server = observed.server
+    if not server.live:
+        return Wait()
+    if (
+        memory.proven == order
+        and serves(order, server)
+        and server.digests.get(order.model) == config_digest(config)
+    ):
+        return None
+    versions = _versions(order, observed, config)
+    return Load(order, versions, for_versions(config, versions))
+
+
+def serves(order: DesiredState, server: ServerState) -> bool:
+    """Return whether requests without a version get the order's version."""
+    ready = server.ready.get(order.model, ())
+    return bool(ready) and max(ready) == order.version
+
+
+def _versions(order: DesiredState, observed: Observed, config: Config) -> tuple[int, ...]:
+    """Return the order's version and the older ones that stay warm under the same configuration.
+
+    Requests without a version get the highest, so a newer one must go when the order goes back.
+    A version of another signature would be loaded again with a configuration that is not its own.
+    """
+    warm: tuple[int, ...] = ()
+    if observed.server.digests.get(order.model) == config_digest(config):
+        stored = observed.stored.get(order.model, {})
+        ready = observed.server.ready.get(order.model, ())
+        warm = tuple(sorted(version for version in ready if version < order.version and version in stored))
+    kept = warm[-(order.keep_versions - 1) :] if order.keep_versions > 1 else ()
+    return (*kept, order.version)
+
+
+def _tidy(order: DesiredState, observed: Observed) -> Action:
+    unload = tuple(sorted(set(observed.server.ready) - {order.model}))
+    needed = {order.version, *observed.server.ready.get(order.model, ())}
+    # One more than is kept warm stays on disk, so that going forth again after a rollback fetches nothing.
+    spare = sorted(set(observed.stored.get(order.model, {})) - needed, reverse=True)
+    remove = [(order.model, version) for version in spare[max(order.keep_versions + 1 - len(needed), 0) :]]
+    for model, versions in observed.stored.items():
+        if model != order.model:
+            remove += [(model, version) for version in versions]
+    return Tidy(unload, tuple(remove)) if unload or remove else Wait()
+
+
+def after_failure(memory: Memory, order: DesiredState, refusal: Refusal, *, now_s: float) -> Memory:
+    """Remember the setback; a failure that may pass is tried again soon, any other one slowly."""
+    earlier = memory.setback_of(order)
+    attempts = earlier.attempts + 1 if earlier else 1
+    first, longest = FETCH_RETRY_S if refusal.may_pass else SLOW_RETRY_S
+    pause = min(first * 2 ** min(attempts - 1, 20), longest)
+    others = tuple(setback for setback in memory.setbacks if setback.order != order)
+    return replace(memory, setbacks=(*others[-3:], Setback(order, refusal, attempts, now_s + pause)))
+
+
+def after_success(memory: Memory, order: DesiredState) -> Memory:
+    """Remember that the order's version serves."""
+    return replace(memory, proven=order, setbacks=())
+
+
+def with_backend(memory: Memory, server: ServerState) -> Memory:
+    """Learn from an ONNX model that is already loaded who runs ONNX here."""
+    order = memory.proven
+    if memory.backend is not OnnxBackend.AUTO or order is None or order.format is not ModelFormat.ONNX:
+        return memory
+    loaded = server.backends.get(order.model)
+    if loaded == "onnxruntime":
+        return replace(memory, backend=OnnxBackend.NATIVE)
+    if loaded == "python":
+        return replace(memory, backend=OnnxBackend.HOSTED)
+    return memory

@@ -1,0 +1,155 @@
+"""Triton on loopback: what it has loaded, and model control behind the restricted-protocol header.
+
+Seen on Triton 2.51 (24.10), and relied upon:
+- the header that opens a restricted protocol is `triton-grpc-protocol-<key>` over gRPC, `<key>` over HTTP;
+- a load that fails leaves the versions that serve as they are, and so does one whose configuration is refused;
+- `version_policy.specific` with a version that has no folder loads without an error: readiness must be asked for;
+- a changed configuration loads every listed version again, the old ones answering meanwhile;
+- loads of one model queue behind each other; one that hangs in a model's code blocks the next, not the serving.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+from tritonclient.grpc import aio  # type: ignore[import-untyped]  # publishes no types
+from tritonclient.utils import InferenceServerException  # type: ignore[import-untyped]
+
+from tidegate_dataplane.agent.config_text import Config
+from tidegate_dataplane.agent.model_config import CONFIG_DIGEST
+from tidegate_dataplane.agent.refusals import Refusal
+from tidegate_dataplane.agent.state import ServerState
+from tidegate_dataplane.contract import FailureReason, TensorSpec
+
+RPC_TIMEOUT_S = 5.0
+CONTROL_HEADER = "triton-grpc-protocol-tidegate-control"
+NO_BACKEND = "unable to find backend library for backend 'onnxruntime'"
+# What the client raises, besides its own exception, when the server goes away in the middle of a call.
+GONE = (InferenceServerException, grpc.RpcError, OSError)
+
+
+class ServerGoneError(Exception):
+    """Triton ended or could not be reached in the middle of a call that changes something."""
+
+
+class Triton:
+    """One server, seen from the agent of its pod."""
+
+    def __init__(self, address: str, control_key: str) -> None:
+        self._client: Any = aio.InferenceServerClient(address)
+        self._headers = {CONTROL_HEADER: control_key}
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._client.close()
+
+    async def observe(self, model: str | None) -> ServerState:
+        """Return what is ready; `inputs` and `outputs` are those of `model`. A server that is not there is not live."""
+        try:
+            index = await self._client.get_model_repository_index(
+                headers=self._headers, as_json=True, client_timeout=RPC_TIMEOUT_S
+            )
+            ready = _ready(index)
+            configs = {name: await self._config(name) for name in ready}
+            inputs, outputs = await self._signature(model) if model in ready else ((), ())
+        except GONE:
+            return ServerState()
+        return ServerState(
+            live=True,
+            ready=ready,
+            digests={name: _digest(config) for name, config in configs.items()},
+            backends={name: str(config.get("backend", "")) for name, config in configs.items()},
+            inputs=inputs,
+            outputs=outputs,
+        )
+
+    async def load(self, model: str, version: int, config: Config, *, timeout_s: float) -> Refusal | None:
+        """Load what `config` lists; return why `version` is not ready afterwards, None when it is.
+
+        Raises:
+            ServerGoneError: the server ended meanwhile.
+        """
+        try:
+            await self._client.load_model(
+                model, headers=self._headers, config=json.dumps(config), client_timeout=timeout_s
+            )
+            if await self._client.is_model_ready(model, str(version), client_timeout=RPC_TIMEOUT_S):
+                return None
+            said = await self._reason(model, version)
+        except InferenceServerException as error:
+            status = str(error.status() or "")
+            if "UNAVAILABLE" in status:
+                raise ServerGoneError(str(error.message())) from error
+            if "DEADLINE_EXCEEDED" in status:
+                said = f"no answer within {timeout_s:g} s; the server is still busy with it and takes no other load"
+            else:
+                said = str(error.message()).strip()
+        except (grpc.RpcError, OSError) as error:
+            raise ServerGoneError(str(error)) from error
+        return Refusal(FailureReason.LOAD_FAILED, said)
+
+    async def unload(self, model: str) -> None:
+        """Unload every version of a model; one that is not loaded is no error."""
+        try:
+            await self._client.unload_model(model, headers=self._headers, client_timeout=RPC_TIMEOUT_S)
+        except GONE as error:
+            raise ServerGoneError(str(error)) from error
+
+    async def is_ready(self, model: str) -> bool:
+        """Return whether the server answers requests for `model` now."""
+        try:
+            return bool(await self._client.is_model_ready(model, client_timeout=1.0))
+        except GONE:
+            return False
+
+    async def request_count(self) -> int | None:
+        """Return how many requests were answered or failed since the models were loaded; None without a server."""
+        try:
+            answer = await self._client.get_inference_statistics(as_json=True, client_timeout=RPC_TIMEOUT_S)
+        except GONE:
+            return None
+        stats = [entry.get("inference_stats", {}) for entry in answer.get("model_stats", [])]
+        return sum(
+            int(entry.get(kind, {}).get("count", 0)) for entry in stats for kind in ("success", "fail")
+        )
+
+    async def _config(self, model: str) -> Mapping[str, Any]:
+        answer = await self._client.get_model_config(model, as_json=True, client_timeout=RPC_TIMEOUT_S)
+        return dict(answer.get("config", {}))
+
+    async def _signature(self, model: str | None) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+        answer = await self._client.get_model_metadata(model, as_json=True, client_timeout=RPC_TIMEOUT_S)
+        return _specs(answer.get("inputs", [])), _specs(answer.get("outputs", []))
+
+    async def _reason(self, model: str, version: int) -> str:
+        index = await self._client.get_model_repository_index(
+            headers=self._headers, as_json=True, client_timeout=RPC_TIMEOUT_S
+        )
+        for entry in index.get("models", []):
+            if entry.get("name") == model and entry.get("version") == str(version) and entry.get("reason"):
+                return str(entry["reason"]).strip()
+        return "the server loaded the model without this version and gives no reason"
+
+
+def _ready(index: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    ready: dict[str, tuple[int, ...]] = {}
+    for entry in index.get("models", []):
+        if entry.get("state") == "READY" and str(entry.get("version", "")).isdigit():
+            ready[entry["name"]] = tuple(sorted((*ready.get(entry["name"], ()), int(entry["version"]))))
+    return ready
+
+
+def _digest(config: Mapping[str, Any]) -> str:
+    return str(config.get("parameters", {}).get(CONFIG_DIGEST, {}).get("string_value", ""))
+
+
+def _specs(tensors: list[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(
+            name=tensor["name"],
+            dtype=tensor["datatype"],
+            shape=tuple(int(size) for size in tensor.get("shape", [])),
+        )
+        for tensor in tensors
+    )

@@ -1,0 +1,174 @@
+"""Parquet tables, read once: the columns that a plan names, as arrays with one more row for unknown keys."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from tidegate_dataplane.contract import Entity, EntityKeyType, Lookup, LookupType
+from tidegate_dataplane.features import hashing
+from tidegate_dataplane.features.errors import FeatureError
+from tidegate_dataplane.features.index import Index, IntegerIndex, StringIndex
+
+DTYPES: dict[LookupType, type[np.generic]] = {LookupType.INT64: np.int64, LookupType.FLOAT32: np.float32}
+INT64_MAX = np.iinfo(np.int64).max
+
+
+class Table:
+    """One table in memory: where each key's row is, and the values of its columns."""
+
+    def __init__(self, name: str, content: Any, index: Index) -> None:
+        self._name = name
+        self._content = content
+        self.index = index
+
+    @property
+    def size(self) -> int:
+        """The number of rows, which is also the row that unknown keys get."""
+        return int(self._content.num_rows)
+
+    def looked_up(self, feature: Lookup) -> npt.NDArray[np.generic]:
+        """Return the feature's value for each row, [rows + 1, k]; the last row is the default's."""
+        default = _default(feature)
+        dtype = DTYPES[feature.type]
+        column = self._column(feature.field.column)
+        values = np.full((self.size + 1, feature.length or 1), default, dtype=dtype)
+        if feature.length is None:
+            flat, present = self._scalars(column, feature.field.column, feature.type)
+            values[:-1, 0] = np.where(present, flat, default).astype(dtype)
+            return values
+        if not _is_list(column.type):
+            raise self._wrong(feature.field.column, column.type, "a lookup with a length needs a list")
+        offsets = column.offsets.to_numpy()
+        flat, present = self._scalars(column.values, feature.field.column, feature.type)
+        flat = np.where(present, flat, default).astype(dtype)
+        starts, ends = offsets[:-1], offsets[1:]
+        # A null list counts as an empty one.
+        ends = np.where(np.asarray(column.is_valid()), ends, starts)
+        places = starts[:, None] + np.arange(feature.length)
+        inside = places < ends[:, None]
+        values[:-1][inside] = flat[places[inside]]
+        return values
+
+    def numbers(self, column_name: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        """Return (values [rows + 1], present [rows + 1]) of a numeric column, int64 or float64; the last is absent."""
+        column = self._column(column_name)
+        if pa.types.is_floating(column.type):
+            values, present = self._scalars(column, column_name, LookupType.FLOAT32)
+        else:
+            values, present = self._scalars(column, column_name, LookupType.INT64)
+        return np.append(values, values.dtype.type(0)), np.append(present, False)
+
+    def hashes(self, column_name: str) -> hashing.Hashes:
+        """Return the hash of each row's value, [rows + 1]; nulls and the last row have that of a missing value."""
+        column = self._column(column_name)
+        if _is_text(column.type):
+            texts: Iterable[bytes | None] = pc.cast(column, pa.large_binary()).to_pylist()
+            present = np.asarray(column.is_valid())
+            values = hashing.hash_strings(text or b"" for text in texts)
+            values, present = np.append(values, np.uint64(0)), np.append(present, False)
+        else:
+            numbers, present = self.numbers(column_name)
+            floating = numbers.dtype == np.float64
+            values = hashing.hash_floats(numbers) if floating else hashing.hash_integers(numbers)
+        return np.where(present, values, np.uint64(hashing.MISSING))
+
+    def _column(self, name: str) -> Any:
+        column = self._content.column(name)
+        chunk = column.combine_chunks()
+        if pa.types.is_dictionary(chunk.type):
+            chunk = chunk.dictionary_decode()
+        return chunk
+
+    def _scalars(
+        self, column: Any, name: str, wanted: LookupType
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        """Return (int64 or float64 values, which of them are there)."""
+        kind = column.type
+        integral = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+        if wanted is LookupType.INT64 and not integral:
+            raise self._wrong(name, kind, "integers are needed")
+        if not integral and not pa.types.is_floating(kind):
+            raise self._wrong(name, kind, "numbers are needed")
+        present = np.asarray(column.is_valid())
+        target = pa.int64() if wanted is LookupType.INT64 or integral else pa.float64()
+        try:
+            filled = pc.fill_null(pc.cast(column, target), 0)
+        except pa.ArrowInvalid as error:
+            raise FeatureError(f"table {self._name!r}, column {name!r}: {error}") from error
+        return np.asarray(filled), present
+
+    def _wrong(self, column: str, kind: Any, need: str) -> FeatureError:
+        return FeatureError(f"table {self._name!r}, column {column!r} holds {kind}, and {need}")
+
+
+def read_table(path: Path, name: str, entity: Entity, columns: Iterable[str]) -> Table:
+    """Read the key and the named columns of a Parquet file.
+
+    Raises:
+        FeatureError: not Parquet, a column that is not there, a key that is null, double or of another type.
+    """
+    wanted = sorted({entity.key, *columns})
+    try:
+        available = pq.read_schema(path).names
+        missing = [column for column in wanted if column not in available]
+        if missing:
+            raise FeatureError(
+                f"table {name!r} has no column {missing[0]!r}; it has {', '.join(sorted(available)[:50])}"
+            )
+        content = pq.read_table(path, columns=wanted)
+    except (pa.ArrowException, OSError) as error:
+        raise FeatureError(f"table {name!r} cannot be read as Parquet: {error}") from error
+    return Table(name, content, _index(content.column(entity.key), name, entity))
+
+
+def _index(column: Any, table: str, entity: Entity) -> Index:
+    keys = column.combine_chunks()
+    if pa.types.is_dictionary(keys.type):
+        keys = keys.dictionary_decode()
+    if keys.null_count:
+        raise FeatureError(
+            f"table {table!r}, key column {entity.key!r} has {keys.null_count} nulls of {len(keys)} rows"
+        )
+    if entity.type is EntityKeyType.INT64:
+        if not pa.types.is_integer(keys.type):
+            raise FeatureError(
+                f"table {table!r}, key column {entity.key!r} holds {keys.type}, and entity {entity.name!r} has int64 keys"
+            )
+        try:
+            return IntegerIndex(np.asarray(pc.cast(keys, pa.int64())), table)
+        except pa.ArrowInvalid as error:
+            raise FeatureError(f"table {table!r}, key column {entity.key!r}: {error}") from error
+    if not _is_text(keys.type):
+        raise FeatureError(
+            f"table {table!r}, key column {entity.key!r} holds {keys.type}, and entity {entity.name!r} has string keys"
+        )
+    return StringIndex(pc.cast(keys, pa.large_binary()).to_pylist(), table)
+
+
+def _default(feature: Lookup) -> int | float:
+    try:
+        value = int(feature.default) if feature.type is LookupType.INT64 else float(feature.default)
+    except ValueError as error:
+        raise FeatureError(
+            f"feature {feature.name!r} has the default {feature.default!r}, which is no {feature.type}"
+        ) from error
+    if feature.type is LookupType.INT64 and not -INT64_MAX - 1 <= value <= INT64_MAX:
+        raise FeatureError(
+            f"feature {feature.name!r} has the default {feature.default}, which does not fit int64"
+        )
+    return value
+
+
+def _is_text(kind: Any) -> bool:
+    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(check(kind) for check in checks)
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))

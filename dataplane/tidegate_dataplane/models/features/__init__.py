@@ -1,0 +1,1 @@
+"""Runs the feature engine inside Triton."""

@@ -1,0 +1,65 @@
+"""Serves a feature plan: entity keys in, features out, by the engine that lies beside this file.
+
+This file, the engine and the plan are copied into a version folder together.
+Requests that Triton hands over together are computed at once.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]  # lives in the server
+
+Array = npt.NDArray[Any]
+
+
+class TritonPythonModel:
+    """One plan, as Triton's Python backend wants it."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Read the plan and its tables; what does not fit is said in the engine's words."""
+        if int(np.__version__.split(".")[0]) >= 2:
+            # There as_numpy() hands out empty arrays, without an error.
+            raise pb_utils.TritonModelException(
+                f"NumPy {np.__version__} in the server's environment: needs numpy<2"
+            )
+        folder = Path(args["model_repository"]) / args["model_version"]
+        sys.path.insert(0, str(folder))
+        from tidegate_dataplane.contract import FeaturePlan
+        from tidegate_dataplane.features.engine import Engine
+        from tidegate_dataplane.features.errors import FeatureError
+
+        plan = FeaturePlan.model_validate(json.loads((folder / "plan.json").read_text()))
+        self._inputs = [spec.name for spec in plan.inputs]
+        try:
+            self._engine = Engine.from_files(
+                plan, {table.name: folder / "tables" / f"{table.name}.parquet" for table in plan.tables}
+            )
+        except FeatureError as error:
+            raise pb_utils.TritonModelException(str(error)) from error
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer each request, in order."""
+        keys = [
+            {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
+            for request in requests
+        ]
+        rows = [len(next(iter(arrays.values()))) for arrays in keys]
+        computed = self._engine.compute(
+            {name: np.concatenate([one[name] for one in keys]) for name in self._inputs}
+        )
+        ends = np.cumsum(rows)[:-1]
+        parts = {name: np.split(np.ascontiguousarray(values), ends) for name, values in computed.items()}
+        return [
+            pb_utils.InferenceResponse(
+                [
+                    pb_utils.Tensor(name, parts[name][position])
+                    for name in requests[position].requested_output_names()
+                ]
+            )
+            for position in range(len(requests))
+        ]

@@ -1,0 +1,130 @@
+"""Serves the ONNX model beside it with ONNX Runtime on CPU, for a server without a backend of its own for that.
+
+This file is copied into version folders and imports nothing of the project.
+Requests that Triton hands over together are joined along the first dimension and run once where the model is
+batched; an error is answered to the request that caused it.
+"""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort  # type: ignore[import-untyped]  # publishes no types
+import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]  # lives in the server
+
+Array = npt.NDArray[Any]
+THREADS_PARAMETER = "intra_op_thread_count"
+
+
+class TritonPythonModel:
+    """One version of one model, as Triton's Python backend wants it."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Open the session; whatever is wrong with the model ends here, in ONNX Runtime's own words."""
+        if int(np.__version__.split(".")[0]) >= 2:
+            # There as_numpy() hands out empty arrays, without an error.
+            raise pb_utils.TritonModelException(
+                f"NumPy {np.__version__} in the server's environment: needs numpy<2"
+            )
+        config = json.loads(args["model_config"])
+        self._batched = int(config.get("max_batch_size", 0)) > 0
+        self._texts = {tensor["name"] for tensor in config["input"] if tensor["data_type"] == "TYPE_STRING"}
+        self._outputs = [tensor["name"] for tensor in config["output"]]
+        self._inputs = [tensor["name"] for tensor in config["input"]]
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = _threads(config)
+        options.inter_op_num_threads = 1
+        # Spinning threads would burn the pod's CPU share between requests.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
+        self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer each request, in order."""
+        inputs = [self._arrays(request) for request in requests]
+        answers: list[Any] = [None] * len(inputs)
+        for group in self._groups(inputs):
+            for position, answer in zip(
+                group, self._run([inputs[position] for position in group]), strict=True
+            ):
+                answers[position] = self._response(answer, requests[position].requested_output_names())
+        return answers
+
+    def _arrays(self, request: Any) -> dict[str, Array]:
+        return {name: self._array(request, name) for name in self._inputs}
+
+    def _array(self, request: Any, name: str) -> Array:
+        array: Array = pb_utils.get_input_tensor_by_name(request, name).as_numpy()
+        if name not in self._texts:
+            return array
+        texts = [value.decode(errors="replace") for value in array.reshape(-1).tolist()]
+        return np.array(texts, dtype=object).reshape(array.shape)
+
+    def _groups(self, inputs: Sequence[dict[str, Array]]) -> list[list[int]]:
+        """Return which requests can be joined: those whose rows have the same shapes."""
+        if not self._batched:
+            return [[position] for position in range(len(inputs))]
+        groups: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+        for position, arrays in enumerate(inputs):
+            groups.setdefault(tuple(array.shape[1:] for array in arrays.values()), []).append(position)
+        return list(groups.values())
+
+    def _run(self, group: Sequence[dict[str, Array]]) -> list[list[Array] | Exception]:
+        """Return the outputs or the error of each request of a group."""
+        if len(group) == 1:
+            return [self._run_one(group[0])]
+        rows = [len(next(iter(arrays.values()))) for arrays in group]
+        joined = self._run_one(
+            {name: np.concatenate([arrays[name] for arrays in group]) for name in self._inputs}
+        )
+        aligned = not isinstance(joined, Exception) and all(
+            output.ndim > 0 and len(output) == sum(rows) for output in joined
+        )
+        if isinstance(joined, Exception) or not aligned:
+            # One row that the model refuses must not fail its neighbours.
+            return [self._run_one(arrays) for arrays in group]
+        ends = np.cumsum(rows)[:-1]
+        parts = [np.split(output, ends) for output in joined]
+        return [[part[position] for part in parts] for position in range(len(group))]
+
+    def _run_one(self, arrays: dict[str, Array]) -> list[Array] | Exception:
+        try:
+            return [np.asarray(output) for output in self._session.run(self._outputs, arrays)]
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime raises a dozen unrelated types
+            return error
+
+    def _response(self, answer: list[Array] | Exception, requested: Sequence[str]) -> Any:
+        if isinstance(answer, Exception):
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(answer)))
+        wanted = set(requested)
+        tensors = [
+            pb_utils.Tensor(name, _encoded(array))
+            for name, array in zip(self._outputs, answer, strict=True)
+            if name in wanted
+        ]
+        return pb_utils.InferenceResponse(tensors)
+
+
+def _encoded(array: Array) -> Array:
+    """Return the array as Triton takes it: strings as bytes, memory in order."""
+    if array.dtype.kind in "OU":
+        texts = [value.encode() if isinstance(value, str) else value for value in array.reshape(-1).tolist()]
+        return np.array(texts, dtype=np.object_).reshape(array.shape)
+    return np.ascontiguousarray(array)
+
+
+def _threads(config: dict[str, Any]) -> int:
+    """Return the threads of one execution: the configuration's, else the CPUs that the pod asked for."""
+    given = config.get("parameters", {}).get(THREADS_PARAMETER, {}).get("string_value")
+    if given:
+        return max(int(given), 1)
+    cpu = os.environ.get("TIDEGATE_CPU", "1")
+    try:
+        return max(math.ceil(float(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu)), 1)
+    except ValueError:
+        return 1
