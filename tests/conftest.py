@@ -1,3 +1,12 @@
 """Fixtures for all tests, one module of tests/fixtures per kind of surroundings."""
 
-pytest_plugins = ["fixtures.cluster", "fixtures.control_plane", "fixtures.crds", "fixtures.kube_client", "fixtures.envoy"]
+# A module that others import stands before them: pytest must meet it first to rewrite its assertions.
+pytest_plugins = [
+    "fixtures.control_plane",
+    "fixtures.crds",
+    "fixtures.cluster",
+    "fixtures.kube_client",
+    "fixtures.envoy",
+    "fixtures.processes", "fixtures.triton", "fixtures.agent",
+    "fixtures.installed",
+]

@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 
 from tidegate.api.meta import Resource
+from tidegate.api.reasons import Reason
 from tidegate.errors import PermanentError, RetryableError
 from tidegate.kube.changes import needs_apply
 from tidegate.kube.fence import Fence
@@ -16,6 +17,7 @@ from tidegate.kube.port import Cluster, EventNote, EventType, Manifest
 from tidegate.kube.store import ObjectStore, key_of
 from tidegate.planning.plan import Deletion, Plan
 from tidegate.planning.refused import plan_refused
+from tidegate.planning.serving_status import Refusal
 from tidegate.resources.names import MANAGED_BY, MANAGER
 from tidegate_controllers.stores import Stores
 
@@ -36,15 +38,21 @@ class Writer:
     stores: Stores
     fence: Fence
 
-    async def children(self, owner: Resource, plan: Plan) -> None:
+    async def children(self, owner: Resource, plan: Plan) -> Refusal | None:
         """Applies the objects that differ from what is there, then deletes what is stale.
 
-        Raises PermanentError when the API server refuses an object or its name is taken by somebody else's.
+        Returns why it stopped, when the API server refuses an object or its name is somebody else's.
         """
-        for manifest in plan.apply:
-            await self._apply(owner, manifest)
-        for deletion in plan.delete:
-            await self._delete(deletion)
+        try:
+            for manifest in plan.apply:
+                await self._apply(owner, manifest)
+            for deletion in plan.delete:
+                await self._delete(deletion)
+        except NameTakenError as error:
+            return Refusal(Reason.NAME_CONFLICT, str(error))
+        except PermanentError as error:
+            return Refusal(Reason.CHILD_REFUSED, str(error))
+        return None
 
     async def status(self, kind: Kind, body: Manifest, plan: Plan) -> None:
         """Writes the status if it differs from what `body` has, and tells the user what happened."""

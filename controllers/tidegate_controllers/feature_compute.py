@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import InvalidSpecError, PermanentError
+from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import FEATURE_COMPUTE
 from tidegate.planning.feature_compute import FeaturesObserved, plan_features
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL
@@ -37,10 +37,9 @@ class FeatureComputeReconciler:
             return None
         observed = await self._observe(features)
         plan = plan_features(observed, self._settings)
-        try:
-            await self._writer.children(features, plan)
-        except PermanentError as error:
-            plan = plan_features(replace(observed, refusal=str(error)), self._settings)
+        refusal = await self._writer.children(features, plan)
+        if refusal is not None:
+            plan = plan_features(replace(observed, refusal=refusal), self._settings)
         await self._writer.status(FEATURE_COMPUTE, body, plan)
         return plan.requeue_after
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import InvalidSpecError, PermanentError
+from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import INFERENCE
 from tidegate.planning.inference import InferenceObserved, plan_inference
 from tidegate.resources.names import INFERENCE_LABEL
@@ -37,10 +37,9 @@ class InferenceReconciler:
             return None
         observed = await self._observe(inference)
         plan = plan_inference(observed, self._settings)
-        try:
-            await self._writer.children(inference, plan)
-        except PermanentError as error:
-            plan = plan_inference(replace(observed, refusal=str(error)), self._settings)
+        refusal = await self._writer.children(inference, plan)
+        if refusal is not None:
+            plan = plan_inference(replace(observed, refusal=refusal), self._settings)
         # The status goes before the orders: it is what remembers a failure that the orders are about to undo.
         await self._writer.status(INFERENCE, body, plan)
         await self._agents.send(plan.orders)

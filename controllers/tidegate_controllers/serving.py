@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.api.meta import ObjectKey
+from tidegate.api.reasons import Reason
 from tidegate.planning.pods import PodView, pod_views
+from tidegate.planning.serving_status import Refusal
 from tidegate.resources.names import label_value
 from tidegate.triton.agents import Agents
 from tidegate_controllers.stores import Stores
@@ -19,7 +21,7 @@ class Serving:
     pods: Sequence[PodView]
     reports: Mapping[str, AgentReport]
     config_maps: Sequence[Mapping[str, Any]]
-    refusal: str
+    refusal: Refusal | None
 
 
 async def observe_serving(stores: Stores, agents: Agents, label: str, key: ObjectKey) -> Serving:
@@ -31,14 +33,14 @@ async def observe_serving(stores: Stores, agents: Agents, label: str, key: Objec
         pods=pods,
         reports=await agents.reports(pods),
         config_maps=stores.config_maps.by_label(label, name, namespace=namespace),
-        refusal=next((words for body in deployments if (words := _refusal(body))), ""),
+        refusal=next((found for body in deployments if (found := _refusal(body))), None),
     )
 
 
-def _refusal(deployment: Mapping[str, Any]) -> str:
+def _refusal(deployment: Mapping[str, Any]) -> Refusal | None:
     """Why a Deployment cannot make pods (a quota, an admission policy), in the API server's words."""
     conditions = (deployment.get("status") or {}).get("conditions") or ()
     for condition in conditions:
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            return str(condition.get("message", ""))
-    return ""
+            return Refusal(Reason.CHILD_REFUSED, condition.get("message", ""))
+    return None

@@ -8,9 +8,11 @@ import pytest
 from builders.inference import an_inference
 from builders.pods import a_pod, a_pod_body, a_report
 from tidegate.api.inference import Inference
+from tidegate.api.reasons import Reason
 from tidegate.planning.inference import InferenceObserved, plan_inference
 from tidegate.planning.plan import EventType, Plan
 from tidegate.planning.pods import pod_view
+from tidegate.planning.serving_status import Refusal
 from tidegate.resources.inference import source_digest
 from tidegate.resources.names import SOURCE_LABEL
 from tidegate.resources.settings import ServingSettings
@@ -169,7 +171,7 @@ def test_pods_that_cannot_run_are_the_reason(pod: dict[str, Any], reason: str) -
 
 
 def test_what_the_api_server_refuses_is_told_in_its_words() -> None:
-    plan = a_plan(an_inference(), refusal="pods is forbidden: exceeded quota: small")
+    plan = a_plan(an_inference(), refusal=Refusal(Reason.CHILD_REFUSED, "exceeded quota: small"))
 
     assert conditions(plan)["Ready"] == ("False", "ChildRefused")
     assert "exceeded quota" in message(plan)

@@ -90,7 +90,9 @@ class KubeClient:
             if page is None:
                 message = f"the API server does not know the kind {kind}: are the CRDs installed?"
                 raise ApiUnavailableError(message)
-            items += page.get("items") or ()
+            # Items of a list come without their kind; everywhere else an object says what it is.
+            named = {"apiVersion": kind.api_version, "kind": kind.kind}
+            items += ({**named, **item} for item in page.get("items") or ())
             more = page["metadata"].get("continue")
             if not more:
                 return items, page["metadata"].get("resourceVersion") or ""

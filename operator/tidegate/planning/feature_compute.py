@@ -14,7 +14,14 @@ from tidegate.planning.config_maps import stale
 from tidegate.planning.feature_plan import compile_plan
 from tidegate.planning.plan import Event, EventType, Plan
 from tidegate.planning.pods import PodView
-from tidegate.planning.serving_status import Verdict, condition, pods_verdict, selector_text, standing
+from tidegate.planning.serving_status import (
+    Refusal,
+    Verdict,
+    condition,
+    pods_verdict,
+    selector_text,
+    standing,
+)
 from tidegate.resources.feature_compute import (
     features_objects,
     features_selector,
@@ -38,7 +45,8 @@ class FeaturesObserved:
     reports: Mapping[str, AgentReport] = field(default_factory=dict[str, AgentReport])
     """What agents said, by pod uid; a pod whose agent did not answer is absent."""
     config_maps: Sequence[Mapping[str, Any]] = ()
-    refusal: str = ""
+    refusal: Refusal | None = None
+    """Why a child cannot be as planned (a quota, an admission policy, a name that is taken)."""
 
 
 def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Plan:
@@ -127,8 +135,8 @@ def _status(
 def _ready_verdict(observed: FeaturesObserved, source: str, sources: Verdict) -> Verdict:
     features = observed.features
     pods = pods_verdict(observed.pods, features.spec.replicas, source, features_selector(features))
-    if observed.refusal:
-        return Verdict(False, Reason.CHILD_REFUSED, observed.refusal)
+    if observed.refusal is not None:
+        return observed.refusal.verdict()
     failed = sources.reason is Reason.SOURCE_FAILED and not pods.holds
     return sources if failed else pods
 

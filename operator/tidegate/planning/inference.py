@@ -13,7 +13,14 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.config_maps import stale, start_text
 from tidegate.planning.plan import Event, EventType, Plan
 from tidegate.planning.pods import PodView
-from tidegate.planning.serving_status import Verdict, condition, pods_verdict, selector_text, standing
+from tidegate.planning.serving_status import (
+    Refusal,
+    Verdict,
+    condition,
+    pods_verdict,
+    selector_text,
+    standing,
+)
 from tidegate.planning.version_swap import (
     KnownFailure,
     Memory,
@@ -48,8 +55,8 @@ class InferenceObserved:
     """What agents said, by pod uid; a pod whose agent did not answer is absent."""
     config_maps: Sequence[Mapping[str, Any]] = ()
     """Our ConfigMaps of this Inference, of every source."""
-    refusal: str = ""
-    """Why the Deployment cannot make pods, in the API server's words (a quota, an admission policy)."""
+    refusal: Refusal | None = None
+    """Why a child cannot be as planned (a quota, an admission policy, a name that is taken)."""
 
 
 def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Plan:
@@ -213,8 +220,8 @@ def _ready_verdict(observed: InferenceObserved, model: Verdict, replicas: Sequen
         return pods
     if model.reason in _FAILURES:
         return model
-    if observed.refusal:
-        return Verdict(False, Reason.CHILD_REFUSED, observed.refusal)
+    if observed.refusal is not None:
+        return observed.refusal.verdict()
     if pods.reason in _PODS_IN_TROUBLE or (not pods.holds and not replicas):
         return pods
     if not model.holds:

@@ -19,6 +19,18 @@ class Verdict:
     stalled: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a child cannot be as planned: the API server's words, or whose name it would take."""
+
+    reason: Reason
+    message: str
+
+    def verdict(self) -> Verdict:
+        """As a verdict: the user, or another object, must change."""
+        return Verdict(False, self.reason, self.message)
+
+
 def pods_verdict(pods: Sequence[PodView], wanted: int, source: str, selector: Mapping[str, str]) -> Verdict:
     """Whether `wanted` ready pods of this source are there; if not, the first thing that keeps them."""
     if wanted == 0:

@@ -1,0 +1,197 @@
+"""The controllers as a real process against a real API server: children, ownership, quiet, succession."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.inference import inference_body
+from builders.model_access import model_access_body
+from fixtures.control_plane import Kubectl
+from fixtures.processes import Running, controllers_settings, tidegate
+from tidegate_localcluster.process import wait_until
+
+CHILDREN = "serviceaccounts,configmaps,deployments,services,poddisruptionbudgets"
+
+
+@pytest.fixture(scope="module")
+def controllers(
+    kubectl: Kubectl,
+    kubeconfig: Path,
+    crds: None,
+    controllers_tls: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Running]:
+    del crds
+    kubectl.run("create", "namespace", "tidegate-system")
+    for tier in ("realtime", "nearline", "offline"):
+        kubectl.run("create", "priorityclass", f"tidegate-{tier}", "--value=1")
+    settings = controllers_settings(controllers_tls)
+    with tidegate("controllers", kubeconfig, tmp_path_factory.mktemp("controllers"), **settings) as running:
+        wait_until(lambda: running.leads, what="the controllers lead", timeout_s=20.0)
+        yield running
+
+
+def children(kubectl: Kubectl, namespace: str, name: str = "ctr") -> dict[str, Any]:
+    """Our objects of one Inference, by kind."""
+    found = kubectl.json("get", CHILDREN, "-n", namespace, "-l", f"tidegate.io/inference={name}")
+    return {one["kind"]: one for one in found["items"]}
+
+
+def ready(kubectl: Kubectl, namespace: str, kind: str = "inference", name: str = "ctr") -> dict[str, Any]:
+    """The Ready condition, empty while there is none."""
+    found = kubectl.json("get", kind, name, "-n", namespace)
+    conditions = found.get("status", {}).get("conditions", [])
+    return next((item for item in conditions if item["type"] == "Ready"), {})
+
+
+def eventually(holds: Any, what: str, timeout_s: float = 20.0) -> None:
+    wait_until(holds, what=what, timeout_s=timeout_s)
+
+
+def test_inference_gets_its_children_and_they_are_its_own(
+    controllers: Running, kubectl: Kubectl, namespace: str
+) -> None:
+    del controllers
+    kubectl.apply(_fresh(inference_body(namespace=namespace, replicas=2)), namespace=namespace)
+    eventually(lambda: len(children(kubectl, namespace)) == 5, "five children exist")
+
+    found = children(kubectl, namespace)
+    uid = kubectl.json("get", "inference", "ctr", "-n", namespace)["metadata"]["uid"]
+    for child in found.values():
+        assert [owner["uid"] for owner in child["metadata"]["ownerReferences"]] == [uid]
+        assert child["metadata"]["annotations"]["tidegate.io/epoch"]
+    assert found["Deployment"]["spec"]["replicas"] == 2
+    # No node exists, so no pod can run: the status says so in the scheduler's words.
+    eventually(lambda: ready(kubectl, namespace).get("reason") == "Unschedulable", "Ready says Unschedulable")
+
+
+def test_drift_is_repaired_and_what_others_add_is_left(
+    controllers: Running, kubectl: Kubectl, namespace: str
+) -> None:
+    del controllers
+    kubectl.apply(_fresh(inference_body(namespace=namespace)), namespace=namespace)
+    eventually(lambda: len(children(kubectl, namespace)) == 5, "five children exist")
+
+    kubectl("label", "deployment", "inf-ctr", "-n", namespace, "team=ads")
+    kubectl("scale", "deployment", "inf-ctr", "-n", namespace, "--replicas=7")
+    eventually(
+        lambda: children(kubectl, namespace)["Deployment"]["spec"]["replicas"] == 1, "the scale is repaired"
+    )
+    assert children(kubectl, namespace)["Deployment"]["metadata"]["labels"]["team"] == "ads"
+
+    kubectl("delete", "service", "inf-ctr", "-n", namespace)
+    eventually(lambda: "Service" in children(kubectl, namespace), "the Service is back")
+
+
+def test_name_of_somebody_elses_object_is_never_taken(
+    controllers: Running, kubectl: Kubectl, namespace: str
+) -> None:
+    del controllers
+    theirs = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "inf-ctr"}}
+    kubectl.apply(theirs, namespace=namespace)
+    kubectl.apply(_fresh(inference_body(namespace=namespace)), namespace=namespace)
+    eventually(lambda: ready(kubectl, namespace).get("reason") == "NameConflict", "Ready says NameConflict")
+
+    assert "ServiceAccount" in ready(kubectl, namespace)["message"]
+    untouched = kubectl.json("get", "serviceaccount", "inf-ctr", "-n", namespace)
+    assert "ownerReferences" not in untouched["metadata"]
+
+    kubectl("delete", "serviceaccount", "inf-ctr", "-n", namespace)
+    kubectl("annotate", "inference", "ctr", "-n", namespace, "look=again")
+    eventually(lambda: len(children(kubectl, namespace)) == 5, "five children exist")
+
+
+def test_scale_subresource_reaches_the_deployment(
+    controllers: Running, kubectl: Kubectl, namespace: str
+) -> None:
+    del controllers
+    kubectl.apply(_fresh(inference_body(namespace=namespace)), namespace=namespace)
+    kubectl("scale", "inference", "ctr", "-n", namespace, "--replicas=3")
+    eventually(
+        lambda: children(kubectl, namespace).get("Deployment", {}).get("spec", {}).get("replicas") == 3,
+        "three replicas",
+    )
+
+
+def test_access_names_the_missing_target_and_its_absence_ends_with_it(
+    controllers: Running, kubectl: Kubectl, namespace: str
+) -> None:
+    del controllers
+    kubectl.apply(_fresh(model_access_body(namespace=namespace)), namespace=namespace)
+    eventually(
+        lambda: ready(kubectl, namespace, "modelaccess").get("reason") == "TargetNotFound",
+        "Ready says TargetNotFound",
+    )
+    kubectl.apply(_fresh(inference_body(namespace=namespace)), namespace=namespace)
+    eventually(
+        lambda: ready(kubectl, namespace, "modelaccess").get("reason") == "TargetNotReady",
+        "Ready says TargetNotReady",
+    )
+
+
+def test_restart_over_settled_objects_writes_nothing_and_a_successor_repairs(
+    controllers: Running,
+    kubectl: Kubectl,
+    kubeconfig: Path,
+    controllers_tls: Path,
+    namespace: str,
+    tmp_path: Path,
+) -> None:
+    for index in range(10):
+        kubectl.apply(_fresh(inference_body(f"m{index}", namespace=namespace)), namespace=namespace)
+    eventually(
+        lambda: all(ready(kubectl, namespace, name=f"m{index}") for index in range(10)), "all have a status"
+    )
+    before = _quiet(kubectl, namespace)
+    settings = controllers_settings(controllers_tls)
+    with tidegate("controllers", kubeconfig, tmp_path, **settings) as successor:
+        assert not successor.leads
+        controllers.process.kill()
+        eventually(lambda: successor.leads, "the other one leads", timeout_s=16.0)
+        eventually(lambda: _reconciled(successor) >= 10, "the new leader has looked at everything")
+        assert _resource_versions(kubectl, namespace) == before
+
+        # It does repair what is not as it should be: the same measure moves.
+        kubectl("delete", "service", "inf-m3", "-n", namespace)
+        eventually(lambda: "Service" in children(kubectl, namespace, "m3"), "the Service is back")
+        assert _resource_versions(kubectl, namespace) != before
+
+
+def _quiet(kubectl: Kubectl, namespace: str) -> dict[str, str]:
+    """resourceVersions once they have stopped moving."""
+    seen: list[dict[str, str]] = []
+
+    def still() -> bool:
+        seen.append(_resource_versions(kubectl, namespace))
+        return len(seen) >= 4 and all(one == seen[-1] for one in seen[-4:])
+
+    eventually(still, "nothing moves any more")
+    return seen[-1]
+
+
+def _resource_versions(kubectl: Kubectl, namespace: str) -> dict[str, str]:
+    kinds = f"inferences,modelaccesses,{CHILDREN}"
+    found = json.loads(kubectl("get", kinds, "-n", namespace, "-o", "json"))
+    return {
+        f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["resourceVersion"]
+        for one in found["items"]
+    }
+
+
+def _reconciled(running: Running) -> float:
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in running.metrics().splitlines()
+        if line.startswith("tidegate_reconciles_total{") and 'queue="inference"' in line
+    )
+
+
+def _fresh(body: dict[str, Any]) -> dict[str, Any]:
+    """The object as a user writes it: without what the API server sets."""
+    metadata = {"name": body["metadata"]["name"], "namespace": body["metadata"]["namespace"]}
+    return {**body, "metadata": metadata}
