@@ -16,7 +16,7 @@ import structlog
 from tidegate.errors import ApiUnavailableError, TidegateError
 from tidegate.kube.backoff import Backoff
 from tidegate.kube.client import KubeClient
-from tidegate.kube.store import ObjectStore
+from tidegate.kube.store import ObjectStore, key_of
 from tidegate.kube.transport import ExpiredError
 
 _GONE: Final = 410
@@ -122,12 +122,7 @@ class Reflector:
             raise ApiUnavailableError(message) from exc
 
     def _take(self, line: bytes) -> None:
-        try:
-            event: dict[str, Any] = json.loads(line)
-            kind, body = event["type"], event["object"]
-        except (ValueError, KeyError, TypeError) as exc:
-            message = f"the watch of {self._store.kind} sent a line that is no event"
-            raise ApiUnavailableError(message) from exc
+        kind, body = self._parsed(line)
         if kind == "ERROR":
             raise _watch_error(body)
         if kind != "BOOKMARK":
@@ -135,6 +130,20 @@ class Reflector:
             self._store.observe(kind, body)
         self._resource_version = body["metadata"]["resourceVersion"]
         self._failures = 0
+
+    def _parsed(self, line: bytes) -> tuple[str, dict[str, Any]]:
+        """The event's type and object. Raises ApiUnavailableError for what is no event: then watch anew."""
+        try:
+            event: dict[str, Any] = json.loads(line)
+            kind, body = event["type"], event["object"]
+            if kind != "ERROR":
+                _ = body["metadata"]["resourceVersion"]
+            if kind not in {"ERROR", "BOOKMARK"}:
+                _ = key_of(body)
+        except (ValueError, KeyError, TypeError) as exc:
+            message = f"the watch of {self._store.kind} sent a line that is no event"
+            raise ApiUnavailableError(message) from exc
+        return kind, body
 
     async def _start_over(self, error: ExpiredError) -> None:
         """The listing is too old to watch on from. The cure is another, at once unless it is a second old."""

@@ -1,0 +1,343 @@
+"""The client and the watch against a server that misbehaves in every way an API server or a proxy before it can."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+
+from builders.waiting import until
+from tidegate.api.meta import ObjectKey
+from tidegate.errors import ApiUnavailableError, ConflictError, PermanentError
+from tidegate.kube.backoff import Backoff
+from tidegate.kube.client import ClientSettings, KubeClient
+from tidegate.kube.kinds import POD
+from tidegate.kube.store import ObjectStore
+from tidegate.kube.watch import Reflector, WatchSettings
+
+A = ObjectKey("ads", "a")
+QUICK = WatchSettings(
+    lasting=timedelta(seconds=1),
+    grace=timedelta(seconds=0.2),
+    backoff=Backoff(first=timedelta(milliseconds=1), cap=timedelta(milliseconds=10), random=random.Random(1)),
+)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class FakeServer:
+    """Answers as its handler says, and remembers what was asked."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.requests: list[web.Request] = []
+        self._handler = handler
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        return await self._handler(request)
+
+    @property
+    def lists(self) -> int:
+        return sum("watch" not in request.query for request in self.requests)
+
+
+@asynccontextmanager
+async def talking_to(
+    handler: Handler, folder: Path, **settings: Any
+) -> AsyncIterator[tuple[KubeClient, FakeServer]]:
+    server = FakeServer(handler)
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", server.answer)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        kubeconfig = _kubeconfig(folder, port=runner.addresses[0][1])
+        client_settings = ClientSettings(field_manager="tidegate-test", **settings)
+        async with await KubeClient.connect(client_settings, kubeconfig=kubeconfig) as client:
+            yield client, server
+    finally:
+        await runner.cleanup()
+
+
+def _kubeconfig(folder: Path, port: int) -> Path:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": {"token": "s3cret"}}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def status(code: int, message: str = "no", **headers: str) -> Handler:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        body = {"kind": "Status", "code": code, "message": message}
+        return web.json_response(
+            body, status=code, headers={k.replace("_", "-"): v for k, v in headers.items()}
+        )
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (400, PermanentError),
+        (401, ApiUnavailableError),
+        (403, PermanentError),
+        (408, ApiUnavailableError),
+        (409, ConflictError),
+        (422, PermanentError),
+        (429, ApiUnavailableError),
+        (500, ApiUnavailableError),
+        (503, ApiUnavailableError),
+        (504, ApiUnavailableError),
+    ],
+)
+async def test_each_status_becomes_one_of_our_errors(
+    code: int, error: type[Exception], tmp_path: Path
+) -> None:
+    async with talking_to(status(code, "quota exceeded"), tmp_path) as (client, _):
+        with pytest.raises(error, match=f"GET /api/v1/namespaces/ads/pods/a: {code} quota exceeded"):
+            await client.get(POD, A)
+
+
+async def test_a_busy_server_says_when_to_come_back(tmp_path: Path) -> None:
+    async with talking_to(status(429, Retry_After="7"), tmp_path) as (client, _):
+        with pytest.raises(ApiUnavailableError) as caught:
+            await client.get(POD, A)
+    assert caught.value.retry_after == timedelta(seconds=7)
+
+
+@pytest.mark.parametrize(("value", "seconds"), [("99999999999", 300), ("soon", None), ("-1", None)])
+async def test_a_strange_retry_after_does_no_harm(value: str, seconds: int | None, tmp_path: Path) -> None:
+    async with talking_to(status(503, Retry_After=value), tmp_path) as (client, _):
+        with pytest.raises(ApiUnavailableError) as caught:
+            await client.get(POD, A)
+    assert caught.value.retry_after == (None if seconds is None else timedelta(seconds=seconds))
+
+
+async def test_an_error_page_of_a_proxy_is_quoted(tmp_path: Path) -> None:
+    async def page(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=502, text="<html>bad gateway</html>")
+
+    async with talking_to(page, tmp_path) as (client, _):
+        with pytest.raises(ApiUnavailableError, match="502 <html>bad gateway"):
+            await client.get(POD, A)
+
+
+async def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    async def silence(_: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    patience = timedelta(milliseconds=50)
+    async with talking_to(silence, tmp_path, request_timeout=patience) as (client, _):
+        with pytest.raises(ApiUnavailableError, match="did not answer"):
+            await client.get(POD, A)
+        with pytest.raises(ApiUnavailableError, match="did not answer"):
+            async with client.watch(POD, resource_version="1", lasting=timedelta(seconds=1)):
+                pass
+
+
+async def test_a_connection_cut_in_the_middle_is_unavailable(tmp_path: Path) -> None:
+    async def cut(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with talking_to(cut, tmp_path) as (client, _):
+        with pytest.raises(ApiUnavailableError, match="did not answer"):
+            await client.get(POD, A)
+
+
+async def test_no_error_shows_the_token(tmp_path: Path) -> None:
+    async with talking_to(status(401), tmp_path) as (client, server):
+        with pytest.raises(ApiUnavailableError) as caught:
+            await client.get(POD, A)
+        assert server.requests[0].headers["Authorization"] == "Bearer s3cret"
+    assert "s3cret" not in str(caught.value)
+
+
+def a_pod(version: int, name: str = "a", **fields: Any) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "ads", "uid": f"uid-{name}", "resourceVersion": str(version)}
+    return {"metadata": metadata, **fields}
+
+
+def event(kind: str, body: dict[str, Any]) -> bytes:
+    return json.dumps({"type": kind, "object": body}).encode() + b"\n"
+
+
+class Script:
+    """A server whose lists answer one pod, and whose watches follow a script: bytes to send, None to hang."""
+
+    def __init__(self, *watches: list[bytes | None], listing: list[dict[str, Any]] | None = None) -> None:
+        self.listing = [a_pod(1)] if listing is None else listing
+        self.version = 1
+        self._watches = list(watches)
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return web.json_response(
+                {"metadata": {"resourceVersion": str(self.version)}, "items": self.listing}
+            )
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for part in self._watches.pop(0) if self._watches else [None]:
+            if part is None:
+                await asyncio.Event().wait()
+            else:
+                await response.write(part)
+        return response
+
+
+@asynccontextmanager
+async def reflecting(
+    script: Handler, folder: Path
+) -> AsyncIterator[tuple[ObjectStore, Reflector, FakeServer]]:
+    async with talking_to(script, folder) as (client, server):
+        store = ObjectStore(POD)
+        reflector = Reflector(client, store, settings=QUICK)
+        task = asyncio.create_task(reflector.run())
+        try:
+            yield store, reflector, server
+        finally:
+            assert not task.done(), "the reflector ended"
+            task.cancel()
+            await asyncio.wait({task})
+
+
+def version_of(store: ObjectStore) -> int:
+    body = store.get(A)
+    return 0 if body is None else int(body["metadata"]["resourceVersion"])
+
+
+async def test_events_are_taken_however_they_are_cut_into_packets(tmp_path: Path) -> None:
+    stream = (
+        event("MODIFIED", a_pod(2))
+        + event("MODIFIED", a_pod(3, note="n" * 300_000))
+        + event("ADDED", a_pod(4, "b"))
+    )
+    pieces: list[bytes | None] = [stream[at : at + 70_000] for at in range(0, len(stream), 70_000)]
+    async with reflecting(Script([*pieces, None]), tmp_path) as (store, reflector, _):
+        await until(lambda: reflector.counts.events == 3, what="three events")
+        assert version_of(store) == 3
+        assert len(store) == 2
+
+
+async def test_a_watch_cut_in_a_line_goes_on_where_the_last_whole_line_ended(tmp_path: Path) -> None:
+    half = event("MODIFIED", a_pod(3))[:20]
+    script = Script([event("MODIFIED", a_pod(2)), half], [event("MODIFIED", a_pod(3)), None])
+    async with reflecting(script, tmp_path) as (store, reflector, server):
+        await until(lambda: version_of(store) == 3, what="the event after the cut")
+        assert reflector.counts.lists == 1
+        assert server.requests[-1].query["resourceVersion"] == "2"
+
+
+async def test_a_bookmark_moves_the_place_to_watch_on_from(tmp_path: Path) -> None:
+    script = Script([event("BOOKMARK", {"metadata": {"resourceVersion": "50"}})], [None])
+    async with reflecting(script, tmp_path) as (store, reflector, server):
+        await until(lambda: reflector.counts.watches == 2, what="a second watch")
+        await until(lambda: len(server.requests) == 3, what="its request")
+        assert server.requests[-1].query["resourceVersion"] == "50"
+        assert version_of(store) == 1
+
+
+GONE = {"kind": "Status", "code": 410, "message": "too old resource version"}
+
+
+async def test_after_410_it_lists_again_and_drops_ghosts(tmp_path: Path) -> None:
+    script = Script([event("ADDED", a_pod(2, "ghost")), event("ERROR", GONE)], [None])
+    async with reflecting(script, tmp_path) as (store, reflector, _):
+        await until(lambda: reflector.counts.lists == 2, what="a second listing")
+        await until(lambda: len(store) == 1, what="the ghost goes")
+        assert reflector.counts.expired == 1
+
+
+async def test_a_server_that_always_says_410_is_not_asked_in_a_hot_loop(tmp_path: Path) -> None:
+    script = Script(*[[event("ERROR", GONE)] for _ in range(1000)])
+    async with reflecting(script, tmp_path) as (_, reflector, _server):
+        await until(lambda: reflector.counts.expired == 20, what="twenty refusals")
+        assert reflector._failures >= 19
+
+
+async def test_a_silent_watch_is_noticed_and_opened_again_without_a_listing(tmp_path: Path) -> None:
+    async with reflecting(Script([None], [event("MODIFIED", a_pod(2)), None]), tmp_path) as (
+        store,
+        reflector,
+        _,
+    ):
+        await until(lambda: version_of(store) == 2, what="the event of the second watch")
+        assert reflector.counts.stalls == 1
+        assert reflector.counts.lists == 1
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"not json\n",
+        b'{"type": "MODIFIED"}\n',
+        b"[]\n",
+        b'{"type": "MODIFIED", "object": {}}\n',
+        event("ERROR", {"kind": "Status", "code": 500, "message": "etcd"}),
+        b"x" * 9_000_000,
+    ],
+)
+async def test_garbage_in_a_watch_is_survived(garbage: bytes, tmp_path: Path) -> None:
+    script = Script([garbage, None], [event("MODIFIED", a_pod(2)), None])
+    async with reflecting(script, tmp_path) as (store, reflector, _):
+        await until(lambda: version_of(store) == 2, what="the event of the second watch")
+        assert reflector.counts.failures == 1
+
+
+async def test_a_duplicate_or_late_event_does_not_turn_time_back(tmp_path: Path) -> None:
+    late = [event("MODIFIED", a_pod(version)) for version in (5, 3, 5, 4)]
+    async with reflecting(Script([*late, None]), tmp_path) as (store, reflector, _):
+        await until(lambda: reflector.counts.events == 4, what="all events")
+        assert version_of(store) == 5
+
+
+async def test_a_listing_that_fails_leaves_the_cache_as_it_is(tmp_path: Path) -> None:
+    script = Script([event("ERROR", GONE)], [None])
+    answers = {"down": False}
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if answers["down"] and "watch" not in request.query:
+            return await status(500)(request)
+        answer = await script(request)
+        answers["down"] = True
+        return answer
+
+    async with reflecting(handler, tmp_path) as (store, reflector, _):
+        await until(lambda: reflector.counts.failures >= 3, what="three failed listings")
+        assert len(store) == 1
+        answers["down"] = False
+        await until(lambda: reflector.counts.lists == 2, what="a listing")
+
+
+async def test_an_old_listing_is_made_anew_even_when_the_watch_looks_well(tmp_path: Path) -> None:
+    now = {"s": 0.0}
+    script = Script([], [], [None])
+    async with talking_to(script, tmp_path) as (client, _):
+        store = ObjectStore(POD)
+        reflector = Reflector(client, store, settings=QUICK, monotonic=lambda: now["s"])
+        task = asyncio.create_task(reflector.run())
+        await until(lambda: reflector.counts.watches == 1, what="a watch")
+        script.listing, script.version, now["s"] = [a_pod(1, "b")], 1, 3_600.0
+        await until(lambda: store.keys() == (ObjectKey("ads", "b"),), what="the new listing")
+        task.cancel()
+        await asyncio.wait({task})
