@@ -7,6 +7,8 @@ pytest_plugins = [
     "fixtures.cluster",
     "fixtures.kube_client",
     "fixtures.envoy",
-    "fixtures.processes", "fixtures.triton", "fixtures.agent",
+    "fixtures.processes",
+    "fixtures.triton",
+    "fixtures.agent",
     "fixtures.installed",
 ]

@@ -19,13 +19,16 @@ _TYPE: Final = "type.googleapis.com/"
 _PROMETHEUS_PATH: Final = "/stats/prometheus"
 _READY_PATH: Final = "/ready"
 
+# Without routes a gateway is not ready, however long its xDS server is away: by default it gives up waiting after 15 s.
+_ADS: Final = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
+
 
 @dataclass(frozen=True, slots=True)
 class BootstrapSettings:
     """Addresses of one gateway. Ports are 1 to 65535; `metrics_port` None leaves the metrics listener out.
 
     `admin_port` 0 takes any free port, which is for tests: the metrics listener cannot know it then.
-    `memory_bytes` is what the overload manager counts in; None reads the cgroup's own limit.
+    `memory_bytes` is the heap at which the gateway is full: about three quarters of the container's limit.
     """
 
     xds_host: str = "tidegate-xds"
@@ -34,7 +37,7 @@ class BootstrapSettings:
     metrics_address: str = "0.0.0.0"  # noqa: S104  Prometheus scrapes it from outside the pod
     metrics_port: int | None = 9902
     max_connections: int = 50_000
-    memory_bytes: int | None = None
+    memory_bytes: int = 768 << 20
 
 
 def bootstrap(settings: BootstrapSettings) -> dict[str, object]:
@@ -66,8 +69,8 @@ def bootstrap(settings: BootstrapSettings) -> dict[str, object]:
                     }
                 ],
             },
-            "cds_config": {"ads": {}, "resource_api_version": "V3"},
-            "lds_config": {"ads": {}, "resource_api_version": "V3"},
+            "cds_config": _ADS,
+            "lds_config": _ADS,
         },
         "static_resources": static,
         "overload_manager": _overload_manager(settings),
@@ -163,8 +166,8 @@ def _metrics_listener(address: str, port: int) -> dict[str, object]:
 
 def _overload_manager(settings: BootstrapSettings) -> dict[str, object]:
     """Sheds load before the kernel kills the proxy: first idle connections, then new requests, then new connections."""
-    memory = "envoy.resource_monitors.cgroup_memory"
-    limit = {} if settings.memory_bytes is None else {"max_memory_bytes": settings.memory_bytes}
+    # Not cgroup_memory: it counts the page cache, which the kernel gives back by itself.
+    memory = "envoy.resource_monitors.fixed_heap"
     connections = "envoy.resource_monitors.global_downstream_max_connections"
 
     def action(name: str, threshold: float) -> dict[str, object]:
@@ -177,8 +180,8 @@ def _overload_manager(settings: BootstrapSettings) -> dict[str, object]:
             {
                 "name": memory,
                 "typed_config": {
-                    "@type": f"{_TYPE}envoy.extensions.resource_monitors.cgroup_memory.v3.CgroupMemoryConfig",
-                    **limit,
+                    "@type": f"{_TYPE}envoy.extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig",
+                    "max_heap_size_bytes": settings.memory_bytes,
                 },
             },
             {
@@ -216,7 +219,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--admin-port", type=int, default=defaults.admin_port, help="on 127.0.0.1 only")
     parser.add_argument("--metrics-port", type=int, default=defaults.metrics_port)
     parser.add_argument("--max-connections", type=int, default=defaults.max_connections)
-    parser.add_argument("--memory-bytes", type=int, help="default: the cgroup's limit")
+    parser.add_argument("--memory-bytes", type=int, default=defaults.memory_bytes, help="heap, at most")
     parsed = parser.parse_args(arguments)
     sys.stdout.write(render(BootstrapSettings(**vars(parsed))))
 

@@ -87,13 +87,18 @@ class XdsServer:
         self._server = server
         return port
 
-    async def stop(self) -> None:
-        """Ends every stream in good order, so that the proxies go to another replica at once, and stops listening."""
-        self._stopping = True
-        for session in self._sessions.values():
-            session.mailbox.wake()
-        if self._server is not None:
-            await self._server.stop(self._settings.drain_s)
+    async def stop(self, *, at_once: bool = False) -> None:
+        """Ends every stream in good order, so that the proxies go to another replica at once, and stops listening.
+
+        `at_once` cuts the connections instead, as a crash would.
+        """
+        if self._server is None:
+            return
+        if not at_once:
+            self._stopping = True
+            for session in self._sessions.values():
+                session.mailbox.wake()
+        await self._server.stop(None if at_once else self._settings.drain_s)
 
     def _changed(self) -> None:
         self._changed_at = self._clock()

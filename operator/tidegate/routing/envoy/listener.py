@@ -22,6 +22,10 @@ _BUFFER_BYTES: Final = 1 << 20
 
 _MAX_HEADERS_KB: Final = 32
 
+# Envoy's short names: the route's timeout, a client that was too slow, and a stalled stream.
+_TIMEOUT_FLAGS: Final = ("UT", "SI", "DT")
+_GRPC_DEADLINE_EXCEEDED: Final = "4"
+
 
 @dataclass(frozen=True, slots=True)
 class ListenerSettings:
@@ -59,7 +63,11 @@ def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
     return {
         "stat_prefix": "gateway",
         "codec_type": "AUTO",
-        "rds": {"config_source": protos.ADS, "route_config_name": routes.NAME},
+        # Until it has routes, the listener takes no connection: by default it would after 15 s.
+        "rds": {
+            "config_source": {**protos.ADS, "initial_fetch_timeout": protos.seconds(0)},
+            "route_config_name": routes.NAME,
+        },
         "server_name": "tidegate",
         "server_header_transformation": "OVERWRITE",
         "early_header_mutation_extensions": [_target_header()],
@@ -83,6 +91,7 @@ def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
 def _target_header() -> dict[str, object]:
     """Writes what the request asks for into `routes.TARGET_HEADER`: the access, else the features, else the host.
 
+    Before that, everything that a client says in Envoy's own language is taken out.
     Each step changes a header in place, so the later ones see what the earlier ones did.
     """
 
@@ -90,6 +99,7 @@ def _target_header() -> dict[str, object]:
         return {"append": {"header": {"key": header, "value": value}, "append_action": action}}
 
     mutations = [
+        {"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}},
         {"remove": routes.TARGET_HEADER},
         write(
             routes.FEATURES_HEADER,
@@ -107,28 +117,49 @@ def _target_header() -> dict[str, object]:
 
 
 def _local_replies() -> dict[str, object]:
-    """The allow-list's 403 becomes a 404 (gRPC: UNIMPLEMENTED) that says what is allowed."""
-    refused = {
-        "status_code_filter": {
-            "comparison": {"op": "EQ", "value": {"default_value": 403, "runtime_key": "tidegate.refused"}}
-        }
-    }
-    return {
-        "mappers": [
-            {
-                "filter": refused,
-                "status_code": {"value": 404},
-                "body_format_override": {"text_format_source": {"inline_string": allowlist.ANSWER}},
+    """What Envoy answers by itself, where its own words are not good enough."""
+    not_allowed = {
+        "filter": {
+            "status_code_filter": {
+                "comparison": {
+                    "op": "EQ",
+                    "value": {"default_value": 403, "runtime_key": "tidegate.not_allowed"},
+                }
             }
-        ]
+        },
+        "status_code": {"value": 404},
+        "body_format_override": {"text_format_source": {"inline_string": allowlist.ANSWER}},
     }
+    # A timeout is a 504, which Envoy tells gRPC clients as UNAVAILABLE, and those try again.
+    grpc = {"name": "content-type", "string_match": {"prefix": "application/grpc"}}
+    deadline_exceeded = {
+        "filter": {
+            "and_filter": {
+                "filters": [
+                    {"response_flag_filter": {"flags": list(_TIMEOUT_FLAGS)}},
+                    {"header_filter": {"header": grpc}},
+                ]
+            }
+        },
+        "headers_to_add": [
+            {
+                "header": {"key": "grpc-status", "value": _GRPC_DEADLINE_EXCEEDED},
+                "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+            }
+        ],
+    }
+    return {"mappers": [not_allowed, deadline_exceeded]}
 
 
 def _client_trust() -> dict[str, object]:
-    """No client is internal, whatever its address: so x-envoy-* from clients (timeouts, retries) is removed."""
+    """No client is internal, so none may ask Envoy for timeouts, retries or another path.
+
+    An empty list would mean Envoy's default, which trusts loopback and RFC 1918: everybody in a cluster.
+    """
+    nobody = {"address_prefix": "255.255.255.255", "prefix_len": {"value": 32}}
     return {
         "use_remote_address": {"value": True},
-        "internal_address_config": {},
+        "internal_address_config": {"cidr_ranges": [nobody]},
     }
 
 

@@ -25,6 +25,9 @@ ACCESS_HEADER: Final = "x-tidegate-access"
 FEATURES_HEADER: Final = "x-tidegate-features"
 TARGET_HEADER: Final = "x-tidegate-target"
 
+# Written for the gateway's own use.
+_NOT_FOR_MODELS: Final = (TARGET_HEADER, FEATURES_HEADER, "x-envoy-external-address")
+
 _VIRTUAL_HOSTS_FIELD: Final = 2
 _GRPC_NOT_FOUND: Final = "5"
 _PREFIXES: Final = {Protocol.GRPC: f"/{GRPC_SERVICE}/", Protocol.HTTP: "/v2"}
@@ -32,6 +35,10 @@ _PREFIXES: Final = {Protocol.GRPC: f"/{GRPC_SERVICE}/", Protocol.HTTP: "/v2"}
 # Nothing was sent yet under these conditions, so the request is safe on another host whatever it does.
 _NOTHING_SENT: Final = "connect-failure,refused-stream,reset-before-request"
 _NOTHING_SENT_TRIES: Final = 2
+
+# A dead pod has no requests in flight, so least-request likes it best: of two pods it is picked three times in four.
+# Picking is cheap, and only retries pick again.
+_PICKS: Final = 64
 
 # Inference changes nothing on the server, so with the user's word for it a request that may have run can run again.
 _ASKED: Final = f"{_NOTHING_SENT},reset,gateway-error,unavailable"
@@ -62,7 +69,7 @@ def encode(hosts: Iterable[VirtualHost], rendered: RenderedHosts) -> bytes:
         {
             "name": NAME,
             "vhost_header": TARGET_HEADER,
-            "request_headers_to_remove": [TARGET_HEADER, FEATURES_HEADER],
+            "request_headers_to_remove": list(_NOT_FOR_MODELS),
         },
     )
     return frame + wire.fields(_VIRTUAL_HOSTS_FIELD, [*rendered.by_host.values(), _nobody()])
@@ -117,14 +124,14 @@ def _retry_policy(rule: RouteRule) -> dict[str, object]:
     return {
         "retry_on": _ASKED if rule.attempts else _NOTHING_SENT,
         "num_retries": {"value": rule.attempts or _NOTHING_SENT_TRIES},
-        # On another pod where there is one; after three unlucky picks, on any.
+        # On another pod where there is one; if it is picked in vain for too long, on any.
         "retry_host_predicate": [
             protos.extension(
                 "envoy.retry_host_predicates.previous_hosts",
                 "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate",
             )
         ],
-        "host_selection_retry_max_attempts": 3,
+        "host_selection_retry_max_attempts": _PICKS,
         "retry_back_off": {
             "base_interval": protos.seconds(0.005),
             "max_interval": protos.seconds(0.05),
