@@ -18,7 +18,7 @@ from tidegate_localcluster.progress import Progress, run_with_progress
 from tidegate_localcluster.versions import GO_MOD, GO_SUM, GO_WHEEL, SOURCE, go_language, linker_flags
 
 FEW = 3
-WHY = "with Go from go.mod, once; all of them from nothing take about 6 minutes on 2 cores"
+WHY = "with Go from go.mod, once; all of them from nothing take up to 8 minutes on 2 cores"
 # `go build` names what it builds after the last part of the import path, without a major version.
 _OUTPUT_NAMES: Mapping[str, str] = {"go.etcd.io/etcd/server/v3": "server"}
 
@@ -45,6 +45,8 @@ class GoBuild:
         if not wanted:
             return
         go = self._go(progress)
+        # Before the build: go.mod may change while it runs.
+        targets = {package: self.path(program) for package, program in wanted.items()}
         self._cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._cache, prefix=SCRATCH_PREFIX) as scratch:
             flags = ("-mod=readonly", "-trimpath", "-buildvcs=false", "-v", f"-ldflags={linker_flags()}")
@@ -57,8 +59,7 @@ class GoBuild:
                 directory=SOURCE,
                 describe=_describe,
             )
-            for package, program in wanted.items():
-                target = self.path(program)
+            for package, target in targets.items():
                 target.parent.mkdir(exist_ok=True)
                 built = Path(scratch, _OUTPUT_NAMES.get(package, package.rsplit("/", 1)[-1]))
                 built.replace(target)

@@ -231,6 +231,31 @@ def test_other_pins_are_another_build(go: GoBuild, monkeypatch: pytest.MonkeyPat
     assert go.path(PROGRAMS["etcd"]) != before
 
 
+def test_pins_that_change_during_a_build_are_not_those_it_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front, pins = tmp_path / "front", tmp_path / "go.mod"
+    front.mkdir()
+    pins.write_text("module before\n")
+    changing = f"""#!/bin/sh
+        [ "$1" = env ] && echo go99.0.0 && exit
+        while [ "$1" != -o ]; do shift; done
+        echo program > "$2/pause"
+        echo module after > {pins}
+    """
+    (front / "go").write_text(changing)
+    (front / "go").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{front}:/usr/bin:/bin")
+    monkeypatch.setattr(go_build, "GO_MOD", pins)
+    build = GoBuild(tmp_path / "bin", tmp_path / "go")
+    before = build.path(PROGRAMS["pause"])
+
+    build.provide([PROGRAMS["pause"]], silent)
+
+    assert before.exists()
+    assert not build.path(PROGRAMS["pause"]).exists()
+
+
 def test_an_old_go_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     front = tmp_path / "front"
     front.mkdir()
