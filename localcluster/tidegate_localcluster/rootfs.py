@@ -76,7 +76,7 @@ class BaseSystem:
         options = ["--variant=minbase", f"--include={','.join(PACKAGES)}"]
         run_with_progress(
             [*UNMOUNTED_AFTERWARDS, "debootstrap", *options, SUITE, root, self._mirror],
-            what=f"making a Debian {SUITE} root file system from {self._mirror} (TIDEGATE_DEBIAN_MIRROR)",
+            what=f"making the Debian {SUITE} base from {self._mirror} (another mirror: TIDEGATE_DEBIAN_MIRROR)",
             progress=progress,
         )
 
