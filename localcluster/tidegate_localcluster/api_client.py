@@ -36,11 +36,16 @@ class ApiClient:
 
         A server that does not answer raises OSError.
         """
+        text = self.get_text(path)
+        return None if text is None else cast("dict[str, Any]", json.loads(text))
+
+    def get_text(self, path: str) -> str | None:
+        """The same for what is not an object."""
         connection = http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=TIMEOUT_S)
         try:
-            connection.request("GET", path, headers={"Accept": "application/json"})
+            connection.request("GET", path)
             response = connection.getresponse()
-            body = response.read()
+            body = response.read().decode(errors="replace")
         except http.client.HTTPException as error:
             raise ConnectionError(f"the API server broke off: {error!r}") from error
         finally:
@@ -48,10 +53,8 @@ class ApiClient:
         if response.status == http.client.NOT_FOUND:
             return None
         if response.status != http.client.OK:
-            raise LocalClusterError(
-                f"GET {path} answered {response.status}: {body[:500].decode(errors='replace')}"
-            )
-        return cast("dict[str, Any]", json.loads(body))
+            raise LocalClusterError(f"GET {path} answered {response.status}: {body[:500]}")
+        return body
 
     def items(self, path: str) -> list[dict[str, Any]]:
         """The items of the list at `path`."""

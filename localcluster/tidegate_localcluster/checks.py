@@ -14,7 +14,7 @@ import psutil
 from tidegate_localcluster.cgroups import CgroupTree
 from tidegate_localcluster.errors import LocalClusterError
 
-TOOLS = ("unshare", "nsenter", "ip", "mount", "umount", "pivot_root", "setpriv", "env", "sh")
+TOOLS = ("unshare", "setsid", "nsenter", "ip", "mount", "umount", "pivot_root", "setpriv", "env", "sh")
 TOOL_PACKAGES = {"ip": "iproute2", "env": "coreutils", "sh": "dash"}
 CAPABILITIES: Mapping[str, int] = {
     "CHOWN": 0,

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +19,10 @@ from tidegate_localcluster import forwards
 from tidegate_localcluster.api_client import ApiClient
 from tidegate_localcluster.cgroups import CgroupTree
 from tidegate_localcluster.errors import LocalClusterError, NotReadyError
-from tidegate_localcluster.namespaces import Namespace, parse_mountinfo, supervisor_command
+from tidegate_localcluster.namespaces import Namespace, start_detached, supervising, supervisor_command
 from tidegate_localcluster.node import CONTAINERD_SOCKET, NAMESPACE_FOLDER, TOOLS
 from tidegate_localcluster.pki import Pki
+from tidegate_localcluster.private_root import parse_mountinfo
 from tidegate_localcluster.state import Forward, Image, Phase, Plan, State, StateDir
 
 READY_TIMEOUT_S = 300.0
@@ -107,11 +108,7 @@ class Cluster:
         namespace = self.namespace()
         if namespace is not None:
             return namespace.pid
-        wanted = supervisor_command(self.files.path)[1:]
-        for process in psutil.process_iter(["cmdline", "pid"]):
-            if (process.info["cmdline"] or [])[1 : len(wanted) + 1] == wanted:
-                return int(process.info["pid"])
-        return None
+        return next(iter(supervising(self.files.path)), None)
 
     def namespace(self) -> Namespace | None:
         """The cluster's namespaces; None when it does not run, or is a control plane alone."""
@@ -175,14 +172,9 @@ class Cluster:
         return listeners
 
     def _start_alone(self) -> None:
-        with (self.files.logs / "supervisor.log").open("wb") as output:
-            subprocess.Popen(
-                supervisor_command(self.files.path),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        log = self.files.logs / "supervisor.log"
+        log.unlink(missing_ok=True)
+        start_detached(supervisor_command(self.files.path), log=log)
 
     def _start_inside(self, plan: Plan, listeners: Mapping[Forward, socket.socket]) -> None:
         tree = CgroupTree.detect()
@@ -202,7 +194,7 @@ class Cluster:
 
     def _wait_ready(self, progress: Progress) -> None:
         deadline = time.monotonic() + READY_TIMEOUT_S
-        said = ""
+        said: set[str] = set()
         while True:
             state = self.state()
             if state is not None and state.phase is Phase.READY:
@@ -212,9 +204,10 @@ class Cluster:
             if self.supervisor() is None:
                 log = self.files.logs / "supervisor.log"
                 raise LocalClusterError(f"the supervisor ended; the end of {log}:\n{log.read_text()[-2000:]}")
-            if state is not None and state.message != said:
-                said = state.message
-                progress(said)
+            for step in state.steps_s if state is not None else ():
+                if step not in said:
+                    said.add(step)
+                    progress(step)
             if time.monotonic() > deadline:
                 raise NotReadyError(
                     f"not ready after {READY_TIMEOUT_S:g} s ({said}); it goes on starting: "
@@ -266,7 +259,7 @@ class Cluster:
         mounts = parse_mountinfo(Path("/proc/self/mountinfo").read_text())
         inside = str(self.files.path)
         return Remains(
-            processes=tuple(_processes_naming(inside)),
+            processes=supervising(self.files.path),
             mounts=tuple(found.point for found in mounts if found.point.startswith(f"{inside}/")),
             cgroups=tree.remains(plan.cgroup) if plan is not None and tree is not None else (),
         )
@@ -393,13 +386,6 @@ class Cluster:
 def cgroup_name(name: str, state_dir: Path) -> str:
     """The cgroup of a cluster: readable, and its own even when another state folder has the same name."""
     return f"tidegate-{name}-{hashlib.sha256(str(state_dir).encode()).hexdigest()[:8]}"
-
-
-def _processes_naming(state_dir: str) -> Iterator[int]:
-    for process in psutil.process_iter(["cmdline", "pid"]):
-        words = process.info["cmdline"] or []
-        if supervisor_command(Path(state_dir))[1:] == words[1:4]:
-            yield int(process.info["pid"])
 
 
 def _end_process(pid: int) -> None:

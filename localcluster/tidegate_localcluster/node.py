@@ -252,7 +252,9 @@ def make_node_namespace(namespace: Path, folders: Mapping[str, Path]) -> None:
     descriptor = os.open(f"/proc/{holder.pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC) if made else None
     _, complaint = holder.communicate()
     if descriptor is None:
-        raise LocalClusterError(f"the mount namespace {namespace.name} could not be made: {complaint.strip()}")
+        raise LocalClusterError(
+            f"the mount namespace {namespace.name} could not be made: {complaint.strip()}"
+        )
     namespace.parent.mkdir(parents=True, exist_ok=True)
     namespace.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
 
@@ -266,7 +268,7 @@ def link_tools(binaries: Mapping[str, Path]) -> None:
         link.symlink_to(path)
 
 
-def kube_proxy(pki: Pki, *, server: str, node: NodeSettings, logs: Path) -> Process:
+def kube_proxy(pki: Pki, *, server: str, node: str, logs: Path) -> Process:
     """The kube-proxy of the network namespace: one serves all nodes, since they share it."""
     kubeconfig = pki.write_kubeconfig(
         Path("/run/tidegate/kube-proxy.kubeconfig"), server=server, credentials=pki.kube_proxy()
@@ -277,7 +279,7 @@ def kube_proxy(pki: Pki, *, server: str, node: NodeSettings, logs: Path) -> Proc
             TOOLS / "kube-proxy",
             "--proxy-mode=nftables",
             f"--kubeconfig={kubeconfig}",
-            f"--hostname-override={node.name}",
+            f"--hostname-override={node}",
             f"--cluster-cidr={network.POD_NETWORK}",
             "--healthz-bind-address=127.0.0.1:10256",
             "--metrics-bind-address=127.0.0.1:10249",

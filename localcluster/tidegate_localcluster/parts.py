@@ -1,0 +1,73 @@
+"""The programs that a supervisor keeps alive: each restarted when it dies, and remembered by how it ended."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from tidegate_localcluster.errors import ProcessDiedError
+from tidegate_localcluster.process import Process
+from tidegate_localcluster.state import Part
+
+RESTART_PAUSE_S = 1.0
+STOP_TIMEOUT_S = 3.0
+
+
+class Parts:
+    """Processes in the order of their start, with the history of each."""
+
+    def __init__(self) -> None:
+        """Nothing runs yet."""
+        self._processes: list[Process] = []
+        self._restarts: dict[str, int] = {}
+        self._endings: dict[str, str] = {}
+        self._restarted_at: dict[str, float] = {}
+
+    @property
+    def processes(self) -> Sequence[Process]:
+        """All of them, dead or alive."""
+        return tuple(self._processes)
+
+    def start(self, process: Process) -> None:
+        """Start one more."""
+        process.start()
+        self._processes.append(process)
+
+    def adopt(self, processes: Sequence[Process]) -> None:
+        """Watch over processes that run already."""
+        self._processes.extend(processes)
+
+    def revive(self) -> Sequence[str]:
+        """Restart what has died, each at most once a second; returns the names of the dead."""
+        dead = [process for process in self._processes if not process.running]
+        for process in dead:
+            self._revive(process)
+        return tuple(process.name for process in dead)
+
+    def stop(self) -> None:
+        """End all, the last one first."""
+        for process in reversed(self._processes):
+            process.stop(STOP_TIMEOUT_S)
+
+    def describe(self) -> Mapping[str, Part]:
+        """How each of them is."""
+        return {
+            process.name: Part(
+                pid=process.pid,
+                restarts=self._restarts.get(process.name, 0),
+                last_ending=self._endings.get(process.name),
+            )
+            for process in self._processes
+        }
+
+    def _revive(self, process: Process) -> None:
+        now = time.monotonic()
+        if now - self._restarted_at.get(process.name, 0.0) < RESTART_PAUSE_S:
+            return
+        try:
+            process.check()
+        except ProcessDiedError as error:
+            self._endings[process.name] = str(error).splitlines()[0]
+        if process.log.exists():
+            process.log.replace(process.log.with_suffix(".previous.log"))
+        self._restarted_at[process.name] = now
+        self._restarts[process.name] = self._restarts.get(process.name, 0) + 1
+        process.start()

@@ -1,0 +1,98 @@
+"""When a whole cluster counts as ready, and what stands in the way when it does not."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate_localcluster.api_client import ApiClient, condition
+from tidegate_localcluster.errors import LocalClusterError, NotReadyError
+from tidegate_localcluster.process import Process
+from tidegate_localcluster.state import Plan
+
+POLL_INTERVAL_S = 0.1
+LOG_LINES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A condition of a Kubernetes object that must be True."""
+
+    what: str
+    path: str
+    condition: str
+    pods: str | None = None
+    """Where to look for the culprit."""
+
+    def holds(self, client: ApiClient) -> bool:
+        """Whether it is so now; a server that does not answer says no."""
+        try:
+            found = client.get(self.path)
+        except OSError:
+            return False
+        return found is not None and condition(found, self.condition)
+
+
+def requirements(plan: Plan) -> Sequence[Requirement]:
+    """What must hold, in the order in which it usually comes true."""
+    real = [f"node-{index}" for index in range(plan.nodes)]
+    simulated = [f"gpu-sim-{index}" for index in range(plan.simulated_gpu_nodes)]
+    nodes = [
+        Requirement(f"{name} is Ready", f"/api/v1/nodes/{name}", "Ready") for name in (*simulated, *real)
+    ]
+    deployments = [
+        Requirement(
+            f"{name} is Available",
+            f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}",
+            "Available",
+            f"/api/v1/namespaces/{namespace}/pods",
+        )
+        for name, namespace in (("coredns", "kube-system"), ("prometheus", "monitoring"))
+        if name in plan.images and not plan.control_plane_only
+    ]
+    return (*nodes, *deployments)
+
+
+def wait_for(
+    requirement: Requirement, client: ApiClient, processes: Sequence[Process], timeout_s: float
+) -> None:
+    """Wait until `requirement` holds.
+
+    Raises ProcessDiedError when one of `processes` ends, and NotReadyError after `timeout_s` with what the pods in
+    question say.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not requirement.holds(client):
+        for process in processes:
+            process.check()
+        if time.monotonic() > deadline:
+            complaints = "".join(f"\n  {line}" for line in _complaints(requirement, client))
+            raise NotReadyError(f"waited {timeout_s:g} s in vain until {requirement.what}{complaints}")
+        time.sleep(POLL_INTERVAL_S)
+
+
+def _complaints(requirement: Requirement, client: ApiClient) -> Sequence[str]:
+    if requirement.pods is None:
+        return ("see `tidegate local logs` for the logs of the parts",)
+    lines: list[str] = []
+    for pod in client.items(requirement.pods):
+        name, status = pod["metadata"]["name"], pod["status"]
+        lines.append(f"pod {name}: {status.get('phase')}")
+        for container in status.get("containerStatuses", []):
+            state: Mapping[str, Mapping[str, Any]] = container["state"]
+            said = [
+                f"{word}: {more.get('reason', '')} {more.get('message', '')}" for word, more in state.items()
+            ]
+            lines += [f"  container {container['name']} is {' '.join(each.split())}" for each in said]
+            lines += [
+                f"    {line}" for line in _container_log(client, requirement.pods, name, container["name"])
+            ]
+    return lines
+
+
+def _container_log(client: ApiClient, pods: str, pod: str, container: str) -> Sequence[str]:
+    path = f"{pods}/{pod}/log?container={container}&tailLines={LOG_LINES}"
+    try:
+        return (client.get_text(path) or "").splitlines()
+    except (OSError, LocalClusterError):
+        return ()
