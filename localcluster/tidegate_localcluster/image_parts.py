@@ -81,9 +81,10 @@ class Packages:
         # A lock names every package, so nothing is resolved; copied, because we change modes and delete files.
         strictly = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--link-mode=copy"]
         wheels = ["--python-version", PYTHON_VERSION, "--python-platform", python_platform()]
-        command = [*READABLE, find_uv(), "pip", "install", "--quiet", "--python", sys.executable, *strictly, *wheels]
+        strictly += ["--python", sys.executable]
+        install = [*READABLE, find_uv(), "pip", "install", "--quiet", *strictly, *wheels]
         run_with_progress(
-            [*command, "--target", target, "--requirement", lock],
+            [*install, "--target", target, "--requirement", lock],
             what=f"installing the packages of {self.lock}",
             progress=progress,
         )
@@ -189,7 +190,9 @@ def find_uv() -> str:
     """The program uv: on PATH or beside our Python; raises ImageBuildError without it."""
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv is None:
-        raise ImageBuildError("the Python packages of the images need uv, and it is not on PATH: pip install uv")
+        raise ImageBuildError(
+            "staging Python packages for images needs uv, and it is not on PATH: pip install uv"
+        )
     return uv
 
 

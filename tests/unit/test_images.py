@@ -101,7 +101,7 @@ class FakeBuildah:
 def buildah(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeBuildah:
     fake = FakeBuildah(tmp_path)
     monkeypatch.setattr(images_module, "Buildah", lambda _home: fake)
-    monkeypatch.setattr(images_module, "ensure_tools", lambda _progress: None)
+    monkeypatch.setattr(images_module, "ensure_tools", silently)
     return fake
 
 
