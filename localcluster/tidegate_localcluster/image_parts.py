@@ -81,10 +81,9 @@ class Packages:
         # A lock names every package, so nothing is resolved; copied, because we change modes and delete files.
         strictly = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--link-mode=copy"]
         wheels = ["--python-version", PYTHON_VERSION, "--python-platform", python_platform()]
-        strictly += ["--python", sys.executable]
-        install = [*READABLE, find_uv(), "pip", "install", "--quiet", *strictly, *wheels]
+        install = [*READABLE, find_uv(), "pip", "install", "--quiet", "--python", sys.executable]
         run_with_progress(
-            [*install, "--target", target, "--requirement", lock],
+            [*install, *strictly, *wheels, "--target", target, "--requirement", lock],
             what=f"installing the packages of {self.lock}",
             progress=progress,
         )

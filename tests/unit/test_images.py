@@ -71,7 +71,7 @@ def workshop(source_root: Path, tmp_path: Path, pause: Path) -> Workshop:
 class FakeBuildah:
     """Records what it is asked to build and writes an archive that holds the context's file names."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self) -> None:
         self.builds: list[str] = []
         self.contexts: dict[str, Sequence[str]] = {}
         self.kept: Sequence[str] = ()
@@ -98,9 +98,13 @@ class FakeBuildah:
 
 
 @pytest.fixture
-def buildah(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeBuildah:
-    fake = FakeBuildah(tmp_path)
-    monkeypatch.setattr(images_module, "Buildah", lambda _home: fake)
+def buildah(monkeypatch: pytest.MonkeyPatch) -> FakeBuildah:
+    fake = FakeBuildah()
+
+    def only_one(_home: Path) -> FakeBuildah:
+        return fake
+
+    monkeypatch.setattr(images_module, "Buildah", only_one)
     monkeypatch.setattr(images_module, "ensure_tools", silently)
     return fake
 
