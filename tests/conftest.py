@@ -7,6 +7,7 @@ pytest_plugins = [
     "fixtures.cluster",
     "fixtures.kube_client",
     "fixtures.envoy",
+    "fixtures.golden",
     "fixtures.processes",
     "fixtures.triton",
     "fixtures.agent",

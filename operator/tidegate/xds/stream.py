@@ -197,7 +197,7 @@ class AdsStream:
 
     def _leftover_clusters(self, subscription: Subscription, target: Resources) -> dict[str, Resource]:
         """Clusters that the proxy may have and that a route of its may still lead to."""
-        known = {**(subscription.accepted or {}), **subscription.sent}
+        known = dict(subscription.sent)
         endpoints = self._subscriptions.get(TypeUrl.ENDPOINT)
         if self._warm and self._placeholder is not None and endpoints is not None:
             # From an earlier stream: it still asks for the endpoints, so the cluster is there.
@@ -216,11 +216,15 @@ class AdsStream:
             cluster = goal.resources[TypeUrl.CLUSTER].get(name)
             # The endpoints of a changed cluster go after it, never before: it would wait for them in vain.
             early = clusters is not None and cluster is not None and not clusters.was_sent(cluster)
-            emptied = resource.vacant and held is not None and not held.vacant and not breaking
-            if not (early or emptied):
+            if not (early or (not breaking and self._held_back(subscription, resource))):
                 yield name, resource
             elif held is not None:
                 yield name, held
+
+    def _held_back(self, endpoints: Subscription, resource: Resource) -> bool:
+        """Whether these are no endpoints where the proxy has some, or may have some from an earlier stream."""
+        held = endpoints.held(resource.name)
+        return resource.vacant and (self._warm if held is None else not held.vacant)
 
     def _gate_open(self, goal: Snapshot, now: float) -> bool:
         """Whether listeners and routes may go out: the proxy has what they lead to, or has been silent for too long."""
@@ -250,10 +254,9 @@ class AdsStream:
         if any(not (clusters and clusters.has(cluster)) for cluster in self._due(TypeUrl.CLUSTER, goal)):
             return False
         endpoints = self._subscriptions.get(TypeUrl.ENDPOINT)
-        # Endpoints that are held back are the older ones; the routes must not wait for what waits for them.
+        # The routes must not wait for endpoints that wait for the routes.
         return all(
-            endpoints is not None
-            and (endpoints.has(due) or (due.vacant and endpoints.held(due.name) is not None))
+            endpoints is not None and (endpoints.has(due) or self._held_back(endpoints, due))
             for due in self._due(TypeUrl.ENDPOINT, goal)
         )
 

@@ -108,11 +108,17 @@ class Subscription:
 
     def forget(self, names: frozenset[str]) -> None:
         """The proxy has dropped these, so they are to be sent again if it asks again."""
-        for held in (self.accepted, self.sent, self.in_flight):
-            if held is None:
-                continue
-            for name in names:
-                held.pop(name, None)
+        for held in (self.accepted, self.sent, self.in_flight, self.refused):
+            if held is not None:
+                _drop(held, names)
+        if self.refused is not None and not self.refused:
+            self.refused = None
+            self.error = None
+
+
+def _drop(resources: dict[str, Resource], names: frozenset[str]) -> None:
+    for name in names & resources.keys():
+        del resources[name]
 
 
 def _alike(some: Mapping[str, Resource], others: Mapping[str, Resource]) -> bool:

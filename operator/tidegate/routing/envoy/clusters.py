@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
-from tidegate.routing import protos
+from tidegate.routing import protos, wire
 from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.ir import Pool, Protocol
 
@@ -21,6 +22,7 @@ _MAX_RETRIES: Final = 1_024
 # Below this many at once, retries are no storm yet; the percentage counts above it.
 _MIN_RETRY_CONCURRENCY: Final = 16
 
+_NAME_FIELD: Final = 1
 _PREFIX: Final = {BackendKind.INFERENCE: "inference", BackendKind.FEATURE_COMPUTE: "features"}
 
 
@@ -42,19 +44,24 @@ def parse_cluster_name(name: str) -> tuple[BackendKey, Protocol] | None:
 def encode(pool: Pool, protocol: Protocol) -> bytes:
     """The serialised Cluster; its endpoints come apart, through EDS."""
     name = cluster_name(pool.backend, protocol)
+    return wire.field(_NAME_FIELD, name.encode()) + _all_but_the_name(protocol, pool.retry_budget_percent)
+
+
+@cache
+def _all_but_the_name(protocol: Protocol, retry_budget_percent: int | None) -> bytes:
+    """The rest of a serialised Cluster, alike in all clusters with the same protocol and budget."""
     return protos.encode(
         TYPE,
         {
-            "name": name,
             "type": "EDS",
             "eds_cluster_config": {"eds_config": protos.ADS},
             "connect_timeout": protos.seconds(CONNECT_TIMEOUT_S),
             "lb_policy": "LEAST_REQUEST",
-            # Endpoints are the ready pods; with few of them, panic routing to the rest has nothing to offer.
+            # Endpoints are the ready pods; panic routing to the rest has nothing to offer.
             "common_lb_config": {"healthy_panic_threshold": {"value": 0.0}},
             # A pod that leaves EDS keeps its requests in flight and gets no new ones; there is no active health check to wait for.
             "ignore_health_on_host_removal": True,
-            "circuit_breakers": {"thresholds": [_thresholds(pool)]},
+            "circuit_breakers": {"thresholds": [_thresholds(retry_budget_percent)]},
             "per_connection_buffer_limit_bytes": protos.wrapped(1 << 20),
             # A node that vanished without a word: probes find it in 20 s, not in the kernel's two hours.
             "upstream_connection_options": {
@@ -71,17 +78,17 @@ def encode(pool: Pool, protocol: Protocol) -> bytes:
     )
 
 
-def _thresholds(pool: Pool) -> dict[str, object]:
+def _thresholds(retry_budget_percent: int | None) -> dict[str, object]:
     limits: dict[str, object] = {
         "max_connections": {"value": _MAX_CONNECTIONS},
         "max_pending_requests": {"value": _MAX_REQUESTS},
         "max_requests": {"value": _MAX_REQUESTS},
     }
-    if pool.retry_budget_percent is None:
+    if retry_budget_percent is None:
         # Only requests of which nothing was sent are tried again then: they add no load, so they need no budget.
         return limits | {"max_retries": {"value": _MAX_RETRIES}}
     budget = {
-        "budget_percent": {"value": float(pool.retry_budget_percent)},
+        "budget_percent": {"value": float(retry_budget_percent)},
         "min_retry_concurrency": {"value": _MIN_RETRY_CONCURRENCY},
     }
     return limits | {"retry_budget": budget}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from typing import Final
 
 from tidegate.routing import protos, wire
@@ -125,18 +126,21 @@ def _retry_policy(rule: RouteRule) -> dict[str, object]:
         "retry_on": _ASKED if rule.attempts else _NOTHING_SENT,
         "num_retries": {"value": rule.attempts or _NOTHING_SENT_TRIES},
         # On another pod where there is one; if it is picked in vain for too long, on any.
-        "retry_host_predicate": [
-            protos.extension(
-                "envoy.retry_host_predicates.previous_hosts",
-                "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate",
-            )
-        ],
+        "retry_host_predicate": [_another_host()],
         "host_selection_retry_max_attempts": _PICKS,
         "retry_back_off": {
             "base_interval": protos.seconds(0.005),
             "max_interval": protos.seconds(0.05),
         },
     }
+
+
+@cache
+def _another_host() -> dict[str, object]:
+    return protos.extension(
+        "envoy.retry_host_predicates.previous_hosts",
+        "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate",
+    )
 
 
 def _nobody() -> bytes:

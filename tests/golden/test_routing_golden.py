@@ -1,0 +1,92 @@
+"""The routing as documents: a fleet in, what its users are told and what Envoy is sent out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fixtures.golden import CheckGolden
+from tidegate.api.model_access import ModelAccess
+from tidegate.routing import protos
+from tidegate.routing.bootstrap import BootstrapSettings, render
+from tidegate.routing.envoy import listener
+from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint, FleetState
+from tidegate.routing.planner import RoutingPlan, plan
+from tidegate.routing.snapshot import Snapshot, SnapshotBuilder, TypeUrl
+
+FOLDER = Path(__file__).parent / "routing"
+CASES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
+
+
+def a_fleet_from(document: Mapping[str, Any]) -> FleetState:
+    """The fleet that in.yaml describes."""
+    backends = [
+        Backend(
+            BackendKey(BackendKind(entry.get("kind", "Inference")), entry["namespace"], entry["name"]),
+            entry.get("model", entry["name"]),
+            tuple(Endpoint(address) for address in entry.get("pods", ())),
+        )
+        for entry in document["backends"]
+    ]
+    return FleetState(
+        accesses=[ModelAccess.parse(body) for body in document["accesses"]],
+        backends={backend.key: backend for backend in backends},
+    )
+
+
+def as_document(planned: RoutingPlan, snapshot: Snapshot) -> dict[str, Any]:
+    """What out.yaml holds."""
+    return {
+        "status": {
+            str(key): {
+                "routes": [
+                    {
+                        "name": route.name,
+                        "targets": [
+                            f"{target.inference}: weight {target.weight}, {target.endpoints} endpoints"
+                            for target in route.targets
+                        ],
+                    }
+                    for route in access.routes
+                ],
+                "refusals": [
+                    f"{refusal.reason} {refusal.part}: {refusal.message}" for refusal in access.refusals
+                ],
+            }
+            for key, access in planned.accesses.items()
+        },
+        "envoy": {
+            type_url.name.lower(): [
+                described(resource.body) for _, resource in sorted(snapshot.resources[type_url].items())
+            ]
+            for type_url in (TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.ROUTE)
+        },
+    }
+
+
+def described(body: bytes) -> Any:
+    """A resource in plain types, as YAML can show it."""
+    return json.loads(json.dumps(protos.described(body), sort_keys=True))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_fleet_becomes_routes(case: str, check_golden: CheckGolden) -> None:
+    fleet = a_fleet_from(yaml.safe_load((FOLDER / case / "in.yaml").read_text()))
+    planned = plan(fleet)
+    snapshot = SnapshotBuilder(listener.ListenerSettings()).build(planned)
+    text = yaml.safe_dump(as_document(planned, snapshot), sort_keys=False, width=110, allow_unicode=True)
+    check_golden(FOLDER / case / "out.yaml", text)
+
+
+def test_the_listener(check_golden: CheckGolden) -> None:
+    body = protos.any_of(listener.TYPE, listener.encode(listener.ListenerSettings(access_log=True)))
+    check_golden(FOLDER / "listener.yaml", yaml.safe_dump(described(body), width=110))
+
+
+def test_the_bootstrap(check_golden: CheckGolden) -> None:
+    check_golden(FOLDER / "bootstrap.yaml", render(BootstrapSettings()))

@@ -1,0 +1,425 @@
+"""The discovery stream: which response goes out when, and that no route ever leads to what the proxy lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders.proxy import CLUSTER, ENDPOINT, GATEWAY, LISTENER, ROUTE, Proxy, a_snapshot
+from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
+from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse
+from tidegate.xds.stream import AdsStream
+
+OLD = a_snapshot({"old": 1}, routes_to=["old"])
+NEW = a_snapshot({"new": 1}, routes_to=["new"])
+
+
+def a_proxy(snapshot: Snapshot | None = OLD, **options: Any) -> Proxy:
+    """A proxy that has just connected; nothing has arrived anywhere."""
+    proxy = Proxy(AdsStream(snapshot, **options))
+    proxy.connect()
+    return proxy
+
+
+def a_settled_proxy(snapshot: Snapshot = OLD, **options: Any) -> Proxy:
+    """A proxy that runs `snapshot`."""
+    proxy = a_proxy(snapshot, **options)
+    proxy.settle()
+    assert proxy.stream.progress.acked is snapshot
+    return proxy
+
+
+def kinds(responses: list[DiscoveryResponse]) -> list[TypeUrl]:
+    """The types, in order."""
+    return [TypeUrl(response.type_url) for response in responses]
+
+
+def names(response: DiscoveryResponse) -> set[str]:
+    """What is in it."""
+    return {resource.name for resource in response.resources}
+
+
+def arrive(proxy: Proxy, kind: TypeUrl) -> None:
+    """Everything arrives until the proxy has taken a response of this type; its answer stays on the way."""
+    while True:
+        if not proxy.inbox:
+            proxy.server_takes()
+        elif TypeUrl(proxy.proxy_takes().type_url) is kind:
+            return
+
+
+# A first connection
+
+
+def test_nothing_is_sent_before_the_first_snapshot() -> None:
+    proxy = a_proxy(None)
+    assert proxy.settle() == []
+    proxy.wait(3600)
+    assert not proxy.inbox
+    assert proxy.stream.wake_at is None
+
+
+def test_a_proxy_that_connects_first_is_served_once_there_is_a_snapshot() -> None:
+    proxy = a_proxy(None)
+    proxy.settle()
+    proxy.set(OLD)
+    assert kinds(proxy.settle()) == [CLUSTER, ENDPOINT, LISTENER, ROUTE]
+    assert proxy.routes_to == ("old",)
+
+
+def test_a_new_proxy_gets_clusters_and_endpoints_before_listeners_and_routes() -> None:
+    assert kinds(a_proxy().settle()) == [CLUSTER, ENDPOINT, LISTENER, ROUTE]
+
+
+def test_an_empty_fleet_still_gets_its_listener() -> None:
+    proxy = a_proxy(a_snapshot({}))
+    assert kinds(proxy.settle()) == [CLUSTER, LISTENER, ROUTE]
+    assert proxy.stream.progress.acked is not None
+
+
+def test_a_type_that_is_not_served_is_left_unanswered() -> None:
+    stream = AdsStream(OLD)
+    unknown = DiscoveryRequest("type.googleapis.com/envoy.service.runtime.v3.Runtime")
+    assert stream.on_request(unknown, 0) == []
+
+
+def test_versions_are_those_of_the_content() -> None:
+    first = a_proxy().settle()
+    second = a_proxy().settle()
+    assert [(r.type_url, r.version, r.resources) for r in first] == [
+        (r.type_url, r.version, r.resources) for r in second
+    ]
+
+
+# Changes
+
+
+def test_the_same_content_sends_nothing() -> None:
+    proxy = a_settled_proxy()
+    again = a_snapshot({"old": 1}, routes_to=["old"], generation=7)
+    proxy.set(again)
+    assert proxy.settle() == []
+    assert proxy.stream.progress.acked is again
+
+
+def test_a_replaced_target_is_made_before_the_old_one_is_broken() -> None:
+    proxy = a_settled_proxy()
+    proxy.set(NEW)
+    responses = proxy.settle()
+    assert kinds(responses) == [CLUSTER, ENDPOINT, ROUTE, CLUSTER]
+    assert [names(response) for response in responses] == [{"old", "new"}, {"new"}, {GATEWAY}, {"new"}]
+    assert proxy.stream.progress.acked is NEW
+
+
+def test_routes_wait_for_the_acceptance_of_the_endpoints() -> None:
+    proxy = a_settled_proxy()
+    proxy.set(NEW)
+    arrive(proxy, ENDPOINT)
+    assert not proxy.inbox
+    while proxy.outbox:
+        assert proxy.routes_to == ("old",)
+        proxy.server_takes()
+    assert kinds(list(proxy.inbox)) == [ROUTE]
+
+
+def test_old_clusters_wait_for_the_acceptance_of_the_routes() -> None:
+    proxy = a_settled_proxy()
+    proxy.set(NEW)
+    arrive(proxy, ROUTE)
+    assert not proxy.inbox
+    assert "old" in proxy.clusters
+    proxy.settle()
+    assert "old" not in proxy.clusters
+
+
+def test_endpoints_alone_go_straight_out() -> None:
+    proxy = a_settled_proxy()
+    proxy.set(a_snapshot({"old": 1}, routes_to=["old"], endpoints={"old": 2}))
+    (response,) = proxy.settle()
+    assert response.type_url == ENDPOINT
+
+
+def test_only_changed_endpoints_are_sent() -> None:
+    proxy = a_settled_proxy(a_snapshot({"a": 1, "b": 1}, routes_to=["a"]))
+    proxy.set(a_snapshot({"a": 1, "b": 1}, routes_to=["a"], endpoints={"b": 3}))
+    (response,) = proxy.settle()
+    assert names(response) == {"b"}
+
+
+def test_a_change_of_routes_alone_sends_routes_alone() -> None:
+    proxy = a_settled_proxy(a_snapshot({"a": 1, "b": 1}, routes_to=["a"]))
+    proxy.set(a_snapshot({"a": 1, "b": 1}, routes_to=["b"]))
+    assert kinds(proxy.settle()) == [ROUTE]
+
+
+def test_a_changed_cluster_is_followed_by_its_endpoints() -> None:
+    proxy = a_settled_proxy()
+    proxy.set(a_snapshot({"old": 2}, routes_to=["old"]))
+    assert kinds(proxy.settle()) == [CLUSTER, ENDPOINT]
+    assert not proxy.warming
+
+
+def test_endpoints_of_a_changed_cluster_never_overtake_it() -> None:
+    proxy = a_settled_proxy()
+    proxy.set(a_snapshot({"old": 1, "another": 1}, routes_to=["old"]))
+    proxy.set(a_snapshot({"old": 2, "another": 1}, routes_to=["old"]))
+    assert kinds(list(proxy.inbox)) == [CLUSTER]
+    proxy.settle()
+    assert proxy.clusters["old"] == "c2"
+    assert not proxy.warming
+
+
+def test_a_cluster_that_comes_back_gets_its_endpoints_again() -> None:
+    proxy = a_settled_proxy(a_snapshot({"old": 1}))
+    proxy.set(a_snapshot({}))
+    proxy.proxy_takes()
+    # The cluster's removal is accepted, but that its endpoints are no longer wanted has not arrived when it is back.
+    proxy.server_takes()
+    proxy.set(a_snapshot({"old": 1}))
+    proxy.proxy_takes()
+    proxy.settle()
+    assert proxy.clusters == {"old": "c1"}
+    assert not proxy.warming
+
+
+def test_endpoints_that_fall_to_none_are_held_back_until_no_route_leads_there() -> None:
+    both = a_settled_proxy(a_snapshot({"a": 1, "b": 1}, routes_to=["a", "b"]))
+    both.set(a_snapshot({"a": 1, "b": 1}, routes_to=["b"], endpoints={"a": 0}))
+    assert kinds(both.settle()) == [ROUTE, ENDPOINT]
+    assert both.endpoints["a"].vacant
+
+
+def test_endpoints_that_fall_to_none_where_no_route_leads_go_straight_out() -> None:
+    proxy = a_settled_proxy(a_snapshot({"a": 1, "b": 1}, routes_to=["b"]))
+    proxy.set(a_snapshot({"a": 1, "b": 1}, routes_to=["b"], endpoints={"a": 0}))
+    assert kinds(proxy.settle()) == [ENDPOINT]
+
+
+# A newer snapshot in the middle
+
+
+@pytest.mark.parametrize("kind", [CLUSTER, ENDPOINT, ROUTE])
+def test_going_back_in_the_middle_ends_where_it_began(kind: TypeUrl) -> None:
+    proxy = a_settled_proxy()
+    proxy.set(NEW)
+    arrive(proxy, kind)
+    proxy.set(OLD)
+    while proxy.inbox or proxy.outbox:
+        if proxy.outbox:
+            proxy.server_takes()
+        else:
+            proxy.proxy_takes()
+        assert proxy.broken_routes() == []
+    assert proxy.routes_to == ("old",)
+    assert proxy.clusters == {"old": "c1"}
+    assert proxy.stream.progress.acked is OLD
+
+
+def test_a_slow_proxy_meets_only_the_newest() -> None:
+    proxy = a_settled_proxy()
+    for version in range(2, 50):
+        proxy.set(a_snapshot({"old": 1}, routes_to=["old"], endpoints={"old": version}))
+    assert len(proxy.settle()) == 2
+    assert proxy.endpoints["old"].version == "c1-e49"
+
+
+def test_the_answer_to_an_older_response_is_no_answer_to_the_newer() -> None:
+    stream = AdsStream(OLD)
+    (first,) = stream.on_request(DiscoveryRequest(CLUSTER), 0)
+    stream.on_request(DiscoveryRequest(CLUSTER, nonce=first.nonce), 0)
+    (second,) = stream.on_snapshot(a_snapshot({"old": 2}), 0)
+    stream.on_request(DiscoveryRequest(CLUSTER, nonce=first.nonce, error="late"), 0)
+    assert stream.counters.nacks == {}
+    stream.on_request(DiscoveryRequest(CLUSTER, nonce=second.nonce), 0)
+    assert stream.counters.acks == {CLUSTER: 2}
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("kind", [CLUSTER, ENDPOINT, ROUTE])
+def test_a_refusal_keeps_the_last_good_and_says_why(kind: TypeUrl) -> None:
+    proxy = a_settled_proxy()
+    proxy.refuses = {kind}
+    proxy.set(NEW)
+    proxy.settle()
+    assert proxy.routes_to == ("old",)
+    assert proxy.broken_routes() == []
+    assert proxy.stream.progress.nack == "no, thank you"
+    assert proxy.stream.progress.acked is OLD
+    assert proxy.stream.counters.nacks == {kind: 1}
+
+
+def test_what_was_refused_is_not_sent_again() -> None:
+    proxy = a_settled_proxy()
+    proxy.refuses = {ROUTE}
+    proxy.set(NEW)
+    proxy.settle()
+    proxy.set(a_snapshot({"new": 1}, routes_to=["new"], generation=2))
+    proxy.wait(3600)
+    assert proxy.settle() == []
+
+
+@pytest.mark.parametrize("kind", [CLUSTER, ENDPOINT, ROUTE])
+@pytest.mark.parametrize("cure", [OLD, a_snapshot({"cure": 1}, routes_to=["cure"])], ids=["back", "on"])
+def test_after_a_refusal_the_next_snapshot_is_reached(kind: TypeUrl, cure: Snapshot) -> None:
+    proxy = a_settled_proxy()
+    proxy.refuses = {kind}
+    proxy.set(NEW)
+    proxy.settle()
+    proxy.refuses = set()
+    proxy.set(cure)
+    proxy.settle()
+    assert proxy.stream.progress.acked is cure
+    assert proxy.stream.progress.nack is None
+    assert proxy.broken_routes() == []
+
+
+def test_a_refused_cluster_does_not_hold_up_the_endpoints_of_others() -> None:
+    proxy = a_settled_proxy(a_snapshot({"a": 1, "b": 1}, routes_to=["a"]))
+    proxy.refuses = {CLUSTER}
+    proxy.set(a_snapshot({"a": 1, "b": 2}, routes_to=["a"], endpoints={"a": 4}))
+    proxy.settle()
+    assert proxy.endpoints["a"].version == "c1-e4"
+
+
+# A proxy that says nothing
+
+
+def test_silence_holds_up_the_routes_for_the_gates_time_and_is_counted() -> None:
+    proxy = a_settled_proxy(gate_timeout_s=10)
+    proxy.set(NEW)
+    proxy.inbox.clear()  # The proxy never answers.
+    assert proxy.stream.wake_at == 10
+    proxy.wait(9.9)
+    assert not proxy.inbox
+    proxy.wait(0.1)
+    assert kinds(list(proxy.inbox)) == [ROUTE]
+    assert proxy.stream.counters.gate_misses == 1
+    assert proxy.stream.wake_at is None
+
+
+def test_silence_never_breaks_anything() -> None:
+    proxy = a_settled_proxy()
+    proxy.set(NEW)
+    arrive(proxy, ROUTE)
+    proxy.outbox.clear()  # The proxy runs the new routes and never says so.
+    proxy.wait(3600)
+    assert not proxy.inbox
+
+
+# A proxy that comes back
+
+
+def stand_in(name: str) -> Resource | None:
+    """A placeholder that equals the real cluster."""
+    return Resource(name, "c1", b"") if name != "foreign" else None
+
+
+def test_a_proxy_that_comes_back_is_moved_off_clusters_that_nobody_knows_any_more() -> None:
+    proxy = a_settled_proxy()
+    proxy.connect(AdsStream(NEW, placeholder=stand_in))
+    while proxy.inbox or proxy.outbox:
+        if proxy.outbox:
+            proxy.server_takes()
+        else:
+            proxy.proxy_takes()
+        assert proxy.broken_routes() == []
+    assert proxy.routes_to == ("new",)
+    assert proxy.clusters == {"new": "c1"}
+    assert proxy.stream.progress.acked is NEW
+
+
+def test_without_stand_ins_the_same_proxy_loses_its_cluster_too_early() -> None:
+    proxy = a_settled_proxy()
+    proxy.connect(AdsStream(NEW))
+    broken = False
+    while proxy.inbox or proxy.outbox:
+        if proxy.outbox:
+            proxy.server_takes()
+        else:
+            proxy.proxy_takes()
+        broken = broken or bool(proxy.broken_routes())
+    assert broken
+
+
+def test_a_proxy_that_comes_back_keeps_endpoints_until_its_routes_have_left() -> None:
+    proxy = a_settled_proxy(a_snapshot({"a": 1, "b": 1}, routes_to=["a"]))
+    asleep = a_snapshot({"a": 1, "b": 1}, routes_to=["b"], endpoints={"a": 0})
+    proxy.connect(AdsStream(asleep, placeholder=stand_in))
+    while proxy.inbox or proxy.outbox:
+        if proxy.outbox:
+            proxy.server_takes()
+        else:
+            proxy.proxy_takes()
+        assert proxy.broken_routes() == []
+    assert proxy.endpoints["a"].vacant
+    assert proxy.stream.progress.acked is asleep
+
+
+def test_clusters_wait_half_a_second_for_the_rest_of_what_a_returning_proxy_has() -> None:
+    stream = AdsStream(OLD, placeholder=stand_in)
+    assert stream.on_request(DiscoveryRequest(CLUSTER, version="before"), 0) == []
+    assert stream.wake_at == 0.5
+    assert kinds(stream.on_time(0.5)) == [CLUSTER]
+    assert stream.wake_at is None
+
+
+# Any order of events
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> Snapshot:
+    """Clusters of several versions, some without endpoints; routes lead only where somebody answers."""
+    clusters = draw(st.dictionaries(st.sampled_from("abcde"), st.integers(1, 3), max_size=5))
+    endpoints = {name: draw(st.integers(0, 3)) for name in clusters}
+    awake = sorted(name for name in clusters if endpoints[name])
+    routes_to = draw(st.lists(st.sampled_from(awake), unique=True)) if awake else []
+    return a_snapshot(clusters, routes_to=routes_to, endpoints=endpoints)
+
+
+STEPS = st.lists(
+    st.one_of(fleets(), st.sampled_from(["server", "server", "proxy", "proxy", "reconnect"])),
+    max_size=60,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS)
+def test_no_order_of_events_leads_a_route_to_what_the_proxy_lacks(steps: list[Snapshot | str]) -> None:
+    goal: Snapshot | None = None
+    proxy = a_proxy(None, placeholder=stand_in)
+
+    def reconnect() -> None:
+        proxy.connect(AdsStream(goal, placeholder=stand_in))
+
+    for step in [*steps, OLD]:
+        if isinstance(step, Snapshot):
+            # What the routes lead to may lose its endpoints outright only together with the routes: the planner's part.
+            goal = step
+            proxy.set(step)
+        elif step == "server" and proxy.outbox:
+            proxy.server_takes()
+        elif step == "proxy" and proxy.inbox:
+            proxy.proxy_takes()
+        elif step == "reconnect":
+            reconnect()
+        assert proxy.broken_routes() == []
+    while proxy.inbox or proxy.outbox:
+        if proxy.outbox:
+            proxy.server_takes()
+        else:
+            proxy.proxy_takes()
+        assert proxy.broken_routes() == []
+        proxy.wait(0)
+    if not proxy.stream.progress.acked:
+        proxy.wait(1)
+        proxy.settle()
+    assert proxy.stream.progress.acked is OLD
+    assert proxy.routes_to == ("old",)
+    assert proxy.clusters == {"old": "c1"}
+    assert not proxy.warming
+    assert proxy.stream.counters.gate_misses == 0
