@@ -3,7 +3,6 @@
 import fcntl
 import hashlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +17,7 @@ import psutil
 from tidegate_localcluster import forwards
 from tidegate_localcluster.api_client import ApiClient
 from tidegate_localcluster.cgroups import CgroupTree
+from tidegate_localcluster.commands import run_checked
 from tidegate_localcluster.errors import LocalClusterError, NotReadyError
 from tidegate_localcluster.namespaces import Namespace, start_detached, supervising, supervisor_command
 from tidegate_localcluster.node import CONTAINERD_SOCKET, NAMESPACE_FOLDER, TOOLS
@@ -250,7 +250,8 @@ class Cluster:
             tree.remove(plan.cgroup)
         if self.files.data.exists():
             progress("removing data")
-            shutil.rmtree(self.files.data)
+            # rm is several times faster than shutil on a busy machine, and never follows a mount that is left.
+            run_checked("rm", "-rf", "--one-file-system", self.files.data)
         self.files.state.unlink(missing_ok=True)
 
     def remains(self) -> Remains:

@@ -35,7 +35,7 @@ class Requirement:
 
 def requirements(plan: Plan) -> Sequence[Requirement]:
     """What must hold, in the order in which it usually comes true."""
-    real = [f"node-{index}" for index in range(plan.nodes)]
+    real = [] if plan.control_plane_only else [f"node-{index}" for index in range(plan.nodes)]
     simulated = [f"gpu-sim-{index}" for index in range(plan.simulated_gpu_nodes)]
     nodes = [
         Requirement(f"{name} is Ready", f"/api/v1/nodes/{name}", "Ready") for name in (*simulated, *real)

@@ -108,9 +108,11 @@ def test_a_restricted_pod_becomes_ready_logs_and_executes(bench: Workbench) -> N
 
 def test_a_pod_resolves_names_and_reaches_services(bench: Workbench) -> None:
     bench.pod("server", bench.container(*SERVE_HTTP))
-    bench.kubectl("expose", "pod", "server", "--port=80", "--target-port=8080", f"-n{bench.namespace}")
+    bench.kubectl(
+        "expose", "pod", "server", "--name=front", "--port=80", "--target-port=8080", f"-n{bench.namespace}"
+    )
     bench.ready("server")
-    fetch = "import urllib.request as u; print(u.urlopen('http://server/hostname', timeout=5).read().decode().strip())"
+    fetch = "import urllib.request as u; print(u.urlopen('http://front/hostname', timeout=5).read().decode().strip())"
     eventually(lambda: bench.try_python("server", fetch) == "server", "the Service answers by its name")
     resolve = "import socket; print(socket.gethostbyname('kubernetes.default.svc'))"
     assert bench.python("server", resolve) == "10.96.0.1"
@@ -408,6 +410,28 @@ def test_two_clusters_run_side_by_side_and_one_leaves_nothing(
     assert Machine.now() == before
     assert [pid for pid in processes.values() if psutil.pid_exists(pid)] == []
     assert phase(cluster) is Phase.READY
+
+
+def test_pods_of_two_real_nodes_reach_each_other(
+    second: Cluster, cluster_supplies: Supplies, tmp_path: Path
+) -> None:
+    images = {name: cluster_supplies.images[name] for name in ("pause", "coredns", "operator")}
+    options = ClusterOptions(name="second", nodes=2)
+    second.up(options, Supplies(cluster_supplies.binaries, images), print)
+    kubectl = Kubectl(second.plan().binaries["kubectl"], second.files.kubeconfig, tmp_path / "kubectl")
+    bench = Workbench(kubectl, "default", images["operator"].ref)
+    nodes = ("node-0", "node-1")
+    for node in nodes:
+        bench.pod(node, bench.container(*SERVE_HTTP), nodeName=node)
+        kubectl("expose", "pod", node, f"--name=on-{node}", "--port=80", "--target-port=8080")
+    for node in nodes:
+        bench.ready(node)
+    for node, other in (nodes, reversed(nodes)):
+        fetch = (
+            "import urllib.request as u; "
+            f"print(u.urlopen('http://on-{other}/hostname', timeout=5).read().decode().strip())"
+        )
+        eventually(lambda: bench.try_python(node, fetch) == other, f"{node} reaches {other}")  # noqa: B023
 
 
 def test_a_cluster_killed_halfway_is_cleaned_by_the_next_up(second: Cluster, few_supplies: Supplies) -> None:
