@@ -70,6 +70,8 @@ class Transport:
         """
         configuration = Configuration()
         configuration.connection_pool_maxsize = 0  # no limit: the work queue already bounds what is in flight
+        # Else each request looks for a proxy and a ~/.netrc in a thread: slower, and whose credentials would win?
+        configuration.client_session_kwargs = {"trust_env": False}
         try:
             if kubeconfig is None:
                 load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
