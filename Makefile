@@ -71,8 +71,8 @@ lint: setup  ## Style, types and layers
 
 .PHONY: generate
 generate: setup  ## Rewrite what is derived from code: CRDs, the chart's copies, roles, Envoy's bootstrap
-	@$(BIN)/python -m tidegate.api.crd --output crds/
 	@$(BIN)/python -m tidegate.generate
+	@$(BIN)/python -m tidegate_localcluster.image_locks
 
 .PHONY: verify
 verify: generate  ## Fail when something generated, the lock or an installed version is out of date

@@ -14,7 +14,7 @@ _INACTIVE_S: Final = 310
 _REQUEST_S: Final = 30
 
 
-async def watch(stores: Iterable[ObjectStore]) -> None:
+async def watch(stores: Iterable[ObjectStore], identity: str) -> None:
     """Feeds the stores of our kinds until the process is told to stop (kopf takes SIGTERM and SIGINT)."""
     registry = kopf.OperatorRegistry()
     # Both give None where they do not apply: in a pod the first one does, outside the second.
@@ -22,8 +22,15 @@ async def watch(stores: Iterable[ObjectStore]) -> None:
     kopf.on.login(registry=registry)(kopf.login_with_kubeconfig)
     for store in stores:
         _feed(registry, store)
-    # One replica of this process leads by a Lease of our own, so kopf needs no peering.
-    await kopf.operator(registry=registry, settings=_settings(), standalone=True, clusterwide=True)
+    # One replica of this process leads by a Lease of our own, so kopf needs no peering; without a name it would
+    # look its user up, and the image's has none.
+    await kopf.operator(
+        registry=registry,
+        settings=_settings(),
+        identity=cast("Any", identity),  # a NewType over str that kopf keeps private
+        standalone=True,
+        clusterwide=True,
+    )
 
 
 def _feed(registry: kopf.OperatorRegistry, store: ObjectStore) -> None:

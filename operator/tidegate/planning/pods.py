@@ -9,6 +9,8 @@ from tidegate.resources.names import SOURCE_LABEL
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _IMAGE_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+_KEEPS_ENDING = 2
+"""One restart may be an accident."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +68,14 @@ def _trouble(status: Mapping[str, Any]) -> str:
 def _container_trouble(container: Mapping[str, Any]) -> str:
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason = waiting.get("reason", "")
+    ended = (container.get("lastState") or {}).get("terminated") or {}
+    restarts = container.get("restartCount", 0)
+    if ended and restarts >= _KEEPS_ENDING and not container.get("ready"):
+        # Said between two ends as well, or the message would come and go with every restart.
+        why = f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode')}"
+        return f"container {container['name']} keeps ending ({why}, see kubectl logs --previous)"
     if reason in _QUIET_WAITS:
         return ""
-    ended = (container.get("lastState") or {}).get("terminated") or {}
-    if reason == "CrashLoopBackOff" and ended:
-        why = f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode')}"
-        return (
-            f"container {container['name']} keeps ending ({why}, {container.get('restartCount', 0)} restarts)"
-        )
     words = waiting.get("message", "").strip()
     detail = f" {container.get('image', '')}" if reason in _IMAGE_WAITS else ""
     return f"container {container['name']}{detail}: {reason}{': ' + words if words else ''}"

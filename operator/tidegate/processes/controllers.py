@@ -57,7 +57,8 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         parts = Parts(client, stores, agents, proxies, serving, gateway, clock)
         terms = Terms(parts, registry, workers=settings.workers)
         lease = LeaseClient(client, ObjectKey(pod.namespace, f"{settings.release}-controllers"))
-        election = Election(lease, process_identity(pod), clock=clock)
+        identity = process_identity(pod)
+        election = Election(lease, identity, clock=clock)
         _add_probes(probes, terms, election, stores)
 
         async def work() -> None:
@@ -71,7 +72,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
                 await synced((*stores, xds_pods))
                 await election.run(terms.lead)
 
-        await until(watch(stores.custom()), work())
+        await until(watch(stores.custom(), identity), work())
 
 
 async def _relist(client: KubeClient, stores: Sequence[ObjectStore]) -> None:
