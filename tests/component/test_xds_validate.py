@@ -1,0 +1,99 @@
+"""Envoy's own validation of what we render: every golden fleet, and fleets as chance makes them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+
+from builders.any_fleet import any_fleet
+from fixtures.envoy import envoy_binary
+from tidegate.routing import protos
+from tidegate.routing.bootstrap import BootstrapSettings, bootstrap, render
+from tidegate.routing.envoy.listener import ListenerSettings
+from tidegate.routing.fleet import FleetState
+from tidegate.routing.planner import plan
+from tidegate.routing.snapshot import Snapshot, SnapshotBuilder, TypeUrl
+
+
+def verdict(config: Path) -> str:
+    """Empty if Envoy takes the configuration; else its words."""
+    done = subprocess.run(
+        [
+            str(envoy_binary()),
+            *("--mode", "validate"),
+            *("-c", str(config)),
+            *("--service-node", "validate"),
+            *("-l", "error"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def as_static(snapshot: Snapshot) -> dict[str, Any]:
+    """The snapshot as one file: routes inside the listener, clusters that still ask for endpoints by EDS."""
+    plain = {
+        kind: [described(resource.body) for resource in snapshot.resources[kind].values()] for kind in TypeUrl
+    }
+    (listener,), (routes,) = plain[TypeUrl.LISTENER], plain[TypeUrl.ROUTE]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    del manager["rds"]
+    manager["route_config"] = routes
+    config = bootstrap(BootstrapSettings(metrics_port=None))
+    static: dict[str, Any] = {"listeners": [listener], "clusters": plain[TypeUrl.CLUSTER]}
+    static["clusters"] += config["static_resources"]["clusters"]  # type: ignore[index]
+    return {**config, "static_resources": static}
+
+
+def described(body: bytes) -> dict[str, Any]:
+    """A resource as JSON, without the type that only an Any has."""
+    resource: dict[str, Any] = json.loads(json.dumps(protos.described(body)))
+    return {name: value for name, value in resource.items() if name != "@type"}
+
+
+def validate(snapshot: Snapshot) -> str:
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(as_static(snapshot), file)
+        file.flush()
+        return verdict(Path(file.name))
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(any_fleet())
+def test_envoy_takes_every_fleet(fleet: FleetState) -> None:
+    assert validate(SnapshotBuilder(ListenerSettings(access_log=True)).build(plan(fleet))) == ""
+
+
+def test_envoy_does_not_take_everything() -> None:
+    """The control: a routing that we would never render."""
+    result = plan(FleetState([], {}))
+    snapshot = SnapshotBuilder(ListenerSettings()).build(result)
+    body = protos.any_of(
+        "envoy.config.route.v3.RouteConfiguration",
+        protos.encode(
+            "envoy.config.route.v3.RouteConfiguration",
+            {"name": "gateway", "virtual_hosts": [{"name": name, "domains": ["x.com"]} for name in "ab"]},
+        ),
+    )
+    bad = replace(snapshot.resources[TypeUrl.ROUTE]["gateway"], body=body)
+    resources = {**snapshot.resources, TypeUrl.ROUTE: {"gateway": bad}}
+    assert "unique" in validate(replace(snapshot, resources=resources))
+
+
+@pytest.mark.parametrize("metrics_port", [9902, None])
+def test_envoy_takes_the_bootstrap(tmp_path: Path, metrics_port: int | None) -> None:
+    file = tmp_path / "bootstrap.yaml"
+    file.write_text(render(BootstrapSettings(metrics_port=metrics_port)))
+    assert yaml.safe_load(file.read_text())["admin"]["address"]["socket_address"]["address"] == "127.0.0.1"
+    assert verdict(file) == ""

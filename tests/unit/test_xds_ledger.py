@@ -1,0 +1,147 @@
+"""The ledger, the cache and the report: when is a generation programmed, and what is said about it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from builders.proxy import a_snapshot
+from tidegate.api.meta import ObjectKey
+from tidegate.routing.snapshot import Snapshot
+from tidegate.xds.cache import SnapshotCache
+from tidegate.xds.ledger import AckLedger
+from tidegate.xds.report import ProxyReport, ReportedProxy, proxies_of
+from tidegate.xds.stream import StreamProgress
+
+CTR = ObjectKey("ads", "ctr")
+FIRST = a_snapshot({"a": 1}, routes_to=["a"], generation=1)
+SECOND = a_snapshot({"a": 2}, routes_to=["a"], generation=2)
+
+
+@pytest.fixture
+def ledger() -> AckLedger:
+    cache = SnapshotCache()
+    cache.set(SECOND)
+    return AckLedger(cache)
+
+
+def progress(
+    acked: Snapshot | None, node: str = "gateway-1", *, nack: str | None = None, warm: bool = False
+) -> StreamProgress:
+    return StreamProgress(node, acked, nack, warm)
+
+
+def test_without_proxies_nothing_is_programmed(ledger: AckLedger) -> None:
+    assert not ledger.programmed(CTR, 0)
+    assert ledger.report() == ProxyReport(revision=SECOND.revision)
+
+
+def test_a_generation_is_programmed_once_every_proxy_runs_it_or_a_later_one(ledger: AckLedger) -> None:
+    ledger.record(1, progress(SECOND, "one"))
+    ledger.record(2, progress(FIRST, "two"))
+    assert ledger.programmed(CTR, 1)
+    assert not ledger.programmed(CTR, 2)
+    ledger.record(2, progress(SECOND, "two"))
+    assert ledger.programmed(CTR, 2)
+    assert not ledger.programmed(CTR, 3)
+
+
+def test_a_proxy_that_has_accepted_nothing_counts(ledger: AckLedger) -> None:
+    ledger.record(1, progress(SECOND, "one"))
+    ledger.record(2, progress(None, "two"))
+    assert not ledger.programmed(CTR, 1)
+
+
+def test_an_access_that_is_not_in_the_snapshot_is_not_programmed(ledger: AckLedger) -> None:
+    ledger.record(1, progress(SECOND))
+    assert not ledger.programmed(ObjectKey("ads", "other"), 0)
+
+
+def test_a_proxy_that_is_gone_counts_no_more(ledger: AckLedger) -> None:
+    ledger.record(1, progress(SECOND, "one"))
+    ledger.record(2, progress(None, "two"))
+    ledger.closed(2, "two")
+    assert ledger.programmed(CTR, 2)
+    assert ledger.connected == 1
+
+
+def test_the_end_of_an_older_stream_does_not_end_the_newer(ledger: AckLedger) -> None:
+    ledger.record(1, progress(FIRST))
+    ledger.record(2, progress(SECOND))
+    ledger.record(1, progress(FIRST))
+    ledger.closed(1, "gateway-1")
+    assert ledger.programmed(CTR, 2)
+
+
+def test_a_proxy_that_comes_back_with_what_it_had_still_runs_it(ledger: AckLedger) -> None:
+    ledger.record(1, progress(SECOND))
+    ledger.closed(1, "gateway-1")
+    ledger.record(2, progress(None, warm=True))
+    assert ledger.programmed(CTR, 2)
+
+
+def test_a_proxy_that_started_anew_runs_nothing(ledger: AckLedger) -> None:
+    ledger.record(1, progress(SECOND))
+    ledger.closed(1, "gateway-1")
+    ledger.record(2, progress(None, warm=False))
+    assert not ledger.programmed(CTR, 2)
+
+
+def test_a_stream_without_a_node_is_not_a_proxy_yet(ledger: AckLedger) -> None:
+    ledger.record(1, progress(None, ""))
+    ledger.closed(1, "")
+    assert ledger.connected == 0
+
+
+def test_the_report_is_what_the_contract_says(ledger: AckLedger) -> None:
+    ledger.record(1, progress(FIRST, nack="bad route"))
+    assert json.loads(ledger.report().model_dump_json()) == {
+        "revision": SECOND.revision,
+        "proxies": [
+            {
+                "node": "gateway-1",
+                "revision": FIRST.revision,
+                "accesses": {"ads/ctr": 1},
+                "nack": "bad route",
+            }
+        ],
+    }
+
+
+def test_a_report_of_a_newer_server_is_read() -> None:
+    text = '{"revision": "r", "new": 1, "proxies": [{"node": "a", "accesses": {"ads/ctr": 3}, "new": 2}]}'
+    (proxy,) = ProxyReport.model_validate_json(text).proxies
+    assert proxy.runs(CTR, 3)
+    assert not proxy.runs(CTR, 4)
+    assert not proxy.runs(ObjectKey("ads", "other"), 0)
+
+
+def test_a_proxy_that_moved_between_replicas_counts_once_with_all_that_it_accepted() -> None:
+    old = ReportedProxy(node="a", revision="r1", accesses={"ads/ctr": 2})
+    new = ReportedProxy(node="a", revision="", accesses={})
+    other = ReportedProxy(node="b", revision="r1", accesses={"ads/ctr": 1})
+    proxies = proxies_of([ProxyReport(proxies=(new, other)), ProxyReport(proxies=(old,))])
+    assert [(proxy.node, dict(proxy.accesses)) for proxy in proxies] == [
+        ("a", {"ads/ctr": 2}),
+        ("b", {"ads/ctr": 1}),
+    ]
+
+
+# The cache
+
+
+def test_only_a_difference_wakes_anybody() -> None:
+    cache = SnapshotCache()
+    woken: list[int] = []
+    unsubscribe = cache.subscribe(lambda: woken.append(1))
+    assert cache.snapshot is None
+    assert cache.set(FIRST)
+    assert not cache.set(a_snapshot({"a": 1}, routes_to=["a"], generation=1))
+    assert cache.set(replace(FIRST, accesses={CTR: 2}))
+    assert cache.set(SECOND)
+    assert len(woken) == 3
+    unsubscribe()
+    assert cache.set(FIRST)
+    assert len(woken) == 3

@@ -1,0 +1,98 @@
+"""What is joined by hand on the wire is what protobuf itself would write and read."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders.fleet import a_backend, a_fleet
+from builders.model_access import a_model_access
+from tidegate.routing import protos, wire
+from tidegate.routing.envoy.clusters import cluster_name, parse_cluster_name
+from tidegate.routing.envoy.listener import ListenerSettings
+from tidegate.routing.fleet import BackendKey, BackendKind
+from tidegate.routing.ir import Protocol
+from tidegate.routing.planner import plan
+from tidegate.routing.snapshot import Resource, SnapshotBuilder, TypeUrl, placeholder_cluster
+from tidegate.xds.messages import DiscoveryResponse, decode_request, encode_response
+
+REQUEST = "envoy.service.discovery.v3.DiscoveryRequest"
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=300), st.text())
+def test_a_packed_any_is_an_any(value: bytes, url: str) -> None:
+    message = protos.decode("google.protobuf.Any", wire.packed_any(url, value))
+    assert (message.type_url, message.value) == (url, value)
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=300), max_size=4), st.text(), st.text())
+def test_a_response_is_what_protobuf_reads(bodies: list[bytes], version: str, nonce: str) -> None:
+    resources = tuple(Resource("r", "v", wire.packed_any("t", body)) for body in bodies)
+    data = encode_response(DiscoveryResponse(TypeUrl.ROUTE, version, nonce, resources))
+    message = protos.decode("envoy.service.discovery.v3.DiscoveryResponse", data)
+    assert (message.version_info, message.nonce, message.type_url) == (version, nonce, TypeUrl.ROUTE)
+    assert [resource.value for resource in message.resources] == bodies
+
+
+def test_a_request_is_read() -> None:
+    data = protos.encode(
+        REQUEST,
+        {
+            "type_url": TypeUrl.CLUSTER,
+            "resource_names": ["b", "a"],
+            "version_info": "v",
+            "response_nonce": "7",
+            "node": {"id": "gateway-1"},
+        },
+    )
+    request = decode_request(data)
+    assert request.names == {"a", "b"}
+    assert (request.version, request.nonce, request.node, request.error) == ("v", "7", "gateway-1", None)
+
+
+@pytest.mark.parametrize(
+    ("detail", "expected"), [({"code": 3, "message": "no"}, "no"), ({"code": 3}, "code 3"), ({}, "code 0")]
+)
+def test_a_refusal_is_read_even_without_words(detail: dict[str, object], expected: str) -> None:
+    assert decode_request(protos.encode(REQUEST, {"error_detail": detail})).error == expected
+
+
+def test_rubbish_is_refused() -> None:
+    with pytest.raises(DecodeError):
+        decode_request(b"\xff\xff\xff")
+
+
+def test_routes_that_are_joined_are_one_configuration() -> None:
+    fleet = a_fleet(a_model_access("a"), a_model_access("b"), a_backend("ctr", "10.0.0.1"))
+    snapshot = SnapshotBuilder(ListenerSettings()).build(plan(fleet))
+    described = protos.described(snapshot.resources[TypeUrl.ROUTE]["gateway"].body)
+    hosts = described["virtual_hosts"]
+    assert isinstance(hosts, list)
+    assert [host["name"] for host in hosts] == ["access/ads/a", "access/ads/b", "nobody"]
+
+
+@pytest.mark.parametrize("kind", BackendKind)
+@pytest.mark.parametrize("protocol", Protocol)
+def test_the_name_of_a_cluster_tells_what_it_is(kind: BackendKind, protocol: Protocol) -> None:
+    key = BackendKey(kind, "ads", "ctr-v3")
+    assert parse_cluster_name(cluster_name(key, protocol)) == (key, protocol)
+
+
+@pytest.mark.parametrize("name", ["", "xds", "a/b/c/d", "inference/ads/ctr", "inference/ads/ctr/udp"])
+def test_a_foreign_cluster_has_no_stand_in(name: str) -> None:
+    assert placeholder_cluster(name) is None
+
+
+def test_a_stand_in_equals_the_cluster_it_stands_for() -> None:
+    fleet = a_fleet(a_model_access(), a_backend("ctr", "10.0.0.1"))
+    clusters = SnapshotBuilder(ListenerSettings()).build(plan(fleet)).resources[TypeUrl.CLUSTER]
+    assert {name: placeholder_cluster(name) for name in clusters} == clusters
+
+
+def test_unknown_fields_are_refused_when_building() -> None:
+    with pytest.raises(ValueError, match="no_such_field"):
+        protos.encode("envoy.config.cluster.v3.Cluster", {"no_such_field": 1})
