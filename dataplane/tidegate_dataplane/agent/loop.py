@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Protocol
 
 import structlog
@@ -97,6 +98,7 @@ class Agent:
                 version=order.version,
                 epoch=order.epoch,
             )
+            self._memory = replace(self._memory, setbacks=())
             self._changed.set()
         return True
 
@@ -245,7 +247,7 @@ class Agent:
         """Note that this server cannot run ONNX by itself, if that is what it said."""
         unknown = self._memory.backend is OnnxBackend.AUTO and order.format is ModelFormat.ONNX
         if unknown and NO_BACKEND in refusal.message:
-            self._memory = Memory(self._memory.proven, self._memory.setbacks, OnnxBackend.HOSTED)
+            self._memory = replace(self._memory, backend=OnnxBackend.HOSTED)
             log.info("onnx_hosted", model=order.model, why="the server has no onnxruntime backend")
             return True
         return False

@@ -202,8 +202,9 @@ def after_failure(memory: Memory, order: DesiredState, refusal: Refusal, *, now_
 
 
 def after_success(memory: Memory, order: DesiredState) -> Memory:
-    """Remember that the order's version serves."""
-    return replace(memory, proven=order, setbacks=())
+    """Remember that the order's version serves; another order's setback stays what it is."""
+    others = tuple(setback for setback in memory.setbacks if setback.order != order)
+    return replace(memory, proven=order, setbacks=others)
 
 
 def with_backend(memory: Memory, server: ServerState) -> Memory:

@@ -1,0 +1,76 @@
+"""Certificate authorities and certificates for tests, written as PEM files."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """A certificate authority in a folder: `certificate` is its PEM file."""
+
+    folder: Path
+    certificate: Path
+    _name: x509.Name
+    _key: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def make(cls, folder: Path, common_name: str = "test authority") -> Authority:
+        """Make a new authority."""
+        folder.mkdir(parents=True, exist_ok=True)
+        key, name = ec.generate_private_key(ec.SECP256R1()), _name(common_name)
+        certificate = _build(name, name, key, key, authority=True)
+        path = folder / "ca.crt"
+        path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        return cls(folder, path, name, key)
+
+    def issue(self, common_name: str, *, addresses: tuple[str, ...] = ("127.0.0.1",)) -> Path:
+        """Return a PEM file with a private key and the certificate for it."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _build(_name(common_name), self._name, key, self._key, addresses=addresses)
+        path = self.folder / f"{common_name.replace(' ', '-')}.pem"
+        path.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+            + certificate.public_bytes(serialization.Encoding.PEM)
+        )
+        return path
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _build(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    *,
+    authority: bool = False,
+    addresses: tuple[str, ...] = (),
+) -> x509.Certificate:
+    now = datetime.datetime.now(datetime.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+    )
+    if addresses:
+        names = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    return builder.sign(issuer_key, hashes.SHA256())

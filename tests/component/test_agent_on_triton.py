@@ -1,0 +1,407 @@
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tritonclient.grpc as triton_grpc
+from onnx import TensorProto, helper, numpy_helper
+
+from builders.desired import a_desired_state
+from builders.load import load_on
+from builders.probe_model import STEP, publish
+from fixtures.agent import ModelPod
+from tidegate_dataplane.contract import (
+    AgentReport,
+    BatchingMode,
+    FailureReason,
+    ModelFormat,
+    Phase,
+)
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def serves(version: int) -> Callable[[AgentReport], bool]:
+    return lambda report: (
+        report.phase is Phase.READY and report.serving == version and report.target == version
+    )
+
+
+def failed(report: AgentReport) -> bool:
+    return report.phase is Phase.FAILED
+
+
+@pytest.fixture
+def serving_pod(shared_pod: ModelPod, request: pytest.FixtureRequest) -> ModelPod:
+    """A pod that serves version 1 of a probe model of this test's own; version 2 is published."""
+    shared_pod.model = hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
+    publish(shared_pod.artefact, 1)
+    publish(shared_pod.artefact, 2)
+    shared_pod.put(shared_pod.order())
+    shared_pod.wait_for("version 1 serves", serves(1))
+    return shared_pod
+
+
+@pytest.fixture
+def own_pod(model_pod: ModelPod) -> ModelPod:
+    """The same, for a test that stops parts of the pod."""
+    publish(model_pod.artefact, 1)
+    publish(model_pod.artefact, 2)
+    model_pod.start_agent(model_pod.order())
+    model_pod.triton.start()
+    model_pod.wait_for("version 1 serves", serves(1))
+    return model_pod
+
+
+def test_a_pod_starts_with_its_first_order_and_serves_it(model_pod: ModelPod) -> None:
+    publish(model_pod.artefact, 1)
+    model_pod.start_agent(model_pod.order())
+    assert model_pod.probe("/startedz") == 200
+    assert model_pod.probe("/readyz") == 503
+    model_pod.triton.start()
+
+    report = model_pod.wait_for("version 1 serves", serves(1))
+
+    assert (report.serving, report.loaded, report.failure) == (1, (1,), None)
+    assert [(tensor.name, tensor.dtype, tensor.shape) for tensor in report.inputs] == [("x", "FP32", (-1, 1))]
+    assert [(tensor.name, tensor.dtype, tensor.shape) for tensor in report.outputs] == [
+        ("score", "FP32", (-1, 1))
+    ]
+    assert model_pod.probe("/readyz") == 200
+
+
+def test_swaps_and_rollbacks_under_load_lose_nothing(serving_pod: ModelPod) -> None:
+    with load_on(serving_pod.triton.grpc, serving_pod.model) as answers:
+        for version in (2, 1, 2, 1, 2):
+            assert serving_pod.put(serving_pod.order(version)).status == 200
+            serving_pod.wait_for(f"version {version} serves", serves(version))
+
+    assert answers.errors == []
+    assert answers.wrong == 0
+    assert set(answers.versions) == {1, 2}
+    assert min(answers.versions.values()) > 50
+
+
+def test_the_old_version_stays_warm_when_going_up_and_a_kept_one_is_not_loaded_again(
+    serving_pod: ModelPod,
+) -> None:
+    serving_pod.put(serving_pod.order(2))
+    report = serving_pod.wait_for("version 2 serves", serves(2))
+
+    assert report.loaded == (1, 2)
+    # One load each: the server would say so again if it had loaded version 1 a second time.
+    loads = serving_pod.triton.log.read_text().count(
+        f"TRITONBACKEND_ModelInstanceInitialize: {serving_pod.model}_"
+    )
+    assert loads == 2
+
+
+def test_only_as_many_versions_as_ordered_stay_warm(serving_pod: ModelPod) -> None:
+    publish(serving_pod.artefact, 3)
+    for version in (2, 3):
+        serving_pod.put(serving_pod.order(version))
+        report = serving_pod.wait_for(f"version {version} serves", serves(version))
+
+    assert report.loaded == (2, 3)
+
+
+def test_a_truncated_model_leaves_the_old_one_serving_and_says_why(serving_pod: ModelPod) -> None:
+    model = serving_pod.artefact / "2" / "model.onnx"
+    model.write_bytes(model.read_bytes()[:60])
+    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as answers:
+        serving_pod.put(serving_pod.order(2))
+        report = serving_pod.wait_for("version 2 is refused", failed)
+
+    assert report.failure is not None
+    assert (report.failure.version, report.failure.reason) == (2, FailureReason.ARTEFACT_INVALID)
+    assert "truncated" in report.failure.message
+    assert (report.serving, report.target) == (1, 2)
+    assert (answers.errors, set(answers.versions)) == ([], {1})
+    assert serving_pod.probe("/readyz") == 200
+
+
+def test_a_model_that_triton_cannot_load_is_reported_in_its_own_words(serving_pod: ModelPod) -> None:
+    publish_unknown_operator(serving_pod.artefact, 2)
+    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as answers:
+        serving_pod.put(serving_pod.order(2))
+        report = serving_pod.wait_for("version 2 is refused", failed)
+
+    assert report.failure is not None
+    assert report.failure.reason is FailureReason.LOAD_FAILED
+    assert "NoSuchOperator" in report.failure.message
+    assert report.serving == 1
+    assert (answers.errors, set(answers.versions)) == ([], {1})
+
+
+def test_a_wrong_checksum_leaves_the_old_one_serving(serving_pod: ModelPod) -> None:
+    serving_pod.put(serving_pod.order(2, sha256="0" * 64))
+    report = serving_pod.wait_for("version 2 is refused", failed)
+
+    assert report.failure is not None
+    assert report.failure.reason is FailureReason.CHECKSUM_MISMATCH
+    assert report.serving == 1
+
+
+def test_going_back_from_a_failed_version_is_ready_at_once(serving_pod: ModelPod) -> None:
+    serving_pod.put(serving_pod.order(2, sha256="0" * 64))
+    serving_pod.wait_for("version 2 is refused", failed)
+    serving_pod.put(serving_pod.order(1))
+
+    report = serving_pod.wait_for("version 1 serves", serves(1))
+
+    assert report.failure is None
+
+
+def test_correcting_the_checksum_recovers(serving_pod: ModelPod) -> None:
+    serving_pod.put(serving_pod.order(2, sha256="0" * 64))
+    serving_pod.wait_for("version 2 is refused", failed)
+    content = (serving_pod.artefact / "2" / "model.onnx").read_bytes()
+
+    serving_pod.put(serving_pod.order(2, sha256=hashlib.sha256(content).hexdigest()))
+
+    serving_pod.wait_for("version 2 serves", serves(2))
+
+
+def test_a_version_with_another_signature_replaces_the_old_one_without_a_gap(serving_pod: ModelPod) -> None:
+    publish_wider(serving_pod.artefact, 2)
+    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=1):
+        serving_pod.put(serving_pod.order(2))
+        report = serving_pod.wait_for("version 2 serves", serves(2))
+        assert report.loaded == (2,)
+        assert [tensor.name for tensor in report.inputs] == ["x", "bias"]
+    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=1) as refused:
+        serving_pod.put(serving_pod.order(1))
+        serving_pod.wait_for("version 1 serves again", serves(1))
+
+    # Requests with one input are wrong for version 2 and only for it.
+    assert all("expected 2 inputs" in error for error in refused.errors)
+
+
+def test_a_failing_version_with_another_signature_does_not_disturb(serving_pod: ModelPod) -> None:
+    publish_unknown_operator(serving_pod.artefact, 2, extra_input=True)
+    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as answers:
+        serving_pod.put(serving_pod.order(2))
+        report = serving_pod.wait_for("version 2 is refused", failed)
+
+    assert report.serving == 1
+    assert [tensor.name for tensor in report.inputs] == ["x"]
+    assert (answers.errors, set(answers.versions)) == ([], {1})
+
+
+def test_another_artefact_under_the_same_version_is_loaded_in_place_or_put_back(own_pod: ModelPod) -> None:
+    other = own_pod.models / "other"
+    publish(other, 7)
+    (other / "7").rename(other / "1")
+    moved = a_desired_state(uri=f"file://{other}")
+    with load_on(own_pod.triton.grpc, own_pod.model, threads=2) as answers:
+        own_pod.put(moved)
+        own_pod.wait_for("the other artefact serves", serves(1))
+        publish_unknown_operator(own_pod.models / "bad", 1)
+        own_pod.put(a_desired_state(uri=f"file://{own_pod.models}/bad"))
+        own_pod.wait_for("the bad one is refused", failed)
+        own_pod.triton.kill()
+        own_pod.triton.start()
+        own_pod.wait_for("what was proven is loaded again", lambda report: report.serving == 1)
+
+    assert set(answers.versions) == {1, 7}
+    assert answers.wrong == 0
+
+
+def test_a_restarted_triton_gets_its_models_back(own_pod: ModelPod) -> None:
+    own_pod.triton.kill()
+    own_pod.wait_for("the server is gone", lambda report: report.serving is None)
+    assert own_pod.probe("/readyz") == 503
+
+    own_pod.triton.start()
+
+    own_pod.wait_for("version 1 serves again", serves(1))
+    assert own_pod.probe("/readyz") == 200
+
+
+def test_a_restarted_triton_gets_the_proven_version_when_the_ordered_one_fails(own_pod: ModelPod) -> None:
+    publish_unknown_operator(own_pod.artefact, 2)
+    own_pod.put(own_pod.order(2))
+    own_pod.wait_for("version 2 is refused", failed)
+    own_pod.triton.kill()
+    own_pod.triton.start()
+
+    report = own_pod.wait_for("version 1 serves again", lambda report: report.serving == 1)
+
+    assert (report.phase, report.target) == (Phase.FAILED, 2)
+
+
+def test_a_restarted_agent_goes_on_with_what_it_had_accepted(own_pod: ModelPod) -> None:
+    own_pod.put(own_pod.order(2, epoch=4, generation=9))
+    own_pod.wait_for("version 2 serves", serves(2))
+    before = own_pod.triton.log.read_text().count("successfully loaded 'ctr'")
+
+    with load_on(own_pod.triton.grpc, own_pod.model, threads=2) as answers:
+        own_pod.kill_agent()
+        own_pod.start_agent(own_pod.order(1))
+        report = own_pod.wait_for("version 2 still serves", serves(2))
+
+    assert (report.epoch, report.generation) == (4, 9)
+    assert (answers.errors, set(answers.versions)) == ([], {2})
+    assert own_pod.triton.log.read_text().count("successfully loaded 'ctr'") == before
+
+
+def test_an_older_leader_is_refused(own_pod: ModelPod) -> None:
+    assert own_pod.put(own_pod.order(1, epoch=5, generation=2)).status == 200
+
+    answer = own_pod.put(own_pod.order(2, epoch=4, generation=3))
+
+    assert answer.status == 409
+    assert (answer.report.epoch, answer.report.target) == (5, 1)
+
+
+def test_requests_of_one_batch_are_answered_apart(serving_pod: ModelPod) -> None:
+    fixed = {"batching": BatchingMode.FIXED, "max_queue_delay_us": 20_000, "max_batch_size": 64}
+    serving_pod.put(serving_pod.order(1, **fixed))
+    serving_pod.wait_for("version 1 serves with batching", serves(1))
+
+    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=8) as answers:
+        serving_pod.put(serving_pod.order(2, **fixed))
+        serving_pod.wait_for("version 2 serves", serves(2))
+
+    assert (answers.errors, answers.wrong) == ([], 0)
+    with triton_grpc.InferenceServerClient(serving_pod.triton.grpc) as client:
+        entries = client.get_inference_statistics(serving_pod.model, as_json=True)["model_stats"]
+    rows = sum(int(entry.get("inference_count", 0)) for entry in entries)
+    runs = sum(int(entry.get("execution_count", 0)) for entry in entries)
+    assert runs < rows / 2
+
+
+def test_fixed_batching_of_a_model_without_a_batch_dimension_is_refused(serving_pod: ModelPod) -> None:
+    publish_unbatched(serving_pod.artefact, 2)
+    serving_pod.put(serving_pod.order(2, batching=BatchingMode.FIXED))
+    report = serving_pod.wait_for("version 2 is refused", failed)
+
+    assert report.failure is not None
+    assert "free first dimension" in report.failure.message
+
+    serving_pod.put(serving_pod.order(2))
+    report = serving_pod.wait_for("version 2 serves without batching", serves(2))
+    assert [tensor.shape for tensor in report.inputs] == [(4,)]
+
+
+def test_python_code_is_run_only_where_it_is_allowed(serving_pod: ModelPod) -> None:
+    publish_python(serving_pod.models / "code")
+    python = {"uri": f"file://{serving_pod.models}/code", "format": ModelFormat.PYTHON, "version": 2}
+    serving_pod.put(a_desired_state(**python))
+    report = serving_pod.wait_for("code is refused", failed)
+    assert report.failure is not None
+    assert report.failure.reason is FailureReason.FORMAT_NOT_ALLOWED
+
+    serving_pod.put(a_desired_state(**python, allow_python=True))
+    serving_pod.wait_for("code serves", serves(2))
+
+
+def test_another_served_name_takes_the_old_ones_place(serving_pod: ModelPod) -> None:
+    serving_pod.put(serving_pod.order(1, model=f"{serving_pod.model}-next"))
+    serving_pod.wait_for("the new name serves", serves(1))
+
+    with triton_grpc.InferenceServerClient(serving_pod.triton.grpc) as client:
+        assert client.is_model_ready(f"{serving_pod.model}-next")
+
+        def gone(_: AgentReport) -> bool:
+            return not client.is_model_ready(serving_pod.model)
+
+        serving_pod.wait_for("the old name is gone", gone)
+    assert not (serving_pod.triton.repository / serving_pod.model / "1").exists()
+
+
+def test_a_bad_row_fails_its_own_request_only(serving_pod: ModelPod) -> None:
+    publish_gather(serving_pod.artefact, 2)
+    serving_pod.put(serving_pod.order(2, batching=BatchingMode.FIXED, max_queue_delay_us=100_000))
+    serving_pod.wait_for("version 2 serves", serves(2))
+
+    with triton_grpc.InferenceServerClient(serving_pod.triton.grpc) as client:
+        results: list[object] = [None, None, None]
+        done = [threading.Event() for _ in results]
+        for place, ids in enumerate(([[0], [1]], [[99]], [[2]])):
+
+            def finished(result: object, error: object, place: int = place) -> None:
+                results[place] = error or result.as_numpy("y").ravel().tolist()  # type: ignore[attr-defined]
+                done[place].set()
+
+            client.async_infer(serving_pod.model, [ids_tensor(ids)], callback=finished)
+        assert all(event.wait(20) for event in done)
+
+    assert results[0] == [10.0, 11.0]
+    assert "indices element out of data bounds" in str(results[1])
+    assert results[2] == [12.0]
+
+
+def ids_tensor(ids: list[list[int]]) -> triton_grpc.InferInput:
+    values = np.array(ids, dtype=np.int64)
+    tensor = triton_grpc.InferInput("ids", list(values.shape), "INT64")
+    tensor.set_data_from_numpy(values)
+    return tensor
+
+
+def save(folder: Path, version: int, graph: onnx.GraphProto) -> None:
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (folder / str(version)).mkdir(parents=True, exist_ok=True)
+    (folder / str(version) / "model.onnx").write_bytes(model.SerializeToString())
+
+
+def floats(name: str, shape: list[int | str]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def publish_unknown_operator(folder: Path, version: int, *, extra_input: bool = False) -> None:
+    inputs = [floats("x", ["rows", 1])] + ([floats("more", ["rows", 1])] if extra_input else [])
+    node = helper.make_node("NoSuchOperator", ["x"], ["score"])
+    save(folder, version, helper.make_graph([node], "bad", inputs, [floats("score", ["rows", 1])]))
+
+
+def publish_wider(folder: Path, version: int) -> None:
+    offset = numpy_helper.from_array(np.array([STEP * version], dtype=np.float32), "offset")
+    nodes = [
+        helper.make_node("Add", ["x", "bias"], ["sum"]),
+        helper.make_node("Add", ["sum", "offset"], ["score"]),
+    ]
+    inputs = [floats("x", ["rows", 1]), floats("bias", ["rows", 1])]
+    save(folder, version, helper.make_graph(nodes, "wider", inputs, [floats("score", ["rows", 1])], [offset]))
+
+
+def publish_unbatched(folder: Path, version: int) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["score"])], "fixed", [floats("x", [4])], [floats("score", [4])]
+    )
+    save(folder, version, graph)
+
+
+def publish_gather(folder: Path, version: int) -> None:
+    table = numpy_helper.from_array(np.array([[10], [11], [12]], dtype=np.float32), "table")
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["table", "ids"], ["rows"], axis=0),
+            helper.make_node("Flatten", ["rows"], ["y"], axis=1),
+        ],
+        "gather",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", 1])],
+        [floats("y", ["n", 1])],
+        [table],
+    )
+    save(folder, version, graph)
+
+
+def publish_python(folder: Path) -> None:
+    (folder / "2").mkdir(parents=True)
+    (folder / "2" / "model.py").write_text(
+        "import triton_python_backend_utils as pb\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        return [pb.InferenceResponse([pb.Tensor('y', pb.get_input_tensor_by_name(r, 'x').as_numpy())])"
+        " for r in requests]\n"
+    )
+    (folder / "config.pbtxt").write_text(
+        'max_batch_size: 8\ninput { name: "x" data_type: TYPE_FP32 dims: [1] }\n'
+        'output { name: "y" data_type: TYPE_FP32 dims: [1] }\n'
+    )
