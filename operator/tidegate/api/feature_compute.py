@@ -44,7 +44,7 @@ FieldReference = Annotated[
     ),
 ]
 
-Buckets = Annotated[int, Field(ge=1, le=MAX_BUCKETS)]
+Buckets = Annotated[int, Field(strict=True, ge=1, le=MAX_BUCKETS)]
 
 
 class Entity(ApiModel):
@@ -96,6 +96,7 @@ class Lookup(ApiModel):
     length: Annotated[
         int | None,
         Field(
+            strict=True,
             ge=1,
             le=4096,
             description="Number of elements, for a column of lists: shorter ones are padded with default, "
@@ -127,7 +128,7 @@ class Bucketize(ApiModel):
 
     field: Annotated[FieldReference, Field(description="<source>.<column> or <entity>.<key>, a number.")]
     boundaries: Annotated[
-        tuple[Annotated[float, Field(allow_inf_nan=False)], ...],
+        tuple[Annotated[float, Field(strict=True, allow_inf_nan=False)], ...],
         Field(
             min_length=1,
             max_length=1024,
@@ -262,6 +263,7 @@ class FeatureComputeSpec(ApiModel):
     replicas: Annotated[
         int,
         Field(
+            strict=True,
             ge=0,
             le=MAX_REPLICAS,
             description=f"Number of pods, 0 to {MAX_REPLICAS}. kubectl scale, an HPA and KEDA set it through /scale.",

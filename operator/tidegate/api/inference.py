@@ -113,7 +113,12 @@ class Batching(ApiModel):
     ] = BatchingMode.OFF
     max_batch_size: Annotated[
         int,
-        Field(ge=1, le=4096, description="Largest number of rows in one execution, and in one request."),
+        Field(
+            strict=True,
+            ge=1,
+            le=4096,
+            description="Largest number of rows in one execution, and in one request.",
+        ),
     ] = 128
     max_queue_delay: Annotated[
         Annotated[DurationText, between("1us", "1s")] | None,
@@ -138,6 +143,7 @@ class InferenceSpec(ApiModel):
     replicas: Annotated[
         int,
         Field(
+            strict=True,
             ge=0,
             le=MAX_REPLICAS,
             description=f"Number of pods, 0 to {MAX_REPLICAS}. kubectl scale, an HPA and KEDA set it through /scale.",

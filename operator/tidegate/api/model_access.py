@@ -82,6 +82,7 @@ class Target(ApiModel):
     weight: Annotated[
         int,
         Field(
+            strict=True,
             ge=0,
             le=MAX_WEIGHT,
             description="Its share, relative to the sum over the route's targets; 0 takes none but stays warm.",
@@ -92,10 +93,11 @@ class Target(ApiModel):
 class Retry(ApiModel):
     """Whether the gateway tries a failed request again, on another pod where there is one."""
 
-    attempts: Annotated[int, Field(ge=0, le=5, description="Number of further tries, 0 to 5.")]
+    attempts: Annotated[int, Field(strict=True, ge=0, le=5, description="Number of further tries, 0 to 5.")]
     budget_percent: Annotated[
         int,
         Field(
+            strict=True,
             ge=0,
             le=100,
             description="Retries may be at most this percentage of the requests in flight, "

@@ -1,0 +1,127 @@
+"""The API server and our parser agree on what is valid, whatever people send."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from builders.feature_compute import feature_compute_body
+from builders.inference import inference_body
+from builders.model_access import a_route, model_access_body
+from tidegate.api.feature_compute import FeatureCompute
+from tidegate.api.inference import Inference
+from tidegate.api.meta import Resource
+from tidegate.api.model_access import ModelAccess
+from tidegate.errors import InvalidSpecError, PermanentError
+from tidegate.kube.kinds import kind_of
+from tidegate.kube.transport import Request, Transport
+
+pytestmark = pytest.mark.usefixtures("crds")
+
+Body = dict[str, Any]
+WITHIN = timedelta(seconds=15)
+KINDS: dict[str, type[Resource]] = {kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute)}
+
+_MATCH = {"headers": [{"name": "x-scene", "exact": "home"}]}
+_SHA = "0" * 64
+# Each with every field set, so that each field is a place for something strange.
+BODIES: tuple[Body, ...] = (
+    inference_body(
+        model={"name": "ctr", "sha256": _SHA, "format": "ONNX"},
+        tier="realtime",
+        resources={"cpu": "1", "memory": "2Gi"},
+        batching={"mode": "Fixed", "maxBatchSize": 8, "maxQueueDelay": "2ms"},
+    ),
+    model_access_body(
+        hosts=["ctr.example.com"],
+        routes=[
+            a_route("vip", match=_MATCH, timeout="1s", retry={"attempts": 1, "budgetPercent": 20}),
+            a_route(),
+        ],
+    ),
+    feature_compute_body(),
+)
+STRANGE = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 2**33),
+    st.text(max_size=12),
+    st.text("abAB01.-_:/ \n\x00é", max_size=20),
+    st.sampled_from(
+        ["", "Off", "ONNX", "1", "0", "1e3", "2Gi", "1Ei", "5ms", "0s", "9h", "a.b", "x-envoy-a", "a..b"]
+    ),
+    st.sampled_from(
+        ["file:///a/../b", "s3://bucket", "https://h:1/p", "pvc://c/p?x", "user.user_id", "profiles.x"]
+    ),
+    st.lists(st.integers(-3, 3), max_size=3),
+    st.just({}),
+)
+
+
+def places(node: Any, path: tuple[int | str, ...] = ()) -> Iterator[tuple[int | str, ...]]:
+    """The path of every field and list item below `node`."""
+    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for name, child in children:
+        yield (*path, name)
+        yield from places(child, (*path, name))
+
+
+def changed(body: Body, place: tuple[int | str, ...], value: Any) -> Body:
+    result = copy.deepcopy(body)
+    node: Any = result
+    for step in place[:-1]:
+        node = node[step]
+    node[place[-1]] = value
+    return result
+
+
+@st.composite
+def strange_bodies(draw: st.DrawFn) -> Body:
+    """A valid body with one or two fields replaced by something else."""
+    body = draw(st.sampled_from(BODIES))
+    for _ in range(draw(st.integers(1, 2))):
+        place = draw(st.sampled_from(list(places(body["spec"], ("spec",)))))
+        body = changed(body, place, draw(STRANGE))
+    return body
+
+
+@pytest.fixture(scope="module")
+def answer(kubeconfig: Path) -> Iterator[Callable[[Body], Body | None]]:
+    """Creates nothing: the object as the API server would store it, or None when it refuses."""
+    with asyncio.Runner() as runner:
+        transport = runner.run(Transport.connect(kubeconfig, user_agent="tidegate-test"))
+
+        def ask(body: Body) -> Body | None:
+            sent = {**body, "metadata": {"name": body["metadata"]["name"], "namespace": "default"}}
+            query = {"dryRun": "All", "fieldValidation": "Strict"}
+            path = kind_of(body).path("default")
+            try:
+                return runner.run(transport.call(Request("POST", path, WITHIN, query=query, body=sent)))
+            except PermanentError:
+                return None
+
+        yield ask
+        runner.run(transport.close())
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=strange_bodies())
+def test_what_the_api_server_takes_parses_and_what_parses_it_takes(
+    body: Body, answer: Callable[[Body], Body | None]
+) -> None:
+    stored = answer(body)
+    if stored is not None:
+        KINDS[body["kind"]].parse(stored)
+    try:
+        KINDS[body["kind"]].parse(body)
+    except InvalidSpecError:
+        return
+    assert stored is not None, "the parser takes what the API server refuses"
