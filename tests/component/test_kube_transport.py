@@ -251,8 +251,8 @@ async def test_a_watch_cut_in_a_line_goes_on_where_the_last_whole_line_ended(tmp
 async def test_a_bookmark_moves_the_place_to_watch_on_from(tmp_path: Path) -> None:
     script = Script([event("BOOKMARK", {"metadata": {"resourceVersion": "50"}})], [None])
     async with reflecting(script, tmp_path) as (store, reflector, server):
-        await until(lambda: reflector.counts.watches == 2, what="a second watch")
-        await until(lambda: len(server.requests) == 3, what="its request")
+        await until(lambda: reflector.counts.watches >= 2, what="a second watch")
+        await until(lambda: len(server.requests) >= 3, what="its request")
         assert server.requests[-1].query["resourceVersion"] == "50"
         assert version_of(store) == 1
 
@@ -263,7 +263,7 @@ GONE = {"kind": "Status", "code": 410, "message": "too old resource version"}
 async def test_after_410_it_lists_again_and_drops_ghosts(tmp_path: Path) -> None:
     script = Script([event("ADDED", a_pod(2, "ghost")), event("ERROR", GONE)], [None])
     async with reflecting(script, tmp_path) as (store, reflector, _):
-        await until(lambda: reflector.counts.lists == 2, what="a second listing")
+        await until(lambda: reflector.counts.lists >= 2, what="a second listing")
         await until(lambda: len(store) == 1, what="the ghost goes")
         assert reflector.counts.expired == 1
 
@@ -271,7 +271,7 @@ async def test_after_410_it_lists_again_and_drops_ghosts(tmp_path: Path) -> None
 async def test_a_server_that_always_says_410_is_not_asked_in_a_hot_loop(tmp_path: Path) -> None:
     script = Script(*[[event("ERROR", GONE)] for _ in range(1000)])
     async with reflecting(script, tmp_path) as (_, reflector, _server):
-        await until(lambda: reflector.counts.expired == 20, what="twenty refusals")
+        await until(lambda: reflector.counts.expired >= 20, what="twenty refusals")
         assert reflector._failures >= 19
 
 
@@ -326,7 +326,7 @@ async def test_a_listing_that_fails_leaves_the_cache_as_it_is(tmp_path: Path) ->
         await until(lambda: reflector.counts.failures >= 3, what="three failed listings")
         assert len(store) == 1
         answers["down"] = False
-        await until(lambda: reflector.counts.lists == 2, what="a listing")
+        await until(lambda: reflector.counts.lists >= 2, what="a listing")
 
 
 async def test_an_old_listing_is_made_anew_even_when_the_watch_looks_well(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ async def test_an_old_listing_is_made_anew_even_when_the_watch_looks_well(tmp_pa
         store = ObjectStore(POD)
         reflector = Reflector(client, store, settings=QUICK, monotonic=lambda: now["s"])
         task = asyncio.create_task(reflector.run())
-        await until(lambda: reflector.counts.watches == 1, what="a watch")
+        await until(lambda: reflector.counts.watches >= 1, what="a watch")
         script.listing, script.version, now["s"] = [a_pod(1, "b")], 1, 3_600.0
         await until(lambda: store.keys() == (ObjectKey("ads", "b"),), what="the new listing")
         task.cancel()
