@@ -1,0 +1,166 @@
+"""DIN, the Deep Interest Network (Zhou et al., KDD 2018, arXiv:1706.06978), as pure jax functions.
+
+Every categorical feature has an embedding. The films that a user liked are weighed by a small network that compares
+each of them with the film in question, so that the same history says something else about another film.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from numpy.typing import NDArray
+
+from movielens_din.data import PADDING_ITEM, Labels
+
+HISTORY: Final = "hist_items"
+ITEM: Final = "item"
+"""A history is made of items, so both features read the item embedding."""
+EMBEDDING_SCALE: Final = 0.005
+"""Near zero: 85 % of the test rows are of users without a past, whose untrained embedding must say nothing."""
+
+Parameters = dict[str, jax.Array]
+Inputs = Mapping[str, NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """The shape of the network. `vocabulary`: rows of the embedding of each scalar feature, in input order."""
+
+    vocabulary: tuple[tuple[str, int], ...]
+    dimension: int = 32
+    attention_units: int = 16
+    hidden_units: tuple[int, int] = (64, 32)
+
+    @property
+    def scalars(self) -> tuple[str, ...]:
+        """The features with one value per row, in the order in which the network reads them."""
+        return tuple(name for name, _ in self.vocabulary)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How long and how carefully to train."""
+
+    seed: int
+    epochs: int
+    batch_rows: int = 512
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.1
+
+
+def initial_parameters(architecture: Architecture, seed: int) -> Parameters:
+    """Small random embeddings and He-initialised layers."""
+    # NumPy's generator, since jax would compile one program for every shape: seconds, for nothing.
+    generator = np.random.default_rng(seed)
+    width = architecture.dimension
+    values: dict[str, NDArray[np.float64]] = {}
+    for name, rows in architecture.vocabulary:
+        values[f"embedding.{name}"] = EMBEDDING_SCALE * generator.standard_normal((rows, width))
+    sizes = (
+        ("attention.0", 4 * width, architecture.attention_units),
+        ("attention.1", architecture.attention_units, 1),
+        ("top.0", (len(architecture.vocabulary) + 1) * width, architecture.hidden_units[0]),
+        ("top.1", architecture.hidden_units[0], architecture.hidden_units[1]),
+        ("top.2", architecture.hidden_units[1], 1),
+    )
+    for name, inputs, outputs in sizes:
+        scale = (2.0 / inputs) ** 0.5
+        values[f"{name}.weight"] = scale * generator.standard_normal((inputs, outputs))
+        values[f"{name}.bias"] = np.zeros((outputs,))
+    return {name: jnp.asarray(array, dtype=jnp.float32) for name, array in values.items()}
+
+
+def logits(architecture: Architecture, parameters: Parameters, inputs: Mapping[str, jax.Array]) -> jax.Array:
+    """float32 [rows]. `inputs`: integers, scalars [rows, 1] and the history [rows, length]."""
+    scalars = [parameters[f"embedding.{name}"][inputs[name][:, 0]] for name in architecture.scalars]
+    item = parameters[f"embedding.{ITEM}"][inputs[ITEM][:, 0]]
+    history = parameters[f"embedding.{ITEM}"][inputs[HISTORY]]
+    mask = (inputs[HISTORY] != PADDING_ITEM).astype(jnp.float32)
+    interest = _attend(parameters, item, history, mask)
+    hidden = jnp.concatenate([*scalars, interest], axis=-1)
+    hidden = jax.nn.relu(hidden @ parameters["top.0.weight"] + parameters["top.0.bias"])
+    hidden = jax.nn.relu(hidden @ parameters["top.1.weight"] + parameters["top.1.bias"])
+    return (hidden @ parameters["top.2.weight"] + parameters["top.2.bias"])[:, 0]
+
+
+def scores(
+    architecture: Architecture, parameters: Parameters, inputs: Inputs, batch_rows: int = 2048
+) -> NDArray[np.float32]:
+    """The probability that the user likes the film: float32 [rows, 1]."""
+
+    @jax.jit
+    def probabilities(batch: Mapping[str, jax.Array]) -> jax.Array:
+        return jax.nn.sigmoid(logits(architecture, parameters, batch))
+
+    rows = len(next(iter(inputs.values())))
+    parts: list[NDArray[np.float32]] = []
+    for at in range(0, rows, batch_rows):
+        batch = {name: values[at : at + batch_rows].astype(np.int32) for name, values in inputs.items()}
+        parts.append(np.asarray(probabilities(batch), dtype=np.float32))
+    return np.concatenate(parts)[:, None]
+
+
+def train(architecture: Architecture, training: Training, inputs: Inputs, labels: Labels) -> Parameters:
+    """Minimises the logistic loss with AdamW; the same seed gives the same parameters on the same machine.
+
+    `inputs` as in `logits`; `labels` float32 [rows]. Rows that do not fill a last batch sit that epoch out.
+    """
+    parameters = initial_parameters(architecture, training.seed)
+    optimizer = optax.chain(
+        optax.scale_by_adam(),
+        optax.add_decayed_weights(training.weight_decay, mask=_decayed),
+        optax.scale_by_learning_rate(training.learning_rate),
+    )
+    rows = {name: jnp.asarray(values, dtype=jnp.int32) for name, values in inputs.items()}
+    targets = jnp.asarray(labels)
+    batches = len(labels) // training.batch_rows
+
+    def loss(parameters: Parameters, chosen: jax.Array) -> jax.Array:
+        batch = {name: values[chosen] for name, values in rows.items()}
+        predicted = logits(architecture, parameters, batch)
+        losses: jax.Array = optax.sigmoid_binary_cross_entropy(predicted, targets[chosen])
+        return losses.mean()
+
+    def step(
+        carry: tuple[Parameters, optax.OptState], chosen: jax.Array
+    ) -> tuple[tuple[Parameters, optax.OptState], jax.Array]:
+        parameters, state = carry
+        value, gradients = jax.value_and_grad(loss)(parameters, chosen)
+        updates, state = optimizer.update(gradients, state, parameters)
+        return (cast(Parameters, optax.apply_updates(parameters, updates)), state), value
+
+    @jax.jit
+    def epoch(
+        parameters: Parameters, state: optax.OptState, key: jax.Array
+    ) -> tuple[tuple[Parameters, optax.OptState], jax.Array]:
+        order = jax.random.permutation(key, len(labels))[: batches * training.batch_rows]
+        return jax.lax.scan(step, (parameters, state), order.reshape(batches, training.batch_rows))
+
+    state = optimizer.init(parameters)
+    for key in jax.random.split(jax.random.key(training.seed + 1), training.epochs):
+        (parameters, state), _ = epoch(parameters, state, key)
+    return parameters
+
+
+def _attend(parameters: Parameters, item: jax.Array, history: jax.Array, mask: jax.Array) -> jax.Array:
+    """The history weighed by relevance: float32 [rows, dimension].
+
+    No softmax, as in the paper, but the mean in place of its sum: at the cut in time everybody's history is longer
+    than it was on average in training, and a sum would grow with it (AUC 0.690 against 0.699).
+    """
+    target = jnp.broadcast_to(item[:, None, :], history.shape)
+    pairs = jnp.concatenate([target, history, target - history, target * history], axis=-1)
+    hidden = jax.nn.relu(pairs @ parameters["attention.0.weight"] + parameters["attention.0.bias"])
+    weights = (hidden @ parameters["attention.1.weight"] + parameters["attention.1.bias"])[:, :, 0] * mask
+    liked = jnp.maximum(mask.sum(axis=-1, keepdims=True), 1.0)
+    return jnp.einsum("rl,rld->rd", weights, history) / liked
+
+
+def _decayed(parameters: Parameters) -> dict[str, bool]:
+    return {name: not name.endswith(".bias") for name in parameters}
