@@ -40,7 +40,7 @@ class HttpsSource:
         self._allow_loopback = allow_loopback
         self._ca_file = ca_file
         self._timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=CONNECT_TIMEOUT_S, connect=None, sock_read=stall_timeout_s
+            total=None, sock_connect=min(CONNECT_TIMEOUT_S, stall_timeout_s), sock_read=stall_timeout_s
         )
 
     @asynccontextmanager

@@ -1,0 +1,134 @@
+"""Artefacts from an S3-compatible store: moto's server, run from an environment of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import urllib.request
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builders.desired import a_desired_state
+from builders.onnx_models import a_model, a_tensor, with_external_data
+from tidegate_dataplane.agent.artefacts.facts import Facts
+from tidegate_dataplane.agent.artefacts.fetch import Progress, fetch
+from tidegate_dataplane.agent.artefacts.s3 import S3Source
+from tidegate_dataplane.agent.artefacts.source import Source
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
+from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat
+from tidegate_localcluster.process import wait_until
+
+MODEL = a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])]).SerializeToString()
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a store with an empty bucket `models`."""
+    uv = shutil.which("uv")
+    # moto's dependencies do not agree with ours.
+    isolated = ["run", "--isolated", "--no-project", "--with", "moto[server]", "--"]
+    if uv is None or subprocess.run([uv, *isolated, "moto_server", "--help"], capture_output=True).returncode:
+        why = "moto cannot be had: uv and a package index are needed"
+        warnings.warn(f"tests on S3 are skipped: {why}", pytest.PytestWarning, stacklevel=1)
+        pytest.skip(why)
+    log = tmp_path_factory.mktemp("moto") / "log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            [uv, *isolated, "moto_server", "-H", "127.0.0.1", "-p", "0"],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    try:
+        wait_until(lambda: b"Running on" in log.read_bytes(), what="moto listens", timeout_s=60.0)
+        found = re.search(r"http://127\.0\.0\.1:\d+", log.read_text())
+        assert found is not None
+        _put(f"{found.group()}/models", b"")
+        yield found.group()
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+@pytest.fixture
+def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}.items():
+        monkeypatch.setenv(name, value)
+    return f"{endpoint}/models"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def _put(url: str, content: bytes) -> None:
+    # Without a type of its own urllib calls it a form, and the server takes the body apart.
+    headers = {"Content-Type": "application/octet-stream"}
+    request = urllib.request.Request(url, data=content, method="PUT", headers=headers)
+    with urllib.request.urlopen(request, timeout=60):
+        pass
+
+
+def open_source(uri: ArtefactUri, _: DesiredState) -> Source:
+    return S3Source(uri, environment=os.environ, stall_timeout_s=5.0)
+
+
+async def fetched(folder: Path, uri: str, **order: object) -> Facts:
+    return await fetch(a_desired_state(uri=uri, **order), folder, open_source, Progress())
+
+
+async def test_a_model_with_external_data_is_fetched(bucket: str, folder: Path) -> None:
+    model, data = with_external_data("weights/w.data")
+    _put(f"{bucket}/din/1/model.onnx", model.SerializeToString())
+    _put(f"{bucket}/din/1/weights/w.data", data)
+
+    facts = await fetched(folder, "s3://models/din")
+
+    assert [file.path for file in facts.files] == ["model.onnx", "weights/w.data"]
+    assert facts.files[1].sha256 == hashlib.sha256(data).hexdigest()
+
+
+async def test_a_python_artefact_is_the_whole_folder(bucket: str, folder: Path) -> None:
+    _put(f"{bucket}/code/1/model.py", b"pass")
+    _put(f"{bucket}/code/1/lib/tables.json", b"{}")
+    _put(f"{bucket}/code/2/model.py", b"other")
+
+    facts = await fetched(folder, "s3://models/code/", format=ModelFormat.PYTHON, allow_python=True)
+
+    assert [file.path for file in facts.files] == ["lib/tables.json", "model.py"]
+
+
+async def test_what_is_not_there_is_not_found(bucket: str, folder: Path) -> None:
+    with pytest.raises(ArtefactError) as raised:
+        await fetched(folder, "s3://models/absent")
+
+    assert raised.value.refusal.reason is FailureReason.ARTEFACT_NOT_FOUND
+    assert "s3://models/absent/1/model.onnx" in raised.value.refusal.message
+
+
+async def test_an_unreachable_store_may_pass(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(ArtefactError) as raised:
+        await fetched(folder, "s3://models/ctr")
+
+    assert raised.value.refusal.reason is FailureReason.FETCH_FAILED
+
+
+async def test_too_large_an_object_is_refused_before_it_is_read(bucket: str, folder: Path) -> None:
+    _put(f"{bucket}/big/1/model.onnx", bytes(100_000))
+
+    with pytest.raises(ArtefactError) as raised:
+        await fetched(folder, "s3://models/big", max_artefact_bytes=1000)
+
+    assert raised.value.refusal.reason is FailureReason.ARTEFACT_TOO_LARGE
