@@ -21,7 +21,13 @@ from tidegate_localcluster.state import Phase
 from tidegate_localcluster.supplies import find_supplies
 
 NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,28}[a-z0-9])?")
-PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": list[str]()}
+PASS_ON = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "help_option_names": list[str](),
+    # Our options come first; from the first word that is not one all belongs to the command, `--` included.
+    "allow_interspersed_args": False,
+}
 
 app = typer.Typer(no_args_is_help=True, help="A real Kubernetes cluster on this machine, without Docker.")
 
@@ -162,6 +168,9 @@ def _stay(cluster: Cluster, progress: Callable[[str], None]) -> None:
 
 
 def _down(cluster: Cluster, progress: Callable[[str], None]) -> None:
+    if not cluster.files.path.exists():
+        progress(f"there is no cluster in {cluster.files.path}")
+        return
     remains = cluster.down(progress)
     if remains:
         raise LocalClusterError(f"the cluster is down, but something is left: {remains}")

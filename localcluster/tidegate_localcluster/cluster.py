@@ -22,7 +22,7 @@ from tidegate_localcluster.errors import LocalClusterError, NotReadyError
 from tidegate_localcluster.namespaces import Namespace, start_detached, supervising, supervisor_command
 from tidegate_localcluster.node import CONTAINERD_SOCKET, NAMESPACE_FOLDER, TOOLS
 from tidegate_localcluster.pki import Pki
-from tidegate_localcluster.private_root import parse_mountinfo
+from tidegate_localcluster.remains import Remains, Traces, find_remains
 from tidegate_localcluster.state import Forward, Image, Phase, Plan, State, StateDir
 
 READY_TIMEOUT_S = 300.0
@@ -48,30 +48,6 @@ class Supplies:
 
     binaries: Mapping[str, Path]
     images: Mapping[str, Image] = field(default_factory=dict[str, Image])
-
-
-@dataclass(frozen=True, slots=True)
-class Remains:
-    """What a cluster that does not run has left on the machine; all empty after a clean `down`."""
-
-    processes: tuple[int, ...] = ()
-    mounts: tuple[str, ...] = ()
-    cgroups: tuple[Path, ...] = ()
-    links: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        """Whether anything is left."""
-        return bool(self.processes or self.mounts or self.cgroups or self.links)
-
-    def __str__(self) -> str:
-        """One line that names everything."""
-        found = {
-            "processes": self.processes,
-            "mounts": self.mounts,
-            "cgroups": self.cgroups,
-            "links": self.links,
-        }
-        return "; ".join(f"{kind}: {', '.join(map(str, names))}" for kind, names in found.items() if names)
 
 
 class Cluster:
@@ -132,7 +108,9 @@ class Cluster:
         files = self.files
         for folder in (files.logs, files.models, files.data):
             folder.mkdir(parents=True, exist_ok=True)
-        files.path.chmod(0o755)
+        # Pods that are not root read the models; the rest of the data is nobody's business.
+        files.models.chmod(0o755)
+        files.data.chmod(0o700)
         files.state.unlink(missing_ok=True)
         with ExitStack() as stack:
             listeners = self._listen(stack)
@@ -223,8 +201,10 @@ class Cluster:
         Models, logs, certificates and port numbers are kept for the next `up`.
         """
         with self._locked():
+            traces = self._traces()
             self._end(progress)
-            return self.remains()
+            plan = Plan.read(self.files.plan)
+            return find_remains(self.files.path, plan.cgroup if plan is not None else None, traces)
 
     def _end(self, progress: Progress) -> None:
         namespace, pid = self.namespace(), self.supervisor()
@@ -241,6 +221,14 @@ class Cluster:
             )
         self._clean(progress)
 
+    def _traces(self) -> Traces:
+        namespace, state = self.namespace(), self.state()
+        if namespace is not None:
+            return Traces.of(namespace.processes().values(), namespace.pid)
+        parts = state.parts.values() if state is not None else ()
+        # Without a supervisor these numbers may belong to others by now.
+        return Traces.of([part.pid for part in parts if part.pid] if self.supervisor() else (), None)
+
     def _clean(self, progress: Progress) -> None:
         """Remove what a cluster that does not run has left, however it ended."""
         plan = Plan.read(self.files.plan)
@@ -253,17 +241,6 @@ class Cluster:
             # rm is several times faster than shutil on a busy machine, and never follows a mount that is left.
             run_checked("rm", "-rf", "--one-file-system", self.files.data)
         self.files.state.unlink(missing_ok=True)
-
-    def remains(self) -> Remains:
-        """What the machine still has of this cluster, which is expected not to run."""
-        plan, tree = Plan.read(self.files.plan), CgroupTree.detect()
-        mounts = parse_mountinfo(Path("/proc/self/mountinfo").read_text())
-        inside = str(self.files.path)
-        return Remains(
-            processes=supervising(self.files.path),
-            mounts=tuple(found.point for found in mounts if found.point.startswith(f"{inside}/")),
-            cgroups=tree.remains(plan.cgroup) if plan is not None and tree is not None else (),
-        )
 
     # -- questions -----------------------------------------------------------------------------------------
 
@@ -354,7 +331,7 @@ class Cluster:
         return namespace.enter_command(command, directory=Path.cwd())
 
     def load_image(self, archive: Path, ref: str | None = None) -> None:
-        """Bring an OCI or Docker archive into every node. Raises LocalClusterError with containerd's words."""
+        """Bring an OCI or Docker archive into every node, under `ref` or the names it carries. Raises LocalClusterError with containerd's words."""
         namespace = self.namespace()
         if namespace is None:
             raise LocalClusterError(
@@ -374,6 +351,14 @@ class Cluster:
                 )
             if result.returncode != 0:
                 raise LocalClusterError(f"{archive} into node-{index}: {result.stderr.strip()}")
+        if ref is not None:
+            self._note_image(Image(ref=ref, archive=archive))
+
+    def _note_image(self, image: Image) -> None:
+        """Let `status` name the newest image of each name."""
+        name = image.ref.rpartition(":")[0].rpartition("/")[2]
+        plan = self.plan()
+        plan.model_copy(update={"images": {**plan.images, name: image}}).write(self.files.plan)
 
     @contextmanager
     def _locked(self) -> Generator[None]:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
@@ -34,6 +34,7 @@ from tidegate_localcluster.state import Forward, Phase, Plan, State, StateDir
 WATCH_INTERVAL_S = 0.25
 START_TIMEOUT_S = 60.0
 READY_TIMEOUT_S = 180.0
+OWN_IMAGES = ("pause", "coredns", "prometheus")
 OPEN_TO_PODS = 0o777
 
 
@@ -94,16 +95,20 @@ class Supervisor:
         for node in self._nodes:
             self._parts.start(node.containerd)
         with ThreadPoolExecutor() as pool:
-            loads = [pool.submit(self._load_images, node) for node in self._nodes]
+            first = [pool.submit(self._load_first_images, node) for node in self._nodes]
             self._start_control_plane()
             self._start_forwards()
-            for load in loads:
-                load.result()
+            _wait_all(first)
+            others = [pool.submit(self._load_other_images, node) for node in self._nodes]
+            self._start_pods()
+            _wait_all(others)
         self._step("images")
+
+    def _start_pods(self) -> None:
+        server, logs = self._control_plane.server, self._files.logs
         for node in self._nodes:
             self._parts.start(node.kubelet)
-        server, first, logs = self._control_plane.server, self._nodes[0].settings.name, self._files.logs
-        self._parts.start(kube_proxy(self._pki, server=server, node=first, logs=logs))
+        self._parts.start(kube_proxy(self._pki, server=server, node=self._nodes[0].settings.name, logs=logs))
         self._parts.start(discovery.discovery_process(self._files, server, logs))
         self._apply_addons()
 
@@ -137,15 +142,22 @@ class Supervisor:
             self._nodes.append(node)
         self._step("namespaces")
 
-    def _load_images(self, node: Node) -> None:
+    def _load_first_images(self, node: Node) -> None:
+        """What the cluster itself needs, so that it can come up while the others are on their way."""
         wait_until(
             lambda: node.runtime_ready,
             what=f"containerd of {node.settings.name} answers",
             processes=[node.containerd],
             timeout_s=START_TIMEOUT_S,
         )
-        for image in self._plan.images.values():
-            node.load_image(image.archive, image.ref)
+        self._load_images(node, [name for name in self._plan.images if name in OWN_IMAGES])
+
+    def _load_other_images(self, node: Node) -> None:
+        self._load_images(node, [name for name in self._plan.images if name not in OWN_IMAGES])
+
+    def _load_images(self, node: Node, names: Sequence[str]) -> None:
+        for name in names:
+            node.load_image(self._plan.images[name].archive, self._plan.images[name].ref)
 
     def _apply_addons(self) -> None:
         address = network.node_network(0).address
@@ -212,6 +224,11 @@ class Supervisor:
         state = State(phase=phase, message=message, parts=self._parts.describe(), steps_s=self._steps_s)
         if State.read(self._files.state) != state:
             state.write(self._files.state)
+
+
+def _wait_all(loads: Sequence[Future[None]]) -> None:
+    for load in loads:
+        load.result()
 
 
 def _control_plane(files: StateDir, plan: Plan, pki: Pki) -> ControlPlane:

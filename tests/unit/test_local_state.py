@@ -11,9 +11,10 @@ from typer.testing import CliRunner
 from tidegate_localcluster import addons, cluster, discovery, fleet, forwards
 from tidegate_localcluster.api_client import ApiClient, condition
 from tidegate_localcluster.cli import app
-from tidegate_localcluster.cluster import Cluster, Remains, cgroup_name
+from tidegate_localcluster.cluster import Cluster, cgroup_name
 from tidegate_localcluster.errors import LocalClusterError, NotReadyError
 from tidegate_localcluster.readiness import Requirement, requirements, wait_for
+from tidegate_localcluster.remains import Remains
 from tidegate_localcluster.state import Forward, Image, Part, Phase, Plan, State, StateDir
 
 VALUES = {
