@@ -13,7 +13,7 @@ from typing import Final, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
+import optax  # type: ignore[import-untyped]  # publishes no types
 from numpy.typing import NDArray
 
 from movielens_din.data import PADDING_ITEM, Labels

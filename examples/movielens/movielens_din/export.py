@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import onnx
-import onnxruntime as ort
+import onnxruntime as ort  # type: ignore[import-untyped]  # publishes no types
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 

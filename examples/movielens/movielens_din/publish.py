@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # publishes no types
 from numpy.typing import NDArray
 
 from movielens_din.data import Ratings

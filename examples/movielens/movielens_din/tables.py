@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow as pa  # type: ignore[import-untyped]  # publishes no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # publishes no types
 
 from movielens_din.data import HISTORY_LENGTH, PADDING_ITEM, Item, User
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from tritonclient.utils import InferenceServerException
+from tritonclient.utils import InferenceServerException  # type: ignore[import-untyped]  # publishes no types
 
 from tidegate_localcluster.demo.errors import DemoError
 from tidegate_localcluster.demo.scoring import TOLERANCE, Answer

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import numpy as np
-import pyarrow.parquet as parquet
-import tritonclient.grpc as triton
+import pyarrow.parquet as parquet  # type: ignore[import-untyped]  # publishes no types
+import tritonclient.grpc as triton  # type: ignore[import-untyped]  # publishes no types
 from numpy.typing import NDArray
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype  # type: ignore[import-untyped]  # publishes no types
 
 from tidegate_localcluster.demo.errors import DemoError
 

@@ -1,0 +1,28 @@
+"""A cluster of the user's own: what the demo must be told, and what it says when it is not."""
+
+import pytest
+
+from tidegate_localcluster.demo.errors import DemoError
+from tidegate_localcluster.demo.platforms import OwnClusterSettings
+
+COMPLETE = {
+    "TIDEGATE_IMAGE_OPERATOR": "r/operator:1",
+    "TIDEGATE_IMAGE_DATAPLANE": "r/dataplane:1",
+    "TIDEGATE_IMAGE_TRITON": "r/triton:1",
+    "TIDEGATE_IMAGE_GATEWAY": "r/gateway:1",
+    "TIDEGATE_DEMO_MODELS_DIR": "/srv/models",
+    "TIDEGATE_DEMO_MODELS_URI": "pvc://models/",
+}
+
+
+def test_images_go_under_the_names_of_the_charts_values() -> None:
+    settings = OwnClusterSettings.from_environment(COMPLETE)
+    assert settings.images["triton"] == "r/triton:1"
+    assert settings.models_uri == "pvc://models"
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+def test_what_is_missing_is_named(name: str) -> None:
+    incomplete = {key: value for key, value in COMPLETE.items() if key != name}
+    with pytest.raises(DemoError, match=rf"also needs {name} \(docs/how-to"):
+        OwnClusterSettings.from_environment(incomplete)

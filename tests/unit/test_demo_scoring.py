@@ -1,0 +1,88 @@
+"""The demo's scoring: what counts as equal to offline, and what is an error."""
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from tidegate_localcluster.demo.errors import DemoError
+from tidegate_localcluster.demo.scoring import (
+    Answer,
+    Gateway,
+    HeldOut,
+    Tensors,
+    compute_features,
+    score_online,
+)
+
+ROWS = 600
+
+
+def held_out() -> HeldOut:
+    generator = np.random.default_rng(1)
+    scores = generator.random(ROWS, dtype=np.float32)
+    return HeldOut(
+        user_ids=np.arange(ROWS, dtype=np.int64)[:, None],
+        item_ids=np.arange(ROWS, dtype=np.int64)[:, None],
+        labels=(generator.random(ROWS) < scores).astype(np.float32),
+        scores={"1": scores, "2": 1 - scores},
+    )
+
+
+class FakeGateway:
+    """A cluster that scores each row as `rows` says for `version`, and `off` beside it."""
+
+    def __init__(self, rows: HeldOut, *, version: str = "1", off: float = 0.0, fail_from: int = ROWS) -> None:
+        self._rows, self._version, self._off, self._fail_from = rows, version, off, fail_from
+        self.sizes: list[int] = []
+
+    def features(self, name: str, inputs: Tensors) -> Tensors:
+        return {"row": inputs["user_id"]}
+
+    def score(self, access: str, model: str, inputs: Tensors) -> Answer:
+        rows = inputs["row"].ravel()
+        self.sizes.append(len(rows))
+        if rows[-1] >= self._fail_from:
+            raise InferenceServerException("upstream connect error")
+        return Answer(self._rows.scores["1"][rows] + np.float32(self._off), self._version)
+
+
+def scored(gateway: FakeGateway, rows: HeldOut, version: str = "1") -> Any:
+    cluster = cast(Gateway, gateway)
+    features = compute_features(cluster, "features", rows)
+    return score_online(cluster, "access", "model", features, rows, version)
+
+
+def test_every_row_is_asked_once_in_requests_the_model_accepts() -> None:
+    rows = held_out()
+    gateway = FakeGateway(rows)
+    found = scored(gateway, rows)
+    assert gateway.sizes == [256, 256, 88]
+    assert found.max_abs_difference == 0.0
+    assert found.auc_online == found.auc_offline > 0.5
+
+
+def test_rounding_is_equal_and_more_is_not() -> None:
+    rows = held_out()
+    assert scored(FakeGateway(rows, off=2e-7), rows).max_abs_difference < 1e-6
+    with pytest.raises(DemoError, match=r"differ by 1\.0\de-05, more than 1e-06"):
+        scored(FakeGateway(rows, off=1e-5), rows)
+
+
+def test_scores_that_are_no_numbers_are_not_equal() -> None:
+    rows = held_out()
+    with pytest.raises(DemoError, match="differ by nan"):
+        scored(FakeGateway(rows, off=float("nan")), rows)
+
+
+def test_another_version_than_asked_for_is_an_error() -> None:
+    rows = held_out()
+    with pytest.raises(DemoError, match=r"version 2 was asked for, \['1'\] answered"):
+        scored(FakeGateway(rows), rows, version="2")
+
+
+def test_a_failed_request_names_the_object_and_the_rows() -> None:
+    rows = held_out()
+    with pytest.raises(DemoError, match="ModelAccess access, rows 256 and on: upstream connect error"):
+        scored(FakeGateway(rows, fail_from=300), rows)
