@@ -120,10 +120,11 @@ def test_missing_target_is_named_and_heals_when_it_appears(space: Space) -> None
 
 
 @pytest.mark.timeout(120)
-def test_access_that_does_not_exist_is_refused_with_its_name(space: Space) -> None:
+def test_access_that_does_not_exist_is_refused_with_the_way_out(space: Space) -> None:
     said = str(refused(lambda: space.ask("nobody")))
 
-    assert "nobody" in said
+    assert "NOT_FOUND" in said
+    assert "send the header x-tidegate-access" in said
 
 
 def _post(

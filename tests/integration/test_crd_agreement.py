@@ -56,7 +56,7 @@ STRANGE = st.one_of(
     st.text(max_size=12),
     st.text("abAB01.-_:/ \n\x00é", max_size=20),
     st.sampled_from(
-        ["", "Off", "ONNX", "1", "0", "1e3", "2Gi", "1Ei", "5ms", "0s", "9h", "a.b", "x-envoy-a", "a..b"]
+        ["", "Disabled", "ONNX", "1", "0", "1e3", "2Gi", "1Ei", "5ms", "0s", "9h", "a.b", "x-envoy-a", "a..b"]
     ),
     st.sampled_from(
         ["file:///a/../b", "s3://bucket", "https://h:1/p", "pvc://c/p?x", "user.user_id", "profiles.x"]

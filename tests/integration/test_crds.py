@@ -116,7 +116,7 @@ def test_every_scheme_is_taken(kubectl: Kubectl, namespace: str, uri: str) -> No
     [
         ("tier", ["realtime", "nearline", "offline"]),
         ("model.format", ["ONNX", "Python"]),
-        ("batching.mode", ["Off", "Fixed"]),
+        ("batching.mode", ["Disabled", "Fixed"]),
     ],
 )
 def test_every_value_of_an_enum_is_taken(
@@ -138,7 +138,7 @@ def test_defaults_are_filled_in(kubectl: Kubectl, namespace: str) -> None:
         "tier": "realtime",
         "replicas": 1,
         "resources": {"cpu": "1", "memory": "2Gi"},
-        "batching": {"mode": "Off", "maxBatchSize": 128},
+        "batching": {"mode": "Disabled", "maxBatchSize": 128},
     }
     access = created(
         kubectl, namespace, model_access_body(routes=[{"name": "all", "targets": [{"inference": "ctr"}]}])
@@ -275,3 +275,19 @@ def test_applying_the_crds_again_changes_nothing(kubectl: Kubectl, crds: Path) -
 def _versions(kubectl: Kubectl) -> dict[str, str]:
     found = kubectl.json("get", "crd", "--selector=app.kubernetes.io/name=tidegate")
     return {item["metadata"]["name"]: item["metadata"]["generation"] for item in found["items"]}
+
+
+def test_features_of_keys_alone_need_no_sources(crds: Path, kubectl: Kubectl, namespace: str) -> None:
+    spec = {
+        "entities": [{"name": "user", "key": "user_id", "type": "int64"}],
+        "features": [{"name": "bucket", "hash": {"field": "user.user_id", "buckets": 10}}],
+    }
+    body = {
+        "apiVersion": "tidegate.io/v1alpha1",
+        "kind": "FeatureCompute",
+        "metadata": {"name": "keys"},
+        "spec": spec,
+    }
+    kubectl.apply(body, namespace=namespace)
+
+    assert kubectl.json("get", "featurecompute", "keys", "-n", namespace)["spec"].get("sources", []) == []

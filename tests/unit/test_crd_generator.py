@@ -58,7 +58,7 @@ def test_an_optional_field_has_no_null_and_no_default() -> None:
 def test_a_nested_object_defaults_to_empty_so_that_its_own_defaults_apply() -> None:
     batching = schema("inferences")["properties"]["spec"]["properties"]["batching"]
     assert batching["default"] == {}
-    assert batching["properties"]["mode"]["default"] == "Off"
+    assert batching["properties"]["mode"]["default"] == "Disabled"
 
 
 def test_a_status_claims_nothing_by_default() -> None:

@@ -197,14 +197,14 @@ def _known_fields(operation: str) -> str:
     """CEL: the field of each such operation is a column of a declared source or the key of a declared entity."""
     return (
         f"self.features.all(f, !has(f.{operation})"
-        f" || self.sources.exists(s, f.{operation}.field.startsWith(s.name + '.'))"
+        f" || has(self.sources) && self.sources.exists(s, f.{operation}.field.startsWith(s.name + '.'))"
         f" || self.entities.exists(e, f.{operation}.field == e.name + '.' + e.key))"
     )
 
 
 _CROSSED_FIELDS_ARE_KNOWN: Final = (
     "self.features.all(f, !has(f.cross) || f.cross.fields.all(r,"
-    " self.sources.exists(s, r.startsWith(s.name + '.')) || self.entities.exists(e, r == e.name + '.' + e.key)))"
+    " has(self.sources) && self.sources.exists(s, r.startsWith(s.name + '.')) || self.entities.exists(e, r == e.name + '.' + e.key)))"
 )
 
 
@@ -213,7 +213,7 @@ class FeatureComputeSpec(ApiModel):
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            cel="self.sources.all(s, self.entities.exists(e, e.name == s.entity))",
+            cel="!has(self.sources) || self.sources.all(s, self.entities.exists(e, e.name == s.entity))",
             message="every source must name one of the entities",
             check=lambda spec: (
                 {source.entity for source in spec.sources} <= {entity.name for entity in spec.entities}
@@ -221,7 +221,7 @@ class FeatureComputeSpec(ApiModel):
             field="sources",
         ),
         Rule(
-            cel="self.sources.all(s, !self.entities.exists(e, e.name == s.name))",
+            cel="!has(self.sources) || self.sources.all(s, !self.entities.exists(e, e.name == s.name))",
             message="a source must not have the name of an entity, or <name>.<field> would mean two things",
             check=lambda spec: {source.name for source in spec.sources}.isdisjoint(
                 entity.name for entity in spec.entities

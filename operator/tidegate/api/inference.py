@@ -34,7 +34,7 @@ class Tier(StrEnum):
 class BatchingMode(StrEnum):
     """Whether Triton joins requests of several clients into one execution."""
 
-    OFF = "Off"
+    DISABLED = "Disabled"
     FIXED = "Fixed"
 
 
@@ -107,10 +107,9 @@ class Batching(ApiModel):
     mode: Annotated[
         BatchingMode,
         Field(
-            description="Off runs each request alone; Fixed joins those that arrive within maxQueueDelay. "
-            'Quote "Off", since YAML reads the bare word as false.'
+            description="Disabled runs each request alone; Fixed joins those that arrive within maxQueueDelay."
         ),
-    ] = BatchingMode.OFF
+    ] = BatchingMode.DISABLED
     max_batch_size: Annotated[
         int,
         Field(
@@ -137,7 +136,7 @@ class InferenceSpec(ApiModel):
         Tier,
         Field(
             description="realtime answers a waiting person, nearline within seconds, offline by a deadline. "
-            "Recorded as the label tidegate.io/tier on the pods."
+            "Sets the priority class of the pods and their label tidegate.io/tier."
         ),
     ] = Tier.REALTIME
     replicas: Annotated[
@@ -177,7 +176,7 @@ class Versions(StatusModel):
         tuple[Annotated[str, Field(max_length=9)], ...],
         Field(
             max_length=64,
-            description="Versions in memory on some ready replica, ascending; the old one stays warm for a rollback.",
+            description="Versions in memory on every replica, ascending; the old one stays warm for a rollback.",
         ),
         ListAtomic(),
     ] = ()

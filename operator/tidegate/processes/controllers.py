@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +9,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import RetryableError
+from tidegate.errors import TidegateError
 from tidegate.kube import kinds
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.lease import LeaseClient
@@ -22,7 +21,7 @@ from tidegate.processes.identity import process_identity
 from tidegate.processes.lifecycle import until
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.leader import Election
-from tidegate.runtime.probes import Probes, ProbeServer
+from tidegate.runtime.probes import Check, Probes, ProbeServer
 from tidegate.runtime.workqueue import WorkQueue
 from tidegate.settings import PodIdentity, Settings
 from tidegate.triton.agents import Agents, client_context
@@ -31,8 +30,6 @@ from tidegate_controllers.stores import OURS, Stores
 from tidegate_controllers.term import Parts, Terms
 from tidegate_controllers.watch import watch
 
-_STALLED: Final = timedelta(minutes=3)
-"""A queue with work that no worker takes for so long is stuck in a way that only a restart cures."""
 _RELIST_S: Final = 600
 """kopf tells nobody of objects that went while it was not looking; a listing every so often does."""
 _RETRY_S: Final = 2
@@ -80,8 +77,8 @@ async def _relist(client: KubeClient, stores: Sequence[ObjectStore]) -> None:
     while True:
         for store in stores:
             try:
-                store.replace(await client.list(store.kind))
-            except RetryableError as error:
+                store.resync(*await client.list_with_version(store.kind))
+            except TidegateError as error:
                 log.warning("listing_failed", kind=str(store.kind), error=str(error))
         await asyncio.sleep(_RELIST_S if all(store.synced.is_set() for store in stores) else _RETRY_S)
 
@@ -96,10 +93,9 @@ def _add_probes(probes: Probes, terms: Terms, election: Election, stores: Stores
     report_sync(probes, stores)
     probes.add_liveness("election", election.liveness)
     for queue in terms.queues.all():
+        probes.add_liveness(f"queue-{queue.name}", _stuck(queue, election))
 
-        def stuck(queue: WorkQueue = queue) -> str | None:
-            silent = queue.stalled_for()
-            waits = election.leading and silent > _STALLED
-            return f"no reconcile began or ended for {silent.total_seconds():.0f} s" if waits else None
 
-        probes.add_liveness(f"queue-{queue.name}", stuck)
+def _stuck(queue: WorkQueue, election: Election) -> Check:
+    """A follower's queues fill and nobody empties them: that is as it should be."""
+    return lambda: queue.liveness() if election.leading else None
