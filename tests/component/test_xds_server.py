@@ -1,0 +1,127 @@
+"""The xDS server as other proxies than ours may treat it: slow, silent, or talking rubbish."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+import pytest_asyncio
+
+from builders.fleet import a_backend
+from builders.model_access import a_model_access
+from fixtures.envoy import ControlPlane, eventually
+from tidegate.routing import protos
+from tidegate.routing.snapshot import TypeUrl
+from tidegate.xds.server import XdsServerSettings
+
+METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+REQUEST = "envoy.service.discovery.v3.DiscoveryRequest"
+
+
+@pytest_asyncio.fixture
+async def control_plane() -> AsyncIterator[ControlPlane]:
+    """A server that lets go of who reads nothing for half a second."""
+    running = ControlPlane(XdsServerSettings(write_timeout_s=0.5))
+    await running.start()
+    yield running
+    await running.server.stop()
+
+
+@pytest_asyncio.fixture
+async def channel(control_plane: ControlPlane) -> AsyncIterator[grpc.aio.Channel]:
+    # A small window: a server that writes much to somebody who reads nothing is soon held up.
+    options = [("grpc.http2.lookahead_bytes", 65535), ("grpc.http2.bdp_probe", 0)]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{control_plane.port}", options=options) as opened:
+        yield opened
+
+
+async def open_stream(channel: grpc.aio.Channel, node: str) -> Any:
+    """A stream that has asked for all clusters and has read nothing."""
+    call = channel.stream_stream(METHOD)()
+    request = protos.encode(REQUEST, {"type_url": TypeUrl.CLUSTER, "node": {"id": node}})
+    await call.write(request)
+    return call
+
+
+def much() -> list[Any]:
+    """A fleet whose clusters do not fit into a window."""
+    return [a_model_access(), *(a_backend(f"model-{number}") for number in range(1500))]
+
+
+async def test_a_proxy_that_reads_nothing_holds_up_nobody_and_is_let_go(
+    control_plane: ControlPlane, channel: grpc.aio.Channel
+) -> None:
+    control_plane.set(*much())
+    slow = await open_stream(channel, "slow")
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{control_plane.port}") as other:
+        quick = await open_stream(other, "quick")
+        async with asyncio.timeout(5):
+            message = protos.decode("envoy.service.discovery.v3.DiscoveryResponse", await quick.read())
+        assert len(message.resources) == 3000
+
+        async def only_quick() -> bool:
+            return [proxy.node for proxy in control_plane.ledger.report().proxies] == ["quick"]
+
+        await eventually("the slow proxy is let go", only_quick, timeout_s=5)
+        quick.cancel()
+    slow.cancel()
+
+
+async def test_rubbish_ends_the_stream_that_it_came_on_alone(
+    control_plane: ControlPlane, channel: grpc.aio.Channel
+) -> None:
+    control_plane.set(a_model_access(), a_backend())
+    sound = await open_stream(channel, "sound")
+    mad = channel.stream_stream(METHOD)()
+    await mad.write(b"\xff\xff\xff")
+    async with asyncio.timeout(5):
+        assert await mad.code() is not grpc.StatusCode.OK
+    assert await sound.read() is not grpc.aio.EOF
+    sound.cancel()
+    mad.cancel()
+
+
+async def test_a_new_snapshot_reaches_an_idle_stream_without_being_asked_for(
+    control_plane: ControlPlane, channel: grpc.aio.Channel
+) -> None:
+    stream = await open_stream(channel, "idle")
+    control_plane.set(a_model_access(), a_backend())
+    async with asyncio.timeout(5):
+        assert await stream.read() is not grpc.aio.EOF
+    stream.cancel()
+
+
+async def test_stopping_tells_the_proxies_to_go_elsewhere(
+    control_plane: ControlPlane, channel: grpc.aio.Channel
+) -> None:
+    control_plane.set(a_model_access(), a_backend())
+    stream = await open_stream(channel, "gateway-1")
+    await stream.read()
+    async with asyncio.timeout(3):
+        await control_plane.server.stop()
+        assert await stream.read() is grpc.aio.EOF
+    assert await stream.code() is grpc.StatusCode.OK
+
+
+async def test_the_metrics_tell_what_happened(control_plane: ControlPlane, channel: grpc.aio.Channel) -> None:
+    control_plane.set(a_model_access(), a_backend())
+    stream = await open_stream(channel, "gateway-1")
+    response = protos.decode("envoy.service.discovery.v3.DiscoveryResponse", await stream.read())
+    assert control_plane.metric("tidegate_xds_connected_proxies") == 1
+    assert control_plane.metric("tidegate_xds_pushes_total", type="cluster") == 1
+    await stream.write(
+        protos.encode(REQUEST, {"type_url": TypeUrl.CLUSTER, "response_nonce": response.nonce})
+    )
+
+    async def accepted() -> bool:
+        return control_plane.metric("tidegate_xds_acks_total", type="cluster") == 1
+
+    await eventually("the acceptance is counted", accepted)
+    stream.cancel()
+
+    async def gone() -> bool:
+        return control_plane.metric("tidegate_xds_connected_proxies") == 0
+
+    await eventually("the proxy is counted out", gone)
