@@ -76,8 +76,8 @@ generate: setup  ## Rewrite what is derived from code: CRDs, the chart's copies,
 
 .PHONY: verify
 verify: generate  ## Fail when something generated, the lock or an installed version is out of date
-	@git diff --exit-code -- crds charts docs || { echo "generated files differ: commit what 'make generate' wrote" >&2; exit 1; }
-	@test -z "$$(git ls-files --others --exclude-standard -- crds charts)" || { echo "generated files are not committed: see git status" >&2; exit 1; }
+	@git diff --exit-code -- crds charts images docs || { echo "generated files differ: commit what 'make generate' wrote" >&2; exit 1; }
+	@test -z "$$(git ls-files --others --exclude-standard -- crds charts images)" || { echo "generated files are not committed: see git status" >&2; exit 1; }
 	@$(UV) lock --check
 	@$(UV) pip check
 

@@ -1,5 +1,6 @@
 """What Prometheus saw of the load, as far as it can be reached."""
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,9 +67,9 @@ class LoadMetrics:
             return None
         window = int(seconds + CATCH_UP_S)
         return Observed(
-            envoy=round(now.envoy - before.envoy),
+            envoy=_growth(before.envoy, now.envoy),
             triton={
-                version: round(count - before.triton.get(version, 0.0))
+                version: _growth(before.triton.get(version, 0.0), count)
                 for version, count in now.triton.items()
             },
             p50_ms=self._quantile(0.5, window),
@@ -81,9 +82,14 @@ class LoadMetrics:
             found = self._query(f"histogram_quantile({quantile}, sum by (le) (increase({buckets})))")
         except (PrometheusApiClientException, RequestException):
             return None
-        return next(iter(found.values()), None)
+        return next((value for value in found.values() if not math.isnan(value)), None)
 
     def _query(self, query: str) -> Mapping[str, float]:
         """Value by the label `version`, which is empty where a result has none."""
         found = cast(list[dict[str, Any]], self._prometheus.custom_query(query))
         return {str(one["metric"].get("version", "")): float(one["value"][1]) for one in found}
+
+
+def _growth(before: float, now: float) -> int:
+    """How far a counter came; one that is smaller than before began anew, as Triton's do when a model is loaded."""
+    return round(now - before if now >= before else now)
