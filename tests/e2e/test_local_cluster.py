@@ -315,7 +315,16 @@ def test_nothing_listens_beyond_loopback(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["kubelet-node-0", "containerd-node-0", "etcd", "kube-scheduler", "kube-apiserver", "kube-proxy", "forwards"]
+    "part",
+    [
+        "kubelet-node-0",
+        "containerd-node-0",
+        "etcd",
+        "kube-scheduler",
+        "kube-apiserver",
+        "kube-proxy",
+        "forwards",
+    ],
 )
 def test_a_killed_part_is_named_and_restarted(bench: Workbench, cluster: Cluster, part: str) -> None:
     before = cluster.state()

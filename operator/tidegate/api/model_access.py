@@ -173,7 +173,7 @@ class ModelAccessSpec(ApiModel):
             min_length=1,
             max_length=MAX_ROUTES,
             description="Tried in this order; the first whose match fits takes the request. "
-            "A request that none takes is answered 404 (gRPC: UNIMPLEMENTED).",
+            "A request that none takes is answered 404 (gRPC: NOT_FOUND).",
         ),
         ListMap("name"),
     ]
