@@ -20,7 +20,7 @@ from tidegate_localcluster.cgroups import CgroupTree
 from tidegate_localcluster.commands import run_checked
 from tidegate_localcluster.errors import LocalClusterError, NotReadyError
 from tidegate_localcluster.namespaces import Namespace, start_detached, supervising, supervisor_command
-from tidegate_localcluster.node import CONTAINERD_SOCKET, NAMESPACE_FOLDER, TOOLS
+from tidegate_localcluster.node import CONTAINERD_SOCKET, NAMESPACE_FOLDER, TOOLS, node_name
 from tidegate_localcluster.pki import Pki
 from tidegate_localcluster.remains import Remains, Traces, find_remains
 from tidegate_localcluster.state import Forward, Image, Phase, Plan, State, StateDir
@@ -48,6 +48,7 @@ class Supplies:
 
     binaries: Mapping[str, Path]
     images: Mapping[str, Image] = field(default_factory=dict[str, Image])
+    image_store: Path | None = None
 
 
 class Cluster:
@@ -123,6 +124,7 @@ class Cluster:
                 ports={forward: listener.getsockname()[1] for forward, listener in listeners.items()},
                 binaries=supplies.binaries,
                 images=supplies.images,
+                image_store=supplies.image_store,
             )
             plan.write(files.plan)
             pki = Pki(files.pki)
@@ -159,7 +161,7 @@ class Cluster:
         if tree is None:
             raise LocalClusterError("no cgroup file system is mounted on /sys/fs/cgroup; mount one")
         for index in range(plan.nodes):
-            tree.create(f"{plan.cgroup}/node-{index}")
+            tree.create(f"{plan.cgroup}/{node_name(index)}")
         pairs = [f"{forward}={listener.fileno()}" for forward, listener in listeners.items()]
         log = self.files.logs / "supervisor.log"
         log.unlink(missing_ok=True)
@@ -182,13 +184,13 @@ class Cluster:
             if self.supervisor() is None:
                 log = self.files.logs / "supervisor.log"
                 raise LocalClusterError(f"the supervisor ended; the end of {log}:\n{log.read_text()[-2000:]}")
-            for step in state.steps_s if state is not None else ():
-                if step not in said:
-                    said.add(step)
-                    progress(step)
+            for line in (*state.steps_s, state.message) if state is not None else ():
+                if line not in said:
+                    said.add(line)
+                    progress(line)
             if time.monotonic() > deadline:
                 raise NotReadyError(
-                    f"not ready after {READY_TIMEOUT_S:g} s ({said}); it goes on starting: "
+                    f"not ready after {READY_TIMEOUT_S:g} s; it goes on starting: "
                     "see `tidegate local status` and `tidegate local logs`"
                 )
             time.sleep(POLL_INTERVAL_S)
@@ -338,7 +340,7 @@ class Cluster:
                 f"the cluster in {self.files.path} does not run; `tidegate local up` starts it"
             )
         for index in range(self.plan().nodes):
-            inside = ["nsenter", f"--mount={NAMESPACE_FOLDER}/node-{index}", "--", f"{TOOLS}/ctr"]
+            inside = ["nsenter", f"--mount={NAMESPACE_FOLDER}/{node_name(index)}", "--", f"{TOOLS}/ctr"]
             inside += ["--address", CONTAINERD_SOCKET, "--namespace", "k8s.io", "images", "import", "--local"]
             inside += ["--index-name", ref] if ref is not None else []
             with archive.open("rb") as source:
@@ -350,7 +352,7 @@ class Cluster:
                     check=False,
                 )
             if result.returncode != 0:
-                raise LocalClusterError(f"{archive} into node-{index}: {result.stderr.strip()}")
+                raise LocalClusterError(f"{archive} into {node_name(index)}: {result.stderr.strip()}")
         if ref is not None:
             self._note_image(Image(ref=ref, archive=archive))
 

@@ -18,6 +18,7 @@ from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.network import NodeNetwork
 from tidegate_localcluster.pki import Pki
 from tidegate_localcluster.process import Process
+from tidegate_localcluster.state import Image
 
 CNI_PLUGINS = ("ptp", "host-local", "portmap")
 BINARIES = (
@@ -170,14 +171,12 @@ class Node:
         """Whether containerd answers."""
         return self._ctr("version", check=False).returncode == 0
 
-    def images(self) -> frozenset[str]:
-        """References of the images that the node has."""
-        return frozenset(self._ctr("images", "list", "--quiet").stdout.split())
-
-    def load_image(self, archive: Path, ref: str | None = None) -> None:
-        """Bring an OCI or Docker archive into the node, under `ref` if given, else under the names it carries."""
-        names = ["--index-name", ref] if ref is not None else []
-        self._ctr("images", "import", "--local", *names, str(archive))
+    def load_images(self, images: Iterable[Image]) -> None:
+        """Bring those of `images` into the node that it does not have yet."""
+        present = set(self._ctr("images", "list", "--quiet").stdout.split())
+        for image in images:
+            if image.ref not in present:
+                self._ctr("images", "import", "--local", "--index-name", image.ref, str(image.archive))
 
     def _ctr(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         command = self._inside(
@@ -257,6 +256,11 @@ def make_node_namespace(namespace: Path, folders: Mapping[str, Path]) -> None:
         )
     namespace.parent.mkdir(parents=True, exist_ok=True)
     namespace.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
+
+
+def node_name(index: int) -> str:
+    """What real node `index` is called, counted from 0."""
+    return f"node-{index}"
 
 
 def link_tools(binaries: Mapping[str, Path]) -> None:

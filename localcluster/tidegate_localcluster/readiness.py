@@ -7,6 +7,7 @@ from typing import Any
 
 from tidegate_localcluster.api_client import ApiClient, condition
 from tidegate_localcluster.errors import LocalClusterError, NotReadyError
+from tidegate_localcluster.node import node_name
 from tidegate_localcluster.process import Process
 from tidegate_localcluster.state import Plan
 
@@ -35,7 +36,7 @@ class Requirement:
 
 def requirements(plan: Plan) -> Sequence[Requirement]:
     """What must hold, in the order in which it usually comes true."""
-    real = [] if plan.control_plane_only else [f"node-{index}" for index in range(plan.nodes)]
+    real = [] if plan.control_plane_only else [node_name(index) for index in range(plan.nodes)]
     simulated = [f"gpu-sim-{index}" for index in range(plan.simulated_gpu_nodes)]
     nodes = [
         Requirement(f"{name} is Ready", f"/api/v1/nodes/{name}", "Ready") for name in (*simulated, *real)

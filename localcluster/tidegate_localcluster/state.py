@@ -72,6 +72,8 @@ class Plan(_Document):
     ports: Mapping[Forward, int] = Field(default_factory=dict[Forward, int])
     binaries: Mapping[str, Path] = Field(default_factory=dict[str, Path])
     images: Mapping[str, Image] = Field(default_factory=dict[str, Image])
+    image_store: Path | None = None
+    """Where unpacked images are kept between clusters."""
 
 
 class Part(_Document):

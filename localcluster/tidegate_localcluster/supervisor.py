@@ -22,8 +22,9 @@ from tidegate_localcluster.api_client import ApiClient
 from tidegate_localcluster.commands import run_checked
 from tidegate_localcluster.control_plane import COMPONENTS, LOOPBACK, ControlPlane, ControlPlaneOptions
 from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.image_store import ImageStore
 from tidegate_localcluster.namespaces import run_as_init
-from tidegate_localcluster.node import Node, NodeSettings, kube_proxy, link_tools
+from tidegate_localcluster.node import Node, NodeSettings, kube_proxy, link_tools, node_name
 from tidegate_localcluster.parts import Parts
 from tidegate_localcluster.pki import Pki
 from tidegate_localcluster.private_root import PrivateRoot
@@ -127,7 +128,7 @@ class Supervisor:
 
     def _prepare_nodes(self) -> None:
         for index in range(self._plan.nodes):
-            name = f"node-{index}"
+            name = node_name(index)
             settings = NodeSettings(
                 name=name,
                 network=network.node_network(index),
@@ -156,8 +157,7 @@ class Supervisor:
         self._load_images(node, [name for name in self._plan.images if name not in OWN_IMAGES])
 
     def _load_images(self, node: Node, names: Sequence[str]) -> None:
-        for name in names:
-            node.load_image(self._plan.images[name].archive, self._plan.images[name].ref)
+        node.load_images(self._plan.images[name] for name in names)
 
     def _apply_addons(self) -> None:
         address = network.node_network(0).address
@@ -257,8 +257,28 @@ def main(arguments: Sequence[str]) -> int:
         raise LocalClusterError(
             "the supervisor of a whole cluster must be the first process of a pid namespace"
         )
+    seed_nodes(files, plan)
     enter_private_root(files)
     return run_as_init(lambda: Supervisor(files, plan, listeners).run())
+
+
+def seed_nodes(files: StateDir, plan: Plan) -> None:
+    """Let the nodes begin with the images that are unpacked already; what is missing is loaded later.
+
+    Must come before the root is swapped (see ImageStore). A store that cannot be used costs only time.
+    """
+    if plan.image_store is None:
+        return
+
+    def progress(line: str) -> None:
+        State(phase=Phase.STARTING, message=line).write(files.state)
+
+    store = ImageStore(plan.image_store, plan.binaries)
+    try:
+        for index in range(plan.nodes):
+            store.seed(plan.images, files.node(node_name(index)) / "containerd", progress)
+    except (LocalClusterError, OSError) as error:
+        print(f"the image store cannot be used: {error}", file=sys.stderr)  # noqa: T201  into supervisor.log
 
 
 def enter_private_root(files: StateDir) -> None:

@@ -30,7 +30,7 @@ def find_supplies(
         return Supplies(Binaries(home).ensure(names, progress))
     names += [*node.BINARIES, "forward"]
     binaries = Binaries(home).ensure(names, progress)
-    return Supplies(binaries, _images(home, images, progress))
+    return Supplies(binaries, _images(home, images, progress), home / "image-store")
 
 
 def _images(home: Path, wanted: Sequence[str] | None, progress: Callable[[str], None]) -> dict[str, Image]:

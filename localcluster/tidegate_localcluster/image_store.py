@@ -1,0 +1,129 @@
+"""Unpacked images, kept between clusters: a node begins with hard links to them instead of unpacking archives.
+
+Nothing changes a file of an unpacked layer, so its links may be shared; containerd's small databases are copied.
+The store is filled by a containerd of its own. Use it in the mount namespace of a cluster before its root is
+swapped: links do not pass from one mount to another, and mounts made while unpacking must not reach the machine.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidegate_localcluster.commands import run_checked
+from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.locks import exclusively
+from tidegate_localcluster.process import Process, wait_until
+from tidegate_localcluster.progress import Progress
+from tidegate_localcluster.state import Image
+
+START_TIMEOUT_S = 30.0
+CONFIGURATION = """\
+version = 3
+root = "{folder}/containerd"
+state = "{folder}/state"
+disabled_plugins = ["io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri",
+                    "io.containerd.nri.v1.nri"]
+
+[grpc]
+  address = "{folder}/socket"
+"""
+
+
+class ImageStore:
+    """The store in `folder`; `binaries` has containerd and ctr."""
+
+    def __init__(self, folder: Path, binaries: Mapping[str, Path]) -> None:
+        """Name it; nothing is made yet."""
+        self._folder = folder
+        self._current, self._partial = folder / "current", folder / "partial"
+        self._binaries = binaries
+
+    def seed(self, images: Mapping[str, Image], target: Path, progress: Progress) -> None:
+        """Make `target` containerd's folder of a node that has all `images`, and maybe others.
+
+        Raises LocalClusterError when `target` lies on another file system, or an image cannot be unpacked.
+        """
+        with exclusively(self._folder / "lock", what="unpacking images", progress=progress):
+            self._fill(images, progress)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _link(self._current / "containerd", target)
+
+    def _fill(self, images: Mapping[str, Image], progress: Progress) -> None:
+        known = self._known()
+        missing = {name: image for name, image in images.items() if known.get(name) != image.ref}
+        if not missing:
+            return
+        shutil.rmtree(self._partial, ignore_errors=True)
+        self._partial.mkdir(parents=True)
+        if known:
+            _link(self._current / "containerd", self._partial / "containerd")
+        self._unpack(missing, known, progress)
+        refs = {**known, **{name: image.ref for name, image in images.items()}}
+        (self._partial / "images.json").write_text(json.dumps(refs))
+        run_checked("rm", "-rf", "--one-file-system", self._current)
+        self._partial.rename(self._current)
+
+    def _known(self) -> Mapping[str, str]:
+        """Reference by name of what is unpacked."""
+        try:
+            found: dict[str, str] = json.loads((self._current / "images.json").read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found
+
+    def _unpack(self, images: Mapping[str, Image], known: Mapping[str, str], progress: Progress) -> None:
+        settings = self._partial / "config.toml"
+        settings.write_text(CONFIGURATION.format(folder=self._partial))
+        containerd = Process(
+            "containerd-store",
+            [self._binaries["containerd"], "--config", settings],
+            log=self._partial / "containerd.log",
+        )
+        containerd.start()
+        try:
+            wait_until(
+                lambda: self._ctr_answers(),
+                what="the image store's containerd answers",
+                processes=[containerd],
+                timeout_s=START_TIMEOUT_S,
+            )
+            for name, image in images.items():
+                progress(f"unpacking {image.ref}")
+                self._ctr("import", "--local", "--index-name", image.ref, str(image.archive))
+                if name in known:
+                    self._ctr("remove", "--sync", known[name])
+        finally:
+            containerd.stop()
+
+    def _ctr_answers(self) -> bool:
+        command = [str(self._binaries["ctr"]), "--address", str(self._partial / "socket"), "version"]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def _ctr(self, *arguments: str) -> None:
+        run_checked(
+            self._binaries["ctr"],
+            "--address",
+            self._partial / "socket",
+            "--namespace",
+            "k8s.io",
+            "images",
+            *arguments,
+        )
+
+
+def _link(source: Path, target: Path) -> None:
+    """Copy a folder with hard links for its files, and true copies of its databases.
+
+    Raises LocalClusterError when links are not possible; then `target` does not exist.
+    """
+    try:
+        run_checked("cp", "--archive", "--link", source, target)
+        for database in target.rglob("*.db"):
+            copy = database.with_name(f"{database.name}.copy")
+            shutil.copy2(database, copy)
+            copy.replace(database)
+    except (LocalClusterError, OSError):
+        shutil.rmtree(target, ignore_errors=True)
+        raise
