@@ -234,7 +234,4 @@ def test_pod_view_reads_what_keeps_a_container_from_running() -> None:
     assert pod_view(a_pod_body(status={"containerStatuses": [waiting]})).trouble == (
         "container triton x:1: ErrImagePull: no"
     )
-    assert (
-        "OOMKilled, exit code 137"
-        in pod_view(a_pod_body(status={"containerStatuses": [ended]})).trouble
-    )
+    assert "OOMKilled, exit code 137" in pod_view(a_pod_body(status={"containerStatuses": [ended]})).trouble
