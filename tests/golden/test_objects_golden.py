@@ -1,0 +1,55 @@
+"""The Kubernetes objects that a spec becomes, whole: a diff here is a change that reaches every cluster."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+from builders.feature_compute import a_feature_compute
+from builders.inference import an_inference
+from fixtures.golden import CheckGolden
+from tidegate.planning.feature_compute import FeaturesObserved, plan_features
+from tidegate.planning.inference import InferenceObserved, plan_inference
+from tidegate.planning.plan import Plan
+from tidegate.resources.settings import ServingSettings
+
+FOLDER = Path(__file__).parent / "objects"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SETTINGS = ServingSettings(
+    dataplane_image="tidegate/dataplane:1",
+    triton_image="tidegate/triton:1",
+    client_ca="-----BEGIN CERTIFICATE-----\n",
+    models_host_path="/models",
+    allowed_hosts=("models.example.com",),
+)
+
+
+def _documents(plan: Plan) -> str:
+    return yaml.safe_dump_all([dict(manifest) for manifest in plan.apply], sort_keys=False, width=120)
+
+
+def test_inference_from_the_nodes_folder(check_golden: CheckGolden) -> None:
+    inference = an_inference(
+        model={"name": "ctr", "uri": "file:///models/ctr", "version": "3"},
+        replicas=2,
+        resources={"cpu": "1500m", "memory": "4096Mi"},
+        batching={"mode": "Fixed", "maxBatchSize": 64, "maxQueueDelay": "2ms"},
+    )
+    plan = plan_inference(InferenceObserved(inference, NOW, epoch=7), SETTINGS)
+
+    check_golden(FOLDER / "inference-file.yaml", _documents(plan))
+
+
+def test_inference_from_a_volume_claim(check_golden: CheckGolden) -> None:
+    inference = an_inference(model={"uri": "pvc://models/ctr"}, tier="offline")
+    plan = plan_inference(InferenceObserved(inference, NOW, epoch=7), SETTINGS)
+
+    check_golden(FOLDER / "inference-pvc.yaml", _documents(plan))
+
+
+def test_feature_compute(check_golden: CheckGolden) -> None:
+    plan = plan_features(FeaturesObserved(a_feature_compute(), NOW), SETTINGS)
+
+    check_golden(FOLDER / "feature-compute.yaml", _documents(plan))

@@ -1,0 +1,102 @@
+"""What a ModelAccess says about itself: only what proxies have acknowledged and targets really have."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from builders.model_access import a_model_access, a_route
+from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess
+from tidegate.planning.model_access import AccessObserved, ProxyView, plan_model_access
+from tidegate.planning.plan import Plan
+from tidegate.routing import hosts, planner
+from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def a_plan(
+    access: ModelAccess,
+    *,
+    endpoints: dict[str, int] | None = None,
+    proxies: list[ProxyView] | None = None,
+    others: tuple[ModelAccess, ...] = (),
+) -> Plan:
+    backends = {}
+    for name, count in (endpoints if endpoints is not None else {"ctr": 1}).items():
+        key = BackendKey(BackendKind.INFERENCE, "ads", name)
+        backends[key] = Backend(key, "ctr", tuple(Endpoint(f"10.0.0.{index}") for index in range(count)))
+    routing = planner.plan_access(access, backends, hosts.claim((access, *others)))
+    return plan_model_access(AccessObserved(access, NOW, routing, proxies, gateway="gateway:8080"))
+
+
+def ready(plan: Plan, kind: str = "Ready") -> tuple[str, str]:
+    items: Any = plan.status["conditions"]
+    return next((item["status"], item["reason"]) for item in items if item["type"] == kind)
+
+
+def test_ready_when_every_proxy_runs_this_generation_and_every_route_answers() -> None:
+    access = a_model_access(metadata={"generation": 4})
+    plan = a_plan(access, proxies=[ProxyView("a", 4), ProxyView("b", 5)])
+
+    assert ready(plan) == ("True", "Programmed")
+    assert plan.status["proxies"] == {"total": 2, "acked": 2}
+    assert plan.requeue_after is None
+
+
+@pytest.mark.parametrize(
+    ("proxies", "reason"),
+    [
+        (None, "XdsUnreachable"),
+        ([], "NoProxies"),
+        ([ProxyView("a", 4), ProxyView("b", 3)], "WaitingForProxies"),
+        ([ProxyView("a", 4), ProxyView("b", None)], "WaitingForProxies"),
+        ([ProxyView("a", 4), ProxyView("b", 3, nack="bad route")], "ProxyRejected"),
+    ],
+)
+def test_not_programmed_says_why_and_looks_again(proxies: list[ProxyView] | None, reason: str) -> None:
+    plan = a_plan(a_model_access(metadata={"generation": 4}), proxies=proxies)
+
+    assert ready(plan, "Programmed") == ("False", reason)
+    assert ready(plan)[0] == "False"
+    assert plan.requeue_after is not None
+
+
+def test_target_that_does_not_exist_is_named() -> None:
+    access = a_model_access(routes=[a_route("default", "ctr", "gone")])
+    plan = a_plan(access, proxies=[ProxyView("a", 1)])
+
+    assert ready(plan) == ("False", "TargetNotFound")
+    assert ready(plan, "Stalled") == ("False", "Reconciled")
+
+
+def test_weight_of_a_target_without_endpoints_goes_to_the_others_and_the_route_stays_ready() -> None:
+    access = a_model_access(routes=[a_route("default", "ctr", "sleepy")])
+    plan = a_plan(access, endpoints={"ctr": 2, "sleepy": 0}, proxies=[ProxyView("a", 1)])
+
+    routes: Any = plan.status["routes"]
+    weights = {target["inference"]: target["weight"] for target in routes[0]["targets"]}
+    assert weights == {"ctr": 100, "sleepy": 0}
+    assert ready(plan) == ("True", "Programmed")
+    assert ready(plan, "TargetsReady") == ("False", "TargetNotReady")
+
+
+def test_route_that_nobody_answers_is_not_ready() -> None:
+    plan = a_plan(a_model_access(), endpoints={"ctr": 0}, proxies=[ProxyView("a", 1)])
+
+    assert ready(plan) == ("False", "TargetNotReady")
+
+
+def test_host_of_an_older_access_is_refused_and_only_the_user_can_mend_it() -> None:
+    older = a_model_access(
+        "older", hosts=["ctr.example.com"], metadata={"creationTimestamp": "2025-01-01T00:00:00Z"}
+    )
+    newer = a_model_access("newer", hosts=["ctr.example.com"])
+    plan = a_plan(newer, proxies=[ProxyView("a", 1)], others=(older,))
+
+    assert ready(plan) == ("False", "HostConflict")
+    assert ready(plan, "Stalled")[0] == "True"
+    assert str(ObjectKey("ads", "older")) in str(plan.status["conditions"])
