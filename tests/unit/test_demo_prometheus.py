@@ -19,7 +19,7 @@ class FakePrometheus:
 
 
 def metrics(answers: dict[str, list[dict[str, Any]]] | None) -> LoadMetrics:
-    made = LoadMetrics("127.0.0.1:9", "ns", "din", "din")
+    made = LoadMetrics("127.0.0.1:9", "ns", "din", "din", catch_up_s=0.0)
     if answers is not None:
         made._prometheus = FakePrometheus(answers)  # type: ignore[assignment]
     return made
@@ -64,3 +64,12 @@ def test_prometheus_that_does_not_answer_is_absent(monkeypatch: pytest.MonkeyPat
     made = metrics({})
     monkeypatch.setattr(made._prometheus, "custom_query", refuse)
     assert made.counters() is None
+
+
+def test_requests_that_were_counted_late_are_not_counted_twice() -> None:
+    before = Counters(50.0, {"1": 5.0}).after("1", 79)
+    found = metrics(
+        {"rq_total": [value("229")], "request_success": [value("124", version="1"), value("60", version="2")]}
+    ).since(before, expected=100, seconds=3.0)
+    assert found is not None
+    assert (found.envoy, found.triton) == (100, {"1": 40, "2": 60})

@@ -4,7 +4,7 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -23,6 +23,7 @@ app = typer.Typer(
     "On a local cluster, or on the one that KUBECONFIG names.",
 )
 
+LINE_WIDTH: Final = 160
 StatePath = Annotated[
     Path | None,
     typer.Option(
@@ -39,7 +40,7 @@ def up(
     ] = ANSWERS_PER_VERSION,
 ) -> None:
     """Run the whole demo. The cluster stays; running it again starts over at version 1."""
-    steps = Steps(Console())
+    steps = Steps(_console())
     with _messages(steps):
         settings = Settings(source_root=source_root(), answers_per_version=answers)
         recipe = Recipe(settings.source_root, default_home())
@@ -49,9 +50,15 @@ def up(
 @app.command()
 def down(state_dir: StatePath = None) -> None:
     """End the local cluster; of a cluster of your own, remove the release."""
-    steps = Steps(Console())
+    steps = Steps(_console())
     with _messages(steps), steps.step("Take the demo away"):
         steps.progress(_platform(state_dir).stop(steps.progress))
+
+
+def _console() -> Console:
+    """The terminal; where there is none, lines wide enough not to be broken."""
+    console = Console()
+    return console if console.is_terminal else Console(width=LINE_WIDTH)
 
 
 def _platform(state_dir: Path | None) -> Platform:

@@ -51,7 +51,8 @@ class Site:
     """The same place as the pods see it."""
     values: Mapping[str, str] = field(default_factory=dict[str, str])
     """Values for the chart."""
-    kubeconfig: Path | None = None
+    kubectl_command: str = "kubectl"
+    """How the user runs kubectl against this cluster."""
 
 
 class Platform(Protocol):
@@ -84,6 +85,8 @@ class LocalPlatform:
         """Keep programs and images in `home`, the cluster in `state_dir`."""
         self._home = home
         self._cluster = Cluster(state_dir)
+        usual = state_dir.absolute() == (home / "clusters" / "default").absolute()
+        self._state_option = "" if usual else f" --state-dir {state_dir}"
 
     def start(self, progress: Progress) -> Site:
         """Starts the cluster unless it runs, and brings images into it that are newer than it."""
@@ -106,7 +109,7 @@ class LocalPlatform:
             helm=helm.Helm(tools["helm"], kubectl),
             models_folder=cluster.files.models,
             models_uri=LOCAL_MODELS_URI,
-            kubeconfig=cluster.files.kubeconfig,
+            kubectl_command=f".venv/bin/tidegate local kubectl{self._state_option}",
             values={
                 **{f"images.{value}": references[image] for value, image in CHART_IMAGES.items()},
                 "models.hostPath": "/models",

@@ -18,10 +18,15 @@ QUERY_TIMEOUT_S: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Totals so far: requests that Envoy sent to the model, and those that each version answered (Triton)."""
+    """Totals: requests that Envoy sent to the model, and those that each version answered (Triton)."""
 
     envoy: float
     triton: Mapping[str, float]
+
+    def after(self, version: str, requests: int) -> "Counters":
+        """What they will be once these further requests, answered by `version`, are counted."""
+        counted = self.triton.get(version, 0.0) + requests
+        return Counters(self.envoy + requests, {**self.triton, version: counted})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +42,11 @@ class Observed:
 class LoadMetrics:
     """The counters of one Inference behind the gateway."""
 
-    def __init__(self, address: str, namespace: str, inference: str, model: str) -> None:
-        """Ask Prometheus at `address` (host:port)."""
+    def __init__(
+        self, address: str, namespace: str, inference: str, model: str, *, catch_up_s: float = CATCH_UP_S
+    ) -> None:
+        """Ask Prometheus at `address` (host:port), and wait `catch_up_s` at most for it to see what happened."""
+        self._catch_up_s = catch_up_s
         self._prometheus = PrometheusConnect(
             url=f"http://{address}", disable_ssl=True, timeout=QUERY_TIMEOUT_S
         )
@@ -58,23 +66,19 @@ class LoadMetrics:
 
     def since(self, before: Counters, expected: int, seconds: float) -> Observed | None:
         """What was counted since `before`, once a scrape has seen `expected` requests; None without Prometheus."""
-        deadline = time.monotonic() + CATCH_UP_S
-        now = self.counters()
-        while now is not None and now.envoy - before.envoy < expected and time.monotonic() < deadline:
-            time.sleep(POLL_INTERVAL_S)
-            now = self.counters()
-        if now is None:
-            return None
-        window = int(seconds + CATCH_UP_S)
-        return Observed(
-            envoy=_growth(before.envoy, now.envoy),
-            triton={
+        deadline = time.monotonic() + self._catch_up_s
+        while (now := self.counters()) is not None:
+            envoy = _growth(before.envoy, now.envoy)
+            triton = {
                 version: _growth(before.triton.get(version, 0.0), count)
                 for version, count in now.triton.items()
-            },
-            p50_ms=self._quantile(0.5, window),
-            p99_ms=self._quantile(0.99, window),
-        )
+            }
+            if min(envoy, sum(triton.values())) < expected and time.monotonic() < deadline:
+                time.sleep(POLL_INTERVAL_S)
+                continue
+            window_s = int(seconds + CATCH_UP_S)
+            return Observed(envoy, triton, self._quantile(0.5, window_s), self._quantile(0.99, window_s))
+        return None
 
     def _quantile(self, quantile: float, window_s: int) -> float | None:
         buckets = f"envoy_cluster_upstream_rq_time_bucket{{{self._cluster}}}[{window_s}s]"

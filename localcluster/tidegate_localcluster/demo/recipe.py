@@ -65,6 +65,7 @@ class Recipe:
                 what=f"training version {' and '.join(missing)} of DIN on MovieLens-100k",
                 progress=progress,
                 environment={**os.environ, "PYTHONUNBUFFERED": "1"},
+                describe=lambda lines: lines[-1].partition("] ")[2],
             )
         else:
             progress(f"trained before, by the same code: {self.output}")

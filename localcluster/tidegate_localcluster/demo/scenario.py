@@ -11,7 +11,7 @@ from tidegate_localcluster.demo import helm
 from tidegate_localcluster.demo.errors import DemoError
 from tidegate_localcluster.demo.load import Batch, Load, LoadReport, Tensors
 from tidegate_localcluster.demo.platforms import LOCAL_MODELS_URI, Endpoints, Platform, Site
-from tidegate_localcluster.demo.prometheus import LoadMetrics, Observed
+from tidegate_localcluster.demo.prometheus import Counters, LoadMetrics, Observed
 from tidegate_localcluster.demo.recipe import Recipe
 from tidegate_localcluster.demo.scoring import (
     Answer,
@@ -83,11 +83,20 @@ class Demo:
         with self._platform.endpoints(site) as endpoints:
             gateway = Gateway(endpoints.gateway, NAMESPACE)
             rows = HeldOut.read(self._recipe.held_out)
+            metrics = _metrics(endpoints)
+            before = metrics.counters() if metrics is not None else None
             with steps.step(f"Ask for {len(rows):,} held-out ratings through the gateway"):
                 features = compute_features(gateway, FEATURES, rows)
-                self._show_scores(FIRST, self._score(gateway, features, rows, FIRST))
+                found = self._score(gateway, features, rows, FIRST)
+                self._show_scores(FIRST, found)
             with steps.step("Publish version 2 under load, and swap to it"):
-                self._swap(site, endpoints, features, rows)
+                report = self._swap(site, endpoints, features, rows)
+                if before is not None:
+                    before = before.after(FIRST, found.requests)
+                self._show_load(report, self._observed(metrics, before, report))
+                if report.failed:
+                    errors = "; ".join(report.errors)
+                    raise DemoError(f"{report.failed} of {report.sent} requests failed: {errors}")
             with steps.step("Ask again: version 2 answers"):
                 self._show_scores(SECOND, self._score(gateway, features, rows, SECOND))
             gateway.close()
@@ -144,11 +153,7 @@ class Demo:
             f"scores differ by {found.max_abs_difference:.1e} at most, over {len(found.scores):,} rows"
         )
 
-    def _swap(self, site: Site, endpoints: Endpoints, features: Tensors, rows: HeldOut) -> None:
-        metrics = None
-        if endpoints.prometheus is not None:
-            metrics = LoadMetrics(endpoints.prometheus, NAMESPACE, INFERENCE, MODEL)
-        before = metrics.counters() if metrics is not None else None
+    def _swap(self, site: Site, endpoints: Endpoints, features: Tensors, rows: HeldOut) -> LoadReport:
         wanted = self._settings.answers_per_version
         with Load(lambda: _AccessScorer(endpoints.gateway), batches_of(features, rows)) as load:
             load.wait_for(FIRST, wanted, SWAP_TIMEOUT_S)
@@ -158,14 +163,15 @@ class Demo:
             self._wait_serving(site, SECOND)
             self._steps.progress("status.versions.serving is 2")
             load.wait_for(SECOND, wanted, SWAP_TIMEOUT_S)
-            report = load.finish()
-        seen = None
-        if metrics is not None and before is not None:
-            self._steps.progress("waiting until Prometheus has seen the last of them")
-            seen = metrics.since(before, report.sent, report.seconds)
-        self._show_load(report, seen)
-        if report.failed:
-            raise DemoError(f"{report.failed} of {report.sent} requests failed: {'; '.join(report.errors)}")
+            return load.finish()
+
+    def _observed(
+        self, metrics: LoadMetrics | None, before: Counters | None, report: LoadReport
+    ) -> Observed | None:
+        if metrics is None or before is None:
+            return None
+        self._steps.progress("waiting until Prometheus has seen the last of them")
+        return metrics.since(before, report.sent, report.seconds)
 
     def _patch(self, site: Site, version: str) -> None:
         patch = json.dumps({"spec": {"model": {"version": version}}})
@@ -200,6 +206,8 @@ class Demo:
         ]
         title = f"Version swap under load ({report.seconds:.1f} s, {ROWS_UNDER_LOAD} rows per request)"
         self._steps.table(title, ("", "clients", "Prometheus"), rows)
+        if seen is not None and seen.triton:
+            self._steps.progress("Triton also counts the one request by which the agent tries a version out")
 
     def _farewell(self, site: Site, endpoints: Endpoints) -> None:
         say = self._steps.say
@@ -211,10 +219,7 @@ class Demo:
         ):
             say(f"{name:<11}{f'http://{address}' if address else 'not installed'}")
         say("\nNext:")
-        kubeconfig = f"KUBECONFIG={site.kubeconfig} " if site.kubeconfig is not None else ""
-        kubectl = f"{kubeconfig}kubectl -n {NAMESPACE}"
-        if site.kubeconfig is not None:
-            kubectl = f".venv/bin/tidegate local kubectl -- -n {NAMESPACE}"
+        kubectl = f"{site.kubectl_command} -n {NAMESPACE}"
         say(f"  {kubectl} get {KINDS}")
         say(
             f'  {kubectl} patch inference {INFERENCE} --type=merge -p \'{{"spec":{{"model":{{"version":"1"}}}}}}\''
@@ -222,6 +227,12 @@ class Demo:
         say(
             f"  curl -H 'x-tidegate-access: {NAMESPACE}/{ACCESS}' http://{endpoints.gateway}/v2/models/{MODEL}"
         )
+
+
+def _metrics(endpoints: Endpoints) -> LoadMetrics | None:
+    if endpoints.prometheus is None:
+        return None
+    return LoadMetrics(endpoints.prometheus, NAMESPACE, INFERENCE, MODEL)
 
 
 def batches_of(features: Tensors, rows: HeldOut) -> Sequence[Batch]:

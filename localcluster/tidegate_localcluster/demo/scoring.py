@@ -66,6 +66,7 @@ class OnlineScores:
 
     scores: NDArray[np.float32]
     versions: frozenset[str]
+    requests: int
     auc_online: float
     auc_offline: float
     max_abs_difference: float
@@ -132,6 +133,7 @@ def score_online(
     result = OnlineScores(
         scores=scores,
         versions=frozenset(answer.version for answer in answers),
+        requests=len(answers),
         auc_online=area_under_curve(rows.labels, scores),
         auc_offline=area_under_curve(rows.labels, offline),
         max_abs_difference=float(np.abs(scores - offline).max()),
