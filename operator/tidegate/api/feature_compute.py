@@ -100,7 +100,7 @@ class Lookup(ApiModel):
             ge=1,
             le=4096,
             description="Number of elements, for a column of lists: shorter ones are padded with default, "
-            "longer ones keep their last. Absent: a single value.",
+            "longer ones keep their first. Absent: a single value.",
         ),
     ] = None
     default: Annotated[

@@ -1,0 +1,127 @@
+"""FeatureCompute on real pods: the same numbers as offline, new plans without a lost request, and clear failures."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tritonclient.grpc as triton
+from numpy.typing import NDArray
+from tritonclient.utils import InferenceServerException
+
+from fixtures.installed import Space, until
+from tidegate_localcluster.demo.scoring import Gateway
+
+USERS = 200
+
+
+def _publish_users(space: Space) -> None:
+    folder = space.folder("tables")
+    folder.mkdir(parents=True, exist_ok=True)
+    ages = [18 + user % 60 for user in range(USERS)]
+    table = pa.table(
+        {"user_id": list(range(USERS)), "age": ages, "history": [[u, u + 1] for u in range(USERS)]}
+    )
+    pq.write_table(table, folder / "users.parquet")
+
+
+def _spec(space: Space, boundaries: list[int], table: str = "users.parquet") -> Mapping[str, Any]:
+    return {
+        "entities": [{"name": "user", "key": "user_id", "type": "int64"}],
+        "sources": [
+            {"name": "profiles", "entity": "user", "table": {"uri": f"{space.uri('tables')}/{table}"}}
+        ],
+        "features": [
+            {"name": "age", "lookup": {"field": "profiles.age", "type": "int64", "default": "-1"}},
+            {"name": "age_bucket", "bucketize": {"field": "profiles.age", "boundaries": boundaries}},
+            {"name": "history", "lookup": {"field": "profiles.history", "type": "int64", "length": 3}},
+            {"name": "user_bucket", "hash": {"field": "user.user_id", "buckets": 16}},
+        ],
+        "resources": {"cpu": "50m", "memory": "512Mi"},
+    }
+
+
+def _ask(space: Space, users: list[int]) -> Mapping[str, NDArray[Any]]:
+    gateway = Gateway(space.installed.endpoints.gateway, space.namespace)
+    try:
+        return gateway.features("users", {"user_id": np.array(users, dtype=np.int64)[:, None]})
+    finally:
+        gateway.close()
+
+
+@pytest.mark.timeout(300)
+def test_features_are_what_the_table_says_and_a_new_plan_replaces_the_pods_without_a_gap(
+    space: Space,
+) -> None:
+    _publish_users(space)
+    space.apply("FeatureCompute", "users", _spec(space, [30, 50]))
+    space.ready("featurecompute/users")
+
+    found = _ask(space, [0, 40, 9_999])
+    assert found["age"].tolist() == [[18], [58], [-1]]
+    assert found["age_bucket"].tolist() == [[0], [2], [0]]
+    assert found["history"].shape == (3, 3)
+    assert found["history"].tolist()[2] == [0, 0, 0]
+    assert int(found["user_bucket"].min()) >= 0
+    assert int(found["user_bucket"].max()) < 16
+    before = space.status("featurecompute", "users")["planHash"]
+
+    errors: list[str] = []
+    buckets: set[int] = set()
+    done = threading.Event()
+
+    def keep_asking() -> None:
+        while not done.is_set():
+            try:
+                buckets.add(int(_ask(space, [40])["age_bucket"][0, 0]))
+            except InferenceServerException as error:
+                errors.append(str(error))
+
+    asking = threading.Thread(target=keep_asking, daemon=True)
+    asking.start()
+    try:
+        space.apply("FeatureCompute", "users", _spec(space, [30, 40, 50]))
+        until(lambda: space.status("featurecompute", "users")["planHash"] != before, "a new plan")
+        space.ready("featurecompute/users")
+        until(lambda: 3 in buckets, "the new plan answers")
+    finally:
+        done.set()
+        asking.join(20)
+
+    assert errors == []
+    assert buckets == {2, 3}
+
+
+@pytest.mark.timeout(300)
+def test_missing_table_is_named_and_publishing_it_is_enough(space: Space) -> None:
+    space.apply("FeatureCompute", "users", _spec(space, [30]))
+    until(
+        lambda: space.condition("featurecompute", "users").get("reason") == "SourceFailed",
+        "Ready says SourceFailed",
+        evidence=lambda: space.status("featurecompute", "users"),
+    )
+    assert "users.parquet" in space.condition("featurecompute", "users")["message"]
+
+    _publish_users(space)
+    space.ready("featurecompute/users")
+    assert _ask(space, [1])["age"].tolist() == [[19]]
+
+
+@pytest.mark.timeout(300)
+def test_rest_of_a_wrong_key_is_refused_and_the_pod_lives_on(space: Space) -> None:
+    _publish_users(space)
+    space.apply("FeatureCompute", "users", _spec(space, [30]))
+    space.ready("featurecompute/users")
+    client = triton.InferenceServerClient(space.installed.endpoints.gateway)
+    wrong = triton.InferInput("user_id", [1, 1], "FP32")
+    wrong.set_data_from_numpy(np.zeros((1, 1), dtype=np.float32))
+    with pytest.raises(InferenceServerException, match="user_id"):
+        client.infer("users", [wrong], headers={"x-tidegate-features": f"{space.namespace}/users"})
+    client.close()
+
+    assert _ask(space, [2])["age"].tolist() == [[20]]
