@@ -81,13 +81,12 @@ class Fleet:
 
     pods: list[Pod]
     committed: DesiredState | None = None
-    served: int | None = None
     failure: KnownFailure | None = None
     now: datetime = START
     log: list[str] = field(default_factory=list)
 
     def reconcile(self, target: DesiredState) -> Swap:
-        memory = Memory(self.committed, self.served, self.failure)
+        memory = Memory(self.committed, self.failure)
         swap = plan_swap(target, memory, [pod.replica() for pod in self.pods], self.now)
         if self.committed is None or swap.committed.version != self.committed.version:
             self.log.append(f"commit {swap.committed.version}")
@@ -99,9 +98,6 @@ class Fleet:
                 f"{pod.name}: {pod.order.version if pod.order else '-'} -> {order.desired.version}"
             )
             pod.start(order.desired)
-        served = {pod.serving for pod in self.pods}
-        if swap.committed.version in served:
-            self.served = swap.committed.version
         return swap
 
     def run(self, target: DesiredState, *, rounds: int = 60) -> Swap:
@@ -219,6 +215,36 @@ def test_missing_artefact_is_tried_again_after_a_while_without_a_change() -> Non
 
     fleet.now += RETRY_AFTER
     assert fleet.run(an_order(2, generation=2)).done
+
+
+def test_bad_version_does_not_take_over_when_every_pod_of_the_good_one_is_replaced() -> None:
+    fleet = a_fleet(2)
+    broken = {2: FailureReason.LOAD_FAILED}
+    for pod in fleet.pods:
+        pod.broken = broken
+    target = an_order(2, generation=2)
+    fleet.run(target)
+
+    fleet.pods = []
+    fleet.reconcile(target)
+    fleet.pods = [Pod("p8", broken), Pod("p9", broken)]
+    fleet.run(target)
+
+    assert fleet.committed is not None
+    assert fleet.committed.version == 1
+    assert [pod.serving for pod in fleet.pods] == [1, 1]
+
+
+def test_good_version_that_cannot_be_fetched_for_a_while_is_not_given_up_for_a_new_one() -> None:
+    fleet = a_fleet(1)
+    fleet.pods = [Pod("p9", {1: FailureReason.FETCH_FAILED, 2: FailureReason.LOAD_FAILED})]
+    fleet.pods[0].start(an_order(1))
+    fleet.pods[0].step()
+
+    fleet.run(an_order(2, generation=2))
+
+    assert fleet.committed is not None
+    assert fleet.committed.version == 1
 
 
 def test_version_that_never_served_is_replaced_at_once_since_there_is_nothing_to_go_back_to() -> None:

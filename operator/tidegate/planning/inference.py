@@ -70,7 +70,7 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Pl
         if pod.reachable and pod.source == source
     )
     text = start_text(observed.config_maps, source)
-    memory = Memory(committed=_parsed(text), served=_served(inference), failure=_known_failure(inference))
+    memory = Memory(committed=_parsed(text), failure=_known_failure(inference))
     swap = plan_swap(target, memory, replicas, observed.now)
     # The text that is there, if it says the same: an order differs by epoch and generation only to be traced.
     unchanged = (
@@ -93,11 +93,6 @@ def _parsed(text: str | None) -> DesiredState | None:
         return DesiredState.model_validate_json(text) if text is not None else None
     except ValidationError:
         return None  # somebody edited it; it is written anew
-
-
-def _served(inference: Inference) -> int | None:
-    serving = inference.status.versions.serving
-    return int(serving) if serving and serving.isdigit() else None
 
 
 def _known_failure(inference: Inference) -> KnownFailure | None:

@@ -64,8 +64,6 @@ class Memory:
 
     committed: DesiredState | None = None
     """The order in the ConfigMap of this source; None before there is one."""
-    served: int | None = None
-    """The version that the status last saw serving."""
     failure: KnownFailure | None = None
     """The failure of this generation's target, if it has failed already."""
 
@@ -73,7 +71,7 @@ class Memory:
 def plan_swap(target: DesiredState, memory: Memory, replicas: Sequence[Replica], now: datetime) -> Swap:
     """The next step towards `target` on `replicas`, of which all have the target's source."""
     committed = memory.committed
-    if committed is None or not _proven(committed, memory, replicas):
+    if committed is None or (memory.failure is None and _is_of_no_use(committed, replicas)):
         committed = target
     if same_order(committed, target):
         return _settle(target, replicas, memory, now)
@@ -108,10 +106,15 @@ def serves(replica: Replica, target: DesiredState) -> bool:
     )
 
 
-def _proven(committed: DesiredState, memory: Memory, replicas: Sequence[Replica]) -> bool:
-    """Whether the committed version has ever served. If not, there is nothing to go back to."""
-    return memory.served == committed.version or any(
-        replica.report is not None and replica.report.serving == committed.version for replica in replicas
+def _is_of_no_use(committed: DesiredState, replicas: Sequence[Replica]) -> bool:
+    """Whether there is nothing to go back to: the committed version cannot be loaded, and serves nowhere.
+
+    That it does not serve is not enough: every pod of a good version may just have been replaced.
+    """
+    reports = [replica.report for replica in replicas if replica.report is not None]
+    failures = [report.failure for report in reports if report.failure is not None]
+    return all(report.serving != committed.version for report in reports) and any(
+        failure.version == committed.version and not may_pass(failure.reason) for failure in failures
     )
 
 
