@@ -18,9 +18,9 @@ from tidegate_dataplane.contract import Phase
 REFUSED = (ssl.SSLError, urllib.error.URLError, ConnectionError, RemoteDisconnected)
 
 
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[AgentAlone]:
-    with AgentAlone.running(tmp_path) as agent:
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentAlone]:
+    with AgentAlone.running(tmp_path_factory.mktemp("agent")) as agent:
         yield agent
 
 
@@ -63,14 +63,15 @@ def test_what_is_not_an_order_is_answered_with_the_field(agent: AgentAlone) -> N
     assert "model" in answer.body
 
 
-def test_a_rotated_authority_is_taken_up_and_the_old_one_dropped(agent: AgentAlone, tmp_path: Path) -> None:
-    old = agent.issue("tidegate-controllers")
-    agent.rotate(Authority.make(tmp_path / "next"))
+def test_a_rotated_authority_is_taken_up_and_the_old_one_dropped(tmp_path: Path) -> None:
+    with AgentAlone.running(tmp_path) as agent:
+        old = agent.issue("tidegate-controllers")
+        agent.rotate(Authority.make(tmp_path / "next"))
 
-    agent.wait_until_admitted()
+        agent.wait_until_admitted()
 
-    with pytest.raises(REFUSED):
-        agent.call("GET", "/v1/report", certificate=old)
+        with pytest.raises(REFUSED):
+            agent.call("GET", "/v1/report", certificate=old)
 
 
 def test_the_control_key_is_readable_by_owner_and_group_only(agent: AgentAlone) -> None:

@@ -337,6 +337,52 @@ def test_a_bad_row_fails_its_own_request_only(serving_pod: ModelPod) -> None:
     assert results[2] == [12.0]
 
 
+def test_rows_of_one_number_and_strings_go_in_and_out(serving_pod: ModelPod) -> None:
+    nodes = [helper.make_node("Identity", ["n"], ["m"]), helper.make_node("Identity", ["t"], ["u"])]
+    inputs = [
+        floats("n", ["rows"]),
+        helper.make_tensor_value_info("t", TensorProto.STRING, ["rows", "words"]),
+    ]
+    outputs = [
+        floats("m", ["rows"]),
+        helper.make_tensor_value_info("u", TensorProto.STRING, ["rows", "words"]),
+    ]
+    save(serving_pod.artefact, 2, helper.make_graph(nodes, "g", inputs, outputs))
+    serving_pod.put(serving_pod.order(2))
+    serving_pod.wait_for("version 2 serves", serves(2))
+
+    numbers, texts = (
+        np.array([[1.5], [2.5]], dtype=np.float32),
+        np.array([["ä", ""], ["b", "c"]], dtype=object),
+    )
+    tensors = [
+        triton_grpc.InferInput("n", [2, 1], "FP32"),
+        triton_grpc.InferInput("t", [2, 2], "BYTES"),
+    ]
+    tensors[0].set_data_from_numpy(numbers)
+    tensors[1].set_data_from_numpy(texts)
+    with triton_grpc.InferenceServerClient(serving_pod.triton.grpc) as client:
+        answer = client.infer(serving_pod.model, tensors)
+
+    assert answer.as_numpy("m").tolist() == numbers.tolist()
+    assert [[text.decode() for text in row] for row in answer.as_numpy("u")] == texts.tolist()
+
+
+def test_warming_up_does_not_count_as_traffic(serving_pod: ModelPod) -> None:
+    with triton_grpc.InferenceServerClient(serving_pod.triton.grpc) as client:
+        (entry,) = client.get_inference_statistics(serving_pod.model, as_json=True)["model_stats"]
+
+    assert int(entry.get("inference_count", 0)) == 0
+
+
+def test_the_agent_stays_small(serving_pod: ModelPod) -> None:
+    assert serving_pod.process is not None
+    status = Path(f"/proc/{serving_pod.process.pid}/status").read_text()
+    (peak_kib,) = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
+
+    assert peak_kib < 120 * 1024
+
+
 def ids_tensor(ids: list[list[int]]) -> triton_grpc.InferInput:
     values = np.array(ids, dtype=np.int64)
     tensor = triton_grpc.InferInput("ids", list(values.shape), "INT64")

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import structlog
@@ -42,6 +42,15 @@ class Server(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Unproven:
+    """A version that took the place of another with the same number, which `before` describes."""
+
+    order: DesiredState
+    installed: Installed
+    before: Facts
+
+
 class Agent:
     """Works towards the newest order until the next one arrives."""
 
@@ -68,8 +77,7 @@ class Agent:
         self._observed = Observed(ServerState(), {})
         self._doing = Doing()
         self._ended_server: DesiredState | None = None
-        # Versions that took the place of another with the same number, until they are proven.
-        self._unproven: dict[tuple[str, int], tuple[Installed, Facts]] = {}
+        self._unproven: _Unproven | None = None
 
     def start_with(self, order: DesiredState | None) -> None:
         """Take up the order that is newer: the one the pod was given, or the one an earlier agent accepted."""
@@ -124,6 +132,10 @@ class Agent:
         """Observe, plan and take one step; return whether there was one."""
         self._changed.clear()
         desired = self._desired
+        if self._unproven is not None and (
+            desired is None or self._unproven.order != state.content_of(desired)
+        ):
+            await self._put_back()
         await self._observe(desired)
         action = state.plan(
             desired,
@@ -138,7 +150,7 @@ class Agent:
             case Load():
                 await self._load(action)
             case state.Refuse(order, refusal):
-                await self._put_back(order)
+                await self._put_back()
                 self._failed(order, refusal)
             case Tidy():
                 await self._tidy(action)
@@ -185,7 +197,7 @@ class Agent:
             self._metrics.fetched_bytes.inc(progress.done)
             await asyncio.to_thread(self._repository.discard, staging)
         if before is not None:
-            self._unproven[order.model, order.version] = (installed, before)
+            self._unproven = _Unproven(order, installed, before)
         seconds = self._clock() - started
         self._metrics.fetch_seconds.observe(seconds)
         log.info(
@@ -224,7 +236,7 @@ class Agent:
         if refusal is not None:
             if self._learned_of_no_backend(order, refusal):
                 return
-            await self._put_back(order)
+            await self._put_back()
             self._failed(order, refusal)
             return
         await self._proven(action)
@@ -255,18 +267,18 @@ class Agent:
     async def _proven(self, action: Load) -> None:
         order = action.order
         self._ended_server = None
-        installed = self._unproven.pop((order.model, order.version), None)
-        if installed is not None:
-            await asyncio.to_thread(self._repository.discard, installed[0].displaced)
+        if self._unproven is not None and self._unproven.order == order:
+            await asyncio.to_thread(self._repository.discard, self._unproven.installed.displaced)
+            self._unproven = None
         await asyncio.to_thread(self._repository.write_config, order.model, config_text(action.config))
         self._memory = state.after_success(self._memory, order)
         self._keepsake.keep(proven=order)
 
-    async def _put_back(self, order: DesiredState) -> None:
-        """Give a version that was displaced by this order's its place back."""
-        displaced = self._unproven.pop((order.model, order.version), None)
-        if displaced is not None:
-            await asyncio.to_thread(self._repository.restore, *displaced)
+    async def _put_back(self) -> None:
+        """Give a version its place back that was displaced by one that was not proven."""
+        if self._unproven is not None:
+            await asyncio.to_thread(self._repository.restore, self._unproven.installed, self._unproven.before)
+            self._unproven = None
 
     def _failed(self, order: DesiredState, refusal: Refusal) -> None:
         self._memory = state.after_failure(self._memory, order, refusal, now_s=self._clock())

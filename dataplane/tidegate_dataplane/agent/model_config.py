@@ -100,7 +100,8 @@ def _derived(
     if order.format is ModelFormat.ONNX and intra_op_threads is not None:
         threads = {INTRA_OP_THREADS: {"string_value": str(intra_op_threads)}}
         config["parameters"] = {**threads, **config.get("parameters", {})}
-    if order.format is ModelFormat.ONNX and backend is not OnnxBackend.HOSTED:
+    native = order.format is ModelFormat.ONNX and backend is not OnnxBackend.HOSTED
+    if native:
         config |= {
             "backend": "onnxruntime",
             "platform": "onnxruntime_onnx",
@@ -111,7 +112,8 @@ def _derived(
     config["max_batch_size"] = order.max_batch_size if facts.batched else 0
     config["input"] = [_declaration(spec, batched=facts.batched) for spec in facts.inputs]
     config["output"] = [_declaration(spec, batched=facts.batched) for spec in facts.outputs]
-    config.setdefault("model_warmup", _warm_up(config))
+    if native:  # Our own runners warm up by themselves, and Triton counts its warm-up as a request.
+        config.setdefault("model_warmup", _warm_up(config))
     return config
 
 

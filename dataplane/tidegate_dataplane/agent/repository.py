@@ -83,6 +83,7 @@ class Repository:
             return
         shutil.rmtree(installed.folder)
         (installed.displaced / "version").rename(installed.folder)
+        installed.displaced.rmdir()
         _write(
             self._records / installed.folder.parent.name / f"{facts.version}.json", facts.model_dump_json()
         )

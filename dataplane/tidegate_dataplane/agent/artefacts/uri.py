@@ -36,6 +36,9 @@ def parse_uri(text: str) -> ArtefactUri:
     Raises:
         ArtefactError: UriNotAllowed with the part that is refused.
     """
+    # urlsplit would drop some of these in silence.
+    if any(ord(character) <= 32 for character in text):
+        raise _not_allowed(text, "it contains a space or a control character")
     try:
         parts = urlsplit(text)
         port = parts.port

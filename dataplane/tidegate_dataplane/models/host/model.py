@@ -43,6 +43,7 @@ class TritonPythonModel:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
         self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self._warm_up(config)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request, in order."""
@@ -54,6 +55,21 @@ class TritonPythonModel:
             ):
                 answers[position] = self._response(answer, requests[position].requested_output_names())
         return answers
+
+    def _warm_up(self, config: dict[str, Any]) -> None:
+        """Run zeros once, so that the first request does not pay for ONNX Runtime's first allocations."""
+        first = [1] if self._batched else []
+        shapes = {
+            tensor["name"]: first
+            + [int(size) for size in tensor.get("reshape", {"shape": tensor["dims"]})["shape"]]
+            for tensor in config["input"]
+        }
+        if all(size > 0 for shape in shapes.values() for size in shape):
+            types = {each.name: each.type for each in self._session.get_inputs()}
+            # A model may well refuse zeros: that is for its callers to meet.
+            self._run_one(
+                {name: _zeros(types[name], shape) for name, shape in shapes.items() if name in types}
+            )
 
     def _arrays(self, request: Any) -> dict[str, Array]:
         return {name: self._array(request, name) for name in self._inputs}
@@ -108,6 +124,15 @@ class TritonPythonModel:
             if name in wanted
         ]
         return pb_utils.InferenceResponse(tensors)
+
+
+def _zeros(onnx_type: str, shape: Sequence[int]) -> Array:
+    """Return zeros (or empty strings) of an ONNX Runtime type such as `tensor(float)`."""
+    name = onnx_type.removeprefix("tensor(").removesuffix(")")
+    if name == "string":
+        return np.full(shape, "", dtype=object)
+    numpy_name = {"float": "float32", "double": "float64"}.get(name, name)
+    return np.zeros(shape, dtype=numpy_name if numpy_name in np.sctypeDict else "float32")
 
 
 def _encoded(array: Array) -> Array:

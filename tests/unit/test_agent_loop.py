@@ -1,0 +1,376 @@
+"""The loop over a real disk and a pretended server: no sockets, no Triton."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from builders.desired import a_desired_state
+from builders.onnx_models import a_model, a_tensor, write_artefact
+from builders.waiting import until
+from tidegate_dataplane.agent.artefacts.files import folder_source
+from tidegate_dataplane.agent.artefacts.source import Source
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
+from tidegate_dataplane.agent.config_text import Config
+from tidegate_dataplane.agent.files import Keepsake
+from tidegate_dataplane.agent.loop import Agent
+from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.agent.model_config import CONFIG_DIGEST
+from tidegate_dataplane.agent.refusals import Refusal
+from tidegate_dataplane.agent.repository import Repository
+from tidegate_dataplane.agent.settings import Settings
+from tidegate_dataplane.agent.state import ServerState
+from tidegate_dataplane.agent.triton import NO_BACKEND, ServerGoneError
+from tidegate_dataplane.contract import DesiredState, FailureReason, Phase
+
+MODEL = a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])])
+
+
+@dataclass
+class PretendedServer:
+    """Loads what has a folder, refuses versions in `bad`, and knows ONNX only if `native`."""
+
+    repository: Path
+    native: bool = False
+    live: bool = True
+    bad: set[int] = field(default_factory=set[int])
+    ends_under: set[int] = field(default_factory=set[int])
+    configs: dict[str, Config] = field(default_factory=dict[str, Config])
+    loads: list[tuple[str, tuple[int, ...], str]] = field(
+        default_factory=list[tuple[str, tuple[int, ...], str]]
+    )
+
+    async def observe(self, model: str | None) -> ServerState:
+        del model
+        if not self.live:
+            return ServerState()
+        return ServerState(
+            live=True,
+            ready={name: _versions(config) for name, config in self.configs.items()},
+            digests={
+                name: config["parameters"][CONFIG_DIGEST]["string_value"]
+                for name, config in self.configs.items()
+            },
+            backends={name: config["backend"] for name, config in self.configs.items()},
+        )
+
+    async def load(self, model: str, version: int, config: Config, *, timeout_s: float) -> Refusal | None:
+        del timeout_s
+        self.loads.append((model, _versions(config), config["backend"]))
+        if version in self.ends_under:
+            self.configs.clear()
+            raise ServerGoneError("connection reset")
+        if config["backend"] == "onnxruntime" and not self.native:
+            return Refusal(FailureReason.LOAD_FAILED, NO_BACKEND)
+        if version in self.bad:
+            return Refusal(FailureReason.LOAD_FAILED, "no such operator")
+        assert all(
+            (self.repository / model / str(each) / "model.onnx").exists() for each in _versions(config)
+        )
+        self.configs[model] = config
+        return None
+
+    async def unload(self, model: str) -> None:
+        self.configs.pop(model, None)
+
+
+def _versions(config: Config) -> tuple[int, ...]:
+    return tuple(config["version_policy"]["specific"]["versions"])
+
+
+class SlowSource:
+    """A source that waits until it is let go."""
+
+    def __init__(self, source: Source, gate: asyncio.Event) -> None:
+        self._source = source
+        self._gate = gate
+
+    @contextlib.asynccontextmanager
+    async def open(self, path: str) -> AsyncIterator[Any]:
+        await self._gate.wait()
+        async with self._source.open(path) as download:
+            yield download
+
+    async def list(self, folder: str) -> tuple[str, ...] | None:
+        return await self._source.list(folder)
+
+
+class Pod:
+    """One agent over `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.models = folder / "models"
+        self.server = PretendedServer(folder / "repository")
+        self.now_s = 0.0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        for name in ("models", "repository", "cache"):
+            (folder / name).mkdir(exist_ok=True)
+        self.agent = self.another_agent()
+
+    def another_agent(self, first: DesiredState | None = None) -> Agent:
+        """An agent as after a restart of its container."""
+        repository = Repository(self.folder / "repository", self.folder / "cache")
+        repository.prepare()
+
+        def open_source(uri: ArtefactUri, _: DesiredState) -> Source:
+            return SlowSource(folder_source(uri, file_root=self.models, pvc_root=self.models), self.gate)
+
+        settings = Settings(pod_name="ctr-0", poll_s=0.01)
+        keepsake = Keepsake(self.folder / "cache")
+        agent = Agent(
+            settings, self.server, repository, keepsake, open_source, Metrics(), clock=lambda: self.now_s
+        )
+        agent.start_with(first)
+        return agent
+
+    def order(self, version: int = 1, **changes: Any) -> DesiredState:
+        return a_desired_state(**{"version": version, "uri": f"file://{self.models}/ctr", **changes})
+
+    def publish(self, version: int, name: str = "ctr") -> None:
+        write_artefact(self.models / name, version, MODEL)
+
+    async def settle(self, turns: int = 20) -> None:
+        """Take steps until there is none left."""
+        for _ in range(turns):
+            if not await self.agent.turn():
+                return
+        pytest.fail(f"not settled after {turns} turns: {self.agent.report()}")
+
+    async def serving(self, version: int) -> None:
+        """Order and reach a version."""
+        self.publish(version)
+        assert self.agent.accept(self.order(version))
+        await self.settle()
+        assert self.agent.report().phase is Phase.READY
+
+
+@pytest_asyncio.fixture
+async def pod(tmp_path: Path) -> Pod:
+    return Pod(tmp_path)
+
+
+async def test_from_an_order_to_a_served_version(pod: Pod) -> None:
+    await pod.serving(1)
+
+    report = pod.agent.report()
+    assert (report.serving, report.loaded, report.target) == (1, (1,), 1)
+    assert (pod.folder / "repository" / "ctr" / "config.pbtxt").read_text().startswith("name:")
+
+
+async def test_the_servers_own_backend_is_tried_once(pod: Pod) -> None:
+    await pod.serving(1)
+    await pod.serving(2)
+
+    assert [backend for _, _, backend in pod.server.loads] == ["onnxruntime", "python", "python"]
+
+
+async def test_a_server_that_knows_onnx_runs_it(pod: Pod) -> None:
+    pod.server.native = True
+    await pod.serving(1)
+    await pod.serving(2)
+
+    assert [backend for _, _, backend in pod.server.loads] == ["onnxruntime", "onnxruntime"]
+
+
+async def test_a_settled_agent_changes_nothing(pod: Pod) -> None:
+    await pod.serving(1)
+    loads = len(pod.server.loads)
+
+    for _ in range(5):
+        assert not await pod.agent.turn()
+
+    assert len(pod.server.loads) == loads
+
+
+async def test_a_bad_version_is_tried_again_slowly(pod: Pod) -> None:
+    await pod.serving(1)
+    pod.publish(2)
+    pod.server.bad = {2}
+    pod.agent.accept(pod.order(2))
+    await pod.settle()
+    tried = len(pod.server.loads)
+    assert pod.agent.report().phase is Phase.FAILED
+
+    pod.now_s += 59
+    await pod.settle()
+    assert len(pod.server.loads) == tried
+
+    pod.now_s += 1
+    pod.server.bad = set()
+    await pod.settle()
+    assert pod.agent.report().phase is Phase.READY
+
+
+async def test_a_failed_order_that_is_given_again_by_a_new_leader_is_not_tried_at_once(pod: Pod) -> None:
+    await pod.serving(1)
+    pod.publish(2)
+    pod.server.bad = {2}
+    pod.agent.accept(pod.order(2))
+    await pod.settle()
+    tried = len(pod.server.loads)
+
+    assert pod.agent.accept(pod.order(2, epoch=7, generation=3))
+    await pod.settle()
+
+    assert len(pod.server.loads) == tried
+    assert pod.agent.report().epoch == 7
+
+
+async def test_an_older_leader_is_refused(pod: Pod) -> None:
+    assert pod.agent.accept(pod.order(1, epoch=5))
+
+    assert not pod.agent.accept(pod.order(2, epoch=4))
+    assert pod.agent.report().target == 1
+
+
+async def test_another_order_drops_a_fetch_that_is_under_way(pod: Pod) -> None:
+    pod.publish(1)
+    pod.publish(2)
+    pod.gate.clear()
+    pod.agent.accept(pod.order(1))
+    step = asyncio.create_task(pod.agent.turn())
+    await until(lambda: pod.agent.report().phase is Phase.FETCHING, what="the fetch is under way")
+
+    pod.agent.accept(pod.order(2))
+    await step
+    pod.gate.set()
+    await pod.settle()
+
+    assert pod.agent.report().serving == 2
+    assert [versions for _, versions, _ in pod.server.loads] == [(2,), (2,)]
+    assert os.listdir(pod.folder / "repository" / ".incoming") == []
+
+
+async def test_the_same_order_from_a_new_leader_does_not_drop_a_fetch(pod: Pod) -> None:
+    pod.publish(1)
+    pod.gate.clear()
+    pod.agent.accept(pod.order(1))
+    step = asyncio.create_task(pod.agent.turn())
+    await until(lambda: pod.agent.report().phase is Phase.FETCHING, what="the fetch is under way")
+
+    pod.agent.accept(pod.order(1, epoch=2))
+    pod.gate.set()
+
+    assert await step
+    assert os.listdir(pod.folder / "repository" / "ctr") == ["1"]
+
+
+async def test_a_server_that_ends_once_under_a_load_gets_a_second_try(pod: Pod) -> None:
+    await pod.serving(1)
+    pod.publish(2)
+    pod.server.ends_under = {2}
+    pod.agent.accept(pod.order(2))
+    await pod.agent.turn()
+    await pod.agent.turn()
+    assert pod.agent.report().failure is None
+
+    pod.server.ends_under = set()
+    await pod.settle()
+
+    assert pod.agent.report().phase is Phase.READY
+
+
+async def test_a_model_that_ends_the_server_twice_is_given_up_for_the_proven_one(pod: Pod) -> None:
+    await pod.serving(1)
+    pod.publish(2)
+    pod.server.ends_under = {2}
+    pod.agent.accept(pod.order(2))
+    await pod.settle()
+
+    report = pod.agent.report()
+
+    assert (report.phase, report.serving) == (Phase.FAILED, 1)
+    assert report.failure is not None
+    assert "ended twice" in report.failure.message
+
+
+async def test_another_artefact_that_fails_under_the_same_number_gives_way_to_the_old_one(pod: Pod) -> None:
+    await pod.serving(1)
+    pod.publish(1, "other")
+    pod.server.bad = {1}
+    pod.agent.accept(pod.order(1, uri=f"file://{pod.models}/other"))
+    await pod.settle()
+    pod.server.bad = set()
+    pod.server.configs.clear()
+    await pod.settle()
+
+    report = pod.agent.report()
+
+    assert (report.phase, report.serving) == (Phase.FAILED, 1)
+    assert os.listdir(pod.folder / "repository" / ".incoming") == []
+
+
+async def test_an_artefact_that_was_never_loaded_gives_its_place_back_to_the_old_one(pod: Pod) -> None:
+    await pod.serving(1)
+    pod.publish(1, "other")
+    pod.agent.accept(pod.order(1, uri=f"file://{pod.models}/other"))
+    await pod.agent.turn()
+    pod.agent.accept(pod.order(1))
+    loads = len(pod.server.loads)
+    await pod.settle()
+
+    assert pod.agent.report().phase is Phase.READY
+    assert len(pod.server.loads) == loads
+
+
+async def test_a_restarted_agent_takes_up_the_newer_order(pod: Pod) -> None:
+    await pod.serving(2)
+    pod.publish(1)
+
+    older = pod.another_agent(pod.order(1, epoch=0))
+    newer = pod.another_agent(pod.order(1, epoch=9))
+
+    assert older.report().target == 2
+    assert newer.report().target == 1
+
+
+async def test_a_restarted_agent_loads_nothing_again(pod: Pod) -> None:
+    await pod.serving(1)
+    loads = len(pod.server.loads)
+
+    pod.agent = pod.another_agent(pod.order(1))
+    await pod.settle()
+
+    assert pod.agent.report().phase is Phase.READY
+    assert len(pod.server.loads) == loads
+
+
+async def test_a_version_that_lost_a_file_is_fetched_again(pod: Pod) -> None:
+    await pod.serving(1)
+    (pod.folder / "repository" / "ctr" / "1" / "model.onnx").unlink()
+
+    assert await pod.agent.turn()
+    await pod.settle()
+
+    assert (pod.folder / "repository" / "ctr" / "1" / "model.onnx").exists()
+
+
+async def test_what_an_earlier_agent_left_half_done_is_removed(pod: Pod) -> None:
+    (pod.folder / "repository" / ".incoming" / "half").mkdir()
+
+    pod.another_agent()
+
+    assert os.listdir(pod.folder / "repository" / ".incoming") == []
+
+
+async def test_the_loop_runs_until_it_is_cancelled(pod: Pod) -> None:
+    pod.publish(1)
+    running = asyncio.create_task(pod.agent.run())
+    pod.agent.accept(pod.order(1))
+    await until(lambda: pod.agent.report().phase is Phase.READY, what="version 1 serves")
+    pod.server.configs.clear()
+    await until(lambda: len(pod.server.loads) > 2, what="it is loaded again")
+
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running

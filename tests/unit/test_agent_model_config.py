@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from builders.desired import a_desired_state
+from tidegate_dataplane.agent.artefacts.facts import Facts
+from tidegate_dataplane.agent.config_text import Config, config_text, parse_config_text
+from tidegate_dataplane.agent.model_config import CONFIG_DIGEST, config_digest, for_versions, render
+from tidegate_dataplane.agent.refusals import Refusal
+from tidegate_dataplane.agent.settings import OnnxBackend
+from tidegate_dataplane.contract import BatchingMode, DesiredState, FailureReason, ModelFormat, TensorSpec
+
+X = TensorSpec(name="x", dtype="FP32", shape=(-1, 3))
+IDS = TensorSpec(name="ids", dtype="INT64", shape=(-1,))
+TEXT = TensorSpec(name="t", dtype="BYTES", shape=(-1, -1))
+Y = TensorSpec(name="y", dtype="FP32", shape=(-1, 1))
+
+
+def some_facts(**changes: Any) -> Facts:
+    fields: dict[str, Any] = {
+        "uri": "file:///models/ctr",
+        "version": 1,
+        "format": ModelFormat.ONNX,
+        "digest": "0" * 64,
+        "files": (),
+        "inputs": (X,),
+        "outputs": (Y,),
+        "batched": True,
+    }
+    return Facts.model_validate({**fields, **changes})
+
+
+def rendered(
+    order: DesiredState,
+    facts: Facts,
+    *,
+    backend: OnnxBackend = OnnxBackend.HOSTED,
+    threads: int | None = None,
+) -> Config:
+    config = render(order, facts, backend=backend, intra_op_threads=threads)
+    assert not isinstance(config, Refusal), config
+    # Triton's own schema takes it.
+    config_text(for_versions(config, [1]))
+    return config
+
+
+def refusal(order: DesiredState, facts: Facts) -> str:
+    config = render(order, facts, backend=OnnxBackend.AUTO, intra_op_threads=None)
+    assert isinstance(config, Refusal)
+    assert config.reason is FailureReason.ARTEFACT_INVALID
+    return config.message
+
+
+def test_a_batched_model_declares_its_rows_without_the_batch_dimension() -> None:
+    config = rendered(a_desired_state(max_batch_size=64), some_facts())
+
+    assert config["max_batch_size"] == 64
+    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [3]}]
+    assert config["output"] == [{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}]
+    assert "dynamic_batching" not in config
+
+
+def test_a_model_of_fixed_shape_declares_all_of_it() -> None:
+    fixed = TensorSpec(name="x", dtype="FP32", shape=(4, 3))
+
+    config = rendered(a_desired_state(), some_facts(inputs=(fixed,), batched=False))
+
+    assert config["max_batch_size"] == 0
+    assert config["input"][0]["dims"] == [4, 3]
+
+
+def test_a_tensor_of_one_dimension_is_reshaped_within_a_batch() -> None:
+    config = rendered(a_desired_state(), some_facts(inputs=(IDS,)))
+
+    assert config["input"] == [
+        {"name": "ids", "data_type": "TYPE_INT64", "dims": [1], "reshape": {"shape": []}}
+    ]
+
+
+def test_strings_have_tritons_name_for_them() -> None:
+    assert rendered(a_desired_state(), some_facts(inputs=(TEXT,)))["input"][0]["data_type"] == "TYPE_STRING"
+
+
+def test_the_name_is_the_served_one() -> None:
+    assert rendered(a_desired_state(model="ctr-next"), some_facts())["name"] == "ctr-next"
+
+
+@pytest.mark.parametrize("backend", [OnnxBackend.AUTO, OnnxBackend.NATIVE])
+def test_tritons_own_backend_is_asked_for_first(backend: OnnxBackend) -> None:
+    config = rendered(a_desired_state(), some_facts(), backend=backend)
+
+    assert (config["backend"], config["platform"]) == ("onnxruntime", "onnxruntime_onnx")
+    assert "instance_group" not in config
+
+
+def test_the_hosted_runner_is_a_python_model_on_cpu() -> None:
+    config = rendered(a_desired_state(), some_facts(), threads=3)
+
+    assert config["backend"] == "python"
+    assert config["instance_group"] == [{"kind": "KIND_CPU", "count": 1}]
+    assert config["parameters"] == {"intra_op_thread_count": {"string_value": "3"}}
+
+
+def test_fixed_batching_sets_the_delay() -> None:
+    order = a_desired_state(batching=BatchingMode.FIXED, max_queue_delay_us=2000)
+
+    assert rendered(order, some_facts())["dynamic_batching"] == {"max_queue_delay_microseconds": 2000}
+
+
+def test_fixed_batching_without_a_batch_dimension_is_refused_with_the_shapes() -> None:
+    fixed = TensorSpec(name="x", dtype="FP32", shape=(4, 3))
+
+    message = refusal(
+        a_desired_state(batching=BatchingMode.FIXED), some_facts(inputs=(fixed,), batched=False)
+    )
+
+    assert "x [4, 3]" in message
+    assert "batching.mode to Off" in message
+
+
+def test_a_version_is_warmed_up_with_zeros_where_the_shapes_are_known() -> None:
+    config = rendered(a_desired_state(), some_facts(), backend=OnnxBackend.NATIVE)
+
+    assert config["model_warmup"][0]["inputs"] == {
+        "x": {"data_type": "TYPE_FP32", "dims": [3], "zero_data": True}
+    }
+    unknown = rendered(a_desired_state(), some_facts(inputs=(TEXT,)), backend=OnnxBackend.NATIVE)
+    assert unknown["model_warmup"] == []
+    # Our own runner does it by itself, uncounted.
+    assert "model_warmup" not in rendered(a_desired_state(), some_facts())
+
+
+class TestTheArtefactsOwnConfiguration:
+    def test_what_it_may_set_is_kept(self) -> None:
+        text = 'instance_group { count: 2 kind: KIND_CPU } parameters { key: "intra_op_thread_count" value { string_value: "8" } }'
+
+        config = rendered(a_desired_state(), some_facts(config_text=text), threads=1)
+
+        assert config["instance_group"] == [{"count": 2, "kind": "KIND_CPU"}]
+        assert config["parameters"] == {"intra_op_thread_count": {"string_value": "8"}}
+
+    def test_what_the_signature_and_the_order_decide_is_theirs(self) -> None:
+        text = (
+            'name: "other" backend: "onnxruntime" max_batch_size: 7 input { name: "z" } dynamic_batching { }'
+        )
+
+        config = rendered(a_desired_state(max_batch_size=64), some_facts(config_text=text))
+
+        assert (config["name"], config["backend"], config["max_batch_size"]) == ("ctr", "python", 64)
+        assert [tensor["name"] for tensor in config["input"]] == ["x"]
+        assert "dynamic_batching" not in config
+
+    def test_its_preferred_sizes_are_kept_when_batching_is_on(self) -> None:
+        text = "dynamic_batching { preferred_batch_size: [ 8, 16 ] max_queue_delay_microseconds: 1 }"
+        order = a_desired_state(batching=BatchingMode.FIXED, max_queue_delay_us=500)
+
+        batching = rendered(order, some_facts(config_text=text))["dynamic_batching"]
+
+        assert batching == {"preferred_batch_size": [8, 16], "max_queue_delay_microseconds": 500}
+
+    @pytest.mark.parametrize(
+        ("text", "name"),
+        [
+            ('model_operations { op_library_filename: "evil.so" }', "model_operations"),
+            ('runtime: "libevil.so"', "runtime"),
+            ('ensemble_scheduling { step { model_name: "other" } }', "ensemble_scheduling"),
+            (
+                'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/x.tgz" } }',
+                "EXECUTION_ENV_PATH",
+            ),
+            ('cc_model_filenames { key: "8.0" value: "../x" }', "cc_model_filenames"),
+        ],
+    )
+    def test_what_brings_code_is_refused_by_name(self, text: str, name: str) -> None:
+        assert name in refusal(a_desired_state(), some_facts(config_text=text))
+
+    def test_what_cannot_be_read_is_refused_with_the_place(self) -> None:
+        assert "1:" in refusal(a_desired_state(), some_facts(config_text="max_batch_sise: 3"))
+
+
+class TestPython:
+    TEXT = 'max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: [1] } output { name: "y" data_type: TYPE_FP32 dims: [1] }'
+
+    def test_its_configuration_is_kept_under_our_name(self) -> None:
+        order = a_desired_state(format=ModelFormat.PYTHON, max_batch_size=32)
+
+        config = rendered(order, some_facts(format=ModelFormat.PYTHON, config_text=self.TEXT))
+
+        assert (config["name"], config["backend"], config["max_batch_size"]) == ("ctr", "python", 32)
+        assert [tensor["name"] for tensor in config["input"]] == ["x"]
+
+    def test_without_one_it_is_refused(self) -> None:
+        order = a_desired_state(format=ModelFormat.PYTHON)
+
+        assert "config.pbtxt" in refusal(order, some_facts(format=ModelFormat.PYTHON))
+
+    def test_one_that_takes_no_batches_stays_so(self) -> None:
+        text = self.TEXT.replace("max_batch_size: 4", "")
+        order = a_desired_state(format=ModelFormat.PYTHON)
+
+        assert rendered(order, some_facts(format=ModelFormat.PYTHON, config_text=text))["max_batch_size"] == 0
+
+
+class TestDigest:
+    def test_versions_of_one_signature_share_it(self) -> None:
+        first, second = (rendered(a_desired_state(version=version), some_facts()) for version in (1, 2))
+
+        assert config_digest(first) == config_digest(second)
+
+    def test_another_setting_has_another(self) -> None:
+        first, second = (rendered(a_desired_state(max_batch_size=size), some_facts()) for size in (8, 16))
+
+        assert config_digest(first) != config_digest(second)
+
+    def test_it_travels_with_the_configuration(self) -> None:
+        config = rendered(a_desired_state(), some_facts())
+
+        ordered = for_versions(config, [3, 1])
+
+        assert ordered["parameters"][CONFIG_DIGEST] == {"string_value": config_digest(config)}
+        assert ordered["version_policy"] == {"specific": {"versions": [1, 3]}}
+        assert CONFIG_DIGEST not in config.get("parameters", {})
+
+
+def test_the_text_form_says_the_same() -> None:
+    config = for_versions(rendered(a_desired_state(), some_facts()), [1])
+
+    again = parse_config_text(config_text(config))
+
+    assert json.dumps(again["input"][0]["name"]) == '"x"'
+    assert again["version_policy"] == {"specific": {"versions": ["1"]}}

@@ -1,0 +1,344 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from builders.desired import a_desired_state
+from tidegate_dataplane.agent import state
+from tidegate_dataplane.agent.artefacts.facts import Facts
+from tidegate_dataplane.agent.model_config import config_digest, render
+from tidegate_dataplane.agent.refusals import Refusal
+from tidegate_dataplane.agent.reporting import Doing, make_report
+from tidegate_dataplane.agent.settings import OnnxBackend
+from tidegate_dataplane.agent.state import Fetch, Load, Memory, Observed, Refuse, ServerState, Tidy, Wait
+from tidegate_dataplane.contract import (
+    BatchingMode,
+    DesiredState,
+    FailureReason,
+    ModelFormat,
+    Phase,
+    TensorSpec,
+)
+
+X = TensorSpec(name="x", dtype="FP32", shape=(-1, 3))
+WIDER = TensorSpec(name="x", dtype="FP32", shape=(-1, 4))
+LOAD_FAILED = Refusal(FailureReason.LOAD_FAILED, "no such operator")
+FETCH_FAILED = Refusal(FailureReason.FETCH_FAILED, "503")
+
+
+def facts(version: int = 1, **changes: Any) -> Facts:
+    fields: dict[str, Any] = {
+        "uri": "file:///models/ctr",
+        "version": version,
+        "format": ModelFormat.ONNX,
+        "digest": f"{version:064x}",
+        "files": (),
+        "inputs": (X,),
+        "outputs": (X,),
+        "batched": True,
+    }
+    return Facts.model_validate({**fields, **changes})
+
+
+def order(version: int = 1, **changes: Any) -> DesiredState:
+    return state.content_of(a_desired_state(version=version, **changes))
+
+
+def digest(wanted: DesiredState, stored: Facts, backend: OnnxBackend = OnnxBackend.HOSTED) -> str:
+    config = render(wanted, stored, backend=backend, intra_op_threads=None)
+    assert not isinstance(config, Refusal)
+    return config_digest(config)
+
+
+def world(
+    *versions: Facts, ready: tuple[int, ...] = (), loaded_as: DesiredState | None = None, live: bool = True
+) -> Observed:
+    """A server with `ready` versions, loaded with the configuration for `loaded_as`; `versions` are on disk."""
+    stored = {each.version: each for each in versions}
+    wanted = loaded_as or (order(max(ready)) if ready else None)
+    digests = {"ctr": digest(wanted, stored[wanted.version])} if wanted and ready else {}
+    server = ServerState(live=live, ready={"ctr": ready} if ready else {}, digests=digests)
+    return Observed(server, {"ctr": stored})
+
+
+def memory(proven: DesiredState | None = None, *setbacks: state.Setback) -> Memory:
+    return Memory(proven=proven, setbacks=setbacks, backend=OnnxBackend.HOSTED)
+
+
+def next_step(
+    desired: DesiredState | None, observed: Observed, known: Memory, now_s: float = 0.0
+) -> state.Action:
+    return state.plan(desired, observed, known, now_s=now_s, intra_op_threads=None)
+
+
+def test_without_an_order_nothing_is_done() -> None:
+    assert next_step(None, world(), memory()) == Wait()
+
+
+def test_what_is_not_on_disk_is_fetched_even_while_the_server_starts() -> None:
+    assert next_step(order(), world(live=False), memory()) == Fetch(order())
+
+
+def test_what_is_on_disk_waits_for_the_server() -> None:
+    assert next_step(order(), world(facts(), live=False), memory()) == Wait()
+
+
+def test_then_it_is_loaded() -> None:
+    step = next_step(order(), world(facts()), memory())
+
+    assert isinstance(step, Load)
+    assert step.versions == (1,)
+    assert step.config["version_policy"] == {"specific": {"versions": [1]}}
+
+
+def test_what_serves_as_ordered_needs_nothing() -> None:
+    assert next_step(order(), world(facts(), ready=(1,)), memory(order())) == Wait()
+
+
+def test_who_gave_the_order_makes_no_difference() -> None:
+    again = a_desired_state(epoch=9, generation=9)
+
+    assert next_step(again, world(facts(), ready=(1,)), memory(order())) == Wait()
+
+
+def test_a_version_that_is_ready_but_was_never_proven_is_loaded_again_to_be_sure() -> None:
+    assert isinstance(next_step(order(), world(facts(), ready=(1,)), memory()), Load)
+
+
+def test_a_server_that_lost_its_models_gets_them_back() -> None:
+    assert isinstance(next_step(order(), world(facts()), memory(order())), Load)
+
+
+def test_another_setting_is_loaded_under_the_same_version() -> None:
+    batching = order(batching=BatchingMode.FIXED)
+
+    step = next_step(batching, world(facts(), ready=(1,)), memory(order()))
+
+    assert isinstance(step, Load)
+    assert "dynamic_batching" in step.config
+
+
+@pytest.mark.parametrize(
+    ("ready", "target", "keep", "versions"),
+    [
+        ((1,), 2, 2, (1, 2)),
+        ((1, 2), 3, 2, (2, 3)),
+        ((1, 2), 3, 3, (1, 2, 3)),
+        ((1,), 2, 1, (2,)),
+        # Requests without a version get the highest: a newer one has to go.
+        ((1, 2), 1, 2, (1,)),
+        ((3,), 2, 2, (2,)),
+        ((1, 3), 2, 2, (1, 2)),
+    ],
+)
+def test_which_versions_stay_loaded(
+    ready: tuple[int, ...], target: int, keep: int, versions: tuple[int, ...]
+) -> None:
+    wanted = order(target, keep_versions=keep)
+    stored = [facts(version) for version in {*ready, target}]
+
+    step = next_step(wanted, world(*stored, ready=ready), memory(order(max(ready))))
+
+    assert isinstance(step, Load)
+    assert step.versions == versions
+
+
+def test_a_version_of_another_signature_does_not_stay_under_a_foreign_configuration() -> None:
+    observed = world(facts(1), facts(2, inputs=(WIDER,)), ready=(1,), loaded_as=order(1))
+
+    step = next_step(order(2), observed, memory(order(1)))
+
+    assert isinstance(step, Load)
+    assert step.versions == (2,)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        facts(uri="file:///models/other"),
+        facts(format=ModelFormat.PYTHON),
+        facts(plan_hash="other"),
+    ],
+)
+def test_another_artefact_under_the_same_number_is_fetched(stored: Facts) -> None:
+    assert next_step(order(), Observed(ServerState(live=True), {"ctr": {1: stored}}), memory()) == Fetch(
+        order()
+    )
+
+
+def test_a_pin_that_differs_from_what_is_stored_fetches_again() -> None:
+    assert next_step(order(sha256="f" * 64), world(facts()), memory()) == Fetch(order(sha256="f" * 64))
+
+
+def test_a_pin_that_names_what_is_stored_fetches_nothing() -> None:
+    pinned = order(sha256=facts().digest)
+
+    assert not isinstance(next_step(pinned, world(facts()), memory()), Fetch)
+
+
+def test_what_cannot_be_configured_is_refused() -> None:
+    unbatched = facts(batched=False)
+
+    step = next_step(order(batching=BatchingMode.FIXED), world(unbatched), memory())
+
+    assert isinstance(step, Refuse)
+    assert step.refusal.reason is FailureReason.ARTEFACT_INVALID
+
+
+class TestSetbacks:
+    def test_one_is_waited_out(self) -> None:
+        known = state.after_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=100.0)
+        observed = world(facts(1), facts(2), ready=(1,))
+
+        assert next_step(order(2), observed, known, now_s=159.0) == Wait()
+        assert isinstance(next_step(order(2), observed, known, now_s=160.0), Load)
+
+    def test_what_is_proven_is_kept_up_meanwhile(self) -> None:
+        known = state.after_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
+
+        step = next_step(order(2), world(facts(1), facts(2)), known, now_s=1.0)
+
+        assert isinstance(step, Load)
+        assert (step.order, step.versions) == (order(1), (1,))
+
+    def test_what_is_proven_is_not_fetched_again_for_that(self) -> None:
+        known = state.after_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
+
+        assert next_step(order(2), world(facts(2)), known, now_s=1.0) == Wait()
+
+    def test_keeping_up_what_is_proven_does_not_forget_the_setback(self) -> None:
+        known = state.after_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
+
+        known = state.after_success(known, order(1))
+
+        assert known.setback_of(order(2)) is not None
+
+    def test_another_order_does_not_wait_for_it(self) -> None:
+        known = state.after_failure(memory(), order(2), LOAD_FAILED, now_s=0.0)
+
+        assert next_step(order(3), world(), known) == Fetch(order(3))
+
+    @pytest.mark.parametrize(
+        ("refusal", "pauses"),
+        [
+            (FETCH_FAILED, [1, 2, 4, 8, 16, 32, 60, 60]),
+            (LOAD_FAILED, [60, 120, 240, 480, 900, 900]),
+        ],
+    )
+    def test_pauses_grow_to_a_limit(self, refusal: Refusal, pauses: list[float]) -> None:
+        known, seen = memory(), list[float]()
+        for _ in pauses:
+            known = state.after_failure(known, order(), refusal, now_s=0.0)
+            setback = known.setback_of(order())
+            assert setback is not None
+            seen.append(setback.retry_at_s)
+
+        assert seen == pauses
+
+    def test_success_forgets_it(self) -> None:
+        known = state.after_failure(memory(), order(), LOAD_FAILED, now_s=0.0)
+
+        assert state.after_success(known, order()).setbacks == ()
+
+
+class TestTidying:
+    def test_models_that_are_no_longer_ordered_are_unloaded_and_removed(self) -> None:
+        observed = world(facts(), ready=(1,))
+        server = ServerState(
+            live=True, ready={**observed.server.ready, "old": (4,)}, digests=observed.server.digests
+        )
+        observed = Observed(server, {**observed.stored, "old": {4: facts(4)}})
+
+        assert next_step(order(), observed, memory(order())) == Tidy(("old",), (("old", 4),))
+
+    def test_versions_beyond_what_is_kept_are_removed_oldest_first(self) -> None:
+        observed = world(*(facts(version) for version in (1, 2, 3, 4, 5)), ready=(4, 5))
+
+        assert next_step(order(5), observed, memory(order(5))) == Tidy((), (("ctr", 2), ("ctr", 1)))
+
+    def test_after_a_rollback_the_newer_version_stays_on_disk(self) -> None:
+        observed = world(facts(1), facts(2), ready=(1,))
+
+        assert next_step(order(1), observed, memory(order(1))) == Wait()
+
+    def test_nothing_is_removed_before_the_order_serves(self) -> None:
+        observed = world(*(facts(version) for version in (1, 2, 3, 4, 5)), ready=(4,))
+
+        assert isinstance(next_step(order(5), observed, memory(order(4))), Load)
+
+
+class TestBackends:
+    @pytest.mark.parametrize(
+        ("loaded", "learned"),
+        [
+            ("onnxruntime", OnnxBackend.NATIVE),
+            ("python", OnnxBackend.HOSTED),
+            ("", OnnxBackend.AUTO),
+        ],
+    )
+    def test_a_loaded_onnx_model_tells(self, loaded: str, learned: OnnxBackend) -> None:
+        server = ServerState(live=True, ready={"ctr": (1,)}, backends={"ctr": loaded})
+
+        assert state.with_backend(Memory(proven=order()), server).backend is learned
+
+    def test_a_python_artefact_tells_nothing_about_onnx(self) -> None:
+        server = ServerState(live=True, ready={"ctr": (1,)}, backends={"ctr": "python"})
+        proven = order(format=ModelFormat.PYTHON)
+
+        assert state.with_backend(Memory(proven=proven), server).backend is OnnxBackend.AUTO
+
+
+class TestReport:
+    def report(
+        self, desired: DesiredState | None, observed: Observed, known: Memory, doing: Doing | None = None
+    ) -> Any:
+        return make_report("ctr-0", desired, observed, known, doing or Doing())
+
+    def test_before_an_order(self) -> None:
+        report = self.report(None, world(), memory())
+
+        assert (report.phase, report.target, report.serving) == (Phase.STARTING, None, None)
+
+    def test_ready_means_that_the_ordered_version_answers(self) -> None:
+        report = self.report(a_desired_state(generation=7), world(facts(), ready=(1,)), memory(order()))
+
+        assert (report.phase, report.generation, report.serving) == (Phase.READY, 7, 1)
+
+    def test_an_order_that_just_came_is_not_ready(self) -> None:
+        report = self.report(order(2), world(facts(), ready=(1,)), memory(order()))
+
+        assert (report.phase, report.target, report.serving) == (Phase.LOADING, 2, 1)
+
+    def test_the_same_version_with_another_setting_is_not_ready(self) -> None:
+        report = self.report(order(max_batch_size=2), world(facts(), ready=(1,)), memory(order()))
+
+        assert report.phase is Phase.LOADING
+
+    def test_a_server_that_is_gone_serves_nothing(self) -> None:
+        report = self.report(order(), world(facts(), live=False), memory(order()))
+
+        assert (report.phase, report.serving, report.loaded) == (Phase.STARTING, None, ())
+
+    def test_a_failure_is_told_in_full_while_the_old_version_serves(self) -> None:
+        known = state.after_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
+
+        report = self.report(order(2), world(facts(1), facts(2), ready=(1,)), known)
+
+        assert (report.phase, report.serving, report.target) == (Phase.FAILED, 1, 2)
+        assert (report.failure.version, report.failure.message) == (2, "no such operator")
+
+    def test_a_failure_of_an_earlier_order_is_not_told(self) -> None:
+        known = state.after_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
+
+        assert self.report(order(1), world(facts(1), ready=(1,)), known).failure is None
+
+
+def test_stored_versions_are_told_apart_by_every_part_of_their_identity() -> None:
+    stored: Mapping[str, Any] = {"sha256": facts().digest}
+
+    assert facts().matches(order())
+    assert facts().matches(order(**stored))
+    assert not facts().matches(order(2))
+    assert not facts().matches(order(uri="s3://models/ctr"))
