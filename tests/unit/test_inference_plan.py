@@ -174,7 +174,9 @@ def test_what_the_api_server_refuses_is_told_in_its_words() -> None:
     plan = a_plan(an_inference(), refusal=Refusal(Reason.CHILD_REFUSED, "exceeded quota: small"))
 
     assert conditions(plan)["Ready"] == ("False", "ChildRefused")
+    assert conditions(plan)["Stalled"] == ("True", "ChildRefused")
     assert "exceeded quota" in message(plan)
+    assert plan.requeue_after is not None
 
 
 def test_no_replicas_wanted_is_ready_and_says_that_nothing_serves() -> None:
@@ -197,6 +199,32 @@ def test_new_source_means_new_pods_and_the_old_config_map_goes_when_its_last_pod
 
     without = a_plan(moved, config_maps=[old])
     assert [deletion.key.name for deletion in without.delete] == [old["metadata"]["name"]]
+
+
+def test_old_pods_version_is_told_until_their_successors_serve() -> None:
+    inference = an_inference()
+    old_source = source_digest(inference)
+    first = a_plan(inference, pods=[a_pod(source=old_source)], reports={"p0": a_report(1)})
+    moved = again(inference, first, model={"uri": "file:///models/other"})
+    pods = [a_pod(source=old_source), a_pod("p1", source=source_digest(moved), ready=False)]
+
+    plan = a_plan(moved, pods=pods, reports={"p0": a_report(1), "p1": a_report(None, target=1)})
+
+    assert plan.status["versions"]["serving"] == "1"  # type: ignore[index]
+    assert plan.events == ()
+
+
+def test_agent_that_is_silent_beside_others_that_serve_is_not_asked_twice_a_second() -> None:
+    inference = an_inference(replicas=2)
+    source = source_digest(inference)
+    pods = [a_pod(source=source), a_pod("p1", source=source, ready=False)]
+
+    silent = a_plan(inference, pods=pods, reports={"p0": a_report(1)})
+    loading = a_plan(inference, pods=pods, reports={"p0": a_report(1), "p1": a_report(None, target=1)})
+
+    assert silent.requeue_after is not None
+    assert loading.requeue_after is not None
+    assert silent.requeue_after > loading.requeue_after
 
 
 def test_version_alone_changes_nothing_about_the_pods() -> None:

@@ -32,6 +32,7 @@ from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import AgentReport, FeaturePlan
 
 _LOADING: Final = timedelta(seconds=1)
+_UNREACHABLE: Final = timedelta(seconds=3)
 _FAILING: Final = timedelta(seconds=15)
 
 
@@ -71,7 +72,7 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Plan
         delete=stale(observed.config_maps, observed.pods, source),
         status=status.dump(),
         events=_events(features.status, status),
-        requeue_after=_requeue(sources, pods),
+        requeue_after=_requeue(observed, sources, pods, reports),
     )
 
 
@@ -153,7 +154,13 @@ def _events(before: FeatureComputeStatus, after: FeatureComputeStatus) -> tuple[
     )
 
 
-def _requeue(sources: Verdict, pods: Sequence[PodView]) -> timedelta | None:
+def _requeue(
+    observed: FeaturesObserved, sources: Verdict, pods: Sequence[PodView], reports: Sequence[AgentReport]
+) -> timedelta | None:
+    if observed.refusal is not None:
+        return _FAILING  # whose name is taken, or whose quota is full, is not among the objects that wake us
     if sources.holds or not pods:
         return None
-    return _FAILING if sources.reason is Reason.SOURCE_FAILED else _LOADING
+    if sources.reason is Reason.SOURCE_FAILED:
+        return _FAILING
+    return _LOADING if any(report.serving is None for report in reports) else _UNREACHABLE

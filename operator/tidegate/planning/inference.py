@@ -84,7 +84,7 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Pl
         orders=swap.orders,
         status=status.dump(),
         events=_events(inference.status, status),
-        requeue_after=_requeue(swap, replicas),
+        requeue_after=_requeue(observed, target, swap, replicas),
     )
 
 
@@ -147,9 +147,10 @@ def _serving(observed: InferenceObserved, replicas: Sequence[Replica], swap: Swa
     if said:
         return str(swap.committed.version if swap.committed.version in said else max(said))
     silent = any(replica.report is None for replica in replicas)
-    replaced = not replicas and any(pod.ready for pod in observed.pods)
-    # Nobody answered: what was true a moment ago is the best that is known.
-    return observed.inference.status.versions.serving if silent or replaced else None
+    asked = {replica.pod.uid for replica in replicas}
+    predecessors = any(pod.ready and not pod.terminating for pod in observed.pods if pod.uid not in asked)
+    # Nobody who was asked serves: what was true a moment ago is the best that is known.
+    return observed.inference.status.versions.serving if silent or predecessors else None
 
 
 def _loaded(replicas: Sequence[Replica]) -> tuple[str, ...]:
@@ -239,11 +240,16 @@ def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...
     return tuple(events)
 
 
-def _requeue(swap: Swap, replicas: Sequence[Replica]) -> timedelta | None:
+def _requeue(
+    observed: InferenceObserved, target: DesiredState, swap: Swap, replicas: Sequence[Replica]
+) -> timedelta | None:
+    if observed.refusal is not None:
+        return _FAILING  # whose name is taken, or whose quota is full, is not among the objects that wake us
     if swap.retry_after is not None:
         return max(swap.retry_after, timedelta(seconds=1))
     if swap.done or not replicas:
         return None
     if swap.failure is not None and not swap.orders:
         return _FAILING
-    return _WORKING if any(replica.report is not None for replica in replicas) else _UNREACHABLE
+    at_work = any(replica.report is not None and not serves(replica, target) for replica in replicas)
+    return _WORKING if at_work else _UNREACHABLE

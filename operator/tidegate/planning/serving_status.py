@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tidegate.api.conditions import Condition, ConditionStatus, ConditionType
 from tidegate.api.reasons import Reason
@@ -28,7 +27,7 @@ class Refusal:
 
     def verdict(self) -> Verdict:
         """As a verdict: the user, or another object, must change."""
-        return Verdict(False, self.reason, self.message)
+        return Verdict(False, self.reason, self.message, stalled=True)
 
 
 def pods_verdict(pods: Sequence[PodView], wanted: int, source: str, selector: Mapping[str, str]) -> Verdict:
@@ -82,9 +81,3 @@ def condition(kind: ConditionType, verdict: Verdict, generation: int) -> Conditi
 def selector_text(selector: Mapping[str, str]) -> str:
     """A label selector as /scale wants it."""
     return ",".join(f"{name}={value}" for name, value in sorted(selector.items()))
-
-
-def replica_counts(pods: Sequence[PodView]) -> dict[str, Any]:
-    """`replicas` and `readyReplicas` of a status."""
-    alive = [pod for pod in pods if not pod.terminating]
-    return {"replicas": len(alive), "readyReplicas": sum(pod.ready for pod in alive)}
