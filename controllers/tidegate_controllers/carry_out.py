@@ -97,8 +97,10 @@ def _check_ours(owner: Resource, kind: Kind, live: Manifest) -> None:
     if owner.metadata.uid in owners:
         return
     name = f"{kind.kind} {key_of(live)}"
-    if (metadata.get("labels") or {}).get(MANAGED_BY) == MANAGER:
+    if (metadata.get("labels") or {}).get(MANAGED_BY) != MANAGER:
+        message = f"{name} exists and is not Tidegate's: rename this object, or delete that one"
+        raise NameTakenError(message)
+    if owners:
         message = f"{name} still belongs to an object of the same name that was deleted; waiting for it to go"
         raise RetryableError(message)
-    message = f"{name} exists and is not Tidegate's: rename this object, or delete that one"
-    raise NameTakenError(message)
+    log.info("orphan_adopted", kind=kind.kind, key=str(key_of(live)), owner=str(owner.key))

@@ -42,6 +42,7 @@ class InferenceReconciler:
             plan = plan_inference(replace(observed, refusal=refusal), self._settings)
         # The status goes before the orders: it is what remembers a failure that the orders are about to undo.
         await self._writer.status(INFERENCE, body, plan)
+        self._writer.fence.check()
         await self._agents.send(plan.orders)
         return plan.requeue_after
 
