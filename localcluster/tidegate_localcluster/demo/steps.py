@@ -7,6 +7,7 @@ from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 INDENT: Final = "      "
@@ -46,12 +47,13 @@ class Steps:
 
     def table(self, title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
         """A small table of results."""
-        table = Table(title=title, title_justify="left", title_style="bold")
+        self._console.print(f"{INDENT}[bold]{escape(title)}[/]")
+        table = Table()
         for index, column in enumerate(columns):
             table.add_column(column, justify="left" if index == 0 else "right")
         for row in rows:
             table.add_row(*(escape(cell) for cell in row))
-        self._console.print(table)
+        self._console.print(Padding(table, (0, 0, 0, len(INDENT))))
 
     @property
     def total_s(self) -> float:
