@@ -14,6 +14,7 @@ def a_pod(
     name: str = "p0",
     *,
     source: str,
+    template: str = "",
     ready: bool = True,
     terminating: bool = False,
     trouble: str = "",
@@ -27,6 +28,7 @@ def a_pod(
         address=None if unschedulable else "10.0.0.1",
         ready=ready,
         terminating=terminating,
+        template=template,
         trouble=trouble,
         unschedulable=unschedulable,
     )

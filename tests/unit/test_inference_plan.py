@@ -11,10 +11,11 @@ from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference import InferenceObserved, plan_inference
 from tidegate.planning.plan import EventType, Plan
-from tidegate.planning.pods import pod_view
+from tidegate.planning.pods import PodView, pod_view
 from tidegate.planning.serving_status import Refusal
-from tidegate.resources.inference import source_digest
+from tidegate.resources.inference import inference_objects, source_digest
 from tidegate.resources.names import SOURCE_LABEL
+from tidegate.resources.serving import template_digest
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import DesiredState, FailureReason
 
@@ -26,6 +27,12 @@ SETTINGS = ServingSettings(
 
 def a_plan(inference: Inference, *, settings: ServingSettings = SETTINGS, **observed: Any) -> Plan:
     return plan_inference(InferenceObserved(inference, NOW, epoch=3, **observed), settings)
+
+
+def a_pod_of(inference: Inference, name: str = "p0", **facts: Any) -> PodView:
+    """A pod as the Deployment of this Inference makes it."""
+    template = template_digest(inference_objects(inference, SETTINGS, ""))
+    return a_pod(name, source=source_digest(inference), template=template, **facts)
 
 
 def config_map(plan: Plan) -> dict[str, Any]:
@@ -66,7 +73,7 @@ def test_new_inference_gets_its_five_objects_and_pods_that_start_with_the_target
 
 def test_ready_only_when_the_agent_says_so_for_this_generation() -> None:
     inference = an_inference()
-    pod = a_pod(source=source_digest(inference))
+    pod = a_pod_of(inference)
 
     serving = a_plan(inference, pods=[pod], reports={"p0": a_report(1)})
     older = a_plan(inference, pods=[pod], reports={"p0": a_report(1, generation=0)})
@@ -81,7 +88,7 @@ def test_ready_only_when_the_agent_says_so_for_this_generation() -> None:
 
 def test_status_says_what_the_agents_said_about_the_model() -> None:
     inference = an_inference()
-    plan = a_plan(inference, pods=[a_pod(source=source_digest(inference))], reports={"p0": a_report(1)})
+    plan = a_plan(inference, pods=[a_pod_of(inference)], reports={"p0": a_report(1)})
 
     assert plan.status["versions"] == {"serving": "1", "loaded": ["1"], "target": "1"}
     model: Any = plan.status["model"]
@@ -91,7 +98,7 @@ def test_status_says_what_the_agents_said_about_the_model() -> None:
 
 def test_settled_inference_plans_the_very_same_objects_and_status_again() -> None:
     inference = an_inference()
-    pod, reports = a_pod(source=source_digest(inference)), {"p0": a_report(1)}
+    pod, reports = a_pod_of(inference), {"p0": a_report(1)}
     first = a_plan(inference, pods=[pod], reports=reports)
     second = a_plan(again(inference, first), pods=[pod], reports=reports, config_maps=[config_map(first)])
 
@@ -103,7 +110,7 @@ def test_settled_inference_plans_the_very_same_objects_and_status_again() -> Non
 
 def test_new_version_is_ordered_and_the_config_map_waits_until_it_serves_everywhere() -> None:
     inference = an_inference()
-    pod = a_pod(source=source_digest(inference))
+    pod = a_pod_of(inference)
     first = a_plan(inference, pods=[pod], reports={"p0": a_report(1)})
     newer = again(inference, first, model={"version": "2"})
 
@@ -126,7 +133,7 @@ def test_new_version_is_ordered_and_the_config_map_waits_until_it_serves_everywh
 
 def test_bad_version_is_told_in_tritons_words_while_the_old_one_serves() -> None:
     inference = an_inference()
-    pod = a_pod(source=source_digest(inference))
+    pod = a_pod_of(inference)
     first = a_plan(inference, pods=[pod], reports={"p0": a_report(1)})
     newer = again(inference, first, model={"version": "2"})
     failed = a_report(
@@ -164,7 +171,7 @@ def test_bad_version_is_told_in_tritons_words_while_the_old_one_serves() -> None
 )
 def test_pods_that_cannot_run_are_the_reason(pod: dict[str, Any], reason: str) -> None:
     inference = an_inference()
-    plan = a_plan(inference, pods=[a_pod(source=source_digest(inference), **pod)])
+    plan = a_plan(inference, pods=[a_pod_of(inference, **pod)])
 
     assert conditions(plan)["Ready"] == ("False", reason)
     assert str(next(iter(value for value in pod.values() if isinstance(value, str)))) in message(plan)
@@ -203,10 +210,9 @@ def test_new_source_means_new_pods_and_the_old_config_map_goes_when_its_last_pod
 
 def test_old_pods_version_is_told_until_their_successors_serve() -> None:
     inference = an_inference()
-    old_source = source_digest(inference)
-    first = a_plan(inference, pods=[a_pod(source=old_source)], reports={"p0": a_report(1)})
+    first = a_plan(inference, pods=[a_pod_of(inference)], reports={"p0": a_report(1)})
     moved = again(inference, first, model={"uri": "file:///models/other"})
-    pods = [a_pod(source=old_source), a_pod("p1", source=source_digest(moved), ready=False)]
+    pods = [a_pod_of(inference), a_pod_of(moved, "p1", ready=False)]
 
     plan = a_plan(moved, pods=pods, reports={"p0": a_report(1), "p1": a_report(None, target=1)})
 
@@ -214,10 +220,24 @@ def test_old_pods_version_is_told_until_their_successors_serve() -> None:
     assert plan.events == ()
 
 
+def test_changed_resources_are_ready_only_on_pods_that_have_them() -> None:
+    inference = an_inference()
+    pod, reports = a_pod_of(inference), {"p0": a_report(1, generation=2)}
+    first = a_plan(inference, pods=[pod], reports={"p0": a_report(1)})
+    larger = again(inference, first, resources={"cpu": "1024"})
+    surge = a_pod_of(larger, "p1", ready=False, unschedulable="0/1 nodes are available")
+
+    rolling = a_plan(larger, pods=[pod], reports=reports)
+    stuck = a_plan(larger, pods=[pod, surge], reports=reports)
+
+    assert conditions(rolling)["Ready"] == ("False", "RollingOut")
+    assert conditions(stuck)["Ready"] == ("False", "Unschedulable")
+    assert conditions(stuck)["ModelLoaded"][0] == "True"
+
+
 def test_agent_that_is_silent_beside_others_that_serve_is_not_asked_twice_a_second() -> None:
     inference = an_inference(replicas=2)
-    source = source_digest(inference)
-    pods = [a_pod(source=source), a_pod("p1", source=source, ready=False)]
+    pods = [a_pod_of(inference), a_pod_of(inference, "p1", ready=False)]
 
     silent = a_plan(inference, pods=pods, reports={"p0": a_report(1)})
     loading = a_plan(inference, pods=pods, reports={"p0": a_report(1), "p1": a_report(None, target=1)})

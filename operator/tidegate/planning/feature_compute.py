@@ -28,6 +28,7 @@ from tidegate.resources.feature_compute import (
     features_state,
     plan_digest,
 )
+from tidegate.resources.serving import template_digest
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import AgentReport, FeaturePlan
 
@@ -66,9 +67,13 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Plan
     pods = [pod for pod in observed.pods if pod.reachable and pod.source == source]
     reports = [observed.reports[pod.uid] for pod in pods if pod.uid in observed.reports]
     sources = _sources_verdict(features, pods, reports)
-    status = _status(observed, plan, source, sources)
+    objects = features_objects(features, plan, settings, start)
+    there = pods_verdict(
+        observed.pods, features.spec.replicas, template_digest(objects), features_selector(features)
+    )
+    status = _status(observed, plan, sources, there)
     return Plan(
-        apply=features_objects(features, plan, settings, start),
+        apply=objects,
         delete=stale(observed.config_maps, observed.pods, source),
         status=status.dump(),
         events=_events(features.status, status),
@@ -110,13 +115,13 @@ def _sources_verdict(
 
 
 def _status(
-    observed: FeaturesObserved, plan: FeaturePlan, source: str, sources: Verdict
+    observed: FeaturesObserved, plan: FeaturePlan, sources: Verdict, pods: Verdict
 ) -> FeatureComputeStatus:
     features = observed.features
     generation = features.metadata.generation
     compiled = Verdict(True, Reason.PLAN_COMPILED, f"{len(plan.features)} features, plan {plan.hash[:12]}")
     said = (
-        *standing(_ready_verdict(observed, source, sources), generation),
+        *standing(_ready_verdict(observed, sources, pods), generation),
         condition(ConditionType.PLAN_COMPILED, compiled, generation),
         condition(ConditionType.SOURCES_READY, sources, generation),
     )
@@ -133,9 +138,7 @@ def _status(
     )
 
 
-def _ready_verdict(observed: FeaturesObserved, source: str, sources: Verdict) -> Verdict:
-    features = observed.features
-    pods = pods_verdict(observed.pods, features.spec.replicas, source, features_selector(features))
+def _ready_verdict(observed: FeaturesObserved, sources: Verdict, pods: Verdict) -> Verdict:
     if observed.refusal is not None:
         return observed.refusal.verdict()
     failed = sources.reason is Reason.SOURCE_FAILED and not pods.holds

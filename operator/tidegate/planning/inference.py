@@ -32,6 +32,7 @@ from tidegate.planning.version_swap import (
     serves,
 )
 from tidegate.resources.inference import desired_state, inference_objects, inference_selector, source_digest
+from tidegate.resources.serving import template_digest
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import AgentReport, DesiredState, FailureReason, VersionFailure
 
@@ -77,9 +78,13 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Pl
         text is not None and memory.committed is not None and same_order(memory.committed, swap.committed)
     )
     start = text if unchanged and text is not None else swap.committed.to_json()
-    status = _status(observed, target, replicas, swap)
+    objects = inference_objects(inference, settings, start)
+    pods = pods_verdict(
+        observed.pods, inference.spec.replicas, template_digest(objects), inference_selector(inference)
+    )
+    status = _status(observed, target, replicas, swap, pods)
     return Plan(
-        apply=inference_objects(inference, settings, start),
+        apply=objects,
         delete=stale(observed.config_maps, observed.pods, source),
         orders=swap.orders,
         status=status.dump(),
@@ -109,14 +114,18 @@ def _known_failure(inference: Inference) -> KnownFailure | None:
 
 
 def _status(
-    observed: InferenceObserved, target: DesiredState, replicas: Sequence[Replica], swap: Swap
+    observed: InferenceObserved,
+    target: DesiredState,
+    replicas: Sequence[Replica],
+    swap: Swap,
+    pods: Verdict,
 ) -> InferenceStatus:
     inference = observed.inference
     generation = inference.metadata.generation
     serving = _serving(observed, replicas, swap)
     model = _model_verdict(inference, target, replicas, swap, serving)
     said = (
-        *standing(_ready_verdict(observed, model, replicas), generation),
+        *standing(_ready_verdict(observed, model, pods, replicas), generation),
         condition(ConditionType.MODEL_LOADED, model, generation),
     )
     merged = merge(inference.status.conditions, said, observed.now)
@@ -207,11 +216,10 @@ def _progress(replicas: Sequence[Replica]) -> str:
     return f", {min(shares)} % fetched" if shares else ""
 
 
-def _ready_verdict(observed: InferenceObserved, model: Verdict, replicas: Sequence[Replica]) -> Verdict:
+def _ready_verdict(
+    observed: InferenceObserved, model: Verdict, pods: Verdict, replicas: Sequence[Replica]
+) -> Verdict:
     """The first of these that applies: nothing wanted, the model failed, pods cannot run, a swap goes on."""
-    inference = observed.inference
-    selector = inference_selector(inference)
-    pods = pods_verdict(observed.pods, inference.spec.replicas, source_digest(inference), selector)
     if pods.reason is Reason.SCALED_TO_ZERO:
         return pods
     if model.reason in _FAILURES:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.api.meta import ObjectKey
-from tidegate.resources.names import SOURCE_LABEL
+from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _IMAGE_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
@@ -23,6 +23,8 @@ class PodView:
     address: str | None
     ready: bool
     terminating: bool
+    template: str = ""
+    """Hash of the pod template that it was made from."""
     trouble: str = ""
     """In Kubernetes' own words why a container does not run; empty when nothing is wrong."""
     unschedulable: str = ""
@@ -47,6 +49,7 @@ def pod_view(body: Mapping[str, Any]) -> PodView:
         address=None if finished else status.get("podIP"),
         ready=conditions.get("Ready", {}).get("status") == "True",
         terminating="deletionTimestamp" in metadata or finished,
+        template=(metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""),
         trouble=_trouble(status),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
     )

@@ -30,12 +30,12 @@ class Refusal:
         return Verdict(False, self.reason, self.message, stalled=True)
 
 
-def pods_verdict(pods: Sequence[PodView], wanted: int, source: str, selector: Mapping[str, str]) -> Verdict:
-    """Whether `wanted` ready pods of this source are there; if not, the first thing that keeps them."""
+def pods_verdict(pods: Sequence[PodView], wanted: int, template: str, selector: Mapping[str, str]) -> Verdict:
+    """Whether `wanted` ready pods of this template are there; if not, the first thing that keeps them."""
     if wanted == 0:
         return Verdict(True, Reason.SCALED_TO_ZERO, "spec.replicas is 0, nothing serves")
     alive = [pod for pod in pods if not pod.terminating]
-    current = [pod for pod in alive if pod.source == source]
+    current = [pod for pod in alive if pod.template == template]
     ready = sum(pod.ready for pod in current)
     if ready >= wanted:
         return Verdict(True, Reason.ALL_REPLICAS_READY, f"{ready} of {wanted} replicas are ready")

@@ -10,6 +10,8 @@ FEATURE_COMPUTE_LABEL: Final = "tidegate.io/feature-compute"
 TIER_LABEL: Final = "tidegate.io/tier"
 SOURCE_LABEL: Final = "tidegate.io/source"
 """Hash of everything but the version: pods that differ in it cannot swap in place and are replaced."""
+TEMPLATE_ANNOTATION: Final = "tidegate.io/template"
+"""Hash of the pod template, on every pod: which pods are of the present one, and which are still to be replaced."""
 
 _MAX_CHILD_NAME: Final = 52
 """Leaves room in 63 characters for the hashes that Deployments and ReplicaSets append to pod names."""

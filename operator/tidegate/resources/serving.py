@@ -1,10 +1,12 @@
 """The objects around serving pods, the same for every kind that serves: one Deployment and its company."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from tidegate.resources.digest import short_digest
 from tidegate.resources.manifest import Manifest
-from tidegate.resources.names import MANAGED_BY, MANAGER, SOURCE_LABEL
+from tidegate.resources.names import MANAGED_BY, MANAGER, SOURCE_LABEL, TEMPLATE_ANNOTATION
 from tidegate.resources.pod import (
     CLIENT_CA_FILE,
     DESIRED_FILE,
@@ -54,6 +56,13 @@ def workload_objects(workload: Workload, pod: ServingPod, settings: ServingSetti
     )
 
 
+def template_digest(objects: Iterable[Manifest]) -> str:
+    """The hash that pods of the Deployment among `objects` carry."""
+    deployment: Any = next(manifest for manifest in objects if manifest["kind"] == "Deployment")
+    digest: str = deployment["spec"]["template"]["metadata"]["annotations"][TEMPLATE_ANNOTATION]
+    return digest
+
+
 def config_map(workload: Workload, settings: ServingSettings) -> Manifest:
     """The ConfigMap from which a starting pod learns which model to serve and whose calls to accept."""
     data = {DESIRED_FILE: workload.desired, CLIENT_CA_FILE: settings.client_ca}
@@ -84,8 +93,14 @@ def _deployment(workload: Workload, pod: ServingPod, settings: ServingSettings) 
         "progressDeadlineSeconds": 600,
         "selector": {"matchLabels": dict(workload.selector)},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-        "template": pod_template(pod, settings),
+        "template": _marked(pod_template(pod, settings)),
     }
+
+
+def _marked(template: dict[str, Any]) -> dict[str, Any]:
+    metadata = template["metadata"]
+    annotations = {**metadata["annotations"], TEMPLATE_ANNOTATION: short_digest(template)}
+    return {**template, "metadata": {**metadata, "annotations": annotations}}
 
 
 def _service(workload: Workload) -> dict[str, object]:
