@@ -46,9 +46,20 @@ class ImageStore:
         Raises LocalClusterError when `target` lies on another file system, or an image cannot be unpacked.
         """
         with exclusively(self._folder / "lock", what="unpacking images", progress=progress):
-            self._fill(images, progress)
             target.parent.mkdir(parents=True, exist_ok=True)
-            _link(self._current / "containerd", target)
+            self._check_linkable(target.parent)
+            self._fill(images, progress)
+            link_tree(self._current / "containerd", target)
+
+    def _check_linkable(self, folder: Path) -> None:
+        probe, link = self._folder / "lock", folder / "probe"
+        try:
+            link.hardlink_to(probe)
+        except OSError as error:
+            raise LocalClusterError(
+                f"no hard link from {self._folder} to {folder}: {error.strerror}"
+            ) from error
+        link.unlink()
 
     def _fill(self, images: Mapping[str, Image], progress: Progress) -> None:
         known = self._known()
@@ -58,7 +69,7 @@ class ImageStore:
         shutil.rmtree(self._partial, ignore_errors=True)
         self._partial.mkdir(parents=True)
         if known:
-            _link(self._current / "containerd", self._partial / "containerd")
+            link_tree(self._current / "containerd", self._partial / "containerd")
         self._unpack(missing, known, progress)
         refs = {**known, **{name: image.ref for name, image in images.items()}}
         (self._partial / "images.json").write_text(json.dumps(refs))
@@ -113,7 +124,7 @@ class ImageStore:
         )
 
 
-def _link(source: Path, target: Path) -> None:
+def link_tree(source: Path, target: Path) -> None:
     """Copy a folder with hard links for its files, and true copies of its databases.
 
     Raises LocalClusterError when links are not possible; then `target` does not exist.

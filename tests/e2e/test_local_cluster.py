@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ import pytest
 
 from fixtures.control_plane import Kubectl
 from tidegate_localcluster.cgroups import CgroupTree
-from tidegate_localcluster.cluster import Cluster, ClusterOptions, Supplies
+from tidegate_localcluster.cluster import Cluster, ClusterOptions, Supplies, cgroup_name
 from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.namespaces import supervising
 from tidegate_localcluster.process import wait_until
-from tidegate_localcluster.state import Phase
+from tidegate_localcluster.state import Forward, Phase
 
 WITHIN_S = 60.0
 PLAIN_POD: Mapping[str, Any] = {
@@ -301,17 +302,16 @@ def test_nothing_listens_beyond_loopback(cluster: Cluster) -> None:
         for descriptor in Path(f"/proc/{pid}/fd").iterdir()
         if descriptor.is_symlink()
     }
-    beyond = [
+    listening = [
         line.split()[1]
         for table in ("tcp", "tcp6")
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
-        # 0A is LISTEN; 0100007F is 127.0.0.1 as the kernel writes it.
-        if line.split()[3] == "0A"
-        and not line.split()[1].startswith("0100007F")
-        and f"socket:[{line.split()[9]}]" in sockets
+        # 0A is LISTEN, the tenth word the inode of the socket.
+        if line.split()[3] == "0A" and f"socket:[{line.split()[9]}]" in sockets
     ]
-    assert beyond == []
-    assert any(name.startswith("socket:") for name in sockets)
+    # 0100007F is 127.0.0.1 as the kernel writes it.
+    assert len(listening) == len(Forward)
+    assert [address for address in listening if not address.startswith("0100007F")] == []
 
 
 @pytest.mark.parametrize(
@@ -368,13 +368,14 @@ class Machine:
     cgroups: frozenset[str]
 
     @classmethod
-    def now(cls) -> "Machine":
+    def now(cls, cluster: Cluster) -> "Machine":
+        """What there is at this moment; of cgroups those of `cluster`, since others come and go beside it."""
         tree = CgroupTree.detect()
         assert tree is not None
         return cls(
             mounts=frozenset(Path("/proc/self/mountinfo").read_text().splitlines()),
             links=frozenset(path.name for path in Path("/sys/class/net").iterdir()),
-            cgroups=frozenset(str(path) for path in tree.root.glob("*/tidegate-*")),
+            cgroups=frozenset(map(str, tree.remains(cgroup_name(SECOND.name, cluster.files.path)))),
         )
 
 
@@ -390,7 +391,7 @@ def second(cluster_supplies: Supplies, tmp_path: Path) -> Iterator[Cluster]:
 def few_supplies(cluster_supplies: Supplies) -> Supplies:
     """Without the images that only Tidegate itself needs."""
     few = {name: cluster_supplies.images[name] for name in ("pause", "coredns")}
-    return Supplies(cluster_supplies.binaries, few)
+    return replace(cluster_supplies, images=few)
 
 
 SECOND = ClusterOptions(name="second")
@@ -399,7 +400,7 @@ SECOND = ClusterOptions(name="second")
 def test_two_clusters_run_side_by_side_and_one_leaves_nothing(
     cluster: Cluster, second: Cluster, few_supplies: Supplies, cluster_kubectl: Kubectl, tmp_path: Path
 ) -> None:
-    before = Machine.now()
+    before = Machine.now(second)
     second.up(SECOND, few_supplies, print)
     start = time.monotonic()
     second.up(SECOND, few_supplies, print)
@@ -411,12 +412,14 @@ def test_two_clusters_run_side_by_side_and_one_leaves_nothing(
     assert inside is not None
     processes = inside.processes()
     assert len(processes) > 10
-    assert Machine.now() != before, "the cgroups of the second cluster are not seen: this test proves nothing"
+    assert Machine.now(second) != before, (
+        "the cgroups of the second cluster are not seen: this test proves nothing"
+    )
 
     remains = second.down(print)
 
     assert not remains
-    assert Machine.now() == before
+    assert Machine.now(second) == before
     assert [pid for pid in processes.values() if psutil.pid_exists(pid)] == []
     assert phase(cluster) is Phase.READY
 
@@ -426,7 +429,7 @@ def test_pods_of_two_real_nodes_reach_each_other(
 ) -> None:
     images = {name: cluster_supplies.images[name] for name in ("pause", "coredns", "operator")}
     options = ClusterOptions(name="second", nodes=2)
-    second.up(options, Supplies(cluster_supplies.binaries, images), print)
+    second.up(options, replace(cluster_supplies, images=images), print)
     kubectl = Kubectl(second.plan().binaries["kubectl"], second.files.kubeconfig, tmp_path / "kubectl")
     bench = Workbench(kubectl, "default", images["operator"].ref)
     nodes = ("node-0", "node-1")
@@ -444,27 +447,40 @@ def test_pods_of_two_real_nodes_reach_each_other(
 
 
 def test_a_cluster_killed_halfway_is_cleaned_by_the_next_up(second: Cluster, few_supplies: Supplies) -> None:
-    before = Machine.now()
+    before = Machine.now(second)
     halfway = KilledHalfway(second)
     with pytest.raises(LocalClusterError):
         second.up(SECOND, few_supplies, halfway)
     second.up(SECOND, few_supplies, print)
     assert phase(second) is Phase.READY
     second.down(print)
-    assert Machine.now() == before
+    assert Machine.now(second) == before
 
 
 def test_down_cleans_after_a_kill_of_the_first_process(second: Cluster, few_supplies: Supplies) -> None:
-    before = Machine.now()
+    before = Machine.now(second)
     second.up(SECOND, few_supplies, print)
     namespace = second.namespace()
     assert namespace is not None
     namespace.kill()
     assert namespace.wait_ended()
     assert second.status()["state"] == Phase.STOPPED
-    assert Machine.now() != before, "a killed cluster leaves its cgroups: this test proves nothing"
+    assert Machine.now(second) != before, "a killed cluster leaves its cgroups: this test proves nothing"
     assert not second.down(print)
-    assert Machine.now() == before
+    assert Machine.now(second) == before
+
+
+def test_nothing_outlives_the_supervisor(second: Cluster, few_supplies: Supplies) -> None:
+    second.up(SECOND, few_supplies, print)
+    namespace = second.namespace()
+    assert namespace is not None
+    processes = namespace.processes()
+    # The child of the first process; it starts everything else.
+    (child,) = {*supervising(second.files.path)} & {*processes.values()} - {namespace.pid}
+    os.kill(child, signal.SIGKILL)
+    assert namespace.wait_ended()
+    assert [pid for pid in processes.values() if psutil.pid_exists(pid)] == []
+    assert second.status()["state"] == Phase.STOPPED
 
 
 class KilledHalfway:
