@@ -220,6 +220,16 @@ def test_old_pods_version_is_told_until_their_successors_serve() -> None:
     assert plan.events == ()
 
 
+def test_pods_of_a_deleted_namesake_do_not_make_its_successor_ready() -> None:
+    predecessor, successor = an_inference(), an_inference(metadata={"uid": "another"})
+
+    plan = a_plan(successor, pods=[a_pod_of(predecessor)], reports={"p0": a_report(1)})
+
+    assert conditions(plan)["Ready"][0] == "False"
+    assert conditions(plan)["ModelLoaded"][0] == "False"
+    assert plan.orders == ()
+
+
 def test_changed_resources_are_ready_only_on_pods_that_have_them() -> None:
     inference = an_inference()
     pod, reports = a_pod_of(inference), {"p0": a_report(1, generation=2)}

@@ -25,8 +25,8 @@ from tidegate.planning.serving_status import (
 from tidegate.resources.feature_compute import (
     features_objects,
     features_selector,
+    features_source,
     features_state,
-    plan_digest,
 )
 from tidegate.resources.serving import template_digest
 from tidegate.resources.settings import ServingSettings
@@ -62,7 +62,7 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Plan
         plan = compile_plan(features)
     except InvalidSpecError as error:
         return _refused(observed, str(error))
-    source = plan_digest(plan)
+    source = features_source(features, plan)
     start = features_state(features, plan, settings).to_json()
     pods = [pod for pod in observed.pods if pod.reachable and pod.source == source]
     reports = [observed.reports[pod.uid] for pod in pods if pod.uid in observed.reports]

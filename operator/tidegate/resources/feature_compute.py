@@ -45,9 +45,9 @@ def features_state(features: FeatureCompute, plan: FeaturePlan, settings: Servin
     )
 
 
-def plan_digest(plan: FeaturePlan) -> str:
-    """Hash in names and labels; a changed plan means new pods."""
-    return short_digest(plan.hash)
+def features_source(features: FeatureCompute, plan: FeaturePlan) -> str:
+    """Hash in names and labels: a changed plan means new pods, and so does another object of the same name."""
+    return short_digest([features.metadata.uid, plan.hash])
 
 
 def features_selector(features: FeatureCompute) -> dict[str, str]:
@@ -64,7 +64,7 @@ def features_workload(features: FeatureCompute, plan: FeaturePlan, start: str) -
         owner=owner_reference("tidegate.io/v1alpha1", "FeatureCompute", features.metadata),
         selector=selector,
         labels={**selector, TIER_LABEL: _TIER},
-        source=plan_digest(plan),
+        source=features_source(features, plan),
         replicas=features.spec.replicas,
         desired=start,
     )

@@ -58,10 +58,14 @@ def desired_state(inference: Inference, settings: ServingSettings, *, epoch: int
 
 
 def source_digest(inference: Inference) -> str:
-    """Hash of what new pods are needed for: everything about the model except its version and its pin."""
+    """Hash of what new pods are needed for: everything about the model except its version and its pin.
+
+    And whose pods they are: those of a deleted namesake live on for a moment, and count for nothing.
+    """
     spec = inference.spec
     return short_digest(
         [
+            inference.metadata.uid,
             spec.model.uri,
             inference.served_name,
             spec.model.format.value,
