@@ -118,7 +118,7 @@ def test_fixed_batching_without_a_batch_dimension_is_refused_with_the_shapes() -
     )
 
     assert "x [4, 3]" in message
-    assert "batching.mode to Off" in message
+    assert "batching.mode to Disabled" in message
 
 
 def test_a_version_is_warmed_up_with_zeros_where_the_shapes_are_known() -> None:

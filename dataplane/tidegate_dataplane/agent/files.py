@@ -3,9 +3,12 @@
 import secrets
 from pathlib import Path
 
+import structlog
 from pydantic import BaseModel, ValidationError
 
 from tidegate_dataplane.contract import DesiredState
+
+log = structlog.get_logger()
 
 CONTROL_KEY_MODE = 0o640
 
@@ -33,13 +36,20 @@ class Keepsake:
         return self._kept.accepted, self._kept.proven
 
     def keep(self, *, accepted: DesiredState | None = None, proven: DesiredState | None = None) -> None:
-        """Write what changed; None leaves a value as it is."""
+        """Write what changed; None leaves a value as it is.
+
+        A full disk costs the memory of the next agent, not the work of this one.
+        """
         kept = _Kept(accepted=accepted or self._kept.accepted, proven=proven or self._kept.proven)
-        if kept != self._kept:
-            part = self._path.with_name(".agent.json.part")
+        if kept == self._kept:
+            return
+        self._kept = kept
+        part = self._path.with_name(".agent.json.part")
+        try:
             part.write_text(kept.model_dump_json())
             part.replace(self._path)
-            self._kept = kept
+        except OSError as error:
+            log.warning("keepsake_not_written", path=str(self._path), error=str(error))
 
 
 def read_first_order(config_dir: Path) -> DesiredState | None:

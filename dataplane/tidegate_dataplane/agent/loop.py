@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import structlog
@@ -24,6 +25,9 @@ from tidegate_dataplane.agent.triton import NO_BACKEND, ServerGoneError
 from tidegate_dataplane.contract import AgentReport, DesiredState, FailureReason, ModelFormat
 
 log = structlog.get_logger()
+
+# While Triton starts, every moment counts.
+STARTING_POLL_S = 0.2
 
 
 class Server(Protocol):
@@ -124,8 +128,9 @@ class Agent:
         while True:
             took_step = await self.turn()
             if not took_step:
+                live = self._observed.server.live
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._settings.poll_s):
+                    async with asyncio.timeout(self._settings.poll_s if live else STARTING_POLL_S):
                         await self._changed.wait()
 
     async def turn(self) -> bool:
@@ -176,8 +181,9 @@ class Agent:
     async def _fetch(self, action: Fetch) -> None:
         order, progress, started = action.order, Progress(), self._clock()
         self._doing = Doing(action, progress)
-        staging = await asyncio.to_thread(self._repository.staging)
+        staging: Path | None = None
         try:
+            staging = await asyncio.to_thread(self._repository.staging)
             facts = await self._unless_changed(fetch(order, staging, self._open_source, progress))
             if facts is None:
                 log.info(
@@ -270,7 +276,8 @@ class Agent:
         if self._unproven is not None and self._unproven.order == order:
             await asyncio.to_thread(self._repository.discard, self._unproven.installed.displaced)
             self._unproven = None
-        await asyncio.to_thread(self._repository.write_config, order.model, config_text(action.config))
+        with contextlib.suppress(OSError):  # Nobody but a curious person reads it.
+            await asyncio.to_thread(self._repository.write_config, order.model, config_text(action.config))
         self._memory = state.after_success(self._memory, order)
         self._keepsake.keep(proven=order)
 

@@ -138,7 +138,7 @@ def _with_batching(order: DesiredState, config: Config, artefact: Config) -> Con
         shapes = ", ".join(f"{tensor['name']} {tensor.get('dims', [])}" for tensor in tensors)
         return _refuse(
             "batching.mode Fixed needs a free first dimension on every input and output, and this artefact has "
-            f"{shapes}; export it so, or set batching.mode to Off"
+            f"{shapes}; export it so, or set batching.mode to Disabled"
         )
     delay = {"max_queue_delay_microseconds": order.max_queue_delay_us}
     return {**config, "dynamic_batching": {**artefact.get("dynamic_batching", {}), **delay}}

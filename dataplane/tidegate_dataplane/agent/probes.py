@@ -12,24 +12,28 @@ from tidegate_dataplane.agent.metrics import CONTENT_TYPE, Metrics
 class Readiness(Protocol):
     """What the readiness probe asks Triton."""
 
-    async def is_ready(self, model: str) -> bool:
-        """Return whether the server answers requests for `model` now."""
+    async def is_ready(self, model: str) -> bool | None:
+        """Return whether the server answers requests for `model` now; None if it does not say in time."""
         ...
 
 
 def probes_app(agent: Agent, server: Readiness, drain: Drain, metrics: Metrics) -> web.Application:
     """Return /startedz, /healthz, /readyz and /metrics."""
 
+    last = False
+
     async def alive(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def ready(_: web.Request) -> web.Response:
-        model = agent.served_model
+        nonlocal last
         if drain.active:
             return web.Response(text="draining\n", status=503)
-        if model is None or not await server.is_ready(model):
-            return web.Response(text="no model is ready\n", status=503)
-        return web.Response(text="ok\n")
+        model = agent.served_model
+        answer = await server.is_ready(model) if model is not None else False
+        # A pod that is short of CPU is slow, not broken: whether Triton hangs is for its own liveness probe to say.
+        last = last if answer is None else answer
+        return web.Response(text="ok\n") if last else web.Response(text="no model is ready\n", status=503)
 
     async def exposition(_: web.Request) -> web.Response:
         return web.Response(body=metrics.text(), headers={"Content-Type": CONTENT_TYPE})

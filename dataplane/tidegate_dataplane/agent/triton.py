@@ -23,8 +23,16 @@ from tidegate_dataplane.agent.state import ServerState
 from tidegate_dataplane.contract import FailureReason, TensorSpec
 
 RPC_TIMEOUT_S = 5.0
+# Below the second or two that a kubelet waits for the probe.
+READY_TIMEOUT_S = 0.8
 CONTROL_HEADER = "triton-grpc-protocol-tidegate-control"
 NO_BACKEND = "unable to find backend library for backend 'onnxruntime'"
+# Triton may start minutes after the agent, while its image is pulled: gRPC would by then look every two minutes.
+CHANNEL_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
 # What the client raises, besides its own exception, when the server goes away in the middle of a call.
 GONE = (InferenceServerException, grpc.RpcError, OSError)
 
@@ -37,7 +45,7 @@ class Triton:
     """One server, seen from the agent of its pod."""
 
     def __init__(self, address: str, control_key: str) -> None:
-        self._client: Any = aio.InferenceServerClient(address)
+        self._client: Any = aio.InferenceServerClient(address, channel_args=CHANNEL_OPTIONS)
         self._headers = {CONTROL_HEADER: control_key}
 
     async def close(self) -> None:
@@ -96,11 +104,13 @@ class Triton:
         except GONE as error:
             raise ServerGoneError(str(error)) from error
 
-    async def is_ready(self, model: str) -> bool:
-        """Return whether the server answers requests for `model` now."""
+    async def is_ready(self, model: str) -> bool | None:
+        """Return whether the server answers requests for `model` now; None if it does not say in time."""
         try:
-            return bool(await self._client.is_model_ready(model, client_timeout=1.0))
-        except GONE:
+            return bool(await self._client.is_model_ready(model, client_timeout=READY_TIMEOUT_S))
+        except InferenceServerException as error:
+            return None if "DEADLINE_EXCEEDED" in str(error.status() or "") else False
+        except (grpc.RpcError, OSError):
             return False
 
     async def request_count(self) -> int | None:

@@ -55,7 +55,9 @@ async def fetch(order: DesiredState, folder: Path, open_source: OpenSource, prog
         )
     basket = _Basket(folder, order.max_artefact_bytes, progress, f"{order.uri}/{order.version}")
     if order.format is ModelFormat.FEATURES:
-        return await _fetch_tables(order, basket, open_source)
+        facts = await _fetch_tables(order, basket, open_source)
+        _check_pin(order.sha256, facts.digest, f"the tables of {order.owner}", "the pin")
+        return facts
     source = open_source(parse_uri(order.uri), order)
     config_text = await _fetch_config(source, basket)
     facts = await (_fetch_onnx if order.format is ModelFormat.ONNX else _fetch_python)(order, source, basket)
