@@ -26,6 +26,7 @@ class Proxies:
     def __init__(self, addresses: Callable[[], Sequence[str]]) -> None:
         """`addresses` gives `host:port` of every xDS server's report endpoint at this moment."""
         self._addresses = addresses
+        self._reports: dict[str, ProxyReport] = {}
         self._states: tuple[ReportedProxy, ...] | None = None
         self._subscribers: list[Callable[[ObjectKey], None]] = []
 
@@ -48,10 +49,20 @@ class Proxies:
                 await asyncio.sleep(_PERIOD_S)
 
     async def _refresh(self, session: aiohttp.ClientSession) -> None:
-        answers = await asyncio.gather(*(self._ask(session, address) for address in self._addresses()))
-        reports = [answer for answer in answers if answer is not None]
+        addresses = self._addresses()
+        answers = await asyncio.gather(*(self._ask(session, address) for address in addresses))
+        self.take(dict(zip(addresses, answers, strict=True)))
+
+    def take(self, answers: Mapping[str, ProxyReport | None]) -> None:
+        """Takes what each server said, None for one that did not answer.
+
+        Of a silent one the last words count for as long as its pod is there and another answers: its proxies are not
+        gone, and without them the rest would look like all.
+        """
+        last = {address: answer or self._reports.get(address) for address, answer in answers.items()}
+        self._reports = {address: report for address, report in last.items() if report is not None}
         before = self._states
-        self._states = proxies_of(reports) if reports else None
+        self._states = proxies_of(tuple(self._reports.values())) if any(answers.values()) else None
         if before != self._states:
             self._tell(before or (), self._states or ())
 
@@ -66,7 +77,9 @@ class Proxies:
 
     def _tell(self, before: Sequence[ReportedProxy], after: Sequence[ReportedProxy]) -> None:
         was, now = _by_access(before), _by_access(after)
-        everybody = {state.node for state in before} != {state.node for state in after}
+        everybody = {state.node: state.nack for state in before} != {
+            state.node: state.nack for state in after
+        }
         for name in was.keys() | now.keys():
             if everybody or was.get(name) != now.get(name):
                 for subscriber in self._subscribers:
