@@ -12,8 +12,8 @@ from tidegate.planning.plan import Plan
 from tidegate.planning.serving_status import Verdict, condition, standing
 from tidegate.routing.planner import AccessPlan, PlannedRoute
 
-_PROGRAMMING: Final = timedelta(milliseconds=200)
-_SILENT: Final = timedelta(seconds=2)
+_AGAIN: Final = timedelta(seconds=2)
+"""A net only: whatever a proxy accepts or refuses wakes the objects that it is about."""
 _USERS_TO_MEND: Final = frozenset({Reason.HOST_CONFLICT, Reason.SERVED_NAME_MISMATCH})
 """Refusals that no object still to come can cure; a missing target may simply not be applied yet."""
 
@@ -64,13 +64,7 @@ def plan_model_access(observed: AccessObserved) -> Plan:
         proxies=_proxies(observed),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
-    return Plan(status=status.dump(), requeue_after=_requeue(observed, programmed))
-
-
-def _requeue(observed: AccessObserved, programmed: Verdict) -> timedelta | None:
-    if programmed.holds:
-        return None
-    return _PROGRAMMING if observed.proxies else _SILENT
+    return Plan(status=status.dump(), requeue_after=None if programmed.holds else _AGAIN)
 
 
 def _runs(proxy: ProxyView, generation: int) -> bool:
