@@ -31,6 +31,7 @@ class Settings(BaseSettings):
     tls_directory: Annotated[Path, Field(description="ca.crt, tls.crt, tls.key of the controllers.")] = Path(
         "/etc/tidegate/tls"
     )
+    gateway_port: Annotated[int, Field(ge=1, le=65535, description="Port of the gateways' Service.")] = 8080
     workers: Annotated[int, Field(ge=1, le=64, description="Reconciles at once, per kind.")] = 8
 
     xds_port: Annotated[int, Field(ge=0, le=65535)] = 18000

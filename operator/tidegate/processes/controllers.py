@@ -50,7 +50,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         ProbeServer(probes, registry).serve(host="0.0.0.0", port=settings.probe_port),  # noqa: S104
     ):
         proxies = Proxies(lambda: _report_addresses(xds_pods, settings.report_port))
-        gateway = f"{settings.release}-gateway.{pod.namespace}.svc:8080"
+        gateway = f"{settings.release}-gateway.{pod.namespace}.svc:{settings.gateway_port}"
         parts = Parts(client, stores, agents, proxies, serving, gateway, clock)
         terms = Terms(parts, registry, workers=settings.workers)
         lease = LeaseClient(client, ObjectKey(pod.namespace, f"{settings.release}-controllers"))
