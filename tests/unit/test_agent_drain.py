@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from tidegate_dataplane.agent import drain
+from tidegate_dataplane.agent.drain import Drain
+
+
+class Counts:
+    """A server whose request counter reads as given; each look takes one second."""
+
+    def __init__(self, counts: Sequence[int | None]) -> None:
+        self._counts = list(counts)
+        self.now_s = 0.0
+        self.looks = 0
+
+    async def request_count(self) -> int | None:
+        self.looks += 1
+        self.now_s += 1.0
+        return self._counts.pop(0) if len(self._counts) > 1 else self._counts[0]
+
+
+@pytest.fixture(autouse=True)
+def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain, "LOOK_EVERY_S", 0)
+
+
+async def drained(counts: Counts, *, quiet_s: float = 2.0, limit_s: float = 20.0) -> Drain:
+    draining = Drain(counts, quiet_s=quiet_s, limit_s=limit_s, clock=lambda: counts.now_s)
+    async with asyncio.timeout(5):
+        await draining.run()
+    return draining
+
+
+async def test_readiness_goes_first() -> None:
+    counts = Counts([1])
+    draining = Drain(counts, quiet_s=1.0, limit_s=5.0, clock=lambda: counts.now_s)
+    assert not draining.active
+
+    running = asyncio.create_task(draining.run())
+    await asyncio.sleep(0)
+
+    assert draining.active
+    await running
+
+
+async def test_it_ends_when_no_more_requests_come() -> None:
+    counts = Counts([5, 9, 12, 12])
+
+    await drained(counts)
+
+    assert counts.looks == 5
+
+
+async def test_it_ends_at_once_without_a_server() -> None:
+    counts = Counts([None])
+
+    await drained(counts)
+
+    assert counts.looks == 1
+
+
+async def test_it_ends_with_the_server() -> None:
+    counts = Counts([5, 6, None])
+
+    await drained(counts)
+
+    assert counts.looks == 3
+
+
+async def test_requests_without_end_do_not_hold_it_for_ever() -> None:
+    counts = Counts(list(range(1000)))
+
+    await drained(counts, limit_s=10.0)
+
+    assert counts.now_s <= 12.0
