@@ -58,10 +58,12 @@ class ModelAccessReconciler:
             )
         )
         fleet = fleet_state([access], inferences, (), pods)
+        # As in the fleet of the xDS servers: an object that is being deleted holds no host any more.
+        rivals = (one for one in self._accesses.all() if one.metadata.deletion_timestamp is None)
         return AccessObserved(
             access=access,
             now=self._clock.now(),
-            routing=planner.plan_access(access, fleet.backends, hosts.claim(self._accesses.all())),
+            routing=planner.plan_access(access, fleet.backends, hosts.claim(rivals)),
             proxies=self._proxies.view(access.key),
             gateway=self._gateway,
         )
