@@ -55,7 +55,7 @@ test: setup  ## All tests; those that need root or a cluster say so loudly when 
 
 .PHONY: test-fast
 test-fast: setup  ## Tests that need neither a cluster nor built binaries
-	@$(PYTEST) -m "not integration and not e2e" $(PYTEST_ARGUMENTS)
+	@$(PYTEST) -m "not integration and not e2e" --ignore=tests/integration --ignore=tests/e2e $(PYTEST_ARGUMENTS)
 
 .PHONY: e2e
 e2e: setup  ## Tests on the whole local cluster (root)
