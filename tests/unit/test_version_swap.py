@@ -213,8 +213,13 @@ def test_missing_artefact_is_tried_again_after_a_while_without_a_change() -> Non
     assert not fleet.run(an_order(2, generation=2)).done
     assert fleet.log == []
 
+    # While it is tried again the failure stays in sight, so that conditions do not come and go.
     fleet.now += RETRY_AFTER
+    retry = fleet.reconcile(an_order(2, generation=2))
+    assert retry.retrying
+    assert retry.failure is not None
     assert fleet.run(an_order(2, generation=2)).done
+    assert fleet.failure is None
 
 
 def test_bad_version_does_not_take_over_when_every_pod_of_the_good_one_is_replaced() -> None:

@@ -257,7 +257,7 @@ def _requeue(
         return max(swap.retry_after, timedelta(seconds=1))
     if swap.done or not replicas:
         return None
-    if swap.failure is not None and not swap.orders:
+    if swap.failure is not None and not swap.orders and not swap.retrying:
         return _FAILING
     at_work = any(replica.report is not None and not serves(replica, target) for replica in replicas)
     return _WORKING if at_work else _UNREACHABLE

@@ -11,7 +11,7 @@ Nothing is remembered between two calls except what the object's own status says
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -56,6 +56,8 @@ class Swap:
     """Every replica serves the target, in the data plane's own words."""
     failure: KnownFailure | None = None
     retry_after: timedelta | None = None
+    retrying: bool = False
+    """The version of `failure` is being tried once more; it is shown until it works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,10 @@ def plan_swap(target: DesiredState, memory: Memory, replicas: Sequence[Replica],
         return _settle(target, replicas, memory, now)
     failure = _failure(target, replicas, memory, now)
     if failure is None:
-        return _advance(target, committed, replicas)
+        step = _advance(target, committed, replicas)
+        known = memory.failure
+        again = known is not None and known.failure.version == target.version and not step.done
+        return replace(step, failure=known, retrying=True) if again else step
     wait = failure.time + RETRY_AFTER - now if may_pass(failure.failure.reason) else None
     return Swap(
         committed, _orders(committed, target, replicas), done=False, failure=failure, retry_after=wait
