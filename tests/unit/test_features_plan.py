@@ -1,0 +1,90 @@
+"""Planning a FeatureCompute: new plans mean new pods, a plan that does not compile changes nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from builders.feature_compute import a_feature_compute
+from builders.pods import a_pod, a_report
+from tidegate.api.feature_compute import FeatureCompute
+from tidegate.api.reasons import Reason
+from tidegate.planning.feature_compute import FeaturesObserved, plan_features
+from tidegate.planning.plan import Plan
+from tidegate.planning.pods import PodView
+from tidegate.planning.serving_status import Refusal
+from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
+from tidegate.resources.settings import ServingSettings
+from tidegate_dataplane.contract import FailureReason
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", models_host_path="/models")
+OTHER = [{"name": "who", "hash": {"field": "user.user_id", "buckets": 3}}]
+
+
+def a_plan(features: FeatureCompute, **observed: Any) -> Plan:
+    return plan_features(FeaturesObserved(features, NOW, **observed), SETTINGS)
+
+
+def a_pod_of(plan: Plan, **facts: Any) -> PodView:
+    """A pod made from this plan's Deployment."""
+    deployment: Any = next(one for one in plan.apply if one["kind"] == "Deployment")
+    metadata = deployment["spec"]["template"]["metadata"]
+    return a_pod(
+        source=metadata["labels"][SOURCE_LABEL],
+        template=metadata["annotations"][TEMPLATE_ANNOTATION],
+        **facts,
+    )
+
+
+def ready(plan: Plan, kind: str = "Ready") -> tuple[str, str]:
+    items: Any = plan.status["conditions"]
+    return next((item["status"], item["reason"]) for item in items if item["type"] == kind)
+
+
+def test_ready_when_the_pods_of_this_plan_serve() -> None:
+    features = a_feature_compute()
+    pod = a_pod_of(a_plan(features))
+    plan = a_plan(features, pods=[pod], reports={"p0": a_report(1)})
+
+    assert ready(plan) == ("True", "AllReplicasReady")
+    assert ready(plan, "SourcesReady") == ("True", "SourcesReady")
+    assert plan.status["planHash"]
+    assert plan.requeue_after is None
+
+
+def test_changed_plan_is_not_ready_on_the_pods_of_the_old_one() -> None:
+    pod = a_pod_of(a_plan(a_feature_compute()))
+    changed = a_feature_compute(features=OTHER, metadata={"generation": 2})
+    plan = a_plan(changed, pods=[pod], reports={"p0": a_report(1)})
+
+    assert ready(plan)[0] == "False"
+    assert ready(plan, "PlanCompiled") == ("True", "PlanCompiled")
+
+
+def test_plan_that_does_not_compile_applies_nothing_and_only_the_user_can_mend_it() -> None:
+    lookup = [{"name": "bad", "lookup": {"field": "user.user_id", "type": "int64"}}]
+    plan = a_plan(a_feature_compute(features=lookup))
+
+    assert plan.apply == ()
+    assert ready(plan) == ("False", "PlanInvalid")
+    assert ready(plan, "Stalled")[0] == "True"
+    assert "spec.features[0].lookup.field" in str(plan.status["conditions"])
+
+
+def test_source_that_cannot_be_read_is_told_in_the_agents_words_and_looked_at_again() -> None:
+    features = a_feature_compute()
+    pod = a_pod_of(a_plan(features), ready=False)
+    failed = a_report(None, target=1, failure=(1, FailureReason.ARTEFACT_NOT_FOUND, "no users.parquet"))
+    plan = a_plan(features, pods=[pod], reports={"p0": failed})
+
+    assert ready(plan) == ("False", "SourceFailed")
+    assert "no users.parquet" in str(plan.status["conditions"])
+    assert [event.reason for event in plan.events] == ["SourceFailed"]
+    assert plan.requeue_after is not None
+
+
+def test_refused_child_is_the_reason() -> None:
+    plan = a_plan(a_feature_compute(), refusal=Refusal(Reason.NAME_CONFLICT, "Service fc-x is taken"))
+
+    assert ready(plan) == ("False", "NameConflict")
