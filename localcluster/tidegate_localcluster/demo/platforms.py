@@ -37,6 +37,8 @@ class Endpoints:
     gateway: str
     dashboard: str | None = None
     prometheus: str | None = None
+    lasting: bool = True
+    """Whether they still lead there when the demo has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,7 @@ class OwnCluster:
                 gateway=found[Forward.GATEWAY],
                 dashboard=found[Forward.DASHBOARD],
                 prometheus=_address(os.environ.get("TIDEGATE_DEMO_PROMETHEUS")),
+                lasting=False,
             )
 
     def stop(self, progress: Progress) -> str:

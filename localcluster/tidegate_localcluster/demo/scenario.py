@@ -22,6 +22,8 @@ from tidegate_localcluster.demo.scoring import (
     score_online,
 )
 from tidegate_localcluster.demo.steps import Steps
+from tidegate_localcluster.forwards import SERVICES
+from tidegate_localcluster.state import Forward
 
 NAMESPACE: Final = "movielens"
 INFERENCE: Final = "din"
@@ -135,8 +137,7 @@ class Demo:
         site.kubectl.ensure_namespace(NAMESPACE)
         documents = [(self._recipe.example / name).read_text() for name in MANIFESTS]
         text = "---\n".join(documents).replace(LOCAL_MODELS_URI, site.models_uri)
-        names = " ".join(f"-f examples/movielens/{name}" for name in MANIFESTS)
-        self._steps.progress(f"kubectl apply -n {NAMESPACE} {names}")
+        self._steps.progress(f"kubectl apply -n {NAMESPACE} -f examples/movielens")
         self._steps.say(site.kubectl.apply(text, NAMESPACE))
         self._steps.progress(f"kubectl wait --for=condition=Ready {' '.join(OBJECTS)}")
         site.kubectl.wait("condition=Ready", OBJECTS, NAMESPACE, READY_TIMEOUT_S)
@@ -206,27 +207,31 @@ class Demo:
         ]
         title = f"Version swap under load ({report.seconds:.1f} s, {ROWS_UNDER_LOAD} rows per request)"
         self._steps.table(title, ("", "clients", "Prometheus"), rows)
-        if seen is not None and seen.triton:
+        if seen is not None and sum(seen.triton.values()) > sum(report.versions.values()):
             self._steps.progress("Triton also counts the one request by which the agent tries a version out")
 
     def _farewell(self, site: Site, endpoints: Endpoints) -> None:
         say = self._steps.say
         say(f"\nDone in {self._steps.total_s:.0f} s. The cluster keeps running.\n")
-        for name, address in (
-            ("gateway", endpoints.gateway),
-            ("dashboard", endpoints.dashboard),
-            ("Prometheus", endpoints.prometheus),
-        ):
-            say(f"{name:<11}{f'http://{address}' if address else 'not installed'}")
+        gateway = endpoints.gateway
+        if endpoints.lasting:
+            for name, address in (
+                ("gateway", gateway),
+                ("dashboard", endpoints.dashboard),
+                ("Prometheus", endpoints.prometheus),
+            ):
+                say(f"{name:<11}{f'http://{address}' if address else 'not installed'}")
+        else:
+            service = SERVICES[Forward.GATEWAY]
+            gateway = f"127.0.0.1:{service.port}"
+            say("The ports that this demo forwarded end with it; open one again with")
+            say(f"  kubectl -n {service.namespace} port-forward service/{service.name} {service.port}")
         say("\nNext:")
         kubectl = f"{site.kubectl_command} -n {NAMESPACE}"
+        back = json.dumps({"spec": {"model": {"version": FIRST}}})
         say(f"  {kubectl} get {KINDS}")
-        say(
-            f'  {kubectl} patch inference {INFERENCE} --type=merge -p \'{{"spec":{{"model":{{"version":"1"}}}}}}\''
-        )
-        say(
-            f"  curl -H 'x-tidegate-access: {NAMESPACE}/{ACCESS}' http://{endpoints.gateway}/v2/models/{MODEL}"
-        )
+        say(f"  {kubectl} patch inference {INFERENCE} --type=merge -p '{back}'")
+        say(f"  curl -H 'x-tidegate-access: {NAMESPACE}/{ACCESS}' http://{gateway}/v2/models/{MODEL}")
 
 
 def _metrics(endpoints: Endpoints) -> LoadMetrics | None:

@@ -53,7 +53,7 @@ class Steps:
             table.add_column(column, justify="left" if index == 0 else "right")
         for row in rows:
             table.add_row(*(escape(cell) for cell in row))
-        self._console.print(Padding(table, (0, 0, 0, len(INDENT))))
+        self._console.print(Padding(table, (0, 0, 0, len(INDENT)), expand=False))
 
     @property
     def total_s(self) -> float:
