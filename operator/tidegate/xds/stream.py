@@ -80,6 +80,7 @@ class AdsStream:
         self._repeats_until: float | None = None
         self._subscriptions: dict[TypeUrl, Subscription] = {}
         self._acked: Snapshot | None = None
+        self._left_endpoints: dict[str, Resource] = {}
         self._nonces = 0
 
     @property
@@ -101,8 +102,18 @@ class AdsStream:
 
     def on_snapshot(self, snapshot: Snapshot, now: float) -> list[DiscoveryResponse]:
         """A newer state to lead the proxy to; what was on the way to the older one stays valid or is replaced."""
+        self._remember_endpoints(snapshot)
         self._goal = snapshot
         return self._advance(now)
+
+    def _remember_endpoints(self, newer: Snapshot) -> None:
+        """Keeps the endpoints of clusters that the proxy was sent and that `newer` no longer has."""
+        clusters = self._subscriptions.get(TypeUrl.CLUSTER)
+        if self._goal is None or clusters is None:
+            return
+        known = {**self._left_endpoints, **self._goal.resources[TypeUrl.ENDPOINT]}
+        gone = clusters.sent.keys() - newer.resources[TypeUrl.CLUSTER].keys()
+        self._left_endpoints = {name: known[name] for name in sorted(gone & known.keys())}
 
     def on_time(self, now: float) -> list[DiscoveryResponse]:
         """Time has passed."""
@@ -220,6 +231,15 @@ class AdsStream:
                 yield name, resource
             elif held is not None:
                 yield name, held
+        # A cluster that was overtaken before its endpoints went out gets them all the same: Envoy acknowledges no
+        # clusters while one of them waits for its endpoints, and would wait 15 s for these.
+        for name, resource in self._left_endpoints.items():
+            if (
+                name not in goal.resources[TypeUrl.ENDPOINT]
+                and clusters is not None
+                and name in clusters.sent
+            ):
+                yield name, resource
 
     def _held_back(self, endpoints: Subscription, resource: Resource) -> bool:
         """Whether these are no endpoints where the proxy has some, or may have some from an earlier stream."""
