@@ -68,7 +68,7 @@ RECIPES: Mapping[ImageName, Recipe] = {
         parts=(
             Packages(
                 "images/dataplane/requirements.txt",
-                excludes=(*COMMON_EXCLUDES, "onnx/backend/test", "onnx/*.h", "onnx/*.cc", "onnx/*.in"),
+                excludes=COMMON_EXCLUDES,
             ),
             Sources((("dataplane/tidegate_dataplane", f"{SOURCE}/tidegate_dataplane"),)),
         )

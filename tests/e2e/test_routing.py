@@ -99,7 +99,8 @@ def test_rest_is_served_beside_grpc_and_model_control_is_not_reachable(space: Sp
     ):
         with pytest.raises(urllib.error.HTTPError) as caught:
             _post(space, path, {}, headers=by_header)
-        assert caught.value.code in (403, 404), path
+        with caught.value as answer:
+            assert answer.code in (403, 404), path
     assert space.ask().version == "1"
 
 
