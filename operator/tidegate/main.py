@@ -82,8 +82,10 @@ def _mount_local_cluster() -> None:
     if find_spec("tidegate_localcluster") is None:
         return
     from tidegate_localcluster.cli import app as local
+    from tidegate_localcluster.demo.cli import app as demo
 
     app.add_typer(local, name="local")
+    app.add_typer(demo, name="demo")
 
 
 def main() -> None:
