@@ -13,7 +13,7 @@ from tidegate.errors import PermanentError, RetryableError
 from tidegate.kube.changes import needs_apply
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import CONFIG_MAP, Kind, kind_of
-from tidegate.kube.port import Cluster, EventNote, EventType, Manifest
+from tidegate.kube.port import Cluster, EventNote, Manifest
 from tidegate.kube.store import ObjectStore, key_of
 from tidegate.planning.plan import Deletion, Plan
 from tidegate.planning.refused import plan_refused
@@ -62,7 +62,7 @@ class Writer:
             if stored is not None:
                 self.stores.of(kind).observe("MODIFIED", stored)
         for event in plan.events:
-            note = EventNote(kind, key, uid, EventType(event.type.value), event.reason, event.message)
+            note = EventNote(kind, key, uid, event.type, event.reason, event.message)
             await self.cluster.create_event(note)
 
     async def refuse(self, kind: Kind, body: Manifest, message: str, now: datetime) -> None:

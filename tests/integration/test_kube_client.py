@@ -18,7 +18,8 @@ from tidegate.kube.changes import needs_apply
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.fence import EPOCH_ANNOTATION, Fence
 from tidegate.kube.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, INFERENCE, NAMESPACE, Kind
-from tidegate.kube.port import Cluster, EventNote, EventType
+from tidegate.kube.port import Cluster, EventNote
+from tidegate.planning.plan import EventType
 
 pytestmark = pytest.mark.usefixtures("crds")
 

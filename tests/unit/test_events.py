@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.events import EventRecorder
 from tidegate.kube.kinds import INFERENCE
-from tidegate.kube.port import EventNote, EventType
+from tidegate.kube.port import EventNote
+from tidegate.planning.plan import EventType
 
 
 def a_note(message: str = "version 4 did not load") -> EventNote:

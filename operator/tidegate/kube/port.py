@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import Kind
+from tidegate.planning.plan import EventType
 
 # A Kubernetes object as JSON. Read it into a typed value before deciding anything from it.
 Manifest: TypeAlias = Mapping[str, Any]
-
-
-class EventType(StrEnum):
-    """How loud an Event is."""
-
-    NORMAL = "Normal"
-    WARNING = "Warning"
 
 
 @dataclass(frozen=True, slots=True)
