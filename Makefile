@@ -54,8 +54,8 @@ test: setup  ## All tests; those that need root or a cluster say so loudly when 
 	@$(PYTEST) $(PYTEST_ARGUMENTS)
 
 .PHONY: test-fast
-test-fast: setup  ## Tests that need neither a cluster nor built binaries
-	@$(PYTEST) -m "not integration and not e2e" --ignore=tests/integration --ignore=tests/e2e $(PYTEST_ARGUMENTS)
+test-fast: setup  ## Tests that need neither a cluster nor a Triton, nor anything that has to be built
+	@$(PYTEST) -m "not integration and not e2e and not triton" --ignore=tests/integration --ignore=tests/e2e $(PYTEST_ARGUMENTS)
 
 .PHONY: e2e
 e2e: setup  ## Tests on the whole local cluster (root)

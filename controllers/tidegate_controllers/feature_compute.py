@@ -10,18 +10,23 @@ from tidegate.kube.kinds import FEATURE_COMPUTE
 from tidegate.planning.feature_compute import FeaturesObserved, plan_features
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL
 from tidegate.resources.settings import ServingSettings
+from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.runtime.clock import Clock
 from tidegate.triton.agents import Agents
 from tidegate_controllers.carry_out import Writer
+from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.serving import observe_serving
 
 
 class FeatureComputeReconciler:
     """Observe, plan, apply: one pass over one FeatureCompute."""
 
-    def __init__(self, writer: Writer, agents: Agents, settings: ServingSettings, clock: Clock) -> None:
+    def __init__(
+        self, writer: Writer, agents: Agents, proxies: Proxies, settings: ServingSettings, clock: Clock
+    ) -> None:
         self._writer = writer
         self._agents = agents
+        self._proxies = proxies
         self._settings = settings
         self._clock = clock
 
@@ -52,5 +57,6 @@ class FeatureComputeReconciler:
             pods=serving.pods,
             reports=serving.reports,
             config_maps=serving.config_maps,
+            proxies=self._proxies.view(HostKey(HostKind.FEATURES, features.key), features.metadata.uid),
             refusal=serving.refusal,
         )

@@ -14,6 +14,7 @@ from tidegate.planning.pods import pod_view
 from tidegate.resources.names import INFERENCE_LABEL, label_value
 from tidegate.routing import hosts, planner
 from tidegate.routing.fleet import BackendKey, BackendKind
+from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.runtime.clock import Clock
 from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.proxies import Proxies
@@ -64,6 +65,6 @@ class ModelAccessReconciler:
             access=access,
             now=self._clock.now(),
             routing=planner.plan_access(access, fleet.backends, hosts.claim(rivals)),
-            proxies=self._proxies.view(access.key),
+            proxies=self._proxies.view(HostKey(HostKind.ACCESS, access.key), access.metadata.uid),
             gateway=self._gateway,
         )

@@ -10,8 +10,9 @@ import structlog
 from pydantic import ValidationError
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.model_access import ProxyView
-from tidegate.xds.report import ProxyReport, ReportedProxy, proxies_of
+from tidegate.planning.proxies import ProxyView
+from tidegate.routing.hosts import HostKey, HostKind
+from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, proxies_of
 
 _PERIOD_S: Final = 0.25
 """A ModelAccess becomes Programmed this much later than its last proxy acknowledged it, at the most."""
@@ -28,18 +29,18 @@ class Proxies:
         self._addresses = addresses
         self._reports: dict[str, ProxyReport] = {}
         self._states: tuple[ReportedProxy, ...] | None = None
-        self._subscribers: list[Callable[[ObjectKey], None]] = []
+        self._subscribers: defaultdict[HostKind, list[Callable[[ObjectKey], None]]] = defaultdict(list)
 
-    def subscribe(self, subscriber: Callable[[ObjectKey], None]) -> None:
-        """Calls `subscriber` with the key of every ModelAccess of which some proxy now runs something else."""
-        self._subscribers.append(subscriber)
+    def subscribe(self, kind: HostKind, subscriber: Callable[[ObjectKey], None]) -> None:
+        """Calls `subscriber` with the key of every object of `kind` of which some proxy now runs something else."""
+        self._subscribers[kind].append(subscriber)
 
-    def view(self, key: ObjectKey) -> tuple[ProxyView, ...] | None:
-        """What every connected proxy runs of this ModelAccess; None while no xDS server answers."""
+    def view(self, host: HostKey, uid: str) -> tuple[ProxyView, ...] | None:
+        """What every connected proxy runs of the object with this `uid`; None while no xDS server answers."""
         if self._states is None:
             return None
-        name = str(key)
-        return tuple(ProxyView(state.node, state.accesses.get(name), state.nack) for state in self._states)
+        name = str(host)
+        return tuple(_view(state, state.hosts.get(name), uid) for state in self._states)
 
     async def run(self) -> None:
         """Asks forever."""
@@ -76,19 +77,26 @@ class Proxies:
             return None
 
     def _tell(self, before: Sequence[ReportedProxy], after: Sequence[ReportedProxy]) -> None:
-        was, now = _by_access(before), _by_access(after)
+        was, now = _by_host(before), _by_host(after)
         everybody = {state.node: state.nack for state in before} != {
             state.node: state.nack for state in after
         }
         for name in was.keys() | now.keys():
             if everybody or was.get(name) != now.get(name):
-                for subscriber in self._subscribers:
-                    subscriber(ObjectKey.parse(name))
+                host = HostKey.parse(name)
+                for subscriber in self._subscribers[host.kind]:
+                    subscriber(host.object)
 
 
-def _by_access(states: Sequence[ReportedProxy]) -> Mapping[str, Sequence[tuple[str, int]]]:
-    found: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+def _view(proxy: ReportedProxy, host: ReportedHost | None, uid: str) -> ProxyView:
+    if host is None or host.uid != uid:
+        return ProxyView(proxy.node, None, proxy.nack, answers=False)
+    return ProxyView(proxy.node, host.generation, proxy.nack, answers=host.answers)
+
+
+def _by_host(states: Sequence[ReportedProxy]) -> Mapping[str, Sequence[tuple[str, ReportedHost]]]:
+    found: defaultdict[str, list[tuple[str, ReportedHost]]] = defaultdict(list)
     for state in states:
-        for name, generation in state.accesses.items():
-            found[name].append((state.node, generation))
+        for name, host in state.hosts.items():
+            found[name].append((state.node, host))
     return found

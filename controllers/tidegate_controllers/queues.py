@@ -7,6 +7,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube.parsed import Parsed
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
+from tidegate.routing.hosts import HostKind
 from tidegate.runtime.workqueue import WorkQueue
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.stores import Owners, Stores
@@ -38,7 +39,8 @@ def connect(stores: Stores, queues: Queues, proxies: Proxies) -> None:
     stores.inferences.subscribe(queues.inferences.add)
     stores.features.subscribe(queues.features.add)
     stores.accesses.subscribe(queues.accesses.add)
-    proxies.subscribe(queues.accesses.add)
+    proxies.subscribe(HostKind.ACCESS, queues.accesses.add)
+    proxies.subscribe(HostKind.FEATURES, queues.features.add)
     for store in stores.owned():
         Owners(store, INFERENCE_LABEL, queues.inferences.add)
         Owners(store, FEATURE_COMPUTE_LABEL, queues.features.add)

@@ -85,7 +85,9 @@ class Terms:
         writer = Writer(parts.cluster, parts.stores, fence)
         self._current.reconcilers = _Reconcilers(
             inference=InferenceReconciler(writer, parts.agents, parts.serving, parts.clock),
-            features=FeatureComputeReconciler(writer, parts.agents, parts.serving, parts.clock),
+            features=FeatureComputeReconciler(
+                writer, parts.agents, parts.proxies, parts.serving, parts.clock
+            ),
             access=ModelAccessReconciler(writer, parts.proxies, parts.gateway, parts.clock),
         )
         try:

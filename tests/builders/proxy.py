@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tidegate.api.meta import ObjectKey
+from tidegate.routing.hosts import HostKey, HostKind
+from tidegate.routing.planner import HostState
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash, version_of
 from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse
 from tidegate.xds.stream import AdsStream
 
 CLUSTER, ENDPOINT, LISTENER, ROUTE = TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.LISTENER, TypeUrl.ROUTE
 GATEWAY = "gateway"
+CTR_HOST = HostKey(HostKind.ACCESS, ObjectKey("ads", "ctr"))
 
 
 def a_snapshot(
@@ -43,7 +46,7 @@ def a_snapshot(
         revision=content_hash(versions.values()),
         resources=resources,
         versions=versions,
-        accesses={ObjectKey("ads", "ctr"): generation},
+        hosts={CTR_HOST: HostState("uid", generation, answers=True)},
     )
 
 

@@ -23,7 +23,7 @@ from tidegate_dataplane.contract import (
     Phase,
 )
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(180)]
 
 
 def serves(version: int) -> Callable[[AgentReport], bool]:

@@ -14,12 +14,13 @@ from fixtures.envoy import ControlPlane, Gateway, Load, Upstream, backend_of, ev
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing.fleet import Backend
+from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.planner import plan
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash
 from tidegate.xds.stream import AdsStream
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
-ACCESS = ObjectKey("ads", "ctr")
+ACCESS = HostKey(HostKind.ACCESS, ObjectKey("ads", "ctr"))
 
 Fleet = tuple[ModelAccess | Backend, ...]
 

@@ -12,6 +12,7 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.feature_compute import FeaturesObserved, plan_features
 from tidegate.planning.plan import Plan
 from tidegate.planning.pods import PodView
+from tidegate.planning.proxies import ProxyView
 from tidegate.planning.serving_status import Refusal
 from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
 from tidegate.resources.settings import ServingSettings
@@ -22,8 +23,11 @@ SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1
 OTHER = [{"name": "who", "hash": {"field": "user.user_id", "buckets": 3}}]
 
 
+PROXIES = (ProxyView("gateway-1", 0),)
+
+
 def a_plan(features: FeatureCompute, **observed: Any) -> Plan:
-    return plan_features(FeaturesObserved(features, NOW, **observed), SETTINGS)
+    return plan_features(FeaturesObserved(features, NOW, **{"proxies": PROXIES, **observed}), SETTINGS)
 
 
 def a_pod_of(plan: Plan, **facts: Any) -> PodView:
@@ -51,6 +55,17 @@ def test_ready_when_the_pods_of_this_plan_serve() -> None:
     assert ready(plan, "SourcesReady") == ("True", "SourcesReady")
     assert plan.status["planHash"]
     assert plan.requeue_after is None
+
+
+def test_not_ready_before_the_gateways_know_the_pods() -> None:
+    features = a_feature_compute()
+    pod = a_pod_of(a_plan(features))
+    late = [ProxyView("gateway-1", 0), ProxyView("gateway-2", 0, answers=False)]
+    plan = a_plan(features, pods=[pod], reports={"p0": a_report(1)}, proxies=late)
+
+    assert ready(plan) == ("False", "WaitingForProxies")
+    assert ready(plan, "EndpointsPublished") == ("False", "WaitingForProxies")
+    assert plan.requeue_after is not None
 
 
 def test_changed_plan_is_not_ready_on_the_pods_of_the_old_one() -> None:

@@ -10,8 +10,9 @@ import pytest
 from builders.model_access import a_model_access, a_route
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.planning.model_access import AccessObserved, ProxyView, plan_model_access
+from tidegate.planning.model_access import AccessObserved, plan_model_access
 from tidegate.planning.plan import Plan
+from tidegate.planning.proxies import ProxyView
 from tidegate.routing import hosts, planner
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
 
@@ -65,6 +66,15 @@ def test_not_programmed_says_why_and_looks_again(proxies: list[ProxyView] | None
     assert plan.requeue_after is not None
 
 
+def test_not_ready_before_every_proxy_has_the_endpoints_that_the_pods_already_are() -> None:
+    plan = a_plan(a_model_access(), proxies=[ProxyView("a", 1), ProxyView("b", 1, answers=False)])
+
+    assert ready(plan, "Programmed") == ("True", "Programmed")
+    assert ready(plan) == ("False", "WaitingForProxies")
+    assert "1 of 2 proxies have its endpoints" in str(plan.status["conditions"])
+    assert plan.requeue_after is not None
+
+
 def test_target_that_does_not_exist_is_named() -> None:
     access = a_model_access(routes=[a_route("default", "ctr", "gone")])
     plan = a_plan(access, proxies=[ProxyView("a", 1)])
@@ -85,7 +95,18 @@ def test_weight_of_a_target_without_endpoints_goes_to_the_others_and_the_route_s
 
 
 def test_route_that_nobody_answers_is_not_ready() -> None:
-    plan = a_plan(a_model_access(), endpoints={"ctr": 0}, proxies=[ProxyView("a", 1)])
+    plan = a_plan(a_model_access(), endpoints={"ctr": 0}, proxies=[ProxyView("a", 1, answers=False)])
+
+    assert ready(plan) == ("False", "TargetNotReady")
+    assert plan.requeue_after is None
+
+
+def test_route_whose_only_ready_target_has_no_weight_is_not_ready() -> None:
+    route = a_route("default", "ctr")
+    route["targets"] = [{"inference": "ctr", "weight": 1}, {"inference": "spare", "weight": 0}]
+    plan = a_plan(
+        a_model_access(routes=[route]), endpoints={"ctr": 0, "spare": 1}, proxies=[ProxyView("a", 1)]
+    )
 
     assert ready(plan) == ("False", "TargetNotReady")
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.model_access import ProxyView
-from tidegate.xds.report import ProxyReport, ReportedProxy
+from tidegate.planning.proxies import ProxyView
+from tidegate.routing.hosts import HostKey, HostKind
+from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy
 from tidegate_controllers.proxies import Proxies
 
 KEY = ObjectKey("ads", "ctr")
 
 
-def a_report(node: str, generation: int, *, nack: str | None = None) -> ProxyReport:
-    return ProxyReport(
-        revision="r", proxies=(ReportedProxy(node=node, accesses={str(KEY): generation}, nack=nack),)
-    )
+HOST = HostKey(HostKind.ACCESS, KEY)
+UID = "uid-1"
+
+
+def a_report(
+    node: str, generation: int, *, nack: str | None = None, uid: str = UID, answers: bool = True
+) -> ProxyReport:
+    hosts = {str(HOST): ReportedHost(uid=uid, generation=generation, answers=answers)}
+    return ProxyReport(revision="r", proxies=(ReportedProxy(node=node, hosts=hosts, nack=nack),))
 
 
 def listening() -> tuple[Proxies, list[ObjectKey]]:
     proxies, woken = Proxies(tuple), list[ObjectKey]()
-    proxies.subscribe(woken.append)
+    proxies.subscribe(HostKind.ACCESS, woken.append)
     return proxies, woken
 
 
@@ -28,7 +34,7 @@ def test_proxies_of_a_silent_server_still_count() -> None:
 
     proxies.take({"x1": a_report("a", 2), "x2": None})
 
-    assert proxies.view(KEY) == (ProxyView("a", 2), ProxyView("b", 1))
+    assert proxies.view(HOST, UID) == (ProxyView("a", 2), ProxyView("b", 1))
 
 
 def test_proxies_of_a_server_that_is_gone_do_not() -> None:
@@ -38,7 +44,7 @@ def test_proxies_of_a_server_that_is_gone_do_not() -> None:
 
     proxies.take({"x1": a_report("a", 1)})
 
-    assert proxies.view(KEY) == (ProxyView("a", 1),)
+    assert proxies.view(HOST, UID) == (ProxyView("a", 1),)
     assert woken == [KEY]
 
 
@@ -49,7 +55,7 @@ def test_nothing_is_known_while_no_server_answers() -> None:
 
     proxies.take({"x1": None})
 
-    assert proxies.view(KEY) is None
+    assert proxies.view(HOST, UID) is None
     assert woken == [KEY]
 
 
@@ -61,3 +67,24 @@ def test_refusal_by_a_proxy_wakes_those_who_wait() -> None:
     proxies.take({"x1": a_report("a", 1, nack="bad route")})
 
     assert woken == [KEY]
+
+
+def test_an_object_made_again_under_its_old_name_is_not_taken_for_the_old_one() -> None:
+    proxies, _ = listening()
+    proxies.take({"x1": a_report("a", 1, uid="of the one that was deleted")})
+
+    assert proxies.view(HOST, UID) == (ProxyView("a", None, answers=False),)
+
+
+def test_endpoints_that_arrive_later_wake_the_object_and_nobody_of_another_kind() -> None:
+    proxies, woken = listening()
+    others = list[ObjectKey]()
+    proxies.subscribe(HostKind.FEATURES, others.append)
+    proxies.take({"x1": a_report("a", 1, answers=False)})
+    woken.clear()
+
+    proxies.take({"x1": a_report("a", 1)})
+
+    assert proxies.view(HOST, UID) == (ProxyView("a", 1),)
+    assert woken == [KEY]
+    assert others == []

@@ -7,15 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from builders.proxy import a_snapshot
+from builders.proxy import CTR_HOST, a_snapshot
 from tidegate.api.meta import ObjectKey
+from tidegate.routing.hosts import HostKey, HostKind
+from tidegate.routing.planner import HostState
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
-from tidegate.xds.report import ProxyReport, ReportedProxy, proxies_of
+from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, proxies_of
 from tidegate.xds.stream import StreamProgress
 
-CTR = ObjectKey("ads", "ctr")
+CTR = CTR_HOST
 FIRST = a_snapshot({"a": 1}, routes_to=["a"], generation=1)
 SECOND = a_snapshot({"a": 2}, routes_to=["a"], generation=2)
 
@@ -25,6 +27,10 @@ def ledger() -> AckLedger:
     cache = SnapshotCache()
     cache.set(SECOND)
     return AckLedger(cache)
+
+
+def a_host(generation: int, *, answers: bool = True) -> ReportedHost:
+    return ReportedHost(uid="u", generation=generation, answers=answers)
 
 
 def progress(
@@ -56,7 +62,7 @@ def test_a_proxy_that_has_accepted_nothing_counts(ledger: AckLedger) -> None:
 
 def test_an_access_that_is_not_in_the_snapshot_is_not_programmed(ledger: AckLedger) -> None:
     ledger.record(1, progress(SECOND))
-    assert not ledger.programmed(ObjectKey("ads", "other"), 0)
+    assert not ledger.programmed(HostKey(HostKind.ACCESS, ObjectKey("ads", "other")), 0)
 
 
 def test_a_proxy_that_is_gone_counts_no_more(ledger: AckLedger) -> None:
@@ -103,7 +109,7 @@ def test_the_report_is_what_the_contract_says(ledger: AckLedger) -> None:
             {
                 "node": "gateway-1",
                 "revision": FIRST.revision,
-                "accesses": {"ads/ctr": 1},
+                "hosts": {"access/ads/ctr": {"uid": "uid", "generation": 1, "answers": True}},
                 "nack": "bad route",
             }
         ],
@@ -111,22 +117,29 @@ def test_the_report_is_what_the_contract_says(ledger: AckLedger) -> None:
 
 
 def test_a_report_of_a_newer_server_is_read() -> None:
-    text = '{"revision": "r", "new": 1, "proxies": [{"node": "a", "accesses": {"ads/ctr": 3}, "new": 2}]}'
+    host = '{"access/ads/ctr": {"uid": "u", "generation": 3, "answers": true, "new": 3}}'
+    text = f'{{"revision": "r", "new": 1, "proxies": [{{"node": "a", "hosts": {host}, "new": 2}}]}}'
     (proxy,) = ProxyReport.model_validate_json(text).proxies
-    assert proxy.runs(CTR, 3)
-    assert not proxy.runs(CTR, 4)
-    assert not proxy.runs(ObjectKey("ads", "other"), 0)
+    assert proxy.hosts == {"access/ads/ctr": a_host(3)}
 
 
 def test_a_proxy_that_moved_between_replicas_counts_once_with_all_that_it_accepted() -> None:
-    old = ReportedProxy(node="a", revision="r1", accesses={"ads/ctr": 2})
-    new = ReportedProxy(node="a", revision="", accesses={})
-    other = ReportedProxy(node="b", revision="r1", accesses={"ads/ctr": 1})
+    old = ReportedProxy(node="a", revision="r1", hosts={"access/ads/ctr": a_host(2)})
+    new = ReportedProxy(node="a", revision="", hosts={})
+    other = ReportedProxy(node="b", revision="r1", hosts={"access/ads/ctr": a_host(1)})
     proxies = proxies_of([ProxyReport(proxies=(new, other)), ProxyReport(proxies=(old,))])
-    assert [(proxy.node, dict(proxy.accesses)) for proxy in proxies] == [
-        ("a", {"ads/ctr": 2}),
-        ("b", {"ads/ctr": 1}),
+    assert [(proxy.node, dict(proxy.hosts)) for proxy in proxies] == [
+        ("a", {"access/ads/ctr": a_host(2)}),
+        ("b", {"access/ads/ctr": a_host(1)}),
     ]
+
+
+def test_of_two_words_about_one_generation_the_one_that_promises_less_counts() -> None:
+    one = ReportedProxy(node="a", hosts={"access/ads/ctr": a_host(2, answers=False)})
+    other = ReportedProxy(node="a", hosts={"access/ads/ctr": a_host(2)})
+    for reports in ([one, other], [other, one]):
+        (proxy,) = proxies_of([ProxyReport(proxies=(report,)) for report in reports])
+        assert proxy.hosts == {"access/ads/ctr": a_host(2, answers=False)}
 
 
 # The cache
@@ -139,7 +152,7 @@ def test_only_a_difference_wakes_anybody() -> None:
     assert cache.snapshot is None
     assert cache.set(FIRST)
     assert not cache.set(a_snapshot({"a": 1}, routes_to=["a"], generation=1))
-    assert cache.set(replace(FIRST, accesses={CTR: 2}))
+    assert cache.set(replace(FIRST, hosts={CTR: HostState("uid", 2, answers=True)}))
     assert cache.set(SECOND)
     assert len(woken) == 3
     unsubscribe()

@@ -28,6 +28,7 @@ class ConditionType(StrEnum):
     TARGETS_READY = "TargetsReady"
     PLAN_COMPILED = "PlanCompiled"
     SOURCES_READY = "SourcesReady"
+    ENDPOINTS_PUBLISHED = "EndpointsPublished"
 
 
 _OWN_TYPES: Final = frozenset(kind.value for kind in ConditionType)

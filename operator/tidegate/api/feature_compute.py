@@ -306,7 +306,10 @@ class FeatureComputeStatus(StatusModel):
     )
     conditions: Annotated[
         tuple[ObservedCondition, ...],
-        Field(max_length=32, description="Ready, Reconciling, Stalled, PlanCompiled and SourcesReady."),
+        Field(
+            max_length=32,
+            description="Ready, Reconciling, Stalled, PlanCompiled, SourcesReady and EndpointsPublished.",
+        ),
         ListMap("type"),
     ] = ()
 

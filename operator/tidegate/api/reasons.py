@@ -42,6 +42,7 @@ class Reason(StrEnum):
     FETCH_FAILED = "FetchFailed"
     # ModelAccess
     PROGRAMMED = "Programmed"
+    ENDPOINTS_PUBLISHED = "EndpointsPublished"
     WAITING_FOR_PROXIES = "WaitingForProxies"
     NO_PROXIES = "NoProxies"
     PROXY_REJECTED = "ProxyRejected"
@@ -149,8 +150,9 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "Check that the place is up and that the pod has the credentials for it.",
         ),
         Reason.PROGRAMMED: ReasonDoc("Every connected proxy has accepted this generation.", _NOTHING),
+        Reason.ENDPOINTS_PUBLISHED: ReasonDoc("Every connected proxy has its ready endpoints.", _NOTHING),
         Reason.WAITING_FOR_PROXIES: ReasonDoc(
-            "Some connected proxies have not accepted this generation yet.",
+            "Some connected proxies have not accepted this generation, or its ready endpoints, yet.",
             "Wait; usually well under a second.",
         ),
         Reason.NO_PROXIES: ReasonDoc(

@@ -14,6 +14,7 @@ from tidegate.planning.config_maps import stale
 from tidegate.planning.feature_plan import compile_plan
 from tidegate.planning.plan import Event, EventType, Plan
 from tidegate.planning.pods import PodView
+from tidegate.planning.proxies import LOOK_AGAIN, ProxyView, answering_verdict
 from tidegate.planning.serving_status import (
     Refusal,
     Verdict,
@@ -47,6 +48,8 @@ class FeaturesObserved:
     reports: Mapping[str, AgentReport] = field(default_factory=dict[str, AgentReport])
     """What agents said, by pod uid; a pod whose agent did not answer is absent."""
     config_maps: Sequence[Mapping[str, Any]] = ()
+    proxies: Sequence[ProxyView] | None = None
+    """None when no xDS server answered."""
     refusal: Refusal | None = None
     """Why a child cannot be as planned (a quota, an admission policy, a name that is taken)."""
 
@@ -77,7 +80,7 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Plan
         delete=stale(observed.config_maps, observed.pods, source),
         status=status.dump(),
         events=_events(features.status, status),
-        requeue_after=_requeue(observed, sources, pods, reports),
+        requeue_after=_requeue(observed, sources, pods, reports) or _unpublished(observed, there),
     )
 
 
@@ -124,6 +127,7 @@ def _status(
         *standing(_ready_verdict(observed, sources, pods), generation),
         condition(ConditionType.PLAN_COMPILED, compiled, generation),
         condition(ConditionType.SOURCES_READY, sources, generation),
+        condition(ConditionType.ENDPOINTS_PUBLISHED, _published(observed), generation),
     )
     merged = merge(features.status.conditions, said, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
@@ -141,8 +145,12 @@ def _status(
 def _ready_verdict(observed: FeaturesObserved, sources: Verdict, pods: Verdict) -> Verdict:
     if observed.refusal is not None:
         return observed.refusal.verdict()
-    failed = sources.reason is Reason.SOURCE_FAILED and not pods.holds
-    return sources if failed else pods
+    if sources.reason is Reason.SOURCE_FAILED and not pods.holds:
+        return sources
+    if not pods.holds or pods.reason is Reason.SCALED_TO_ZERO:
+        return pods
+    published = _published(observed)
+    return pods if published.holds else published
 
 
 def _events(before: FeatureComputeStatus, after: FeatureComputeStatus) -> tuple[Event, ...]:
@@ -167,3 +175,12 @@ def _requeue(
     if sources.reason is Reason.SOURCE_FAILED:
         return _FAILING
     return _LOADING if any(report.serving is None for report in reports) else _UNREACHABLE
+
+
+def _published(observed: FeaturesObserved) -> Verdict:
+    """Whether the gateways have its endpoints. No generation is asked for: its spec changes nothing in the routing."""
+    return answering_verdict(observed.proxies, 0)
+
+
+def _unpublished(observed: FeaturesObserved, pods: Verdict) -> timedelta | None:
+    return LOOK_AGAIN if pods.holds and not _published(observed).holds else None

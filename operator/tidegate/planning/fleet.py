@@ -37,22 +37,21 @@ def fleet_state(
     for key, pod in pods:
         if pod.ready and pod.reachable and pod.address is not None:
             endpoints[key].append(Endpoint(pod.address, GRPC_PORT, HTTP_PORT))
-    served = {
-        **{
-            _key(BackendKind.INFERENCE, one.key): one.served_name
-            for one in inferences
-            if one.metadata.deletion_timestamp is None
-        },
-        **{
-            _key(BackendKind.FEATURE_COMPUTE, one.key): one.metadata.name
-            for one in features
-            if one.metadata.deletion_timestamp is None
-        },
-    }
+    served: dict[BackendKey, tuple[str, str]] = {}
+    for inference in inferences:
+        if inference.metadata.deletion_timestamp is None:
+            served[_key(BackendKind.INFERENCE, inference.key)] = (
+                inference.served_name,
+                inference.metadata.uid,
+            )
+    for one in features:
+        if one.metadata.deletion_timestamp is None:
+            served[_key(BackendKind.FEATURE_COMPUTE, one.key)] = one.metadata.name, one.metadata.uid
     return FleetState(
         accesses=tuple(one for one in accesses if one.metadata.deletion_timestamp is None),
         backends={
-            key: Backend(key, name, tuple(sorted(endpoints.get(key, ())))) for key, name in served.items()
+            key: Backend(key, name, tuple(sorted(endpoints.get(key, ()))), uid)
+            for key, (name, uid) in served.items()
         },
     )
 

@@ -2,31 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from tidegate.api.conditions import ConditionType, ObservedCondition, merge
 from tidegate.api.model_access import ModelAccess, ModelAccessStatus, Proxies, RouteStatus, TargetStatus
 from tidegate.api.reasons import Reason
 from tidegate.planning.plan import Plan
+from tidegate.planning.proxies import LOOK_AGAIN, ProxyView, answering_verdict, programmed_verdict
 from tidegate.planning.serving_status import Verdict, condition, standing
 from tidegate.routing.planner import AccessPlan, PlannedRoute
 
-_AGAIN: Final = timedelta(seconds=2)
-"""A net only: whatever a proxy accepts or refuses wakes the objects that it is about."""
 _USERS_TO_MEND: Final = frozenset({Reason.HOST_CONFLICT, Reason.SERVED_NAME_MISMATCH})
 """Refusals that no object still to come can cure; a missing target may simply not be applied yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProxyView:
-    """What one connected proxy runs of this object."""
-
-    node: str
-    generation: int | None
-    """The object's generation in the configuration that the proxy has accepted; None: it has none of it."""
-    nack: str | None = None
-    """Why the proxy refused the newest configuration, in Envoy's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +35,14 @@ def plan_model_access(observed: AccessObserved) -> Plan:
     """The status; a ModelAccess has no children, its configuration goes to the proxies through xDS."""
     access = observed.access
     generation = access.metadata.generation
-    programmed, targets = _programmed(observed), _targets(access, observed.routing)
-    answers = _answers(observed.routing)
-    ready = next((verdict for verdict in (answers, programmed) if not verdict.holds), programmed)
+    programmed = programmed_verdict(observed.proxies, generation)
+    answering = answering_verdict(observed.proxies, generation)
+    unanswered = _unanswered(observed.routing)
+    ready = unanswered or (programmed if answering.holds else answering)
     said = (
         *standing(_refused(observed.routing) or ready, generation),
         condition(ConditionType.PROGRAMMED, programmed, generation),
-        condition(ConditionType.TARGETS_READY, targets, generation),
+        condition(ConditionType.TARGETS_READY, _targets(access, observed.routing), generation),
     )
     merged = merge(access.status.conditions, said, observed.now)
     status = ModelAccessStatus(
@@ -64,39 +53,16 @@ def plan_model_access(observed: AccessObserved) -> Plan:
         proxies=_proxies(observed),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
-    return Plan(status=status.dump(), requeue_after=None if programmed.holds else _AGAIN)
-
-
-def _runs(proxy: ProxyView, generation: int) -> bool:
-    return proxy.generation is not None and proxy.generation >= generation
+    settled = programmed.holds and (answering.holds or unanswered is not None)
+    return Plan(status=status.dump(), requeue_after=None if settled else LOOK_AGAIN)
 
 
 def _proxies(observed: AccessObserved) -> Proxies:
     if observed.proxies is None:
         return observed.access.status.proxies
     generation = observed.access.metadata.generation
-    acked = sum(_runs(proxy, generation) for proxy in observed.proxies)
+    acked = sum(proxy.runs(generation) for proxy in observed.proxies)
     return Proxies(total=len(observed.proxies), acked=acked)
-
-
-def _programmed(observed: AccessObserved) -> Verdict:
-    """Whether every connected proxy has acknowledged this generation."""
-    if observed.proxies is None:
-        return Verdict(
-            False, Reason.XDS_UNREACHABLE, "no xDS server answers, so what the proxies run is not known"
-        )
-    if not observed.proxies:
-        return Verdict(False, Reason.NO_PROXIES, "no proxy is connected to any xDS server")
-    generation = observed.access.metadata.generation
-    missing = [proxy for proxy in observed.proxies if not _runs(proxy, generation)]
-    if not missing:
-        return Verdict(True, Reason.PROGRAMMED, f"every connected proxy runs generation {generation}")
-    refused = next((proxy for proxy in missing if proxy.nack), None)
-    if refused is not None:
-        return Verdict(False, Reason.PROXY_REJECTED, f"proxy {refused.node}: {refused.nack}", stalled=True)
-    there = len(observed.proxies) - len(missing)
-    message = f"{there} of {len(observed.proxies)} proxies run generation {generation}"
-    return Verdict(False, Reason.WAITING_FOR_PROXIES, message)
 
 
 def _refused(routing: AccessPlan) -> Verdict | None:
@@ -121,13 +87,11 @@ def _targets(access: ModelAccess, routing: AccessPlan) -> Verdict:
     return Verdict(False, Reason.TARGET_NOT_READY, f"Inference {missing} has no ready endpoint")
 
 
-def _answers(routing: AccessPlan) -> Verdict:
-    """Whether every route can answer; one with a target left serves on without the others."""
-    for route in routing.routes:
-        if not any(target.endpoints for target in route.targets):
-            message = f"no target of route {route.name} has a ready endpoint"
-            return Verdict(False, Reason.TARGET_NOT_READY, message)
-    return Verdict(True, Reason.TARGETS_READY, "every route answers")
+def _unanswered(routing: AccessPlan) -> Verdict | None:
+    """The first route that cannot answer; one with a target left serves on without the others."""
+    if routing.unavailable is None:
+        return None
+    return Verdict(False, Reason.TARGET_NOT_READY, routing.unavailable)
 
 
 def _route(route: PlannedRoute) -> RouteStatus:

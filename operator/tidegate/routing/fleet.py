@@ -50,6 +50,7 @@ class Backend:
     key: BackendKey
     model_name: str
     endpoints: tuple[Endpoint, ...] = ()
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

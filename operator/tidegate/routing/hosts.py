@@ -1,9 +1,11 @@
-"""Who owns a host name: the older ModelAccess, and of two as old the one whose namespace/name sorts first."""
+"""Who answers to which name: what the virtual hosts of our objects are called, and who owns a host that two want."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Final
 
 from tidegate.api.meta import ObjectKey
@@ -16,6 +18,30 @@ FEATURES_DOMAIN: Final = "features.tidegate"
 
 # An object that the API server has not stored yet has no age; it must not win over one that has.
 _NEWEST: Final = datetime.max.replace(tzinfo=UTC)
+
+
+class HostKind(StrEnum):
+    """The kinds that have a virtual host of their own."""
+
+    ACCESS = "access"
+    FEATURES = "features"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HostKey:
+    """Names the virtual host of one object."""
+
+    kind: HostKind
+    object: ObjectKey
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.object}"
+
+    @classmethod
+    def parse(cls, text: str) -> HostKey:
+        """The inverse of str(): `access/<namespace>/<name>`. Raises ValueError for anything else."""
+        kind, _, key = text.partition("/")
+        return cls(HostKind(kind), ObjectKey.parse(key))
 
 
 def access_host(key: ObjectKey) -> str:
@@ -36,7 +62,7 @@ def by_age(accesses: Iterable[ModelAccess]) -> list[ModelAccess]:
 
 
 def claim(accesses: Iterable[ModelAccess]) -> Mapping[str, ObjectKey]:
-    """Every host in the specs and the access that it leads to."""
+    """Every host in the specs and the access that it leads to: the oldest, and of two as old the one whose namespace/name sorts first."""
     owners: dict[str, ObjectKey] = {}
     for access in by_age(accesses):
         for host in access.spec.hosts:

@@ -17,6 +17,7 @@ from tidegate.api.model_access import ModelAccess, Route, Target
 from tidegate.api.reasons import Reason
 from tidegate.routing import hosts
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, FleetState
+from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.ir import HeaderEquals, Pool, RouteRule, RoutingIR, VirtualHost, WeightedBackend
 from tidegate.routing.refusals import Refusal
 
@@ -42,14 +43,29 @@ class PlannedRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class HostState:
+    """Which object a virtual host was made from, and whether every request to it can be answered."""
+
+    uid: str
+    generation: int
+    answers: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AccessPlan:
     """What becomes of one ModelAccess."""
 
     access: ObjectKey
+    uid: str
     generation: int
     host: VirtualHost
     routes: tuple[PlannedRoute, ...]
     refusals: tuple[Refusal, ...]
+
+    @property
+    def unavailable(self) -> str | None:
+        """Why the first route that cannot answer cannot; None when every route can."""
+        return next((rule.unavailable for rule in self.host.rules if rule.unavailable is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +74,7 @@ class RoutingPlan:
 
     ir: RoutingIR
     accesses: Mapping[ObjectKey, AccessPlan]
+    hosts: Mapping[HostKey, HostState]
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
@@ -72,17 +89,28 @@ def plan(fleet: FleetState) -> RoutingPlan:
         access.key: plan_access(access, fleet.backends, owners)
         for access in sorted(fleet.accesses, key=lambda access: access.key)
     }
-    features = [
-        _features_host(backend)
-        for key, backend in fleet.backends.items()
-        if key.kind is BackendKind.FEATURE_COMPUTE
+    features = [backend for key, backend in fleet.backends.items() if key.kind is BackendKind.FEATURE_COMPUTE]
+    virtual_hosts = [
+        *(access.host for access in accesses.values()),
+        *(_features_host(backend) for backend in features),
     ]
-    virtual_hosts = [access.host for access in accesses.values()] + features
     ir = RoutingIR(
         hosts=tuple(sorted(virtual_hosts, key=lambda host: host.name)),
         pools=_pools(fleet.backends.values(), fleet.accesses),
     )
-    return RoutingPlan(ir, accesses)
+    return RoutingPlan(ir, accesses, _host_states(accesses.values(), features))
+
+
+def _host_states(accesses: Iterable[AccessPlan], features: Iterable[Backend]) -> Mapping[HostKey, HostState]:
+    states = {
+        HostKey(HostKind.ACCESS, plan.access): HostState(plan.uid, plan.generation, plan.unavailable is None)
+        for plan in accesses
+    }
+    for backend in features:
+        # Its spec changes nothing in the routing, so every generation of it is there at once.
+        state = HostState(backend.uid, 0, bool(backend.endpoints))
+        states[HostKey(HostKind.FEATURES, backend.key.object_key)] = state
+    return states
 
 
 def plan_access(
@@ -95,9 +123,10 @@ def plan_access(
     won = (host for host in sorted(set(access.spec.hosts)) if owners[host] == key)
     return AccessPlan(
         access=key,
+        uid=access.metadata.uid,
         generation=access.metadata.generation,
         host=VirtualHost(
-            name=f"access/{key}",
+            name=str(HostKey(HostKind.ACCESS, key)),
             title=f"ModelAccess {key}",
             domains=(str(key), hosts.access_host(key), *won),
             rules=tuple(rule for rule, _, _ in planned),
@@ -204,7 +233,7 @@ def _features_host(backend: Backend) -> VirtualHost:
         unavailable=None if backend.endpoints else why,
     )
     return VirtualHost(
-        name=f"features/{key}",
+        name=str(HostKey(HostKind.FEATURES, key)),
         title=f"FeatureCompute {key}",
         domains=(f"features/{key}", hosts.features_host(key)),
         rules=(rule,),

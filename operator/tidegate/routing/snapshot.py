@@ -9,11 +9,11 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from tidegate.api.meta import ObjectKey
 from tidegate.routing import protos
 from tidegate.routing.envoy import clusters, endpoints, listener, routes
+from tidegate.routing.hosts import HostKey
 from tidegate.routing.ir import Pool, Protocol
-from tidegate.routing.planner import RoutingPlan
+from tidegate.routing.planner import HostState, RoutingPlan
 from tidegate.routing.refusals import Refusal
 
 _VERSION_LENGTH: Final = 16
@@ -50,13 +50,13 @@ class Snapshot:
     """One consistent state of all resources.
 
     `revision` and `versions` are hashes of the content: equal content has equal ones in every replica and after every restart.
-    `accesses` holds the metadata.generation that this state is made from.
+    `hosts` says which objects this state is made from.
     """
 
     revision: str
     resources: Mapping[TypeUrl, Resources]
     versions: Mapping[TypeUrl, str]
-    accesses: Mapping[ObjectKey, int]
+    hosts: Mapping[HostKey, HostState]
     refusals: tuple[Refusal, ...] = ()
 
 
@@ -112,7 +112,7 @@ class SnapshotBuilder:
             revision=content_hash(versions[type_url] for type_url in TypeUrl),
             resources=MappingProxyType(resources),
             versions=MappingProxyType(versions),
-            accesses=MappingProxyType({key: access.generation for key, access in plan.accesses.items()}),
+            hosts=MappingProxyType(dict(plan.hosts)),
             refusals=plan.refusals,
         )
 

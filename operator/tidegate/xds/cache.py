@@ -42,7 +42,5 @@ class SnapshotCache:
 
 
 def _same(one: Snapshot, other: Snapshot) -> bool:
-    """Equal revisions mean equal resources; the generations they were made from may still differ."""
-    return (
-        one.revision == other.revision and one.accesses == other.accesses and one.refusals == other.refusals
-    )
+    """Equal revisions mean equal resources; the objects they were made from may still differ."""
+    return one.revision == other.revision and one.hosts == other.hosts and one.refusals == other.refusals

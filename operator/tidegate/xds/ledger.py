@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegate.api.meta import ObjectKey
+from tidegate.routing.hosts import HostKey
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
-from tidegate.xds.report import ProxyReport, ReportedProxy
+from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy
 from tidegate.xds.stream import StreamProgress
 
 # A proxy that comes back goes on with what it had; for how many that left this is remembered.
@@ -64,12 +64,11 @@ class AckLedger:
             ),
         )
 
-    def programmed(self, access: ObjectKey, generation: int) -> bool:
-        """Whether there is a proxy, and every connected one runs `generation` of `access` or a later one."""
+    def programmed(self, host: HostKey, generation: int) -> bool:
+        """Whether there is a proxy, and every connected one runs `generation` of `host` or a later one."""
         acked = [self._acked(proxy.progress) for proxy in self._proxies.values()]
-        return bool(acked) and all(
-            snapshot is not None and snapshot.accesses.get(access, -1) >= generation for snapshot in acked
-        )
+        states = [None if snapshot is None else snapshot.hosts.get(host) for snapshot in acked]
+        return bool(states) and all(state is not None and state.generation >= generation for state in states)
 
     def _acked(self, progress: StreamProgress) -> Snapshot | None:
         """What the proxy runs: what this stream proved, else what it left with and came back with."""
@@ -82,6 +81,9 @@ class AckLedger:
         return ReportedProxy(
             node=node,
             revision=acked.revision if acked else "",
-            accesses={str(key): generation for key, generation in acked.accesses.items()} if acked else {},
+            hosts={
+                str(key): ReportedHost(uid=state.uid, generation=state.generation, answers=state.answers)
+                for key, state in (acked.hosts.items() if acked else ())
+            },
             nack=progress.nack,
         )

@@ -1,4 +1,4 @@
-"""What `GET /v1/programmed` of the xDS server says: which proxies run which generation of which ModelAccess."""
+"""What `GET /v1/programmed` of the xDS server says: which proxies run which generation of which object."""
 
 from __future__ import annotations
 
@@ -6,13 +6,24 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tidegate.api.meta import ObjectKey
+
+class ReportedHost(BaseModel):
+    """The virtual host of one object, as a proxy runs it: made from which object and generation.
+
+    `answers` is False when some request to it would be answered 503, for want of an endpoint.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    uid: str = ""
+    generation: int = 0
+    answers: bool = False
 
 
 class ReportedProxy(BaseModel):
     """One connected proxy.
 
-    `revision` is that of the last snapshot it accepted in full, empty before the first; `accesses` maps `namespace/name` to the generation in it.
+    `revision` is that of the last snapshot it accepted in full, empty before the first; `hosts` says what is in it, by routing.hosts.HostKey.
     `nack` is the proxy's own reason for refusing what came after.
     """
 
@@ -20,12 +31,8 @@ class ReportedProxy(BaseModel):
 
     node: str
     revision: str = ""
-    accesses: Mapping[str, int] = Field(default_factory=dict)
+    hosts: Mapping[str, ReportedHost] = Field(default_factory=dict)
     nack: str | None = None
-
-    def runs(self, access: ObjectKey, generation: int) -> bool:
-        """Whether it runs `generation` of `access`, or a later one."""
-        return self.accesses.get(str(access), -1) >= generation
 
 
 class ProxyReport(BaseModel):
@@ -50,13 +57,20 @@ def proxies_of(reports: Sequence[ProxyReport]) -> tuple[ReportedProxy, ...]:
     return tuple(by_node[node] for node in sorted(by_node))
 
 
+def _later(one: ReportedHost, other: ReportedHost) -> ReportedHost:
+    if one.uid == other.uid and one.generation == other.generation:
+        return one if not one.answers else other
+    return max(one, other, key=lambda host: host.generation)
+
+
 def _joined(one: ReportedProxy, other: ReportedProxy) -> ReportedProxy:
-    accesses = dict(one.accesses)
-    for access, generation in other.accesses.items():
-        accesses[access] = max(generation, accesses.get(access, -1))
+    hosts = dict(one.hosts)
+    for name, host in other.hosts.items():
+        known = hosts.get(name)
+        hosts[name] = host if known is None else _later(known, host)
     return ReportedProxy(
         node=one.node,
         revision=one.revision or other.revision,
-        accesses=accesses,
+        hosts=hosts,
         nack=one.nack or other.nack,
     )
