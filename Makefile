@@ -70,7 +70,7 @@ lint: setup  ## Style, types and layers
 	@$(BIN)/lint-imports
 
 .PHONY: generate
-generate: setup  ## Rewrite what is derived from code: CRDs, the chart's copies, roles, Envoy's bootstrap
+generate: setup  ## Rewrite what is derived from code: CRDs, the chart's copies, roles, Envoy's bootstrap, reference pages
 	@$(BIN)/python -m tidegate.generate
 	@$(BIN)/python -m tidegate_localcluster.image_locks
 

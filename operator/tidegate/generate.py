@@ -1,4 +1,4 @@
-"""Writes what is derived from code into the repository: CRDs, the chart's copies of them, roles, Envoy's bootstrap."""
+"""Writes what is derived from code into the repository: CRDs, the chart's copies of them, roles, Envoy's bootstrap, the page of reasons."""
 
 import argparse
 import shutil
@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from tidegate.api import crd
+from tidegate.api.reference import reasons_page
 from tidegate.kube.permissions import CLUSTER_RULES, RELEASE_RULES, Process, Rule
 from tidegate.routing import bootstrap
 
@@ -32,6 +33,7 @@ def generate(root: Path) -> None:
         bootstrap.BootstrapSettings(xds_host=XDS_PLACEHOLDER, memory_bytes=GATEWAY_HEAP_BYTES)
     )
     (chart / "files" / "envoy-bootstrap.yaml").write_text(start)
+    (root / "docs" / "reference" / "reasons.md").write_text(reasons_page())
 
 
 def _write(path: Path, rules: Iterable[Rule]) -> None:

@@ -25,6 +25,7 @@ from tidegate.runtime.probes import Check, Probes, ProbeServer
 from tidegate.runtime.workqueue import WorkQueue
 from tidegate.settings import PodIdentity, Settings
 from tidegate.triton.agents import Agents, client_context
+from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.stores import OURS, Stores
 from tidegate_controllers.term import Parts, Terms
@@ -57,6 +58,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         identity = process_identity(pod)
         election = Election(lease, identity, clock=clock)
         _add_probes(probes, terms, election, stores)
+        registry.register(ObjectMetrics(stores.custom(), lambda: election.leading))
 
         async def work() -> None:
             async with asyncio.TaskGroup() as tasks:
