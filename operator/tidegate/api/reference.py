@@ -19,7 +19,11 @@ The condition's message names the object, the number and the way out.
 def reasons_page() -> str:
     """docs/reference/reasons.md: a row for every reason, by name."""
     rows = (
-        f"| `{reason.value}` | {DOCS[reason].meaning} | {DOCS[reason].what_to_do} |\n"
+        f"| `{reason.value}` | {_cell(DOCS[reason].meaning)} | {_cell(DOCS[reason].what_to_do)} |\n"
         for reason in sorted(DOCS)
     )
     return _HEAD + "".join(rows)
+
+
+def _cell(text: str) -> str:
+    return text.replace("<", "&lt;").replace("|", "\\|")
