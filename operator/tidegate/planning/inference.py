@@ -163,7 +163,9 @@ def _serving(observed: InferenceObserved, replicas: Sequence[Replica], swap: Swa
 
 
 def _loaded(replicas: Sequence[Replica]) -> tuple[str, ...]:
-    loaded = [set(replica.report.loaded) for replica in replicas if replica.report is not None]
+    """Those that every serving replica has; a pod that still starts has none and takes nothing away."""
+    reports = [replica.report for replica in replicas if replica.report is not None]
+    loaded = [set(report.loaded) for report in reports if report.serving is not None]
     return tuple(str(version) for version in sorted(set.intersection(*loaded))) if loaded else ()
 
 
