@@ -1,5 +1,6 @@
 """ModelAccess: says what the gateways make of it; the xDS servers do the rest from the same objects."""
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 from tidegate.api.inference import Inference
@@ -12,22 +13,30 @@ from tidegate.planning.fleet import fleet_state
 from tidegate.planning.model_access import AccessObserved, plan_model_access
 from tidegate.planning.pods import pod_view
 from tidegate.resources.names import INFERENCE_LABEL, label_value
-from tidegate.routing import hosts, planner
+from tidegate.routing import planner
 from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.runtime.clock import Clock
+from tidegate_controllers.accesses import Accesses
 from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.proxies import Proxies
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What outlives a term: the caches that this kind reads, parsed and indexed."""
+
+    inferences: Parsed[Inference]
+    accesses: Accesses
 
 
 class ModelAccessReconciler:
     """Observe, plan, apply: one pass over one ModelAccess."""
 
-    def __init__(self, writer: Writer, proxies: Proxies, gateway: str, clock: Clock) -> None:
+    def __init__(self, writer: Writer, known: Known, proxies: Proxies, gateway: str, clock: Clock) -> None:
         """`gateway` is where clients inside the cluster reach the gateways, `host:port`."""
         self._writer = writer
-        self._inferences = Parsed(Inference, writer.stores.inferences)
-        self._accesses = Parsed(ModelAccess, writer.stores.accesses)
+        self._known = known
         self._proxies = proxies
         self._gateway = gateway
         self._clock = clock
@@ -49,7 +58,7 @@ class ModelAccessReconciler:
     def _observe(self, access: ModelAccess) -> AccessObserved:
         stores = self._writer.stores
         names = sorted({target.inference for route in access.spec.routes for target in route.targets})
-        found = (self._inferences.get(ObjectKey(access.key.namespace, name)) for name in names)
+        found = (self._known.inferences.get(ObjectKey(access.key.namespace, name)) for name in names)
         inferences = [inference for inference in found if inference is not None]
         pods = (
             (BackendKey(BackendKind.INFERENCE, one.key.namespace, one.key.name), pod_view(body))
@@ -59,12 +68,10 @@ class ModelAccessReconciler:
             )
         )
         fleet = fleet_state([access], inferences, (), pods)
-        # As in the fleet of the xDS servers: an object that is being deleted holds no host any more.
-        rivals = (one for one in self._accesses.all() if one.metadata.deletion_timestamp is None)
         return AccessObserved(
             access=access,
             now=self._clock.now(),
-            routing=planner.plan_access(access, fleet.backends, hosts.claim(rivals)),
+            routing=planner.plan_access(access, fleet.backends, self._known.accesses.owners(access)),
             proxies=self._proxies.view(HostKey(HostKind.ACCESS, access.key), access.metadata.uid),
             gateway=self._gateway,
         )

@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tidegate.api.meta import ObjectKey
-from tidegate.api.model_access import ModelAccess
-from tidegate.kube.parsed import Parsed
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
 from tidegate.routing.hosts import HostKind
 from tidegate.runtime.workqueue import WorkQueue
+from tidegate_controllers.accesses import Accesses
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.stores import Owners, Stores
 
@@ -34,7 +33,7 @@ class Queues:
         }
 
 
-def connect(stores: Stores, queues: Queues, proxies: Proxies) -> None:
+def connect(stores: Stores, accesses: Accesses, queues: Queues, proxies: Proxies) -> None:
     """From now on every change wakes the objects that depend on it."""
     stores.inferences.subscribe(queues.inferences.add)
     stores.features.subscribe(queues.features.add)
@@ -44,45 +43,11 @@ def connect(stores: Stores, queues: Queues, proxies: Proxies) -> None:
     for store in stores.owned():
         Owners(store, INFERENCE_LABEL, queues.inferences.add)
         Owners(store, FEATURE_COMPUTE_LABEL, queues.features.add)
-    users = _Users(Parsed(ModelAccess, stores.accesses), queues.accesses.add)
-    stores.inferences.subscribe(users.wake)
-    Owners(stores.pods, INFERENCE_LABEL, users.wake)
-    rivals = _Rivals(stores, queues.accesses.add)
-    stores.accesses.subscribe(rivals.wake)
 
+    def wake_users(inference: ObjectKey) -> None:
+        for access in accesses.using(inference):
+            queues.accesses.add(access)
 
-class _Users:
-    """The ModelAccesses that send traffic to an Inference."""
-
-    def __init__(self, accesses: Parsed[ModelAccess], wake: Callable[[ObjectKey], None]) -> None:
-        self._accesses = accesses
-        self._wake = wake
-
-    def wake(self, inference: ObjectKey) -> None:
-        for access in self._accesses.all():
-            if access.key.namespace == inference.namespace and inference.name in _targets(access):
-                self._wake(access.key)
-
-
-class _Rivals:
-    """The ModelAccesses that want a host which another one has, gives up or takes."""
-
-    def __init__(self, stores: Stores, wake: Callable[[ObjectKey], None]) -> None:
-        self._accesses = Parsed(ModelAccess, stores.accesses)
-        self._hosts: dict[ObjectKey, frozenset[str]] = {}
-        self._wake = wake
-
-    def wake(self, key: ObjectKey) -> None:
-        access = self._accesses.get(key)
-        now = frozenset(access.spec.hosts) if access is not None else frozenset[str]()
-        contested = now | self._hosts.get(key, frozenset())
-        self._hosts[key] = now
-        if not contested:
-            return
-        for other in self._accesses.all():
-            if other.key != key and contested & set(other.spec.hosts):
-                self._wake(other.key)
-
-
-def _targets(access: ModelAccess) -> frozenset[str]:
-    return frozenset(target.inference for route in access.spec.routes for target in route.targets)
+    stores.inferences.subscribe(wake_users)
+    Owners(stores.pods, INFERENCE_LABEL, wake_users)
+    accesses.subscribe_rivals(queues.accesses.add)

@@ -7,18 +7,21 @@ from datetime import timedelta
 
 from prometheus_client import CollectorRegistry
 
+from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.fence import Fence
+from tidegate.kube.parsed import Parsed
 from tidegate.kube.port import Cluster
 from tidegate.resources.settings import ServingSettings
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.queue_metrics import QueueMetrics
 from tidegate.runtime.workqueue import QueueSettings, WorkQueue
 from tidegate.triton.agents import Agents
+from tidegate_controllers.accesses import Accesses
 from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.feature_compute import FeatureComputeReconciler
 from tidegate_controllers.inference import InferenceReconciler
-from tidegate_controllers.model_access import ModelAccessReconciler
+from tidegate_controllers.model_access import Known, ModelAccessReconciler
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.queues import Queues, connect
 from tidegate_controllers.stores import Stores
@@ -77,7 +80,8 @@ class Terms:
             features=queue("feature-compute", lambda key: self._current.get().features.reconcile(key)),
             accesses=queue("model-access", lambda key: self._current.get().access.reconcile(key)),
         )
-        connect(parts.stores, self.queues, parts.proxies)
+        self._known = Known(Parsed(Inference, parts.stores.inferences), Accesses(parts.stores.accesses))
+        connect(parts.stores, self._known.accesses, self.queues, parts.proxies)
 
     async def lead(self, fence: Fence) -> None:
         """Reconciles everything once, then whatever changes, until cancelled at the end of the term."""
@@ -88,7 +92,7 @@ class Terms:
             features=FeatureComputeReconciler(
                 writer, parts.agents, parts.proxies, parts.serving, parts.clock
             ),
-            access=ModelAccessReconciler(writer, parts.proxies, parts.gateway, parts.clock),
+            access=ModelAccessReconciler(writer, self._known, parts.proxies, parts.gateway, parts.clock),
         )
         try:
             async with asyncio.TaskGroup() as tasks:
