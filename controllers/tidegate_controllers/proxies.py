@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Final
 
 import aiohttp
@@ -28,6 +29,7 @@ class Proxies:
         """`addresses` gives `host:port` of every xDS server's report endpoint at this moment."""
         self._addresses = addresses
         self._reports: dict[str, ProxyReport] = {}
+        self._tags: dict[str, str] = {}
         self._states: tuple[ReportedProxy, ...] | None = None
         self._subscribers: defaultdict[HostKind, list[Callable[[ObjectKey], None]]] = defaultdict(list)
 
@@ -62,6 +64,7 @@ class Proxies:
         """
         last = {address: answer or self._reports.get(address) for address, answer in answers.items()}
         self._reports = {address: report for address, report in last.items() if report is not None}
+        self._tags = {address: tag for address, tag in self._tags.items() if address in self._reports}
         before = self._states
         self._states = proxies_of(tuple(self._reports.values())) if any(answers.values()) else None
         if before != self._states:
@@ -69,9 +72,15 @@ class Proxies:
 
     async def _ask(self, session: aiohttp.ClientSession, address: str) -> ProxyReport | None:
         try:
-            async with session.get(f"http://{address}/v1/programmed") as response:
+            known = self._tags.get(address) if address in self._reports else None
+            headers = {"If-None-Match": known} if known else {}
+            async with session.get(f"http://{address}/v1/programmed", headers=headers) as response:
                 response.raise_for_status()
-                return ProxyReport.model_validate_json(await response.text())
+                if response.status == HTTPStatus.NOT_MODIFIED:
+                    return self._reports[address]
+                report = ProxyReport.model_validate_json(await response.text())
+                self._tags[address] = response.headers.get("ETag", "")
+                return report
         except (aiohttp.ClientError, TimeoutError, OSError, ValidationError) as error:
             log.debug("xds_silent", address=address, error=str(error))
             return None

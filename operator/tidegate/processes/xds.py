@@ -30,6 +30,7 @@ from tidegate.settings import Settings
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.metrics import XdsMetrics
+from tidegate.xds.report_server import report_application
 from tidegate.xds.server import XdsServer
 
 _GATHER_S: Final = 0.01
@@ -115,14 +116,7 @@ async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
 
 
 async def _serve_report(ledger: AckLedger, port: int) -> None:
-    """`GET /v1/programmed`: what each connected proxy has accepted; the controllers ask for it."""
-
-    async def programmed(_request: web.Request) -> web.Response:
-        return web.Response(text=ledger.report().model_dump_json(), content_type="application/json")
-
-    application = web.Application()
-    application.add_routes([web.get("/v1/programmed", programmed)])
-    runner = web.AppRunner(application, access_log=None)
+    runner = web.AppRunner(report_application(ledger), access_log=None)
     await runner.setup()
     try:
         await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104

@@ -27,6 +27,13 @@ class AckLedger:
         self._cache = cache
         self._proxies: dict[str, _Proxy] = {}
         self._departed: dict[str, Snapshot] = {}
+        self._changes = 0
+
+    @property
+    def edition(self) -> str:
+        """Names the present report: equal editions of one process mean equal reports."""
+        current = self._cache.snapshot
+        return f"{self._changes}-{current.revision if current else ''}"
 
     @property
     def connected(self) -> int:
@@ -39,6 +46,7 @@ class AckLedger:
             return
         known = self._proxies.get(progress.node)
         if known is None or known.stream <= stream:
+            self._changes += known is None or not _same(known.progress, progress)
             self._proxies[progress.node] = _Proxy(stream, progress)
 
     def closed(self, stream: int, node: str) -> None:
@@ -47,6 +55,7 @@ class AckLedger:
         if known is None or known.stream != stream:
             return
         del self._proxies[node]
+        self._changes += 1
         acked = self._acked(known.progress)
         self._departed.pop(node, None)
         if acked is not None:
@@ -87,3 +96,8 @@ class AckLedger:
             },
             nack=progress.nack,
         )
+
+
+def _same(one: StreamProgress, other: StreamProgress) -> bool:
+    """Whether both look alike in a report; snapshots are compared by identity, since they are large."""
+    return one.acked is other.acked and (one.nack, one.warm) == (other.nack, other.warm)
