@@ -1,0 +1,36 @@
+"""docs/reference/metrics.md names every metric that our processes export, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from tidegate.kube.kinds import INFERENCE
+from tidegate.kube.store import ObjectStore
+from tidegate.runtime.queue_metrics import QueueMetrics
+from tidegate.xds.metrics import XdsMetrics
+from tidegate_controllers.object_metrics import ObjectMetrics
+from tidegate_dataplane.agent.metrics import Metrics
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+
+
+def exported() -> set[str]:
+    registry = CollectorRegistry()
+    QueueMetrics(registry)
+    XdsMetrics(registry)
+    registry.register(ObjectMetrics([ObjectStore(INFERENCE)], lambda: True))
+    families = [*registry.collect(), *Metrics().registry.collect()]
+    return {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in families
+        if family.name.startswith("tidegate_")
+    }
+
+
+def test_the_page_lists_what_is_exported() -> None:
+    listed = set(re.findall(r"^\| `(tidegate_\w+)`", PAGE.read_text(), re.MULTILINE))
+
+    assert listed == exported()
