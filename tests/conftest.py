@@ -9,6 +9,7 @@ pytest_plugins = [
     "fixtures.envoy",
     "fixtures.golden",
     "fixtures.processes",
+    "fixtures.sweeps",
     "fixtures.triton",
     "fixtures.agent",
     "fixtures.installed",

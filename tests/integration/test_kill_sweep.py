@@ -1,0 +1,88 @@
+"""A part of the kill sweep that CI can afford: bench/kill_sweep.py strikes at every write of every scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from faults import scenarios
+from faults.injections import Fault, NoFault, WatchDeed, WatchFault, When, WriteDeed, WriteFault
+from faults.installation import Site, a_sweep
+from faults.scenarios import Scenario
+from faults.sweep import Patience, Sweep
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.integration, pytest.mark.timeout(180)]
+
+STATUS_FIRST = """
+from tidegate_controllers.carry_out import Writer
+children, status, waiting = Writer.children, Writer.status, {}
+async def later(self, owner, plan):
+    waiting[owner.key] = owner, plan
+async def first(self, kind, body, plan):
+    await status(self, kind, body, plan)
+    if (body.get("status") or {}).get("observedGeneration") != body["metadata"]["generation"]:
+        for owner, planned in tuple(waiting.values()):
+            await children(self, owner, planned)
+Writer.children, Writer.status = later, first
+"""
+"""An operator that says first and does afterwards, and believes its own words after a restart."""
+
+
+async def struck(sweep: Sweep, scenario: Scenario, faults: Sequence[Fault]) -> None:
+    """Every fault happens, and the end is that of a run without one."""
+    reference = await sweep.run(scenario, NoFault())
+    assert reference.problems == ()
+    for fault in faults:
+        outcome = await sweep.run(scenario, fault, reference.world)
+        assert outcome.struck, f"{fault} never happened in {outcome.steps}"
+        assert outcome.problems == (), f"{scenario.name}, {fault}: {outcome.problems}"
+
+
+async def test_a_version_swap_ends_alike_wherever_the_operator_is_killed(sweep: Sweep) -> None:
+    await struck(
+        sweep,
+        scenarios.SWAP,
+        [
+            WriteFault(1, When.AFTER),
+            WriteFault(2, When.BEFORE),
+            WriteFault(2, When.AFTER),
+            WriteFault(5, When.AFTER),
+        ],
+    )
+
+
+async def test_a_pod_rollout_ends_alike_wherever_the_operator_is_killed(sweep: Sweep) -> None:
+    await struck(sweep, scenarios.ROLLOUT, [WriteFault(1, When.AFTER), WriteFault(3, When.BEFORE)])
+
+
+async def test_an_answer_that_is_lost_is_no_second_object(sweep: Sweep) -> None:
+    await struck(
+        sweep,
+        scenarios.CREATE,
+        [
+            WriteFault(3, When.AFTER, WriteDeed.BREAK),
+            WriteFault(3, When.AFTER, stale_s=1.0),
+            WatchFault(WatchDeed.CUT, "pods", at=2),
+        ],
+    )
+
+
+async def test_events_that_never_came_are_made_up_for(sweep: Sweep) -> None:
+    await struck(
+        sweep,
+        scenarios.RECREATE,
+        [WatchFault(WatchDeed.BLIND, "inferences"), WatchFault(WatchDeed.GONE, "deployments")],
+    )
+
+
+async def test_an_operator_that_says_before_it_does_is_found_out(sweep_site: Site) -> None:
+    """The negative: this one works as long as nothing happens to it, and a kill between two writes shows it up."""
+    async with a_sweep(sweep_site, before=STATUS_FIRST) as broken:
+        broken.patience = Patience(settles_s=8.0)
+        reference = await broken.run(scenarios.CREATE, NoFault())
+        assert reference.problems == ()
+        outcome = await broken.run(scenarios.CREATE, WriteFault(1, When.AFTER), reference.world)
+
+    assert outcome.struck
+    assert any("not settled" in problem for problem in outcome.problems), outcome.problems
