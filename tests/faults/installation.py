@@ -51,15 +51,15 @@ def a_site(binaries: Mapping[str, Path], folder: Path) -> Iterator[Site]:
 
 
 @asynccontextmanager
-async def a_sweep(site: Site, before: str = "") -> AsyncIterator[Sweep]:
-    """A sweep over the site, the operator leading; `before` breaks the operator on purpose."""
+async def a_sweep(site: Site) -> AsyncIterator[Sweep]:
+    """A sweep over the site, the operator leading."""
     async with Api.of(site.control_plane, site.pki) as api:
         await _install(api)
         models = site.folder / "models" / NAME
         for version in (1, 2, 3, BAD_VERSION):
             probe_model.publish(models, version)
         settings = {"tls_directory": str(_certificates(site.folder)), "models_host_path": "/models"}
-        async with Sweep(api, site.folder, settings, before).running() as sweep:
+        async with Sweep(api, site.folder, settings).running() as sweep:
             yield sweep
 
 

@@ -30,7 +30,7 @@ end_with_parent()
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 print("warm", flush=True)
 for line in sys.stdin:
-    kubeconfig, log = line.split()
+    kubeconfig, log, before = line.split()
     child = os.fork()
     if child == 0:
         end_with_parent()
@@ -41,7 +41,7 @@ for line in sys.stdin:
             os.dup2(ours, theirs)
         os.environ["KUBECONFIG"] = kubeconfig
         sys.argv = ["tidegate", "controllers"]
-        exec(os.environ.get("SWEEP_BEFORE", ""))
+        exec(open(before).read())
         tidegate.main.app()
         os._exit(0)
     print(child, flush=True)
@@ -51,11 +51,11 @@ for line in sys.stdin:
 class Nursery:
     """The warmed interpreter that operators are forked from; use it as an async context manager."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str], before: str = "") -> None:
-        """`before` is Python that runs in each operator before it works: how a test breaks it on purpose."""
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self._folder = folder
         self._settings = settings
-        self._before = before
+        self.before = ""
+        """Python that runs in each operator before it works: how a test breaks it on purpose."""
         self._process: asyncio.subprocess.Process | None = None
         self._born = 0
 
@@ -65,7 +65,6 @@ class Nursery:
             **os.environ,
             "TIDEGATE_PROBE_PORT": "0",
             "TIDEGATE_LOG_FORMAT": "json",
-            "SWEEP_BEFORE": self._before,
             **{f"TIDEGATE_{name.upper()}": value for name, value in self._settings.items()},
         }
         self._process = await asyncio.create_subprocess_exec(
@@ -95,7 +94,9 @@ class Nursery:
         kubeconfig = self._folder / f"{self._born}.kubeconfig"
         log = self._folder / f"{self._born}.log"
         kubeconfig.write_text(yaml.safe_dump(_kubeconfig(door.url)))
-        self._process.stdin.write(f"{kubeconfig} {log}\n".encode())
+        before = self._folder / f"{self._born}.py"
+        before.write_text(self.before)
+        self._process.stdin.write(f"{kubeconfig} {log} {before}\n".encode())
         await self._process.stdin.drain()
         return OperatorProcess(int(await self._says()), door, log)
 

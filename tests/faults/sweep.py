@@ -35,7 +35,7 @@ class Patience:
     """How long a run may take, and how long nothing must happen before it counts as settled."""
 
     settles_s: float = 60.0
-    quiet_s: float = 1.2
+    quiet_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,14 @@ class NotSettledError(Exception):
 class Sweep:
     """A control plane, a kubelet, a proxy and an operator, over which one run follows the other."""
 
-    def __init__(self, api: Api, folder: Path, settings: Mapping[str, str], before: str = "") -> None:
-        """`before` is Python that runs in every operator process: how a test breaks the operator on purpose."""
+    def __init__(self, api: Api, folder: Path, settings: Mapping[str, str]) -> None:
         self.api = api
         self.models = folder / "models"
         self.proxy = Proxy(api.server, api.tls, user=USER)
         self.kubelet = Kubelet(api, folder / "pods", self.models, self)
         self.patience = Patience()
         self._folder = folder
-        self._nursery = Nursery(folder / "operators", settings, before)
+        self._nursery = Nursery(folder / "operators", settings)
         self._numbers = itertools.count(1)
         self._operator: OperatorProcess | None = None
         self._restart: asyncio.Task[None] | None = None
@@ -89,6 +88,17 @@ class Sweep:
                 yield self
             finally:
                 await self._end()
+
+    @asynccontextmanager
+    async def broken(self, before: str, patience: Patience) -> AsyncIterator[None]:
+        """While the block lasts, another operator works: one in which the Python `before` has run."""
+        kept, self.patience, self._nursery.before = self.patience, patience, before
+        await self._replace_operator()
+        try:
+            yield
+        finally:
+            self.patience, self._nursery.before = kept, ""
+            await self._replace_operator()
 
     async def before(self, namespace: str, pod: str, order: DesiredState) -> object:
         """See agents.OrderGate: an order is a step of its run like a write."""
@@ -272,6 +282,12 @@ class Sweep:
         await killed.gone()
         await self.expire_lease()
         self._operator = await self._nursery.bear(self.proxy)
+
+    async def _replace_operator(self) -> None:
+        self._kill()
+        assert self._restart is not None
+        await self._restart
+        await self.wait_for(self._leading, "the other operator leads", 90)
 
     async def expire_lease(self) -> None:
         """As if the ten seconds had passed after which a dead leader's Lease is free: a run need not wait for them."""

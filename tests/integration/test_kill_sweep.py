@@ -8,7 +8,6 @@ import pytest
 
 from faults import scenarios
 from faults.injections import Fault, NoFault, WatchDeed, WatchFault, When, WriteDeed, WriteFault
-from faults.installation import Site, a_sweep
 from faults.scenarios import Scenario
 from faults.sweep import Patience, Sweep
 
@@ -45,7 +44,6 @@ async def test_a_version_swap_ends_alike_wherever_the_operator_is_killed(sweep: 
         scenarios.SWAP,
         [
             WriteFault(1, When.AFTER),
-            WriteFault(2, When.BEFORE),
             WriteFault(2, When.AFTER),
             WriteFault(5, When.AFTER),
         ],
@@ -76,13 +74,12 @@ async def test_events_that_never_came_are_made_up_for(sweep: Sweep) -> None:
     )
 
 
-async def test_an_operator_that_says_before_it_does_is_found_out(sweep_site: Site) -> None:
+async def test_an_operator_that_says_before_it_does_is_found_out(sweep: Sweep) -> None:
     """The negative: this one works as long as nothing happens to it, and a kill between two writes shows it up."""
-    async with a_sweep(sweep_site, before=STATUS_FIRST) as broken:
-        broken.patience = Patience(settles_s=8.0)
-        reference = await broken.run(scenarios.CREATE, NoFault())
+    async with sweep.broken(STATUS_FIRST, Patience(settles_s=6.0)):
+        reference = await sweep.run(scenarios.CREATE, NoFault())
         assert reference.problems == ()
-        outcome = await broken.run(scenarios.CREATE, WriteFault(1, When.AFTER), reference.world)
+        outcome = await sweep.run(scenarios.CREATE, WriteFault(1, When.AFTER), reference.world)
 
     assert outcome.struck
     assert any("not settled" in problem for problem in outcome.problems), outcome.problems
