@@ -1,0 +1,49 @@
+"""The chart's admission policy on a real API server: an old leader's write is refused, a mended one is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from faults.installation import fence
+from fixtures.control_plane import Kubectl
+from tidegate_localcluster.process import wait_until
+
+CONTROLLERS = "system:serviceaccount:tidegate-system:tidegate-controllers"
+LABEL = "app.kubernetes.io/managed-by=tidegate"
+
+
+@pytest.fixture
+def fenced(kubectl: Kubectl, namespace: str) -> str:
+    """A namespace in which the policy is in force, with a child of term 7."""
+    kubectl.apply(*fence())
+    kubectl("create", "rolebinding", "c", "--clusterrole=admin", f"--user={CONTROLLERS}", "-n", namespace)
+    kubectl("create", "configmap", "child", "-n", namespace)
+    kubectl("label", "configmap", "child", "-n", namespace, LABEL)
+
+    def refused() -> bool:
+        kubectl("annotate", "configmap", "child", "-n", namespace, "--overwrite", "tidegate.io/epoch=7")
+        return "no longer the leader" in written(kubectl, namespace, "6")
+
+    wait_until(refused, what="a write of term 6 is refused", timeout_s=30.0)
+    return namespace
+
+
+def written(kubectl: Kubectl, namespace: str, epoch: str) -> str:
+    """What the API server says to a write by the controllers in that term; empty when it takes it."""
+    return kubectl.run(
+        *("annotate", "configmap", "child", "-n", namespace, f"--as={CONTROLLERS}"),
+        *("--overwrite", f"tidegate.io/epoch={epoch}"),
+    ).stderr
+
+
+def test_old_leader_is_refused_and_its_successor_is_not(kubectl: Kubectl, fenced: str) -> None:
+    assert written(kubectl, fenced, "8") == ""
+    assert "no longer the leader" in written(kubectl, fenced, "7")
+
+
+@pytest.mark.parametrize("forged", ["banana", "", "-1", "7.5", "99999999999999999999"])
+def test_child_whose_epoch_somebody_spoiled_is_repaired(kubectl: Kubectl, fenced: str, forged: str) -> None:
+    kubectl("annotate", "configmap", "child", "-n", fenced, "--overwrite", f"tidegate.io/epoch={forged}")
+
+    assert written(kubectl, fenced, "8") == ""
+    assert "no longer the leader" in written(kubectl, fenced, "7"), "and the fence stands again"
