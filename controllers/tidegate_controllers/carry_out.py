@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from tidegate.api.meta import Resource
+from tidegate.api.meta import API_VERSION, Resource
 from tidegate.api.reasons import Reason
 from tidegate.errors import PermanentError, RetryableError
 from tidegate.kube.changes import needs_apply
@@ -30,6 +30,14 @@ class NameTakenError(PermanentError):
     """An object that is not ours has the name of a child that we would create."""
 
 
+class PredecessorError(RetryableError):
+    """A child of a deleted object of the same name is still there; its end wakes us."""
+
+
+class OwnerGoneError(RetryableError):
+    """The object was deleted, and the watch has not told us."""
+
+
 @dataclass(frozen=True, slots=True)
 class Writer:
     """Everything that a reconciler needs to change the cluster."""
@@ -42,7 +50,9 @@ class Writer:
         """Applies the objects that differ from what is there, then deletes what is stale.
 
         Returns why it stopped, when the API server refuses an object or its name is somebody else's.
+        Raises OwnerGoneError instead of making children for an object that is no longer there.
         """
+        await self._confirm(owner, plan)
         try:
             for manifest in plan.apply:
                 await self._apply(owner, manifest)
@@ -50,6 +60,8 @@ class Writer:
                 await self._delete(deletion)
         except NameTakenError as error:
             return Refusal(Reason.NAME_CONFLICT, str(error))
+        except PredecessorError as error:
+            return Refusal(Reason.PREDECESSOR_DELETING, str(error), stalled=False)
         except PermanentError as error:
             return Refusal(Reason.CHILD_REFUSED, str(error))
         return None
@@ -59,8 +71,10 @@ class Writer:
         key, uid = key_of(body), body["metadata"]["uid"]
         if (body.get("status") or {}) != plan.status:
             stored = await self.cluster.apply_status(kind, key, plan.status, uid=uid, fence=self.fence)
-            if stored is not None:
-                self.stores.of(kind).observe("MODIFIED", stored)
+            if stored is None:
+                self.stores.of(kind).observe("DELETED", body)
+                return
+            self.stores.of(kind).observe("MODIFIED", stored)
         for event in plan.events:
             note = EventNote(kind, key, uid, event.type, event.reason, event.message)
             await self.cluster.create_event(note)
@@ -68,6 +82,29 @@ class Writer:
     async def refuse(self, kind: Kind, body: Manifest, message: str, now: datetime) -> None:
         """Says that the spec does not parse, and leaves everything else as it is."""
         await self.status(kind, body, plan_refused(body, message, now))
+
+    async def _confirm(self, owner: Resource, plan: Plan) -> None:
+        """Asks whether the owner lives, if a child is missing: nothing is created from a stale cache.
+
+        A watch that broke off may have kept its deletion from us; its children would be made, collected as nobody's,
+        and made again until the next listing.
+        """
+        if all(self.stores.of(kind_of(child)).get(key_of(child)) is not None for child in plan.apply):
+            return
+        kind = kind_of({"apiVersion": API_VERSION, "kind": owner.KIND})
+        store = self.stores.of(kind)
+        stored = await self.cluster.get(kind, owner.key)
+        if stored is None:
+            ghost = store.get(owner.key)
+            if ghost is not None and ghost["metadata"]["uid"] == owner.metadata.uid:
+                store.observe("DELETED", ghost)
+        else:
+            store.observe("MODIFIED", stored)
+            metadata = stored["metadata"]
+            if metadata["uid"] == owner.metadata.uid and not metadata.get("deletionTimestamp"):
+                return
+        message = f"{kind.kind} {owner.key} was deleted: nothing is made for it any more"
+        raise OwnerGoneError(message)
 
     async def _apply(self, owner: Resource, manifest: Manifest) -> None:
         kind = kind_of(manifest)
@@ -102,5 +139,5 @@ def _check_ours(owner: Resource, kind: Kind, live: Manifest) -> None:
         raise NameTakenError(message)
     if owners:
         message = f"{name} still belongs to an object of the same name that was deleted; waiting for it to go"
-        raise RetryableError(message)
+        raise PredecessorError(message)
     log.info("orphan_adopted", kind=kind.kind, key=str(key_of(live)), owner=str(owner.key))

@@ -66,12 +66,13 @@ async def test_an_answer_that_is_lost_is_no_second_object(sweep: Sweep) -> None:
     )
 
 
-async def test_events_that_never_came_are_made_up_for(sweep: Sweep) -> None:
-    await struck(
-        sweep,
-        scenarios.RECREATE,
-        [WatchFault(WatchDeed.BLIND, "inferences"), WatchFault(WatchDeed.GONE, "deployments")],
-    )
+async def test_a_deleted_inference_stays_deleted_when_the_watch_missed_it(sweep: Sweep) -> None:
+    """kopf lists again after 410 Gone, and tells nobody of what is not in the list."""
+    await struck(sweep, scenarios.DELETE, [WatchFault(WatchDeed.BLIND, "inferences")])
+
+
+async def test_an_inference_that_was_made_anew_meanwhile_is_served(sweep: Sweep) -> None:
+    await struck(sweep, scenarios.RECREATE, [WatchFault(WatchDeed.GONE, "deployments")])
 
 
 async def test_an_operator_that_says_before_it_does_is_found_out(sweep: Sweep) -> None:

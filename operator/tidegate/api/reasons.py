@@ -19,6 +19,7 @@ class Reason(StrEnum):
     NAME_CONFLICT = "NameConflict"
     CHILD_REFUSED = "ChildRefused"
     DELETING = "Deleting"
+    PREDECESSOR_DELETING = "PredecessorDeleting"
     # Inference and FeatureCompute: pods
     ALL_REPLICAS_READY = "AllReplicasReady"
     WAITING_FOR_REPLICAS = "WaitingForReplicas"
@@ -89,6 +90,10 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "Read the API server's own words in the message; raise the quota or change the policy or the spec.",
         ),
         Reason.DELETING: ReasonDoc("The object is being deleted.", _NOTHING),
+        Reason.PREDECESSOR_DELETING: ReasonDoc(
+            "A child of a deleted object of the same name is still there, and its name is needed.",
+            "Wait; if it stays, look at the finalizers of the object that the message names.",
+        ),
         Reason.ALL_REPLICAS_READY: ReasonDoc("Every replica serves the target version.", _NOTHING),
         Reason.WAITING_FOR_REPLICAS: ReasonDoc(
             "Fewer replicas serve than the spec asks.",

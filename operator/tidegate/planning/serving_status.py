@@ -24,10 +24,12 @@ class Refusal:
 
     reason: Reason
     message: str
+    stalled: bool = True
+    """Whether it stays so until the user, or another object, changes."""
 
     def verdict(self) -> Verdict:
-        """As a verdict: the user, or another object, must change."""
-        return Verdict(False, self.reason, self.message, stalled=True)
+        """As a verdict on the object."""
+        return Verdict(False, self.reason, self.message, stalled=self.stalled)
 
 
 def pods_verdict(pods: Sequence[PodView], wanted: int, template: str, selector: Mapping[str, str]) -> Verdict:
