@@ -65,8 +65,11 @@ def _start() -> Settings:
 
 
 def _cluster(kubeconfig: Path | None) -> Path | None:
+    if kubeconfig is not None:
+        # kopf looks nowhere else: it would watch another cluster than the one that is written to, or none.
+        os.environ["KUBECONFIG"] = str(kubeconfig)
     named = os.environ.get("KUBECONFIG")
-    return kubeconfig or (Path(named) if named else None)
+    return Path(named) if named else None
 
 
 def _run(process: Coroutine[Any, Any, None]) -> None:
