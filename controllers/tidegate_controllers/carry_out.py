@@ -34,8 +34,8 @@ class PredecessorError(RetryableError):
     """A child of a deleted object of the same name is still there; its end wakes us."""
 
 
-class OwnerGoneError(RetryableError):
-    """The object was deleted, and the watch has not told us."""
+class StaleCacheError(RetryableError):
+    """The object was deleted, made anew or changed, and the watch has not told us; the cache now knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,10 @@ class Writer:
         """Applies the objects that differ from what is there, then deletes what is stale.
 
         Returns why it stopped, when the API server refuses an object or its name is somebody else's.
-        Raises OwnerGoneError instead of making children for an object that is no longer there.
+        Raises StaleCacheError instead of making children for an object that is no longer there, or is another.
         """
-        await self._confirm(owner, plan)
+        if any(self.stores.of(kind_of(child)).get(key_of(child)) is None for child in plan.apply):
+            await self.confirm(owner)
         try:
             for manifest in plan.apply:
                 await self._apply(owner, manifest)
@@ -65,6 +66,31 @@ class Writer:
         except PermanentError as error:
             return Refusal(Reason.CHILD_REFUSED, str(error))
         return None
+
+    async def confirm(self, owner: Resource) -> None:
+        """Asks the API server whether the object is what our cache has. Raises StaleCacheError when it is not.
+
+        A watch may lag, or may have broken off and kept a deletion from us. Then children would be made, collected
+        as nobody's and made again until the next listing, and agents ordered back to an earlier version.
+        """
+        kind = kind_of({"apiVersion": API_VERSION, "kind": owner.KIND})
+        store, uid = self.stores.of(kind), owner.metadata.uid
+        stored = await self.cluster.get(kind, owner.key)
+        if stored is None:
+            ghost = store.get(owner.key)
+            if ghost is not None and ghost["metadata"]["uid"] == uid:
+                store.observe("DELETED", ghost)
+            message = f"{kind.kind} {owner.key} was deleted: nothing is made for it any more"
+            raise StaleCacheError(message)
+        store.observe("MODIFIED", stored)
+        found = stored["metadata"]
+        if (found["uid"], found["generation"]) != (uid, owner.metadata.generation) or found.get(
+            "deletionTimestamp"
+        ):
+            message = (
+                f"{kind.kind} {owner.key} was changed or deleted since generation {owner.metadata.generation}"
+            )
+            raise StaleCacheError(message)
 
     async def status(self, kind: Kind, body: Manifest, plan: Plan) -> None:
         """Writes the status if it differs from what `body` has, and tells the user what happened."""
@@ -82,29 +108,6 @@ class Writer:
     async def refuse(self, kind: Kind, body: Manifest, message: str, now: datetime) -> None:
         """Says that the spec does not parse, and leaves everything else as it is."""
         await self.status(kind, body, plan_refused(body, message, now))
-
-    async def _confirm(self, owner: Resource, plan: Plan) -> None:
-        """Asks whether the owner lives, if a child is missing: nothing is created from a stale cache.
-
-        A watch that broke off may have kept its deletion from us; its children would be made, collected as nobody's,
-        and made again until the next listing.
-        """
-        if all(self.stores.of(kind_of(child)).get(key_of(child)) is not None for child in plan.apply):
-            return
-        kind = kind_of({"apiVersion": API_VERSION, "kind": owner.KIND})
-        store = self.stores.of(kind)
-        stored = await self.cluster.get(kind, owner.key)
-        if stored is None:
-            ghost = store.get(owner.key)
-            if ghost is not None and ghost["metadata"]["uid"] == owner.metadata.uid:
-                store.observe("DELETED", ghost)
-        else:
-            store.observe("MODIFIED", stored)
-            metadata = stored["metadata"]
-            if metadata["uid"] == owner.metadata.uid and not metadata.get("deletionTimestamp"):
-                return
-        message = f"{kind.kind} {owner.key} was deleted: nothing is made for it any more"
-        raise OwnerGoneError(message)
 
     async def _apply(self, owner: Resource, manifest: Manifest) -> None:
         kind = kind_of(manifest)

@@ -15,7 +15,7 @@ from tidegate.runtime.clock import Clock
 from tidegate.triton.agents import Agents
 from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.proxies import Proxies
-from tidegate_controllers.serving import observe_serving
+from tidegate_controllers.serving import ahead_of, observe_serving
 
 
 class FeatureComputeReconciler:
@@ -41,6 +41,8 @@ class FeatureComputeReconciler:
             await self._writer.refuse(FEATURE_COMPUTE, body, str(error), self._clock.now())
             return None
         observed = await self._observe(features)
+        if ahead_of(features, observed.reports):
+            await self._writer.confirm(features)
         plan = plan_features(observed, self._settings)
         refusal = await self._writer.children(features, plan)
         if refusal is not None:

@@ -13,7 +13,7 @@ from tidegate.resources.settings import ServingSettings
 from tidegate.runtime.clock import Clock
 from tidegate.triton.agents import Agents
 from tidegate_controllers.carry_out import Writer
-from tidegate_controllers.serving import observe_serving
+from tidegate_controllers.serving import ahead_of, observe_serving
 
 
 class InferenceReconciler:
@@ -36,6 +36,8 @@ class InferenceReconciler:
             await self._writer.refuse(INFERENCE, body, str(error), self._clock.now())
             return None
         observed = await self._observe(inference)
+        if ahead_of(inference, observed.reports):
+            await self._writer.confirm(inference)
         plan = plan_inference(observed, self._settings)
         refusal = await self._writer.children(inference, plan)
         if refusal is not None:

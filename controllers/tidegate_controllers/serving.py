@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.api.meta import ObjectKey
+from tidegate.api.meta import ObjectKey, Resource
 from tidegate.api.reasons import Reason
 from tidegate.planning.pods import PodView, pod_views
 from tidegate.planning.serving_status import Refusal
@@ -35,6 +35,11 @@ async def observe_serving(stores: Stores, agents: Agents, label: str, key: Objec
         config_maps=stores.config_maps.by_label(label, name, namespace=namespace),
         refusal=next((found for body in deployments if (found := _refusal(body))), None),
     )
+
+
+def ahead_of(owner: Resource, reports: Mapping[str, AgentReport]) -> bool:
+    """Whether some agent has heard of a later generation than our cache has: then the cache lags, or etcd was restored."""
+    return any(report.generation > owner.metadata.generation for report in reports.values())
 
 
 def _refusal(deployment: Mapping[str, Any]) -> Refusal | None:

@@ -153,7 +153,10 @@ class Proxy:
         self._past = _Past(lists)
 
     def serve_past(self, seconds: float) -> None:
-        """From now on and for so long, reads get what was remembered."""
+        """From now on and for so long, lists give what was remembered and watches are silent.
+
+        As behind a watch cache that lags; a GET of one object is answered from etcd by every API server.
+        """
         self._past.until = time.monotonic() + seconds
 
     async def handle(self, door: Door, request: web.Request) -> web.StreamResponse:
@@ -166,7 +169,7 @@ class Proxy:
             raise BrokenError
         if call.is_list and "continue" not in request.query:
             self._seen_lists.add(request.path_qs)
-        past = self._from_past(call, request.path_qs)
+        past = self._from_past(request.path_qs)
         if past is not None:
             return past
         counted = call.namespace == self.trace.namespace
@@ -241,20 +244,11 @@ class Proxy:
         """A watch of the past brings nothing until the past is over; it then catches up."""
         await asyncio.sleep(max(0.0, self._past.until - time.monotonic()))
 
-    def _from_past(self, call: Call, address: str) -> web.Response | None:
-        if call.traffic is not Traffic.READ or time.monotonic() >= self._past.until:
+    def _from_past(self, address: str) -> web.Response | None:
+        if time.monotonic() >= self._past.until:
             return None
-        if call.is_list:
-            known = self._past.lists.get(address)
-            return None if known is None else web.json_response(known)
-        kept = [body for path, body in self._past.lists.items() if _lists(path, call.resource)]
-        if not kept:
-            return None
-        found = next((item for body in kept for item in body["items"] if _is(item, call)), None)
-        if found is None:
-            return web.json_response({"kind": "Status", "code": 404, "message": "not found"}, status=404)
-        kind = {"apiVersion": kept[0]["apiVersion"], "kind": kept[0]["kind"].removesuffix("List")}
-        return web.json_response({**kind, **found})
+        known = self._past.lists.get(address)
+        return None if known is None else web.json_response(known)
 
     async def _get(self, address: str) -> bytes:
         async with self._open().get(self._upstream + address, headers=self._headers) as response:
@@ -267,15 +261,6 @@ class Proxy:
     def _open(self) -> aiohttp.ClientSession:
         assert self._session is not None, "used outside of its async context"
         return self._session
-
-
-def _lists(address: str, resource: str) -> bool:
-    return address.split("?", 1)[0].endswith(f"/{resource}")
-
-
-def _is(item: Mapping[str, Any], call: Call) -> bool:
-    metadata = item["metadata"]
-    return metadata["name"] == call.name and metadata.get("namespace", "") == call.namespace
 
 
 def _epoch(body: Mapping[str, Any]) -> int | None:

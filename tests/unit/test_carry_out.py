@@ -94,8 +94,9 @@ async def test_child_of_a_deleted_namesake_is_waited_for_and_the_status_says_so(
         None,
         inference_body(metadata={"uid": "successor"}),
         inference_body(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+        inference_body(metadata={"generation": 2}),
     ],
-    ids=["gone", "another of its name", "on its way out"],
+    ids=["gone", "another of its name", "on its way out", "changed meanwhile"],
 )
 async def test_deleted_inference_does_not_come_back_to_life_when_its_deletion_was_missed(
     there: Manifest | None,
