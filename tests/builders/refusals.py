@@ -71,6 +71,13 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
     Refusal("name-with-dots", inference_body("ctr.v3"), "metadata", "metadata.name must be a DNS label"),
     Refusal("name-of-64", inference_body("c" * 64), "metadata", "metadata.name must be a DNS label"),
     _inference(
+        "warm-up-of-code",
+        "rollout",
+        "rollout.warmup.requests is only for format ONNX",
+        model={"format": "Python"},
+        rollout={"warmup": {"requests": 1}},
+    ),
+    _inference(
         "served-name-with-slash", "model.name", "must be letters, digits, dashes", model={"name": "a/b"}
     ),
     _inference(

@@ -22,6 +22,7 @@ from tidegate_dataplane.contract import (
     ModelFormat,
     Phase,
 )
+from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(180)]
 
@@ -108,6 +109,39 @@ def test_only_as_many_versions_as_ordered_stay_warm(serving_pod: ModelPod) -> No
         report = serving_pod.wait_for(f"version {version} serves", serves(version))
 
     assert report.loaded == (2, 3)
+
+
+def test_with_one_kept_version_the_old_one_leaves_memory_and_disk(serving_pod: ModelPod) -> None:
+    serving_pod.put(serving_pod.order(1, keep_versions=1))
+    serving_pod.wait_for("version 1 serves", serves(1))
+    serving_pod.put(serving_pod.order(2, keep_versions=1))
+    report = serving_pod.wait_for("version 2 serves", serves(2))
+
+    assert report.loaded == (2,)
+    folder = serving_pod.triton.repository / serving_pod.model
+    wait_until(
+        lambda: [path.name for path in folder.iterdir() if path.is_dir()] == ["2"],
+        what="the disk has version 2 alone",
+        timeout_s=10,
+    )
+
+
+def test_a_version_that_fails_its_warm_up_takes_no_traffic(serving_pod: ModelPod) -> None:
+    publish_for_one_row(serving_pod.artefact, 2)
+    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as answers:
+        serving_pod.put(serving_pod.order(2, warmup_requests=2, max_batch_size=8))
+        report = serving_pod.wait_for("version 2 is refused", failed)
+
+    assert report.failure is not None
+    assert report.failure.reason is FailureReason.WARMUP_FAILED
+    assert "failed warm-up request 2 of 2, zeros of shape {'x': [8, 1]}" in report.failure.message
+    assert "model.py(" not in report.failure.message
+    assert report.serving == 1
+    assert (answers.errors, set(answers.versions)) == ([], {1})
+
+    # The negative: without as many warm-up requests the same version is taken.
+    serving_pod.put(serving_pod.order(2, warmup_requests=1, max_batch_size=8))
+    serving_pod.wait_for("version 2 serves", serves(2))
 
 
 def test_a_truncated_model_leaves_the_old_one_serving_and_says_why(serving_pod: ModelPod) -> None:
@@ -436,6 +470,17 @@ def publish_gather(folder: Path, version: int) -> None:
         [table],
     )
     save(folder, version, graph)
+
+
+def publish_for_one_row(folder: Path, version: int) -> None:
+    """A model that answers one row and no more: the second batch has no place in its fixed shape."""
+    shape = numpy_helper.from_array(np.array([1, 1], dtype=np.int64), "shape")
+    node = helper.make_node("Reshape", ["x", "shape"], ["score"])
+    save(
+        folder,
+        version,
+        helper.make_graph([node], "one", [floats("x", ["rows", 1])], [floats("score", ["rows", 1])], [shape]),
+    )
 
 
 def publish_python(folder: Path) -> None:

@@ -39,6 +39,7 @@ BODIES: tuple[Body, ...] = (
         tier="realtime",
         resources={"cpu": "1", "memory": "2Gi"},
         batching={"mode": "Fixed", "maxBatchSize": 8, "maxQueueDelay": "2ms"},
+        rollout={"keepVersions": 2, "warmup": {"requests": 1}},
     ),
     model_access_body(
         hosts=["ctr.example.com"],

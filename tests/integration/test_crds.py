@@ -139,6 +139,7 @@ def test_defaults_are_filled_in(kubectl: Kubectl, namespace: str) -> None:
         "replicas": 1,
         "resources": {"cpu": "1", "memory": "2Gi"},
         "batching": {"mode": "Disabled", "maxBatchSize": 128},
+        "rollout": {"keepVersions": 2, "warmup": {"requests": 0}},
     }
     access = created(
         kubectl, namespace, model_access_body(routes=[{"name": "all", "targets": [{"inference": "ctr"}]}])

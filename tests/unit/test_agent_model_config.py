@@ -133,6 +133,24 @@ def test_a_version_is_warmed_up_with_zeros_where_the_shapes_are_known() -> None:
     assert "model_warmup" not in rendered(a_desired_state(), some_facts())
 
 
+class TestWarmUp:
+    def test_our_runner_is_told_how_many_requests_and_keeps_its_place_in_memory(self) -> None:
+        cold, warm = (rendered(a_desired_state(warmup_requests=count), some_facts()) for count in (0, 50))
+
+        assert warm["parameters"] == {"tidegate_warmup_requests": {"string_value": "50"}}
+        assert "model_warmup" not in warm
+        assert config_digest(warm) == config_digest(cold)
+
+    def test_a_backend_of_tritons_own_runs_one_row_however_many_are_asked_for(self) -> None:
+        cold, warm = (
+            rendered(a_desired_state(warmup_requests=count), some_facts(), backend=OnnxBackend.NATIVE)
+            for count in (0, 50)
+        )
+
+        assert warm == cold
+        assert [sample["batch_size"] for sample in warm["model_warmup"]] == [1]
+
+
 class TestTheArtefactsOwnConfiguration:
     def test_what_it_may_set_is_kept(self) -> None:
         text = 'instance_group { count: 2 kind: KIND_CPU } parameters { key: "intra_op_thread_count" value { string_value: "8" } }'

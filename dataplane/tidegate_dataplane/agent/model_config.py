@@ -9,6 +9,7 @@ from tidegate_dataplane.agent.artefacts.facts import Facts
 from tidegate_dataplane.agent.config_text import Config, parse_config_text
 from tidegate_dataplane.agent.refusals import Refusal
 from tidegate_dataplane.agent.settings import OnnxBackend
+from tidegate_dataplane.agent.warm_up import one_row_of_zeros, with_warm_up, without_warm_up
 from tidegate_dataplane.contract import BatchingMode, DesiredState, FailureReason, ModelFormat, TensorSpec
 
 CONFIG_DIGEST = "tidegate_config_digest"
@@ -59,12 +60,19 @@ def render(
         config = _python(order, artefact)
     else:
         config = _derived(order, facts, artefact, backend=backend, intra_op_threads=intra_op_threads)
-    return config if isinstance(config, Refusal) else _with_batching(order, config, artefact)
+    if isinstance(config, Refusal):
+        return config
+    if order.format is ModelFormat.ONNX and config["backend"] == "python":
+        config = with_warm_up(config, order.warmup_requests)
+    return _with_batching(order, config, artefact)
 
 
 def config_digest(config: Config) -> str:
-    """Return a digest of everything but the version policy, so that versions of one signature share it."""
-    bare = {name: value for name, value in config.items() if name != "version_policy"}
+    """Return a digest of everything but the version policy, so that versions of one signature share it.
+
+    Neither our own warm-up: asking for more of it must not cost the kept versions their place in memory.
+    """
+    bare = {name: value for name, value in without_warm_up(config).items() if name != "version_policy"}
     return hashlib.sha256(json.dumps(bare, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -113,7 +121,7 @@ def _derived(
     config["input"] = [_declaration(spec, batched=facts.batched) for spec in facts.inputs]
     config["output"] = [_declaration(spec, batched=facts.batched) for spec in facts.outputs]
     if native:  # Our own runners warm up by themselves, and Triton counts its warm-up as a request.
-        config.setdefault("model_warmup", _warm_up(config))
+        config.setdefault("model_warmup", one_row_of_zeros(config))
     return config
 
 
@@ -151,15 +159,3 @@ def _declaration(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
         return {"name": spec.name, "data_type": data_type, "dims": dims}
     # Triton wants a dimension where the model has none: offer [1] and hand over [].
     return {"name": spec.name, "data_type": data_type, "dims": [1], "reshape": {"shape": []}}
-
-
-def _warm_up(config: Config) -> list[dict[str, Any]]:
-    """Return one execution of zeros before the version counts as ready, where the shapes say what that is."""
-    tensors = config["input"]
-    if not tensors or any(size < 1 for tensor in tensors for size in tensor["dims"]):
-        return []
-    zeros = {
-        tensor["name"]: {"data_type": tensor["data_type"], "dims": tensor["dims"], "zero_data": True}
-        for tensor in tensors
-    }
-    return [{"name": "zeros", "batch_size": 1, "inputs": zeros}]

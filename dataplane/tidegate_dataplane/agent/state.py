@@ -182,9 +182,9 @@ def _versions(order: DesiredState, observed: Observed, config: Config) -> tuple[
 def _tidy(order: DesiredState, observed: Observed) -> Action:
     unload = tuple(sorted(set(observed.server.ready) - {order.model}))
     needed = {order.version, *observed.server.ready.get(order.model, ())}
-    # One more than is kept warm stays on disk, so that going forth again after a rollback fetches nothing.
+    # After a rollback the newer version is out of memory, and on disk: going forth again fetches nothing.
     spare = sorted(set(observed.stored.get(order.model, {})) - needed, reverse=True)
-    remove = [(order.model, version) for version in spare[max(order.keep_versions + 1 - len(needed), 0) :]]
+    remove = [(order.model, version) for version in spare[max(order.keep_versions - len(needed), 0) :]]
     for model, versions in observed.stored.items():
         if model != order.model:
             remove += [(model, version) for version in versions]

@@ -5,6 +5,7 @@ Seen on Triton 2.51 (24.10), and relied upon:
 - a load that fails leaves the versions that serve as they are, and so does one whose configuration is refused;
 - `version_policy.specific` with a version that has no folder loads without an error: readiness must be asked for;
 - a changed configuration loads every listed version again, the old ones answering meanwhile;
+- a model_warmup that fails ends the server with signal 11 now and then, whatever else it serves;
 - loads of one model queue behind each other; one that hangs in a model's code blocks the next, not the serving.
 """
 
@@ -20,6 +21,7 @@ from tidegate_dataplane.agent.config_text import Config
 from tidegate_dataplane.agent.model_config import CONFIG_DIGEST
 from tidegate_dataplane.agent.refusals import Refusal
 from tidegate_dataplane.agent.state import ServerState
+from tidegate_dataplane.agent.warm_up import FAILED
 from tidegate_dataplane.contract import FailureReason, TensorSpec
 
 RPC_TIMEOUT_S = 5.0
@@ -27,11 +29,17 @@ RPC_TIMEOUT_S = 5.0
 READY_TIMEOUT_S = 0.8
 CONTROL_HEADER = "triton-grpc-protocol-tidegate-control"
 NO_BACKEND = "unable to find backend library for backend 'onnxruntime'"
+# Where a model's own code fails, Triton adds the lines of it; they are in its log.
+TRACEBACK = "\n\nAt:\n"
+MAX_WORDS = 4096
 # Triton may start minutes after the agent, while its image is pulled: gRPC would by then look every two minutes.
 CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # Triton's words travel in a header, and a model's own can be long.
+    ("grpc.max_metadata_size", 1 << 20),
+    ("grpc.absolute_max_metadata_size", 1 << 20),
 ]
 # What the client raises, besides its own exception, when the server goes away in the middle of a call.
 GONE = (InferenceServerException, grpc.RpcError, OSError)
@@ -95,7 +103,9 @@ class Triton:
                 said = str(error.message()).strip()
         except (grpc.RpcError, OSError) as error:
             raise ServerGoneError(str(error)) from error
-        return Refusal(FailureReason.LOAD_FAILED, said)
+        said = said.split(TRACEBACK)[0][:MAX_WORDS]
+        cold = any(words in said for words in FAILED)
+        return Refusal(FailureReason.WARMUP_FAILED if cold else FailureReason.LOAD_FAILED, said)
 
     async def unload(self, model: str) -> None:
         """Unload every version of a model; one that is not loaded is no error."""

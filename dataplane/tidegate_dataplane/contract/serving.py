@@ -58,6 +58,7 @@ class FailureReason(StrEnum):
     ARTEFACT_INVALID = "ArtefactInvalid"
     FORMAT_NOT_ALLOWED = "FormatNotAllowed"
     LOAD_FAILED = "LoadFailed"
+    WARMUP_FAILED = "WarmupFailed"
     FETCH_FAILED = "FetchFailed"
 
 
@@ -80,7 +81,10 @@ class DesiredState(ContractModel):
     max_batch_size: int = Field(default=128, ge=1)
     batching: BatchingMode = BatchingMode.OFF
     max_queue_delay_us: int = Field(default=0, ge=0)
-    keep_versions: int = Field(default=2, ge=1)
+    keep_versions: int = Field(
+        default=2, ge=1, description="versions on disk and in memory, the serving one too"
+    )
+    warmup_requests: int = Field(default=0, ge=0, description="executions of zeros before a version serves")
     max_artefact_bytes: int = Field(default=20 * GIBIBYTE, ge=1)
     allowed_hosts: tuple[str, ...] = Field(default=(), description="hosts that https: URIs may name")
     allow_python: bool = False

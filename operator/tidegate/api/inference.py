@@ -128,8 +128,50 @@ class Batching(ApiModel):
     ] = None
 
 
+class Warmup(ApiModel):
+    """Executions that a version must answer before it takes traffic."""
+
+    requests: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=0,
+            le=1_000,
+            description="Number of executions of zeros before a version serves, in turn of one row and of maxBatchSize "
+            "rows; free dimensions get length 1. A version that answers one with an error does not serve "
+            "(WarmupFailed). Only with format ONNX; a server with an ONNX backend of its own runs one row.",
+        ),
+    ] = 0
+
+
+class Rollout(ApiModel):
+    """How replicas come to a new version, and what they keep of the old ones."""
+
+    keep_versions: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=1,
+            le=16,
+            description="Number of versions that a replica keeps in memory and on disk, the serving one among them; "
+            "status.versions.loaded shows those in memory. 1 keeps the serving one alone. While a new version is "
+            "loaded there is one more.",
+        ),
+    ] = 2
+    warmup: Annotated[Warmup, Field(description=Warmup.__doc__)] = Warmup()
+
+
 class InferenceSpec(ApiModel):
     """What the user asks for."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.rollout.warmup.requests == 0 || self.model.format == 'ONNX'",
+            message="rollout.warmup.requests is only for format ONNX: remove it, and warm code up in its own initialize",
+            check=lambda spec: spec.rollout.warmup.requests == 0 or spec.model.format is ModelFormat.ONNX,
+            field="rollout",
+        ),
+    )
 
     model: Annotated[ModelSpec, Field(description=ModelSpec.__doc__)]
     tier: Annotated[
@@ -150,6 +192,7 @@ class InferenceSpec(ApiModel):
     ] = 1
     resources: Annotated[Resources, Field(description="CPU and memory of one replica.")] = Resources()
     batching: Annotated[Batching, Field(description=Batching.__doc__)] = Batching()
+    rollout: Annotated[Rollout, Field(description=Rollout.__doc__)] = Rollout()
 
 
 class Tensor(StatusModel):

@@ -40,6 +40,7 @@ class Reason(StrEnum):
     URI_NOT_ALLOWED = "UriNotAllowed"
     FORMAT_NOT_ALLOWED = "FormatNotAllowed"
     LOAD_FAILED = "LoadFailed"
+    WARMUP_FAILED = "WarmupFailed"
     FETCH_FAILED = "FetchFailed"
     # ModelAccess
     PROGRAMMED = "Programmed"
@@ -149,6 +150,11 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
         ),
         Reason.LOAD_FAILED: ReasonDoc(
             "Triton refused the model.", "Read Triton's own words in status.failure.message."
+        ),
+        Reason.WARMUP_FAILED: ReasonDoc(
+            "The version was loaded, and answered a warm-up request with an error.",
+            "Read the model's own words in status.failure.message; publish a corrected version, or set "
+            "spec.rollout.warmup.requests to 0 if the model rightly refuses zeros.",
         ),
         Reason.FETCH_FAILED: ReasonDoc(
             "The artefact could not be fetched: the place did not answer, or refused us.",

@@ -52,6 +52,8 @@ def desired_state(inference: Inference, settings: ServingSettings, *, epoch: int
         max_batch_size=batching.max_batch_size,
         batching=AgentBatching.FIXED if fixed else AgentBatching.OFF,
         max_queue_delay_us=delay // timedelta(microseconds=1) if fixed else 0,
+        keep_versions=inference.spec.rollout.keep_versions,
+        warmup_requests=inference.spec.rollout.warmup.requests,
         allowed_hosts=settings.allowed_hosts,
         allow_python=settings.allow_python,
     )

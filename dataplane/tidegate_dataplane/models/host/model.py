@@ -19,6 +19,7 @@ import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 
 Array = npt.NDArray[Any]
 THREADS_PARAMETER = "intra_op_thread_count"
+WARM_UP_PARAMETER = "tidegate_warmup_requests"
 
 
 class TritonPythonModel:
@@ -43,6 +44,8 @@ class TritonPythonModel:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
         self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self._types = {each.name: each.type for each in self._session.get_inputs()}
+        self._touch(config)
         self._warm_up(config)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -56,20 +59,41 @@ class TritonPythonModel:
                 answers[position] = self._response(answer, requests[position].requested_output_names())
         return answers
 
-    def _warm_up(self, config: dict[str, Any]) -> None:
+    def _touch(self, config: dict[str, Any]) -> None:
         """Run zeros once, so that the first request does not pay for ONNX Runtime's first allocations."""
-        first = [1] if self._batched else []
-        shapes = {
+        shapes = self._shapes(config, rows=1)
+        if all(size > 0 for shape in shapes.values() for size in shape):
+            # A model may well refuse zeros: unless a warm-up is asked for, that is for its callers to meet.
+            self._run_zeros(shapes)
+
+    def _warm_up(self, config: dict[str, Any]) -> None:
+        """Answer as many requests of zeros as are asked for, in turn of one row and of the most rows."""
+        requests = int(config.get("parameters", {}).get(WARM_UP_PARAMETER, {}).get("string_value", "0"))
+        most = int(config.get("max_batch_size", 0)) if self._batched else 1
+        for number in range(requests):
+            rows = most if number % 2 else 1
+            shapes = {
+                name: [max(size, 1) for size in shape] for name, shape in self._shapes(config, rows).items()
+            }
+            answer = self._run_zeros(shapes)
+            if isinstance(answer, Exception):
+                raise pb_utils.TritonModelException(
+                    f"failed warm-up request {number + 1} of {requests}, zeros of shape {shapes}: {answer}"
+                )
+
+    def _shapes(self, config: dict[str, Any], rows: int) -> dict[str, list[int]]:
+        first = [rows] if self._batched else []
+        return {
             tensor["name"]: first
-            + [int(size) for size in tensor.get("reshape", {"shape": tensor["dims"]})["shape"]]
+            + [int(size) for size in tensor.get("reshape", {"shape": tensor["dims"]}).get("shape", [])]
             for tensor in config["input"]
         }
-        if all(size > 0 for shape in shapes.values() for size in shape):
-            types = {each.name: each.type for each in self._session.get_inputs()}
-            # A model may well refuse zeros: that is for its callers to meet.
-            self._run_one(
-                {name: _zeros(types[name], shape) for name, shape in shapes.items() if name in types}
-            )
+
+    def _run_zeros(self, shapes: dict[str, list[int]]) -> list[Array] | Exception:
+        types = self._types
+        return self._run_one(
+            {name: _zeros(types[name], shape) for name, shape in shapes.items() if name in types}
+        )
 
     def _arrays(self, request: Any) -> dict[str, Array]:
         return {name: self._array(request, name) for name in self._inputs}

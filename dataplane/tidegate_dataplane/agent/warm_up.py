@@ -1,0 +1,42 @@
+"""Warm-up: executions of zeros that a version must answer before it counts as ready. Pure.
+
+Zeros are a row that every embedding table has, and what pads a sequence; random numbers are neither.
+Our own runner makes them while it starts. Triton's model_warmup would do it for every backend, but of a sample that
+fails Triton 2.51 dies now and then with signal 11, and the version that serves dies with it.
+"""
+
+from typing import Any
+
+from tidegate_dataplane.agent.config_text import Config
+
+WARM_UP_PARAMETER = "tidegate_warmup_requests"
+FAILED = ("failed warm-up request", "failed to run warmup sample")
+"""How our runner, and how Triton, says that a version did not answer."""
+
+
+def with_warm_up(config: Config, requests: int) -> Config:
+    """Return `config` with the number of requests that our runner is to answer while it starts."""
+    if not requests:
+        return config
+    asked = {WARM_UP_PARAMETER: {"string_value": str(requests)}}
+    return {**config, "parameters": {**config.get("parameters", {}), **asked}}
+
+
+def without_warm_up(config: Config) -> Config:
+    """Return `config` as it was before `with_warm_up`."""
+    parameters = {
+        name: value for name, value in config.get("parameters", {}).items() if name != WARM_UP_PARAMETER
+    }
+    return {**config, "parameters": parameters}
+
+
+def one_row_of_zeros(config: Config) -> list[dict[str, Any]]:
+    """Return one execution for Triton's own backends, where the shapes say what a row is; none where they do not."""
+    tensors = config["input"]
+    if not tensors or any(size < 1 for tensor in tensors for size in tensor["dims"]):
+        return []
+    zeros = {
+        tensor["name"]: {"data_type": tensor["data_type"], "dims": tensor["dims"], "zero_data": True}
+        for tensor in tensors
+    }
+    return [{"name": "zeros", "batch_size": 1, "inputs": zeros}]
