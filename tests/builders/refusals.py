@@ -21,6 +21,17 @@ class Refusal:
     says: str
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedChange:
+    """Two bodies of one object: each is taken, the change from one to the other is not."""
+
+    name: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    path: str
+    says: str
+
+
 def _uri(name: str, uri: str, says: str) -> Refusal:
     return Refusal(f"uri-{name}", inference_body(model={"uri": uri}), "spec.model.uri", says)
 
@@ -383,3 +394,21 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
 )
 
 REFUSALS: Sequence[Refusal] = (*INFERENCE_REFUSALS, *MODEL_ACCESS_REFUSALS, *FEATURE_COMPUTE_REFUSALS)
+
+_SAME_NAME = "the served name cannot change, since clients ask for it"
+REFUSED_CHANGES: tuple[RefusedChange, ...] = (
+    RefusedChange(
+        "another-served-name",
+        inference_body(model={"name": "ctr"}),
+        inference_body(model={"name": "cvr"}),
+        "spec",
+        _SAME_NAME,
+    ),
+    RefusedChange(
+        "served-name-left-out",
+        inference_body(model={"name": "other"}),
+        inference_body(),
+        "spec",
+        _SAME_NAME,
+    ),
+)

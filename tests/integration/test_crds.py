@@ -14,7 +14,7 @@ import yaml
 from builders.feature_compute import feature_compute_body
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
-from builders.refusals import REFUSALS, Refusal
+from builders.refusals import REFUSALS, REFUSED_CHANGES, Refusal, RefusedChange
 from fixtures.control_plane import Kubectl
 from tidegate.api.crd import documents
 from tidegate_localcluster.process import wait_until
@@ -50,6 +50,19 @@ def test_the_api_server_refuses_and_says_where_and_why(kubectl: Kubectl, refusal
     assert refusal.path in said
 
 
+@pytest.mark.parametrize("change", REFUSED_CHANGES, ids=lambda change: change.name)
+def test_the_api_server_refuses_a_change(kubectl: Kubectl, namespace: str, change: RefusedChange) -> None:
+    created(kubectl, namespace, change.before)
+    said = kubectl.refusal("replace", "--filename=-", stdin=placed(change.after, namespace))
+    assert change.says in said
+    assert change.path in said
+
+
+def test_a_served_name_may_be_written_out(kubectl: Kubectl, namespace: str) -> None:
+    created(kubectl, namespace, inference_body("ctr"))
+    kubectl("replace", "--filename=-", stdin=placed(inference_body("ctr", model={"name": "ctr"}), namespace))
+
+
 def test_every_rule_and_every_enum_is_tried() -> None:
     """A rule without an object that breaks it may be one that never refuses."""
     untried = [rule["message"] for rule in _rules() if not _is_tried(rule["message"])]
@@ -59,7 +72,7 @@ def test_every_rule_and_every_enum_is_tried() -> None:
 
 
 def _is_tried(message: str) -> bool:
-    return any(message.startswith(refusal.says) for refusal in REFUSALS)
+    return any(message.startswith(refusal.says) for refusal in (*REFUSALS, *REFUSED_CHANGES))
 
 
 def _refused_enum(path: str) -> bool:

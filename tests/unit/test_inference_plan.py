@@ -1,6 +1,6 @@
 """Planning an Inference: what is applied, what is ordered, and what the user is told."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -131,6 +131,33 @@ def test_new_version_is_ordered_and_the_config_map_waits_until_it_serves_everywh
     ]
 
 
+def test_status_remembers_since_when_a_change_is_no_further() -> None:
+    inference = an_inference()
+    pod = a_pod_of(inference)
+    first = a_plan(inference, pods=[pod], reports={"p0": a_report(1)})
+    newer = again(inference, first, model={"version": "2"})
+
+    plan = a_plan(newer, pods=[pod], reports={"p0": a_report(1)}, config_maps=[config_map(first)])
+    started = {"version": "2", "replicas": 0, "fetching": 0, "since": "2026-01-01T12:00:00Z"}
+    assert plan.status["swap"] == started
+
+    stuck = newer.model_copy(update={"status": again(newer, plan).status})
+    late = InferenceObserved(
+        stuck,
+        NOW + timedelta(minutes=11),
+        epoch=3,
+        pods=[pod],
+        reports={"p0": a_report(1, target=2, generation=2)},
+        config_maps=[config_map(first)],
+    )
+    undone = plan_inference(late, SETTINGS)
+    assert conditions(undone)["Ready"] == ("False", "LoadTimedOut")
+    assert "pod p0" in message(undone)
+    assert "swap" not in undone.status
+    assert [order.desired.version for order in undone.orders] == [1]
+    assert undone.requeue_after == timedelta(seconds=30)
+
+
 def test_bad_version_is_told_in_tritons_words_while_the_old_one_serves() -> None:
     inference = an_inference()
     pod = a_pod_of(inference)
@@ -150,6 +177,7 @@ def test_bad_version_is_told_in_tritons_words_while_the_old_one_serves() -> None
         "reason": "LoadFailed",
         "message": "Protobuf parsing failed",
         "time": "2026-01-01T12:00:00Z",
+        "attempts": 1,
     }
     assert [order.desired.version for order in plan.orders] == [1]
     assert [event.type for event in plan.events] == [EventType.WARNING]
@@ -289,6 +317,13 @@ def test_pod_view_reads_what_keeps_a_container_from_running() -> None:
     }
 
     assert pod_view(a_pod_body()).trouble == ""
+    assert pod_view(a_pod_body()).killed_for_memory is None
+    killed = {
+        **ended,
+        "restartCount": 1,
+        "lastState": {"terminated": {"reason": "OOMKilled", "finishedAt": "2026-01-01T12:00:00Z"}},
+    }
+    assert pod_view(a_pod_body(status={"containerStatuses": [killed]})).killed_for_memory == NOW
     assert pod_view(a_pod_body(status={"containerStatuses": [waiting]})).trouble == (
         "container triton x:1: ErrImagePull: no"
     )

@@ -7,7 +7,15 @@ import pytest
 
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.pods import PodView
-from tidegate.planning.version_swap import RETRY_AFTER, KnownFailure, Memory, Replica, Swap, plan_swap
+from tidegate.planning.swap_failures import (
+    DEADLINE,
+    LONGEST_RETRY,
+    RETRY_AFTER,
+    KnownFailure,
+    Progress,
+    Replica,
+)
+from tidegate.planning.version_swap import Memory, Swap, plan_swap
 from tidegate_dataplane.contract import (
     AgentReport,
     DesiredState,
@@ -45,6 +53,10 @@ class Pod:
     serving: int | None = None
     failure: VersionFailure | None = None
     silent: bool = False
+    hangs: set[int] = field(default_factory=set[int])
+    fetching: bool = False
+    kept: tuple[int, ...] = ()
+    killed: datetime | None = None
 
     def start(self, order: DesiredState) -> None:
         self.order, self.failure = order, None
@@ -52,13 +64,24 @@ class Pod:
     def step(self) -> None:
         if self.order is None or self.serving == self.order.version or self.failure is not None:
             return
+        if self.order.version in self.hangs:
+            return
         if (reason := self.broken.get(self.order.version)) is not None:
             self.failure = VersionFailure(version=self.order.version, reason=reason, message="no")
         else:
             self.serving = self.order.version
 
     def replica(self) -> Replica:
-        view = PodView(ObjectKey("ads", self.name), self.name, "s", "10.0.0.1", ready=True, terminating=False)
+        view = PodView(
+            ObjectKey("ads", self.name),
+            self.name,
+            "s",
+            "10.0.0.1",
+            ready=True,
+            terminating=False,
+            killed_for_memory=self.killed,
+            memory_limit="512Mi",
+        )
         if self.silent or self.order is None:
             return Replica(view, None)
         ready = self.serving == self.order.version
@@ -66,10 +89,16 @@ class Pod:
             pod=self.name,
             epoch=1,
             generation=self.order.generation,
-            phase=Phase.READY if ready else Phase.FAILED if self.failure else Phase.LOADING,
+            phase=Phase.READY
+            if ready
+            else Phase.FAILED
+            if self.failure
+            else Phase.FETCHING
+            if self.fetching
+            else Phase.LOADING,
             target=self.order.version,
             serving=self.serving,
-            loaded=(self.serving,) if self.serving else (),
+            loaded=(*self.kept, self.serving) if self.serving else (),
             failure=self.failure,
         )
         return Replica(view, report)
@@ -83,14 +112,16 @@ class Fleet:
     committed: DesiredState | None = None
     failure: KnownFailure | None = None
     now: datetime = START
+    progress: Progress | None = None
+    serving: int | None = None
     log: list[str] = field(default_factory=list)
 
     def reconcile(self, target: DesiredState) -> Swap:
-        memory = Memory(self.committed, self.failure)
+        memory = Memory(self.committed, self.failure, self.progress, self.serving)
         swap = plan_swap(target, memory, [pod.replica() for pod in self.pods], self.now)
         if self.committed is None or swap.committed.version != self.committed.version:
             self.log.append(f"commit {swap.committed.version}")
-        self.committed, self.failure = swap.committed, swap.failure
+        self.committed, self.failure, self.progress = swap.committed, swap.failure, swap.progress
         by_name = {pod.name: pod for pod in self.pods}
         for order in swap.orders:
             pod = by_name[order.pod.key.name]
@@ -278,7 +309,7 @@ def test_pod_that_starts_in_the_middle_of_a_swap_starts_with_the_proven_version(
     assert newcomer.serving == 2
 
 
-def test_silent_agent_keeps_the_swap_open_and_nothing_is_committed() -> None:
+def test_silent_agent_counts_as_working_so_that_no_other_is_risked_meanwhile() -> None:
     fleet = a_fleet(2)
     fleet.pods[1].silent = True
     target = an_order(2, generation=2)
@@ -286,10 +317,148 @@ def test_silent_agent_keeps_the_swap_open_and_nothing_is_committed() -> None:
         fleet.reconcile(target)
         fleet.pods[0].step()
 
-    assert fleet.pods[0].serving == 2
-    assert fleet.committed is not None
-    assert fleet.committed.version == 1
+    assert fleet.log == []
     assert not fleet.reconcile(target).done
+
+    fleet.pods[1].silent = False
+    assert fleet.run(target).done
+
+
+def test_agent_that_stays_silent_ends_the_change_after_the_deadline_and_is_named() -> None:
+    fleet = a_fleet(4)
+    target = an_order(2, generation=2)
+    fleet.reconcile(target)
+    fleet.pods[0].step()
+    fleet.reconcile(target)
+    fleet.pods[1].silent = True
+    fleet.reconcile(target)
+    fleet.now += DEADLINE - timedelta(seconds=1)
+    assert fleet.reconcile(target).failure is None
+
+    fleet.now += timedelta(seconds=1)
+    failure = fleet.reconcile(target).failure
+
+    assert failure is not None
+    assert failure.failure.reason is FailureReason.LOAD_TIMED_OUT
+    assert "agent of pod p1 has not answered for 11 minutes" in failure.failure.message
+    fleet.pods[0].step()
+    assert fleet.pods[0].serving == 1
+
+
+def test_replica_that_hangs_while_loading_does_not_hold_the_change_for_ever() -> None:
+    fleet = a_fleet(4)
+    fleet.pods[2].hangs.add(2)
+    target = an_order(2, generation=2)
+    for _ in range(8):
+        fleet.reconcile(target)
+        for pod in fleet.pods:
+            pod.step()
+    assert [pod.serving for pod in fleet.pods] == [2, 2, 1, 1]
+
+    fleet.now += DEADLINE
+    failure = fleet.reconcile(target).failure
+    for pod in fleet.pods:
+        pod.step()
+
+    assert failure is not None
+    assert "pod p2 has not finished loading it in 11 minutes" in failure.failure.message
+    assert [pod.serving for pod in fleet.pods] == [1] * 4
+
+
+def test_long_download_is_no_deadlock() -> None:
+    fleet = a_fleet(2)
+    target = an_order(2, generation=2)
+    fleet.reconcile(target)
+    fleet.pods[0].fetching = True
+    for _ in range(3):
+        assert fleet.reconcile(target).failure is None
+        fleet.now += DEADLINE
+    fleet.pods[0].fetching = False
+
+    assert fleet.run(target).done
+
+
+def test_failure_that_may_pass_is_tried_ever_more_seldom_and_only_the_status_knows() -> None:
+    fleet = a_fleet(2)
+    fleet.pods[0].broken[2] = FailureReason.ARTEFACT_NOT_FOUND
+    target, pauses = an_order(2, generation=2), list[timedelta]()
+    for attempt in range(1, 9):
+        swap = fleet.run(target)
+        assert swap.failure is not None
+        assert swap.retry_after is not None
+        assert swap.failure.attempts == attempt
+        pauses.append(swap.retry_after)
+        fleet.now += swap.retry_after
+        fleet.reconcile(target)
+
+    assert pauses[:3] == [RETRY_AFTER, 2 * RETRY_AFTER, 4 * RETRY_AFTER]
+    assert pauses[-1] == LONGEST_RETRY
+
+
+def test_kept_version_comes_back_on_every_replica_at_once() -> None:
+    fleet = a_fleet(8)
+    fleet.run(an_order(2, generation=2))
+    for pod in fleet.pods:
+        pod.kept = (1,)
+    fleet.log.clear()
+
+    fleet.reconcile(an_order(1, generation=3))
+
+    assert fleet.log == [f"p{index}: 2 -> 1" for index in range(8)]
+
+
+def test_lost_config_map_does_not_make_an_unproven_target_the_committed_one() -> None:
+    fleet = a_fleet(4)
+    fleet.pods[0].broken[2] = FailureReason.LOAD_FAILED
+    target = an_order(2, generation=2, sha256="0" * 64)
+    fleet.committed = None
+
+    swap = fleet.run(target)
+
+    assert swap.failure is not None
+    assert (swap.committed.version, swap.committed.sha256) == (1, None)
+    assert [pod.serving for pod in fleet.pods] == [1] * 4
+
+
+def test_lost_config_map_of_silent_agents_is_written_from_what_the_status_knew() -> None:
+    fleet = a_fleet(2)
+    for pod in fleet.pods:
+        pod.silent = True
+    fleet.committed, fleet.serving = None, 1
+
+    assert fleet.reconcile(an_order(2, generation=2)).committed.version == 1
+
+
+def test_lost_config_map_of_a_settled_fleet_is_written_as_it_was() -> None:
+    fleet = a_fleet(2)
+    before, fleet.committed = fleet.committed, None
+
+    assert fleet.reconcile(an_order(1)).committed == before
+
+
+def test_kill_for_memory_ends_the_change_before_a_second_one() -> None:
+    fleet = a_fleet(2)
+    fleet.pods[0].killed = START - timedelta(hours=1)
+    target = an_order(2, generation=2)
+    assert fleet.reconcile(target).failure is None
+    fleet.pods[0].killed = fleet.now + timedelta(seconds=2)
+
+    swap = fleet.reconcile(target)
+
+    assert swap.failure is not None
+    assert swap.failure.failure.reason is FailureReason.OUT_OF_MEMORY
+    assert "memory limit of 512Mi" in swap.failure.failure.message
+    assert swap.retry_after is None
+    assert fleet.log == ["p0: 1 -> 2", "p0: 2 -> 1", "p1: 1 -> 1"]
+
+
+def test_server_that_ended_for_memory_says_so_for_a_first_version_too() -> None:
+    fleet = Fleet([Pod("p0", broken={1: FailureReason.SERVER_ENDED}, killed=START)])
+
+    swap = fleet.run(an_order(1))
+
+    assert swap.failure is not None
+    assert swap.failure.failure.reason is FailureReason.OUT_OF_MEMORY
 
 
 def test_rollback_is_a_swap_like_any_other() -> None:

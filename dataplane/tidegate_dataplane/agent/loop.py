@@ -256,7 +256,7 @@ class Agent:
             self._ended_server = order
             return None
         return Refusal(
-            FailureReason.LOAD_FAILED,
+            FailureReason.SERVER_ENDED,
             f"Triton ended twice while it loaded version {order.version} of {order.model}: out of memory, or a crash "
             "in the model; the log of container triton says which",
         )

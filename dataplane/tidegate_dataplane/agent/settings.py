@@ -7,6 +7,8 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tidegate_dataplane.contract import LOAD_TIMEOUT_S
+
 PREFIX = "TIDEGATE_AGENT_"
 
 
@@ -49,7 +51,7 @@ class Settings(BaseModel):
     )
 
     poll_s: float = Field(default=1.0, gt=0, description="how often a settled agent looks at Triton")
-    load_timeout_s: float = Field(default=600.0, gt=0)
+    load_timeout_s: float = Field(default=LOAD_TIMEOUT_S, gt=0)
     stall_timeout_s: float = Field(default=30.0, gt=0, description="longest silence while fetching")
     drain_quiet_s: float = Field(default=1.0, ge=0, description="silence after which nobody is waited for")
     drain_limit_s: float = Field(

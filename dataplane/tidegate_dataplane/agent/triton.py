@@ -99,8 +99,8 @@ class Triton:
                 raise ServerGoneError(str(error.message())) from error
             if "DEADLINE_EXCEEDED" in status:
                 said = f"no answer within {timeout_s:g} s; the server is still busy with it and takes no other load"
-            else:
-                said = str(error.message()).strip()
+                return Refusal(FailureReason.LOAD_TIMED_OUT, said)
+            said = str(error.message()).strip()
         except (grpc.RpcError, OSError) as error:
             raise ServerGoneError(str(error)) from error
         said = said.split(TRACEBACK)[0][:MAX_WORDS]

@@ -14,6 +14,7 @@ from tidegate_dataplane.contract.features import (
     Table,
 )
 from tidegate_dataplane.contract.serving import (
+    LOAD_TIMEOUT_S,
     AgentReport,
     BatchingMode,
     DesiredState,
@@ -26,6 +27,7 @@ from tidegate_dataplane.contract.serving import (
 from tidegate_dataplane.contract.tensors import TensorSpec
 
 __all__ = [
+    "LOAD_TIMEOUT_S",
     "AgentReport",
     "BatchingMode",
     "Bucketize",

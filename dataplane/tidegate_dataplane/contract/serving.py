@@ -10,6 +10,8 @@ from tidegate_dataplane.contract.features import FeaturePlan
 from tidegate_dataplane.contract.tensors import TensorSpec
 
 GIBIBYTE = 1024**3
+LOAD_TIMEOUT_S = 600.0
+"""How long an agent lets the server load one version; who waits for the agent waits a little longer."""
 
 # Both become folder names, so the patterns are also what keeps a name from leaving the model repository.
 ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
@@ -58,6 +60,9 @@ class FailureReason(StrEnum):
     ARTEFACT_INVALID = "ArtefactInvalid"
     FORMAT_NOT_ALLOWED = "FormatNotAllowed"
     LOAD_FAILED = "LoadFailed"
+    LOAD_TIMED_OUT = "LoadTimedOut"
+    SERVER_ENDED = "ServerEnded"
+    OUT_OF_MEMORY = "OutOfMemory"
     WARMUP_FAILED = "WarmupFailed"
     FETCH_FAILED = "FetchFailed"
 

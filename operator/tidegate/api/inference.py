@@ -56,7 +56,7 @@ class ModelSpec(ApiModel):
     name: Annotated[
         ServedName | None,
         Field(
-            description="The name that clients ask for. Absent: metadata.name. "
+            description="The name that clients ask for; it cannot change. Absent: metadata.name. "
             "All targets of one ModelAccess serve the same name."
         ),
     ] = None
@@ -250,7 +250,28 @@ class Failure(StatusModel):
     version: Annotated[str, Field(max_length=9, description="The version that failed.")]
     reason: Annotated[str, Field(max_length=64, description="One word for machines, such as LoadFailed.")]
     message: Annotated[str, Field(max_length=32768, description="Triton's or the agent's own words.")] = ""
-    time: Annotated[datetime | None, Field(description="When it was first seen.")] = None
+    time: Annotated[datetime | None, Field(description="When it was last seen to happen.")] = None
+    attempts: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1_000_000,
+            description="How often in a row it happened; a failure that may pass is tried again after 30s, doubled each "
+            "time, at most 15m.",
+        ),
+    ] = 1
+
+
+class SwapProgress(StatusModel):
+    """How far a version change is; absent while none goes on."""
+
+    version: Annotated[str, Field(max_length=9, description="The version that replicas change to.")]
+    replicas: Annotated[int, Field(ge=0, description="Number of replicas that serve it.")] = 0
+    fetching: Annotated[int, Field(ge=0, description="Number of replicas that fetch it.")] = 0
+    since: Annotated[
+        datetime,
+        Field(description="Since when it is no further; after 11m the change is undone (LoadTimedOut)."),
+    ]
 
 
 class InferenceStatus(StatusModel):
@@ -267,6 +288,7 @@ class InferenceStatus(StatusModel):
     versions: Annotated[Versions, Field(description=Versions.__doc__)] = Versions()
     model: Annotated[ServedModel | None, Field(description=ServedModel.__doc__)] = None
     failure: Annotated[Failure | None, Field(description=Failure.__doc__)] = None
+    swap: Annotated[SwapProgress | None, Field(description=SwapProgress.__doc__)] = None
     conditions: Annotated[
         tuple[ObservedCondition, ...],
         Field(max_length=32, description="Ready, Reconciling, Stalled and ModelLoaded."),
@@ -274,11 +296,27 @@ class InferenceStatus(StatusModel):
     ] = ()
 
 
+def _served_name(variable: str) -> str:
+    """The CEL of the name that clients ask for."""
+    given = f"{variable}.spec.model.name"
+    return f"(has({given}) ? {given} : {variable}.metadata.name)"
+
+
 class Inference(Resource):
     """One model, served: Triton pods that load a version of it and swap to another in place."""
 
     KIND: ClassVar[str] = "Inference"
     PLURAL: ClassVar[str] = "inferences"
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        *Resource.RULES,
+        Rule(
+            cel=f"{_served_name('self')} == {_served_name('oldSelf')}",
+            message="the served name cannot change, since clients ask for it: make a new Inference and move the "
+            "ModelAccess's targets to it",
+            check=lambda _: True,  # only the API server sees the object as it was
+            field="spec",
+        ),
+    )
 
     spec: Annotated[InferenceSpec, Field(description=InferenceSpec.__doc__)]
     status: Annotated[InferenceStatus, Field(description=InferenceStatus.__doc__)] = InferenceStatus()

@@ -40,6 +40,9 @@ class Reason(StrEnum):
     URI_NOT_ALLOWED = "UriNotAllowed"
     FORMAT_NOT_ALLOWED = "FormatNotAllowed"
     LOAD_FAILED = "LoadFailed"
+    LOAD_TIMED_OUT = "LoadTimedOut"
+    SERVER_ENDED = "ServerEnded"
+    OUT_OF_MEMORY = "OutOfMemory"
     WARMUP_FAILED = "WarmupFailed"
     FETCH_FAILED = "FetchFailed"
     # ModelAccess
@@ -150,6 +153,19 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
         ),
         Reason.LOAD_FAILED: ReasonDoc(
             "Triton refused the model.", "Read Triton's own words in status.failure.message."
+        ),
+        Reason.LOAD_TIMED_OUT: ReasonDoc(
+            "A replica did not finish loading the version in time, or its agent fell silent; the others went back.",
+            "Read the log of container triton in the pod that the message names; if its node is lost, delete the pod. "
+            "It is tried again by itself, ever more seldom.",
+        ),
+        Reason.SERVER_ENDED: ReasonDoc(
+            "Triton ended twice while it loaded the version, and not at its memory limit: a crash in the model.",
+            "Read kubectl logs --previous of container triton; publish a corrected version.",
+        ),
+        Reason.OUT_OF_MEMORY: ReasonDoc(
+            "The version does not fit into the memory of a replica beside those that it keeps.",
+            "Raise spec.resources.memory, keep fewer versions with spec.rollout.keepVersions, or publish a smaller one.",
         ),
         Reason.WARMUP_FAILED: ReasonDoc(
             "The version was loaded, and answered a warm-up request with an error.",

@@ -8,7 +8,15 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tidegate.api.conditions import ConditionType, ObservedCondition, merge
-from tidegate.api.inference import Failure, Inference, InferenceStatus, ServedModel, Tensor, Versions
+from tidegate.api.inference import (
+    Failure,
+    Inference,
+    InferenceStatus,
+    ServedModel,
+    SwapProgress,
+    Tensor,
+    Versions,
+)
 from tidegate.api.reasons import Reason
 from tidegate.planning.config_maps import stale, start_text
 from tidegate.planning.plan import Event, EventType, Plan
@@ -21,16 +29,8 @@ from tidegate.planning.serving_status import (
     selector_text,
     standing,
 )
-from tidegate.planning.version_swap import (
-    KnownFailure,
-    Memory,
-    Replica,
-    Swap,
-    may_pass,
-    plan_swap,
-    same_order,
-    serves,
-)
+from tidegate.planning.swap_failures import KnownFailure, Progress, Replica, may_pass
+from tidegate.planning.version_swap import Memory, Swap, plan_swap, same_order, serves
 from tidegate.resources.inference import desired_state, inference_objects, inference_selector, source_digest
 from tidegate.resources.serving import template_digest
 from tidegate.resources.settings import ServingSettings
@@ -71,7 +71,7 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Pl
         if pod.reachable and pod.source == source
     )
     text = start_text(observed.config_maps, source)
-    memory = Memory(committed=_parsed(text), failure=_known_failure(inference))
+    memory = _memory(inference, text)
     swap = plan_swap(target, memory, replicas, observed.now)
     # The text that is there, if it says the same: an order differs by epoch and generation only to be traced.
     unchanged = (
@@ -100,17 +100,35 @@ def _parsed(text: str | None) -> DesiredState | None:
         return None  # somebody edited it; it is written anew
 
 
-def _known_failure(inference: Inference) -> KnownFailure | None:
-    """The failure in the status, if it was seen for this generation."""
-    failure = inference.status.failure
-    if failure is None or inference.status.observed_generation != inference.metadata.generation:
+def _memory(inference: Inference, text: str | None) -> Memory:
+    """What the ConfigMap and the status remember; a forged status is no memory."""
+    status, serving = inference.status, inference.status.versions.serving
+    current = status.observed_generation == inference.metadata.generation
+    return Memory(
+        committed=_parsed(text),
+        failure=_known_failure(inference) if current else None,
+        progress=_known_progress(status) if current else None,
+        serving=int(serving) if serving is not None and serving.isdigit() else None,
+    )
+
+
+def _known_progress(status: InferenceStatus) -> Progress | None:
+    swap = status.swap
+    if swap is None or not swap.version.isdigit():
         return None
-    if failure.time is None or failure.reason not in set(FailureReason) or not failure.version.isdigit():
-        return None  # a forged status is no memory
+    return Progress(int(swap.version), swap.replicas, swap.fetching, swap.since)
+
+
+def _known_failure(inference: Inference) -> KnownFailure | None:
+    failure = inference.status.failure
+    if failure is None or failure.time is None:
+        return None
+    if failure.reason not in set(FailureReason) or not failure.version.isdigit():
+        return None
     known = VersionFailure(
         version=int(failure.version), reason=FailureReason(failure.reason), message=failure.message
     )
-    return KnownFailure(known, failure.time)
+    return KnownFailure(known, failure.time, failure.attempts)
 
 
 def _status(
@@ -138,6 +156,7 @@ def _status(
         versions=Versions(serving=serving, loaded=_loaded(replicas), target=str(target.version)),
         model=_model(inference, target, replicas),
         failure=_failure(swap),
+        swap=_progress_status(swap),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
 
@@ -147,7 +166,25 @@ def _failure(swap: Swap) -> Failure | None:
         return None
     known = swap.failure.failure
     time = swap.failure.time.replace(microsecond=0)
-    return Failure(version=str(known.version), reason=known.reason.value, message=known.message, time=time)
+    return Failure(
+        version=str(known.version),
+        reason=known.reason.value,
+        message=known.message,
+        time=time,
+        attempts=swap.failure.attempts,
+    )
+
+
+def _progress_status(swap: Swap) -> SwapProgress | None:
+    progress = swap.progress
+    if progress is None:
+        return None
+    return SwapProgress(
+        version=str(progress.version),
+        replicas=progress.there,
+        fetching=progress.fetching,
+        since=progress.since.replace(microsecond=0),
+    )
 
 
 def _serving(observed: InferenceObserved, replicas: Sequence[Replica], swap: Swap) -> str | None:

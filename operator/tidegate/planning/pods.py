@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from tidegate.api.meta import ObjectKey
@@ -9,6 +10,8 @@ from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _IMAGE_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+SERVER = "triton"
+"""The container that loads models."""
 _KEEPS_ENDING = 2
 """One restart may be an accident."""
 
@@ -29,6 +32,10 @@ class PodView:
     """In Kubernetes' own words why a container does not run; empty when nothing is wrong."""
     unschedulable: str = ""
     """The scheduler's words when no node takes the pod."""
+    killed_for_memory: datetime | None = None
+    """When a container was last killed at its memory limit."""
+    memory_limit: str = ""
+    """The memory limit of the container that loads models."""
 
     @property
     def reachable(self) -> bool:
@@ -51,6 +58,8 @@ def pod_view(body: Mapping[str, Any]) -> PodView:
         terminating="deletionTimestamp" in metadata or finished,
         template=(metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""),
         trouble=_trouble(status),
+        killed_for_memory=_killed_for_memory(status),
+        memory_limit=_memory_limit(body),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
     )
 
@@ -82,3 +91,24 @@ def _container_trouble(container: Mapping[str, Any]) -> str:
     words = waiting.get("message", "").strip()
     detail = f" {container.get('image', '')}" if reason in _IMAGE_WAITS else ""
     return f"container {container['name']}{detail}: {reason}{': ' + words if words else ''}"
+
+
+def _killed_for_memory(status: Mapping[str, Any]) -> datetime | None:
+    for container in status.get("containerStatuses") or ():
+        for state in (container.get("state") or {}, container.get("lastState") or {}):
+            ended = state.get("terminated") or {}
+            if (
+                container.get("name") == SERVER
+                and ended.get("reason") == "OOMKilled"
+                and "finishedAt" in ended
+            ):
+                return datetime.fromisoformat(ended["finishedAt"])
+    return None
+
+
+def _memory_limit(body: Mapping[str, Any]) -> str:
+    containers = (body.get("spec") or {}).get("containers") or ()
+    limits = (
+        (each.get("resources") or {}).get("limits") or {} for each in containers if each.get("name") == SERVER
+    )
+    return str(next(limits, {}).get("memory", ""))

@@ -10,39 +10,28 @@ Nothing is remembered between two calls except what the object's own status says
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from tidegate.planning.plan import Order
-from tidegate.planning.pods import PodView
-from tidegate_dataplane.contract import AgentReport, DesiredState, FailureReason, Phase, VersionFailure
-
-RETRY_AFTER: Final = timedelta(seconds=30)
-"""How long a failure that may pass by itself is left alone before the version is tried again."""
-
-_MAY_PASS: Final = frozenset(
-    {FailureReason.ARTEFACT_NOT_FOUND, FailureReason.FETCH_FAILED, FailureReason.CHECKSUM_MISMATCH}
+from tidegate.planning.swap_failures import (
+    KnownFailure,
+    Progress,
+    Replica,
+    may_pass,
+    moved,
+    overdue,
+    reported,
+    standing_failure,
+    works_on,
 )
+from tidegate_dataplane.contract import DesiredState, Phase
+
 _AT_ONCE: Final = 4
 """A quarter of the replicas changes at once: loading costs a replica CPU and memory while it serves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """A pod, and what its agent says; no report when the agent did not answer."""
-
-    pod: PodView
-    report: AgentReport | None
-
-
-@dataclass(frozen=True, slots=True)
-class KnownFailure:
-    """Why the target version does not serve, and when that was seen; the status remembers it."""
-
-    failure: VersionFailure
-    time: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +47,8 @@ class Swap:
     retry_after: timedelta | None = None
     retrying: bool = False
     """The version of `failure` is being tried once more; it is shown until it works."""
+    progress: Progress | None = None
+    """How far the change is; None while none goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,36 +59,29 @@ class Memory:
     """The order in the ConfigMap of this source; None before there is one."""
     failure: KnownFailure | None = None
     """The failure of this generation's target, if it has failed already."""
+    progress: Progress | None = None
+    """How far the change of this generation was."""
+    serving: int | None = None
+    """The version that was last known to serve."""
 
 
 def plan_swap(target: DesiredState, memory: Memory, replicas: Sequence[Replica], now: datetime) -> Swap:
     """The next step towards `target` on `replicas`, of which all have the target's source."""
-    committed = memory.committed
+    committed = memory.committed or _served(target, memory, replicas)
     if committed is None or (memory.failure is None and _is_of_no_use(committed, replicas)):
         committed = target
     if same_order(committed, target):
         return _settle(target, replicas, memory, now)
-    failure = _failure(target, replicas, memory, now)
-    if failure is None:
-        step = _advance(target, committed, replicas)
-        known = memory.failure
-        again = known is not None and known.failure.version == target.version and not step.done
-        return replace(step, failure=known, retrying=True) if again else step
-    wait = failure.time + RETRY_AFTER - now if may_pass(failure.failure.reason) else None
-    return Swap(
-        committed, _orders(committed, target, replicas), done=False, failure=failure, retry_after=wait
-    )
+    failure = standing_failure(target, replicas, memory.failure, memory.progress, now)
+    if failure is not None:
+        return _back(target, committed, replicas, failure, now)
+    return _forth(target, committed, replicas, memory, now)
 
 
 def same_order(one: DesiredState, other: DesiredState) -> bool:
     """Whether two orders ask for the same, whoever gave them and for whichever generation."""
     ignored: dict[str, int] = {"epoch": 0, "generation": 0}
     return one.model_copy(update=ignored) == other.model_copy(update=ignored)
-
-
-def may_pass(reason: FailureReason) -> bool:
-    """Whether a failure of this kind can end without anybody changing the spec."""
-    return reason in _MAY_PASS
 
 
 def serves(replica: Replica, target: DesiredState) -> bool:
@@ -126,52 +110,86 @@ def _is_of_no_use(committed: DesiredState, replicas: Sequence[Replica]) -> bool:
 def _settle(target: DesiredState, replicas: Sequence[Replica], memory: Memory, now: datetime) -> Swap:
     """The first rollout of a version, and the steady state after a swap; agents retry by themselves."""
     done = bool(replicas) and all(serves(replica, target) for replica in replicas)
-    found = next((failure for replica in replicas if (failure := _failed(replica, target))), None)
+    found = next((failure for replica in replicas if (failure := reported(replica, target))), None)
     known = memory.failure
     if found is not None and (known is None or known.failure != found):
         known = KnownFailure(found, now)
     return Swap(target, _orders(target, target, replicas), done=done, failure=known if found else None)
 
 
-def _advance(target: DesiredState, committed: DesiredState, replicas: Sequence[Replica]) -> Swap:
+def _forth(
+    target: DesiredState,
+    committed: DesiredState,
+    replicas: Sequence[Replica],
+    memory: Memory,
+    now: datetime,
+) -> Swap:
+    """The next wave; back instead when the present one has stood still for too long."""
     there = [replica for replica in replicas if serves(replica, target)]
     if replicas and len(there) == len(replicas):
         return Swap(target, (), done=True)
-    working = [replica for replica in replicas if replica not in there and _works_on(replica, target)]
+    # An agent that says nothing may be busy with the target, or with dying: it is waited for like one that works.
+    working = [
+        replica
+        for replica in replicas
+        if replica not in there and (replica.report is None or works_on(replica, target))
+    ]
+    progress = moved(target, replicas, len(there), memory.progress, now)
+    late = overdue(target, working, memory.failure, progress, now)
+    if late is not None:
+        return _back(target, committed, replicas, late, now)
     behind = [replica for replica in replicas if replica not in there and replica not in working]
     width = max(1, math.ceil(len(replicas) / _AT_ONCE)) if there else 1
-    chosen = [replica for replica in behind if replica.report is not None][: max(0, width - len(working))]
-    return Swap(committed, tuple(Order(replica.pod, target) for replica in chosen), done=False)
-
-
-def _failure(
-    target: DesiredState, replicas: Sequence[Replica], memory: Memory, now: datetime
-) -> KnownFailure | None:
-    """The failure that holds the target back, unless it is of a kind that may have passed by now."""
-    fresh = next((found for replica in replicas if (found := _failed(replica, target))), None)
-    if fresh is not None:
-        return KnownFailure(fresh, now)
+    kept = [replica for replica in behind if _keeps(replica, target)]
+    rest = [replica for replica in behind if replica not in kept][: max(0, width - len(working))]
+    orders = tuple(Order(replica.pod, target) for replica in (*kept, *rest))
     known = memory.failure
-    if known is None or known.failure.version != target.version:
-        return None
-    passed = may_pass(known.failure.reason) and now >= known.time + RETRY_AFTER
-    return None if passed else known
-
-
-def _failed(replica: Replica, target: DesiredState) -> VersionFailure | None:
-    report = replica.report
-    if report is None or report.failure is None or report.generation != target.generation:
-        return None
-    return (
-        report.failure
-        if report.failure.version == target.version and report.target == target.version
-        else None
+    again = known is not None and known.failure.version == target.version
+    return Swap(
+        committed,
+        orders,
+        done=False,
+        failure=known if again else None,
+        retrying=again,
+        progress=progress,
     )
 
 
-def _works_on(replica: Replica, target: DesiredState) -> bool:
+def _back(
+    target: DesiredState,
+    committed: DesiredState,
+    replicas: Sequence[Replica],
+    failure: KnownFailure,
+    now: datetime,
+) -> Swap:
+    wait = failure.retry_at - now if failure.retry_at is not None else None
+    return Swap(
+        committed, _orders(committed, target, replicas), done=False, failure=failure, retry_after=wait
+    )
+
+
+def _keeps(replica: Replica, target: DesiredState) -> bool:
+    """Whether the replica has the target in memory from before: going back to it loads nothing and waits for nobody."""
     report = replica.report
-    return report is not None and report.target == target.version and report.generation == target.generation
+    return report is not None and target.version in report.loaded and report.serving != target.version
+
+
+def _served(target: DesiredState, memory: Memory, replicas: Sequence[Replica]) -> DesiredState | None:
+    """The order that the replicas follow, where the ConfigMap that named it is gone or unreadable.
+
+    What most of them serve beside the target; else, while somebody is silent, what the status last knew.
+    """
+    said = Counter(
+        replica.report.serving
+        for replica in replicas
+        if replica.report is not None and replica.report.serving is not None
+    )
+    said.pop(target.version, None)
+    silent = any(replica.report is None for replica in replicas)
+    version = said.most_common(1)[0][0] if said else memory.serving if silent else None
+    if version is None or version == target.version:
+        return None
+    return target.model_copy(update={"version": version, "sha256": None})
 
 
 def _orders(wanted: DesiredState, target: DesiredState, replicas: Sequence[Replica]) -> tuple[Order, ...]:
@@ -180,5 +198,5 @@ def _orders(wanted: DesiredState, target: DesiredState, replicas: Sequence[Repli
     return tuple(
         Order(replica.pod, order)
         for replica in replicas
-        if replica.report is not None and not _works_on(replica, order)
+        if replica.report is not None and not works_on(replica, order)
     )
