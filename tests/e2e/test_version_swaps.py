@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+
 import pytest
 
 from fixtures.installed import Space, until
@@ -29,6 +32,34 @@ def test_ten_thousand_requests_across_five_swaps_and_five_rollbacks_lose_none(sp
     assert set(report.versions) == {"1", "2"}
     assert sum(report.versions.values()) == report.sent
     assert _answered_by_gateways(space) >= report.sent
+
+
+@pytest.mark.timeout(300)
+def test_kept_version_comes_back_on_every_replica_in_a_moment(space: Space) -> None:
+    """Within a second on a quiet machine, which bench/rollback.py measures; here with room for two busy cores."""
+    space.publish("probe", 1, 2)
+    space.inference(replicas=2)
+    space.access()
+    space.ready()
+    space.patch("inference", "probe", {"model": {"version": "2"}})
+    space.serves("probe", 2)
+    assert space.status("inference", "probe")["versions"]["loaded"] == ["1", "2"]
+    with space.load(1, 2, max_seconds=120) as load:
+        load.wait_for("2", 100, timeout_s=60)
+        before = _answered_by_servers(space, 1)
+        started = time.monotonic()
+        space.patch("inference", "probe", {"model": {"version": "1"}})
+        until(
+            lambda: _grown(before, _answered_by_servers(space, 1)),
+            "version 1 answers on every replica",
+            timeout_s=10,
+        )
+        seconds = time.monotonic() - started
+        space.serves("probe", 1)
+        report = load.finish()
+
+    assert report.failed == 0, report.errors
+    assert seconds < 4
 
 
 @pytest.mark.timeout(300)
@@ -117,6 +148,23 @@ def test_first_version_that_never_loads_is_reported_and_mended_by_the_spec_alone
 
     space.patch("inference", "probe", {"model": {"version": "1"}})
     space.serves("probe", 1)
+
+
+def _answered_by_servers(space: Space, version: int) -> dict[str, float]:
+    """Requests that each replica's own Triton has answered with `version`, by pod."""
+    counts: dict[str, float] = {}
+    for pod in space.installed.pods(space.namespace, "tidegate.io/inference=probe"):
+        name = pod["metadata"]["name"]
+        counts[name] = sum(
+            metric.value
+            for metric in space.installed.metrics(space.namespace, name, 8002)
+            if metric.name == "nv_inference_request_success" and metric.labels.get("version") == str(version)
+        )
+    return counts
+
+
+def _grown(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
+    return set(after) == set(before) and all(after[name] > before[name] for name in before)
 
 
 def _answered_by_gateways(space: Space) -> float:

@@ -1,0 +1,98 @@
+"""The tail while versions change, against the tail while none does: interleaved in one run.
+
+    python bench/reload_tail.py [--state-dir DIR] [--pairs 5] [--seconds 30] [--every 10]
+
+Each pair is one arm with a change of version every `--every` seconds and one without, the first of them in turn.
+Prints one JSON document; exits 1 when a request failed or p99 with changes is more than 10 % above p99 without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from harness import Asked, Asking, a_space, failed, quantile_ms
+
+from fixtures.installed import Space
+from tidegate_localcluster.binaries import default_home
+
+LIMIT = 1.10
+
+
+class Reloads:
+    """One version after the other, each of them new to the replicas."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self.version = 1
+
+    def one(self) -> None:
+        """Changes to the next version and waits until it serves."""
+        self.version += 1
+        self._space.publish("probe", self.version)
+        self._space.patch("inference", "probe", {"model": {"version": str(self.version)}})
+        self._space.serves("probe", self.version)
+
+
+def arm(asking: Asking, seconds: float, every: float, reloads: Reloads | None) -> list[Asked]:
+    """The requests of one arm."""
+    started = time.monotonic()
+    due = started
+    while time.monotonic() < started + seconds:
+        if reloads is not None and time.monotonic() >= due:
+            due += every
+            reloads.one()
+        time.sleep(0.1)
+    return list(asking.since(started))
+
+
+def main() -> int:
+    """Measures once."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--state-dir", type=Path, default=default_home() / "clusters" / "default")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--every", type=float, default=10.0)
+    parser.add_argument("--replicas", type=int, default=1)
+    options = parser.parse_args()
+    arms: dict[bool, list[list[Asked]]] = {True: [], False: []}
+    with a_space(options.state_dir, "tail") as space:
+        space.publish("probe", 1)
+        space.inference(replicas=options.replicas)
+        space.access()
+        space.ready()
+        reloads = Reloads(space)
+        reloads.one()
+        with Asking(space, clients=2) as asking:
+            for pair in range(options.pairs):
+                for changing in (pair % 2 == 0, pair % 2 == 1):
+                    asked = arm(asking, options.seconds, options.every, reloads if changing else None)
+                    arms[changing].append(asked)
+    figures = {
+        name: {
+            "p50_ms": [quantile_ms(asked, 0.5) for asked in arms[changing]],
+            "p99_ms": [quantile_ms(asked, 0.99) for asked in arms[changing]],
+            "requests": [len(asked) for asked in arms[changing]],
+        }
+        for name, changing in (("reloads", True), ("none", False))
+    }
+    ratios = [
+        round(one / other, 3)
+        for one, other in zip(figures["reloads"]["p99_ms"], figures["none"]["p99_ms"], strict=True)
+    ]
+    lost = sum(failed(asked) for side in arms.values() for asked in side)
+    ratio = round(statistics.median(ratios), 3)
+    print(
+        json.dumps(
+            {"failed": lost, "p99_ratio": ratio, "p99_ratios": ratios, "limit": LIMIT, **figures}, indent=2
+        )
+    )
+    return 1 if lost or ratio > LIMIT else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""How long going back to a kept version takes: from the edit of the object to the last answer of the other version.
+
+    python bench/rollback.py [--state-dir DIR] [--rollbacks 10] [--replicas 2]
+
+The servers' own counters say that every replica has switched. Prints one JSON document; exits 1 when a request
+failed, a replica did not switch, or the median is more than one second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from harness import Asking, a_space, answered_by_servers, failed
+
+from fixtures.installed import until
+from tidegate_localcluster.binaries import default_home
+
+LIMIT_S = 1.0
+
+
+def main() -> int:
+    """Measures once."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--state-dir", type=Path, default=default_home() / "clusters" / "default")
+    parser.add_argument("--rollbacks", type=int, default=10)
+    parser.add_argument("--replicas", type=int, default=2)
+    options = parser.parse_args()
+    seconds: list[float] = []
+    with a_space(options.state_dir, "rollback") as space:
+        space.publish("probe", 1, 2)
+        space.inference(replicas=options.replicas)
+        space.access()
+        space.ready()
+        with Asking(space, clients=4) as asking:
+            for _ in range(options.rollbacks):
+                space.patch("inference", "probe", {"model": {"version": "2"}})
+                space.serves("probe", 2)
+                before = answered_by_servers(space, 1)
+                started = time.monotonic()
+                space.patch("inference", "probe", {"model": {"version": "1"}})
+
+                def switched(before: dict[str, float] = before) -> bool:
+                    now = answered_by_servers(space, 1)
+                    return now.keys() == before.keys() and all(now[pod] > before[pod] for pod in now)
+
+                until(switched, "every replica answers with version 1", timeout_s=30)
+                space.serves("probe", 1)
+                seconds.append(max(each.at for each in asking.since(started) if each.version == 2) - started)
+            lost = failed(asking.asked)
+    median = round(statistics.median(seconds), 3)
+    spread = [round(min(seconds), 3), round(max(seconds), 3)]
+    result = {"replicas": options.replicas, "rollbacks": len(seconds), "failed": lost}
+    print(json.dumps({**result, "median_s": median, "spread_s": spread, "limit_s": LIMIT_S}, indent=2))
+    return 1 if lost or median > LIMIT_S else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

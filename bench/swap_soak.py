@@ -1,0 +1,82 @@
+"""Versions changed many times in a row under load: does memory grow, or latency?
+
+    python bench/swap_soak.py [--state-dir DIR] [--swaps 1000] [--window 10] [--output build/swap_soak]
+
+Every swap is to a version that no replica has seen. Writes OUTPUT.csv, one row for each window, and OUTPUT.json;
+exits 1 when a request failed, or when memory, p50 or p99 grew by more than 5 % from the first third of the windows
+to the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from harness import Asking, a_space, failed, growth, quantile_ms, resident_bytes
+
+from tidegate_localcluster.binaries import default_home
+
+LIMIT = 0.05
+JUDGED = ("triton_rss_mib", "agent_rss_mib", "p50_ms", "p99_ms")
+
+
+def main() -> int:
+    """Measures once."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--state-dir", type=Path, default=default_home() / "clusters" / "default")
+    parser.add_argument("--swaps", type=int, default=1000)
+    parser.add_argument("--window", type=int, default=10)
+    parser.add_argument("--output", type=Path, default=Path("build/swap_soak"))
+    options = parser.parse_args()
+    rows: list[dict[str, float]] = []
+    lost = 0
+    with a_space(options.state_dir, "soak") as space:
+        space.publish("probe", 1)
+        space.inference()
+        space.access()
+        space.ready()
+        with Asking(space, clients=1) as asking:
+            started = time.monotonic()
+            for swap in range(1, options.swaps + 1):
+                version = swap + 1
+                space.publish("probe", version)
+                space.patch("inference", "probe", {"model": {"version": str(version)}})
+                space.serves("probe", version)
+                shutil.rmtree(space.folder("probe") / str(swap))
+                if swap % options.window:
+                    continue
+                asked, now = asking.since(started), time.monotonic()
+                memory = resident_bytes(space)
+                lost += failed(asked)
+                rows.append(
+                    {
+                        "swaps": swap,
+                        "swap_s": round((now - started) / options.window, 3),
+                        "triton_rss_mib": round(memory["triton"] / 2**20, 2),
+                        "agent_rss_mib": round(memory["agent"] / 2**20, 2),
+                        "p50_ms": quantile_ms(asked, 0.5),
+                        "p99_ms": quantile_ms(asked, 0.99),
+                        "requests": len(asked),
+                    }
+                )
+                print(json.dumps(rows[-1]), file=sys.stderr)
+                started = now
+    grown = {name: round(growth([row[name] for row in rows]), 4) for name in JUDGED}
+    result = {"swaps": options.swaps, "failed": lost, "growth": grown, "limit": LIMIT, "windows": len(rows)}
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.with_suffix(".json").write_text(json.dumps({**result, "rows": rows}, indent=2) + "\n")
+    with options.output.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    print(json.dumps(result, indent=2))
+    return 1 if lost or any(share > LIMIT for share in grown.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
