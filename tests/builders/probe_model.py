@@ -31,6 +31,30 @@ def publish(folder: Path, version: int) -> str:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
+    return _write(folder, version, model)
+
+
+def publish_hungry(folder: Path, version: int, *, mebibytes: int) -> str:
+    """The same in a small file that takes so much memory to load."""
+    offset = numpy_helper.from_array(np.array([STEP * version], dtype=np.float32), "offset")
+    size = numpy_helper.from_array(np.array([mebibytes << 18], dtype=np.int64), "size")
+    graph = helper.make_graph(
+        [
+            helper.make_node("ConstantOfShape", ["size"], ["zeros"]),
+            helper.make_node("ReduceSum", ["zeros"], ["nothing"], keepdims=0),
+            helper.make_node("Add", ["x", "offset"], ["sum"]),
+            helper.make_node("Add", ["sum", "nothing"], ["score"]),
+        ],
+        "hungry",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 1])],
+        [helper.make_tensor_value_info("score", TensorProto.FLOAT, ["rows", 1])],
+        [offset, size],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return _write(folder, version, model)
+
+
+def _write(folder: Path, version: int, model: onnx.ModelProto) -> str:
     place = folder / str(version)
     place.mkdir(parents=True, exist_ok=True)
     content = model.SerializeToString()

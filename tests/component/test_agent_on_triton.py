@@ -144,6 +144,29 @@ def test_a_version_that_fails_its_warm_up_takes_no_traffic(serving_pod: ModelPod
     serving_pod.wait_for("version 2 serves", serves(2))
 
 
+def test_a_version_that_hangs_while_it_is_loaded_is_given_up(model_pod: ModelPod) -> None:
+    model_pod.settings["TIDEGATE_AGENT_LOAD_TIMEOUT_S"] = "8"
+    publish(model_pod.artefact, 1)
+    model_pod.start_agent(model_pod.order())
+    model_pod.triton.start()
+    model_pod.wait_for("version 1 serves", serves(1))
+    publish_python(model_pod.models / "stuck", initialize="import time; time.sleep(100)")
+    with load_on(model_pod.triton.grpc, model_pod.model, threads=1) as answers:
+        model_pod.put(
+            model_pod.order(
+                2, uri=f"file://{model_pod.models}/stuck", format=ModelFormat.PYTHON, allow_python=True
+            )
+        )
+        report = model_pod.wait_for("version 2 is given up", failed)
+
+    assert report.failure is not None
+    assert report.failure.reason is FailureReason.LOAD_TIMED_OUT
+    assert "no answer within 8 s" in report.failure.message
+    assert (answers.errors, set(answers.versions)) == ([], {1})
+    model_pod.put(model_pod.order(1))
+    model_pod.wait_for("version 1 serves as ordered", serves(1))
+
+
 def test_a_truncated_model_leaves_the_old_one_serving_and_says_why(serving_pod: ModelPod) -> None:
     model = serving_pod.artefact / "2" / "model.onnx"
     model.write_bytes(model.read_bytes()[:60])
@@ -483,11 +506,13 @@ def publish_for_one_row(folder: Path, version: int) -> None:
     )
 
 
-def publish_python(folder: Path) -> None:
+def publish_python(folder: Path, *, initialize: str = "pass") -> None:
     (folder / "2").mkdir(parents=True)
     (folder / "2" / "model.py").write_text(
         "import triton_python_backend_utils as pb\n"
         "class TritonPythonModel:\n"
+        "    def initialize(self, args):\n"
+        f"        {initialize}\n"
         "    def execute(self, requests):\n"
         "        return [pb.InferenceResponse([pb.Tensor('y', pb.get_input_tensor_by_name(r, 'x').as_numpy())])"
         " for r in requests]\n"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from builders import probe_model
 from fixtures.installed import Space, until
 
 REQUESTS = 10_000
@@ -43,7 +44,11 @@ def test_kept_version_comes_back_on_every_replica_in_a_moment(space: Space) -> N
     space.ready()
     space.patch("inference", "probe", {"model": {"version": "2"}})
     space.serves("probe", 2)
-    assert space.status("inference", "probe")["versions"]["loaded"] == ["1", "2"]
+    versions = space.status("inference", "probe")["versions"]
+    assert versions["loaded"] == ["1", "2"]
+    # A runner with NumPy and ONNX Runtime takes tens of megabytes; two would be nothing measured twice over.
+    assert [each["version"] for each in versions["memory"]] == ["1", "2"]
+    assert all(10 << 20 < each["bytes"] < 200 << 20 for each in versions["memory"])
     with space.load(1, 2, max_seconds=120) as load:
         load.wait_for("2", 100, timeout_s=60)
         before = _answered_by_servers(space, 1)
@@ -100,7 +105,12 @@ def test_truncated_model_leaves_the_old_version_serving_and_says_why(space: Spac
     status = space.status("inference", "probe")
     assert report.failed == 0, report.errors
     assert set(report.versions) == {"1"}
-    assert status["versions"] == {"serving": "1", "loaded": ["1"], "target": "2"}
+    assert {**status["versions"], "memory": []} == {
+        "serving": "1",
+        "loaded": ["1"],
+        "memory": [],
+        "target": "2",
+    }
     assert status["failure"]["version"] == "2"
     assert status["failure"]["reason"] in ("ArtefactInvalid", "LoadFailed")
     assert space.condition("inference", "probe")["reason"] == status["failure"]["reason"]
@@ -111,6 +121,35 @@ def test_truncated_model_leaves_the_old_version_serving_and_says_why(space: Spac
     space.patch("inference", "probe", {"model": {"version": "3"}})
     space.serves("probe", 3)
     assert "failure" not in space.status("inference", "probe")
+
+
+@pytest.mark.timeout(300)
+def test_version_that_does_not_fit_into_memory_leaves_the_old_one_serving(space: Space) -> None:
+    space.publish("probe", 1)
+    probe_model.publish_hungry(space.folder("probe"), 2, mebibytes=700)
+    space.inference()
+    space.access()
+    space.ready()
+    with space.load(1, 2, max_seconds=200) as load:
+        space.patch("inference", "probe", {"model": {"version": "2"}})
+        until(
+            lambda: space.status("inference", "probe").get("failure", {}).get("reason") == "OutOfMemory",
+            "status.failure says OutOfMemory",
+            evidence=lambda: space.status("inference", "probe"),
+        )
+        status = space.status("inference", "probe")
+        assert "limit of 512 MiB" in status["failure"]["message"]
+        assert status["versions"]["serving"] == "1"
+        load.wait_for("1", 200, timeout_s=60)
+
+        # The way out is in the message, and is the object alone.
+        space.patch("inference", "probe", {"resources": {"memory": "2Gi"}})
+        space.serves("probe", 2)
+        load.wait_for("2", 20, timeout_s=60)
+        report = load.finish()
+
+    assert report.failed == 0, report.errors
+    assert set(report.versions) == {"1", "2"}
 
 
 @pytest.mark.timeout(300)

@@ -17,7 +17,7 @@ from tidegate.resources.inference import inference_objects, source_digest
 from tidegate.resources.names import SOURCE_LABEL
 from tidegate.resources.serving import template_digest
 from tidegate.resources.settings import ServingSettings
-from tidegate_dataplane.contract import DesiredState, FailureReason
+from tidegate_dataplane.contract import DesiredState, FailureReason, VersionMemory
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SETTINGS = ServingSettings(
@@ -90,10 +90,26 @@ def test_status_says_what_the_agents_said_about_the_model() -> None:
     inference = an_inference()
     plan = a_plan(inference, pods=[a_pod_of(inference)], reports={"p0": a_report(1)})
 
-    assert plan.status["versions"] == {"serving": "1", "loaded": ["1"], "target": "1"}
+    assert plan.status["versions"] == {"serving": "1", "loaded": ["1"], "memory": [], "target": "1"}
     model: Any = plan.status["model"]
     assert [tensor["name"] for tensor in model["inputs"]] == ["user_id"]
     assert plan.status["readyReplicas"] == 1
+
+
+def test_memory_of_a_version_is_the_most_of_any_replica_and_steady() -> None:
+    inference = an_inference(replicas=2)
+    pods = [a_pod_of(inference), a_pod_of(inference, "p1")]
+
+    def memory(*taken: int) -> Any:
+        reports = {
+            f"p{index}": a_report(1, memory=(VersionMemory(version=1, bytes=count),))
+            for index, count in enumerate(taken)
+        }
+        return a_plan(inference, pods=pods, reports=reports).status["versions"]["memory"]  # type: ignore[index]
+
+    assert memory(33_000_000, 31_000_000) == [{"version": "1", "bytes": 33_554_432}]
+    assert memory(33_000_000, 33_500_000) == memory(33_000_000, 31_000_000)
+    assert memory(33_000_000, 40_000_000) != memory(33_000_000, 31_000_000)
 
 
 def test_settled_inference_plans_the_very_same_objects_and_status_again() -> None:

@@ -64,7 +64,7 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
     repository = Repository(settings.repository_dir, settings.cache_dir)
     repository.prepare()
     metrics = Metrics()
-    triton = Triton(settings.triton_grpc, key)
+    triton = Triton(settings.triton_grpc, key, metrics=settings.triton_metrics)
     agent = Agent(
         settings, triton, repository, Keepsake(settings.cache_dir), sources(settings, environment), metrics
     )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tidegate_dataplane.agent.artefacts.fetch import Progress
 from tidegate_dataplane.agent.state import Fetch, Load, Memory, Observed, content_of, serves
-from tidegate_dataplane.contract import AgentReport, DesiredState, Phase, VersionFailure
+from tidegate_dataplane.contract import AgentReport, DesiredState, Phase, VersionFailure, VersionMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,11 @@ def make_report(
         target=order.version if order else None,
         serving=max(loaded, default=None),
         loaded=loaded,
+        memory=tuple(
+            VersionMemory(version=version, bytes=taken)
+            for version, taken in sorted(observed.server.memory.get(model or "", {}).items())
+            if version in loaded
+        ),
         inputs=observed.server.inputs if loaded else (),
         outputs=observed.server.outputs if loaded else (),
         bytes_done=progress.done if progress else None,

@@ -33,6 +33,7 @@ class Settings(BaseModel):
     control_port: int = 8443
     http_port: int = 8081
     triton_grpc: str = "127.0.0.1:8001"
+    triton_metrics: str = "127.0.0.1:8002"
 
     config_dir: Path = Path("/etc/tidegate")
     repository_dir: Path = Path("/var/lib/tidegate/repository")

@@ -27,6 +27,8 @@ class ServerState:
     backends: Mapping[str, str] = field(default_factory=dict[str, str])
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
+    memory: Mapping[str, Mapping[int, int]] = field(default_factory=dict[str, Mapping[int, int]])
+    """Bytes that versions took when they were loaded, by model, where our runner measured them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from tritonclient.grpc import aio  # type: ignore[import-untyped]  # publishes n
 from tritonclient.utils import InferenceServerException  # type: ignore[import-untyped]
 
 from tidegate_dataplane.agent.config_text import Config
+from tidegate_dataplane.agent.memory import Memory, read_memory
 from tidegate_dataplane.agent.model_config import CONFIG_DIGEST
 from tidegate_dataplane.agent.refusals import Refusal
 from tidegate_dataplane.agent.state import ServerState
-from tidegate_dataplane.agent.warm_up import FAILED
 from tidegate_dataplane.contract import FailureReason, TensorSpec
 
 RPC_TIMEOUT_S = 5.0
@@ -32,6 +32,12 @@ NO_BACKEND = "unable to find backend library for backend 'onnxruntime'"
 # Where a model's own code fails, Triton adds the lines of it; they are in its log.
 TRACEBACK = "\n\nAt:\n"
 MAX_WORDS = 4096
+# How our runner, and how Triton, says what a version failed of.
+TELLING = (
+    ("out of memory: ", FailureReason.OUT_OF_MEMORY),
+    ("failed warm-up request", FailureReason.WARMUP_FAILED),
+    ("failed to run warmup sample", FailureReason.WARMUP_FAILED),
+)
 # Triton may start minutes after the agent, while its image is pulled: gRPC would by then look every two minutes.
 CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -52,9 +58,13 @@ class ServerGoneError(Exception):
 class Triton:
     """One server, seen from the agent of its pod."""
 
-    def __init__(self, address: str, control_key: str) -> None:
+    def __init__(self, address: str, control_key: str, *, metrics: str) -> None:
+        """Speak gRPC with `address` (host:port), and read the metrics page at `metrics` (host:port)."""
         self._client: Any = aio.InferenceServerClient(address, channel_args=CHANNEL_OPTIONS)
         self._headers = {CONTROL_HEADER: control_key}
+        self._metrics_url = f"http://{metrics}/metrics"
+        self._memory: Memory = {}
+        self._measured: Mapping[str, tuple[int, ...]] | None = None
 
     async def close(self) -> None:
         """Close the channel."""
@@ -78,6 +88,7 @@ class Triton:
             backends={name: str(config.get("backend", "")) for name, config in configs.items()},
             inputs=inputs,
             outputs=outputs,
+            memory=await self._memory_of(ready),
         )
 
     async def load(self, model: str, version: int, config: Config, *, timeout_s: float) -> Refusal | None:
@@ -104,8 +115,8 @@ class Triton:
         except (grpc.RpcError, OSError) as error:
             raise ServerGoneError(str(error)) from error
         said = said.split(TRACEBACK)[0][:MAX_WORDS]
-        cold = any(words in said for words in FAILED)
-        return Refusal(FailureReason.WARMUP_FAILED if cold else FailureReason.LOAD_FAILED, said)
+        found = (reason for words, reason in TELLING if words in said)
+        return Refusal(next(found, FailureReason.LOAD_FAILED), said)
 
     async def unload(self, model: str) -> None:
         """Unload every version of a model; one that is not loaded is no error."""
@@ -133,6 +144,13 @@ class Triton:
         return sum(
             int(entry.get(kind, {}).get("count", 0)) for entry in stats for kind in ("success", "fail")
         )
+
+    async def _memory_of(self, ready: Mapping[str, tuple[int, ...]]) -> Memory:
+        """Return what versions take: measured once, when they are loaded, so read only when others are."""
+        if ready != self._measured:
+            memory = await read_memory(self._metrics_url)
+            self._memory, self._measured = (memory or {}), (ready if memory is not None else None)
+        return self._memory
 
     async def _config(self, model: str) -> Mapping[str, Any]:
         answer = await self._client.get_model_config(model, as_json=True, client_timeout=RPC_TIMEOUT_S)

@@ -10,8 +10,6 @@ from typing import Any
 from tidegate_dataplane.agent.config_text import Config
 
 WARM_UP_PARAMETER = "tidegate_warmup_requests"
-FAILED = ("failed warm-up request", "failed to run warmup sample")
-"""How our runner, and how Triton, says that a version did not answer."""
 
 
 def with_warm_up(config: Config, requests: int) -> Config:

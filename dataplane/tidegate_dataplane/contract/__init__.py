@@ -23,6 +23,7 @@ from tidegate_dataplane.contract.serving import (
     OwnerKind,
     Phase,
     VersionFailure,
+    VersionMemory,
 )
 from tidegate_dataplane.contract.tensors import TensorSpec
 
@@ -48,4 +49,5 @@ __all__ = [
     "Table",
     "TensorSpec",
     "VersionFailure",
+    "VersionMemory",
 ]

@@ -104,6 +104,13 @@ class VersionFailure(ContractModel):
     message: str
 
 
+class VersionMemory(ContractModel):
+    """Private memory that loading one version took, in bytes."""
+
+    version: int
+    bytes: int = Field(ge=0)
+
+
 class AgentReport(ContractModel):
     """What is true in the pod now; never what was ordered.
 
@@ -118,6 +125,7 @@ class AgentReport(ContractModel):
     target: int | None = None
     serving: int | None = None
     loaded: tuple[int, ...] = ()
+    memory: tuple[VersionMemory, ...] = Field(default=(), description="of loaded versions that were measured")
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     bytes_done: int | None = None

@@ -209,6 +209,21 @@ class Tensor(StatusModel):
     ] = ()
 
 
+class VersionMemory(StatusModel):
+    """What one version takes."""
+
+    version: Annotated[str, Field(max_length=9, description="The version.")]
+    bytes: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Private memory of its process in bytes, once it was loaded and warmed up and before it "
+            "answered anybody: the most of any replica, rounded up by at most an eighth. What requests take comes on "
+            "top.",
+        ),
+    ]
+
+
 class Versions(StatusModel):
     """Which versions the replicas really have."""
 
@@ -222,6 +237,14 @@ class Versions(StatusModel):
             description="Versions in memory on every replica, ascending; the old one stays warm for a rollback.",
         ),
         ListAtomic(),
+    ] = ()
+    memory: Annotated[
+        tuple[VersionMemory, ...],
+        Field(
+            max_length=64,
+            description="What versions take in memory, where our own runner serves them and has measured it.",
+        ),
+        ListMap("version"),
     ] = ()
     target: Annotated[str | None, Field(max_length=9, description="The version that the spec asks for.")] = (
         None

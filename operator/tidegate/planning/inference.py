@@ -15,6 +15,7 @@ from tidegate.api.inference import (
     ServedModel,
     SwapProgress,
     Tensor,
+    VersionMemory,
     Versions,
 )
 from tidegate.api.reasons import Reason
@@ -153,7 +154,9 @@ def _status(
         replicas=len(alive),
         ready_replicas=sum(pod.ready for pod in alive),
         selector=selector_text(inference_selector(inference)),
-        versions=Versions(serving=serving, loaded=_loaded(replicas), target=str(target.version)),
+        versions=Versions(
+            serving=serving, loaded=_loaded(replicas), memory=_taken(replicas), target=str(target.version)
+        ),
         model=_model(inference, target, replicas),
         failure=_failure(swap),
         swap=_progress_status(swap),
@@ -204,6 +207,24 @@ def _loaded(replicas: Sequence[Replica]) -> tuple[str, ...]:
     reports = [replica.report for replica in replicas if replica.report is not None]
     loaded = [set(report.loaded) for report in reports if report.serving is not None]
     return tuple(str(version) for version in sorted(set.intersection(*loaded))) if loaded else ()
+
+
+def _taken(replicas: Sequence[Replica]) -> tuple[VersionMemory, ...]:
+    """The most that a version takes on any replica, rounded so that one replica more changes nothing."""
+    most: dict[int, int] = {}
+    for replica in replicas:
+        for each in replica.report.memory if replica.report is not None else ():
+            most[each.version] = max(most.get(each.version, 0), each.bytes)
+    return tuple(
+        VersionMemory(version=str(version), bytes=_rounded_up(taken))
+        for version, taken in sorted(most.items())
+    )
+
+
+def _rounded_up(count: int) -> int:
+    """The next number of four binary digits: at most an eighth more."""
+    step = 1 << max(count.bit_length() - 4, 0)
+    return -(-count // step) * step
 
 
 def _model(inference: Inference, target: DesiredState, replicas: Sequence[Replica]) -> ServedModel | None:

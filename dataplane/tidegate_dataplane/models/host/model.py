@@ -8,7 +8,9 @@ batched; an error is answered to the request that caused it.
 import json
 import math
 import os
-from collections.abc import Sequence
+import resource
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,11 @@ import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
 Array = npt.NDArray[Any]
 THREADS_PARAMETER = "intra_op_thread_count"
 WARM_UP_PARAMETER = "tidegate_warmup_requests"
+CGROUP = Path("/sys/fs/cgroup")
+MEMORY_FILES = (("memory/", "limit_in_bytes", "usage_in_bytes"), ("", "max", "current"))
+MEMORY_RESERVE = 16 << 20
+# What ONNX Runtime's errors say when an allocation fails.
+NO_MEMORY = ("bad_alloc", "Failed to allocate memory")
 
 
 class TritonPythonModel:
@@ -43,10 +50,12 @@ class TritonPythonModel:
         # Spinning threads would burn the pod's CPU share between requests.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
-        self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        self._types = {each.name: each.type for each in self._session.get_inputs()}
-        self._touch(config)
-        self._warm_up(config)
+        with _within_limit():
+            self._session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            self._types = {each.name: each.type for each in self._session.get_inputs()}
+            self._touch(config)
+            self._warm_up(config)
+        self._memory = _say_memory(args["model_name"], args["model_version"])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request, in order."""
@@ -91,9 +100,12 @@ class TritonPythonModel:
 
     def _run_zeros(self, shapes: dict[str, list[int]]) -> list[Array] | Exception:
         types = self._types
-        return self._run_one(
+        answer = self._run_one(
             {name: _zeros(types[name], shape) for name, shape in shapes.items() if name in types}
         )
+        if isinstance(answer, Exception) and _is_for_memory(answer):
+            raise answer
+        return answer
 
     def _arrays(self, request: Any) -> dict[str, Array]:
         return {name: self._array(request, name) for name in self._inputs}
@@ -148,6 +160,74 @@ class TritonPythonModel:
             if name in wanted
         ]
         return pb_utils.InferenceResponse(tensors)
+
+
+@contextmanager
+def _within_limit() -> Generator[None]:
+    """Have allocations fail here before the container meets its memory limit: there the kernel would kill Triton,
+    and the version that serves with it."""
+    left, limit = _memory_left() or (None, None)
+    if left is None or limit is None:
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + max(left - MEMORY_RESERVE, 0), before[1]))
+    try:
+        yield
+    except Exception as error:
+        if not _is_for_memory(error):
+            raise
+        raise pb_utils.TritonModelException(
+            f"out of memory: the version needs more than the {left >> 20} MiB that the other versions leave of the "
+            f"limit of {limit >> 20} MiB; raise spec.resources.memory, or keep fewer with spec.rollout.keepVersions"
+        ) from None
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _memory_left() -> tuple[int, int] | None:
+    """Return the bytes that the container may still take and its limit; None where it has no limit."""
+    for folder, limit, usage in MEMORY_FILES:
+        try:
+            most, used = (int((CGROUP / f"{folder}memory.{name}").read_text()) for name in (limit, usage))
+            lines = (CGROUP / f"{folder}memory.stat").read_text().splitlines()
+        except (OSError, ValueError):
+            continue  # the other version of cgroups, or the word `max`
+        stat = dict(line.split() for line in lines)
+        # File pages give way before anything is killed.
+        files = int(stat.get("active_file", 0)) + int(stat.get("inactive_file", 0))
+        return (most - used + files, most) if most < 1 << 60 else None
+    return None
+
+
+def _data_bytes() -> int:
+    """Return what this process counts against its data limit."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:"))
+
+
+def _say_memory(model: str, version: str) -> Any:
+    """Put what this version's process has taken by now among the server's metrics; the agent reads it there.
+
+    Private memory alone: files and libraries are shared with the other versions.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    taken = next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+    try:
+        family = pb_utils.MetricFamily(
+            name="tidegate_model_memory_bytes",
+            description="Private memory of the version's process once it was loaded.",
+            kind=pb_utils.MetricFamily.GAUGE,
+        )
+        metric = family.Metric(labels={"model": model, "version": version})
+        metric.set(taken)
+    except Exception:  # noqa: BLE001 - a server without metrics serves all the same
+        return None
+    return family, metric
+
+
+def _is_for_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def _zeros(onnx_type: str, shape: Sequence[int]) -> Array:
