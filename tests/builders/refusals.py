@@ -32,6 +32,9 @@ class RefusedChange:
     says: str
 
 
+_SCHEMES = "must begin with file://, pvc://, https://, s3://, gs://, oci:// or hf://"
+
+
 def _uri(name: str, uri: str, says: str) -> Refusal:
     return Refusal(f"uri-{name}", inference_body(model={"uri": uri}), "spec.model.uri", says)
 
@@ -95,9 +98,9 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
         "served-name-with-dots", "model.name", "must be letters, digits, dashes", model={"name": "a..b"}
     ),
     _inference("served-name-too-long", "model.name", "may not be more than 128", model={"name": "a" * 129}),
-    _uri("unknown-scheme", "ftp://models/ctr", "must begin with file://, pvc://, https:// or s3://"),
-    _uri("http", "http://models/ctr", "must begin with file://, pvc://, https:// or s3://"),
-    _uri("no-scheme", "models/ctr", "must begin with file://, pvc://, https:// or s3://"),
+    _uri("unknown-scheme", "ftp://models/ctr", _SCHEMES),
+    _uri("http", "http://models/ctr", _SCHEMES),
+    _uri("no-scheme", "models/ctr", _SCHEMES),
     _uri("traversal", "file:///models/../etc", _DOTS),
     _uri("traversal-at-the-end", "s3://models/ctr/..", _DOTS),
     _uri("hidden-traversal", "https://models.example.com/%2e%2e/etc", _DOTS),
@@ -112,6 +115,25 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
     _uri("pvc-without-claim", "pvc:///ctr", _PLACE),
     _uri("https-without-host", "https:///ctr", _PLACE),
     _uri("s3-without-bucket", "s3:///ctr", _PLACE),
+    _uri("gs-without-bucket", "gs:///ctr", _PLACE),
+    _uri("oci-without-repository", "oci://registry.example.com", _PLACE),
+    _uri("oci-tag", "oci://registry.example.com/ads/ctr:3", "must name no tag"),
+    _uri("oci-digest", "oci://registry.example.com/ads/ctr@sha256:00", _PLAIN),
+    _uri("hf-without-repository", "hf://organisation", _PLACE),
+    _inference(
+        "revision-elsewhere",
+        "model.revision",
+        "revision is only for oci:// and hf://",
+        model={"revision": "main"},
+    ),
+    _inference(
+        "revision-with-a-slash",
+        "model.revision",
+        "must be letters, digits, dashes, underscores and dots, not beginning",
+        model={"uri": "hf://ads/ctr", "revision": "refs/pr/1"},
+    ),
+    _inference("secret-name", "model.secretName", "must be a DNS label", model={"secretName": "Models"}),
+    _inference("service-account", "serviceAccountName", "must be a DNS label", serviceAccountName="a.b"),
     _uri("too-long", "file:///" + "m" * 1024, "may not be more than 1024"),
     _inference("version-zero", "model.version", "should match", model={"version": "0"}),
     _inference("version-word", "model.version", "should match", model={"version": "latest"}),
@@ -272,6 +294,12 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
         "sources",
         "a source must not have the name of an entity",
         sources=[_PROFILES, {**_PROFILES, "name": "user"}],
+    ),
+    _features(
+        "table-in-a-registry",
+        "sources[0].table.uri",
+        "a table has no version",
+        sources=[{**_PROFILES, "table": {"uri": "oci://registry.example.com/ads/users"}}],
     ),
     _features(
         "table-uri",

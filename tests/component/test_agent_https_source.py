@@ -17,15 +17,20 @@ from aiohttp import web
 from builders.certificates import Authority
 from builders.desired import a_desired_state
 from builders.onnx_models import a_model, a_tensor, with_external_data
+from tidegate_dataplane.agent.artefacts import receive
+from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
+from tidegate_dataplane.agent.artefacts.credentials import Credentials
 from tidegate_dataplane.agent.artefacts.facts import Facts
-from tidegate_dataplane.agent.artefacts.fetch import Progress, fetch
+from tidegate_dataplane.agent.artefacts.fetch import fetch
 from tidegate_dataplane.agent.artefacts.https import HttpsSource
+from tidegate_dataplane.agent.artefacts.receive import Progress
 from tidegate_dataplane.agent.artefacts.source import Source
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import DesiredState, FailureReason
 
 MODEL = a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])]).SerializeToString()
+NOBODY = Credentials()
 
 
 @dataclass(slots=True)
@@ -83,19 +88,18 @@ async def fetched(
     *,
     allow_loopback: bool = True,
     hosts: tuple[str, ...] | None = None,
+    credentials: Credentials = NOBODY,
+    progress: Progress | None = None,
     **order: object,
 ) -> Facts:
     def open_source(uri: ArtefactUri, wanted: DesiredState) -> Source:
-        return HttpsSource(
-            uri,
-            allowed_hosts=wanted.allowed_hosts,
-            allow_loopback=allow_loopback,
-            ca_file=store.authority,
-            stall_timeout_s=1.0,
-        )
+        rules = HttpRules(wanted.allowed_hosts, allow_loopback, store.authority, 1.0)
+        return HttpsSource(uri, rules, credentials)
 
     state = {"uri": f"https://{store.host}/ctr", "allowed_hosts": hosts or (store.host,), **order}
-    return await fetch(a_desired_state(**state), folder, open_source, Progress())
+    return await fetch(
+        a_desired_state(**state), folder, open_source, progress or Progress(), parts=folder.parent / "parts"
+    )
 
 
 async def refused(store: Store, folder: Path, **changes: object) -> tuple[FailureReason, str]:
@@ -157,7 +161,7 @@ async def test_a_redirect_out_of_the_list_is_not_followed(
 
     assert reason is FailureReason.URI_NOT_ALLOWED
     assert why in message
-    assert "redirected from" in message
+    assert "on the way to" in message
 
 
 async def test_a_listed_name_that_turns_out_to_be_a_metadata_address_is_not_fetched(
@@ -279,3 +283,162 @@ async def test_a_silent_server_is_given_up(store: Store, folder: Path) -> None:
         reason, _ = await refused(store, folder, uri=f"https://{host}/ctr", hosts=(host,))
 
     assert reason is FailureReason.FETCH_FAILED
+
+
+BIG = MODEL + b"\x5a\x80\x80\x80\x02" + bytes(4 << 20)  # an unknown field of 4 MiB
+
+
+@dataclass(slots=True)
+class Flaky:
+    """Serves `content` by range, and ends each answer after as many bytes as `cuts` says, as long as it says."""
+
+    content: bytes
+    cuts: list[int]
+    etag: str = '"v1"'
+    ranges: list[str] = field(default_factory=list[str])
+    after_cut: Callable[[], None] = lambda: None
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        asked = request.headers.get("Range", "")
+        self.ranges.append(asked)
+        start = int(asked.removeprefix("bytes=").split("-")[0]) if asked else 0
+        if asked and request.headers.get("If-Range") != self.etag:
+            start = 0
+        body, size = self.content[start:], len(self.content)
+        headers = {"ETag": self.etag, "Content-Length": str(len(body))}
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
+        response = web.StreamResponse(status=206 if start else 200, headers=headers)
+        await response.prepare(request)
+        if self.cuts:
+            await response.write(body[: self.cuts.pop(0)])
+            self.after_cut()
+            assert request.transport is not None
+            request.transport.close()  # after what was written
+        else:
+            await response.write(body)
+        return response
+
+
+async def test_a_broken_download_goes_on_from_where_it_broke(store: Store, folder: Path) -> None:
+    store.answer = flaky = Flaky(BIG, [1_000_000, 2_000_000])
+    progress = Progress()
+
+    facts = await fetched(store, folder, progress=progress)
+
+    assert facts.digest == hashlib.sha256(BIG).hexdigest()
+    starts = [int(asked.removeprefix("bytes=").split("-")[0]) for asked in flaky.ranges[1:]]
+    assert len(starts) == 2
+    assert 0 < starts[0] < starts[1]
+    assert (progress.resumed, progress.done) == (2, len(BIG))
+
+
+async def test_a_file_that_has_changed_meanwhile_is_read_from_its_beginning(
+    store: Store, folder: Path
+) -> None:
+    store.answer = flaky = Flaky(b"x" * len(BIG), [1_000_000])
+
+    def publish() -> None:
+        flaky.content, flaky.etag = BIG, '"v2"'
+
+    flaky.after_cut = publish
+    progress = Progress()
+
+    facts = await fetched(store, folder, progress=progress)
+
+    assert facts.digest == hashlib.sha256(BIG).hexdigest()
+    assert progress.done == len(BIG)
+
+
+async def test_without_a_strong_etag_nothing_is_pieced_together(store: Store, folder: Path) -> None:
+    store.answer = flaky = Flaky(BIG, [1_000_000], etag='W/"v1"')
+
+    reason, _ = await refused(store, folder)
+
+    assert reason is FailureReason.FETCH_FAILED
+    assert flaky.ranges == [""]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receive, "RESUME_PAUSES_S", (0.0,) * 5)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_an_earlier_attempt_brought_is_not_fetched_again(store: Store, folder: Path) -> None:
+    store.answer = flaky = Flaky(BIG, [3_000_000, *[0] * 6])
+    reason, _ = await refused(store, folder)
+    assert reason is FailureReason.FETCH_FAILED
+
+    flaky.ranges.clear()
+    flaky.cuts.clear()
+    progress = Progress()
+    facts = await fetched(store, folder, progress=progress)
+
+    assert facts.digest == hashlib.sha256(BIG).hexdigest()
+    assert len(flaky.ranges) == 1
+    assert int(flaky.ranges[0].removeprefix("bytes=").split("-")[0]) > 1_000_000
+    assert progress.done == len(BIG)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_was_kept_of_another_version_is_not_used(store: Store, folder: Path) -> None:
+    store.answer = flaky = Flaky(BIG, [3_000_000, *[0] * 6])
+    await refused(store, folder)
+
+    flaky.ranges.clear()
+    flaky.cuts.clear()
+    store.files["/ctr/2/model.onnx"] = BIG
+    await fetched(store, folder, version=2)
+
+    assert flaky.ranges == [""]
+
+
+CANARY = "canary-7f3a9c55"
+
+
+async def test_credentials_go_to_the_host_of_the_uri_and_to_no_other(store: Store, folder: Path) -> None:
+    seen: list[tuple[str, str | None]] = []
+
+    async def asks(request: web.Request) -> web.StreamResponse:
+        seen.append((request.host, request.headers.get("Authorization")))
+        if request.host.startswith("127.0.0.1"):
+            return web.Response(
+                status=302, headers={"Location": f"https://localhost:{store.port}/x/model.onnx"}
+            )
+        return web.Response(body=MODEL)
+
+    store.answer = asks
+    hosts = (store.host, f"localhost:{store.port}")
+    secret = Credentials(values={"username": "ads", "password": CANARY})
+
+    with pytest.raises(ArtefactError):  # the certificate is for 127.0.0.1 alone: the redirect ends there
+        await fetched(store, folder, hosts=hosts, credentials=secret)
+
+    assert [host for host, authorization in seen if authorization] == [store.host]
+
+
+@pytest.mark.parametrize(
+    ("secret", "words"),
+    [
+        (Credentials("models-ads"), "Secret models-ads of the namespace does not exist or is empty"),
+        (
+            Credentials("models-ads", {"token": CANARY}),
+            "does not accept the credentials in Secret models-ads",
+        ),
+    ],
+    ids=["none", "wrong"],
+)
+async def test_who_is_denied_is_told_of_the_secret_and_never_its_content(
+    store: Store, folder: Path, secret: Credentials, words: str
+) -> None:
+    async def denies(_: web.Request) -> web.StreamResponse:
+        return web.Response(status=403, text=CANARY)
+
+    store.answer = denies
+    reason, message = await refused(store, folder, credentials=secret)
+
+    assert reason is FailureReason.FETCH_FAILED
+    assert words in message
+    assert CANARY not in message
+    assert CANARY not in repr(secret)

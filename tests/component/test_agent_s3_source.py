@@ -16,11 +16,18 @@ import pytest
 
 from builders.desired import a_desired_state
 from builders.onnx_models import a_model, a_tensor, with_external_data
+from tidegate_dataplane.agent.artefacts.credentials import Credentials
 from tidegate_dataplane.agent.artefacts.facts import Facts
-from tidegate_dataplane.agent.artefacts.fetch import Progress, fetch
-from tidegate_dataplane.agent.artefacts.s3 import S3Source
-from tidegate_dataplane.agent.artefacts.source import Source
-from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
+from tidegate_dataplane.agent.artefacts.fetch import fetch
+from tidegate_dataplane.agent.artefacts.object_store import (
+    S3_IDENTITIES,
+    S3_KEYS,
+    ObjectSource,
+    _configuration,
+)
+from tidegate_dataplane.agent.artefacts.receive import Progress
+from tidegate_dataplane.agent.artefacts.source import Resume, Source
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat
 from tidegate_localcluster.process import wait_until
@@ -67,7 +74,8 @@ def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return tmp_path
+    (tmp_path / "staging").mkdir()
+    return tmp_path / "staging"
 
 
 def _put(url: str, content: bytes) -> None:
@@ -79,11 +87,13 @@ def _put(url: str, content: bytes) -> None:
 
 
 def open_source(uri: ArtefactUri, _: DesiredState) -> Source:
-    return S3Source(uri, environment=os.environ, stall_timeout_s=5.0)
+    return ObjectSource(uri, Credentials(environment=os.environ), allow_loopback=True, stall_timeout_s=5.0)
 
 
 async def fetched(folder: Path, uri: str, **order: object) -> Facts:
-    return await fetch(a_desired_state(uri=uri, **order), folder, open_source, Progress())
+    return await fetch(
+        a_desired_state(uri=uri, **order), folder, open_source, Progress(), parts=folder.parent / "parts"
+    )
 
 
 async def test_a_model_with_external_data_is_fetched(bucket: str, folder: Path) -> None:
@@ -132,3 +142,56 @@ async def test_too_large_an_object_is_refused_before_it_is_read(bucket: str, fol
         await fetched(folder, "s3://models/big", max_artefact_bytes=1000)
 
     assert raised.value.refusal.reason is FailureReason.ARTEFACT_TOO_LARGE
+
+
+async def test_an_object_is_read_on_from_a_byte_while_it_is_the_same(bucket: str) -> None:
+    _put(f"{bucket}/part/1/model.onnx", b"0123456789" * 10)
+    store = ObjectSource(
+        parse_uri("s3://models/part"), Credentials(environment=os.environ), allow_loopback=True
+    )
+    async with store.open("1/model.onnx") as whole:
+        validator = whole.validator
+    assert validator is not None
+
+    async with store.open("1/model.onnx", Resume(95, validator)) as rest:
+        assert (rest.start, rest.size) == (95, 100)
+        assert b"".join([chunk async for chunk in rest.chunks]) == b"56789"
+
+    async with store.open("1/model.onnx", Resume(95, '"of-another-content"')) as other:
+        assert other.start == 0
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "why"),
+    [
+        ("http://169.254.169.254", "a link-local address"),
+        ("http://127.0.0.1:9000", "a loopback address"),
+        ("http://127.1:9000", "loopback"),
+        ("http://localhost:9000", "loopback"),
+        ("ftp://models.example.com", "no http"),
+    ],
+)
+async def test_an_endpoint_that_answers_with_the_nodes_rights_is_not_asked(
+    folder: Path, endpoint: str, why: str
+) -> None:
+    secret = Credentials("models", {"AWS_ENDPOINT_URL": endpoint, **CREDENTIALS})
+
+    with pytest.raises(ArtefactError) as raised:
+        await fetch(
+            a_desired_state(uri="s3://models/ctr"),
+            folder,
+            lambda uri, _: ObjectSource(uri, secret),
+            Progress(),
+            parts=folder.parent / "parts",
+        )
+
+    assert raised.value.refusal.reason is FailureReason.URI_NOT_ALLOWED
+    assert why in raised.value.refusal.message
+
+
+def test_without_credentials_nobody_signs_and_the_node_is_not_asked_for_its_own() -> None:
+    bare = _configuration(S3_KEYS, S3_IDENTITIES, Credentials())
+    own = _configuration(S3_KEYS, S3_IDENTITIES, Credentials(values=CREDENTIALS))
+
+    assert bare["skip_signature"] is True
+    assert "skip_signature" not in own

@@ -55,7 +55,7 @@ def test_python_models_need_the_clusters_opt_in(space: Space) -> None:
 @pytest.mark.timeout(120)
 def test_broken_resource_is_refused_at_once_with_the_field_and_the_way_out(space: Space) -> None:
     for uri, words in (
-        ("ftp://models/probe", "must begin with file://, pvc://, https:// or s3://"),
+        ("ftp://models/probe", "must begin with file://, pvc://, https://, s3://, gs://, oci:// or hf://"),
         (f"{space.uri('probe')}/../../etc", "must have no '..' segment"),
     ):
         with pytest.raises(CommandError, match=r"spec\.model\.uri") as caught:

@@ -117,6 +117,9 @@ def test_a_valid_object_is_taken(kubectl: Kubectl, namespace: str, builder: Call
         "pvc://claim",
         "https://models.example.com:8443/ctr/v..1",
         "s3://models.example/ctr/~old",
+        "gs://models_2.example/ctr",
+        "oci://registry.example.com:5000/ads/ctr",
+        "hf://Qwen/DIN_base/onnx",
     ],
 )
 def test_every_scheme_is_taken(kubectl: Kubectl, namespace: str, uri: str) -> None:

@@ -14,13 +14,15 @@ import pytest
 from builders.desired import a_desired_state
 from builders.features import USER_KEY, Hash, Lookup, LookupType, a_plan, of_user
 from builders.onnx_models import a_model, a_tensor, with_external_data, write_artefact
-from tidegate_dataplane.agent.artefacts import fetch as fetch_module
+from tidegate_dataplane.agent.artefacts import receive as receive_module
 from tidegate_dataplane.agent.artefacts.addresses import refused_address
 from tidegate_dataplane.agent.artefacts.checksum import FetchedFile, artefact_digest
 from tidegate_dataplane.agent.artefacts.facts import Facts
-from tidegate_dataplane.agent.artefacts.fetch import Progress, fetch
+from tidegate_dataplane.agent.artefacts.fetch import fetch
 from tidegate_dataplane.agent.artefacts.files import folder_source
+from tidegate_dataplane.agent.artefacts.parts import Part
 from tidegate_dataplane.agent.artefacts.paths import checked_relative
+from tidegate_dataplane.agent.artefacts.receive import Progress
 from tidegate_dataplane.agent.artefacts.source import Download, Source
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, Scheme, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
@@ -48,7 +50,7 @@ async def fetched(models: Path, staging: Path, *, progress: Progress | None = No
         return folder_source(uri, file_root=models, pvc_root=models.parent / "claims")
 
     wanted = a_desired_state(**{"uri": f"file://{models}/ctr", **order})
-    return await fetch(wanted, staging, open_source, progress or Progress())
+    return await fetch(wanted, staging, open_source, progress or Progress(), parts=staging.parent / "parts")
 
 
 async def refused(models: Path, staging: Path, **order: Any) -> tuple[FailureReason, str]:
@@ -67,6 +69,9 @@ class TestUris:
             ("https://models.example.com:8443/ctr", Scheme.HTTPS, "models.example.com:8443", "ctr"),
             ("s3://bucket/models/ctr", Scheme.S3, "bucket", "models/ctr"),
             ("s3://bucket", Scheme.S3, "bucket", ""),
+            ("gs://bucket/models/ctr", Scheme.GS, "bucket", "models/ctr"),
+            ("oci://registry.example.com:5000/ads/ctr", Scheme.OCI, "registry.example.com:5000", "ads/ctr"),
+            ("hf://Qwen/DIN-base/onnx", Scheme.HF, "Qwen", "DIN-base/onnx"),
         ],
     )
     def test_known_ones(self, text: str, scheme: Scheme, authority: str, path: str) -> None:
@@ -80,7 +85,9 @@ class TestUris:
             "",
             "models/ctr",
             "http://models.example.com/ctr",
-            "gs://bucket/ctr",
+            "gs:///no-bucket",
+            "oci://registry.example.com",
+            "hf://organisation",
             "ftp://host/ctr",
             "file://other-host/models/ctr",
             "file:///models/../etc",
@@ -262,7 +269,7 @@ class TestFolders:
         reason, message = await refused(tmp_path / "absent", staging)
 
         assert reason is FailureReason.URI_NOT_ALLOWED
-        assert "localModels.hostPath" in message
+        assert "models.hostPath" in message
 
     async def test_a_claim_is_read_where_it_is_mounted(self, models: Path, staging: Path) -> None:
         write_artefact(models.parent / "claims" / "weights" / "ctr", 1, MODEL)
@@ -291,7 +298,7 @@ class TestFolders:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         write_artefact(models / "ctr", 1, MODEL)
-        monkeypatch.setattr(fetch_module, "_append", full)
+        monkeypatch.setattr(Part, "append", full)
 
         reason, message = await refused(models, staging)
 
@@ -303,7 +310,7 @@ class TestFolders:
     ) -> None:
         usage = type("usage", (), {"free": 10})
         write_artefact(models / "ctr", 1, MODEL)
-        monkeypatch.setattr(fetch_module.shutil, "disk_usage", lambda _: usage)
+        monkeypatch.setattr(receive_module.shutil, "disk_usage", lambda _: usage)
 
         reason, message = await refused(models, staging)
 
@@ -397,6 +404,12 @@ async def test_a_size_that_is_a_lie_does_not_lift_the_limit(staging: Path) -> No
             del folder
 
     with pytest.raises(ArtefactError) as raised:
-        await fetch(a_desired_state(max_artefact_bytes=100_000), staging, lambda *_: Liar(), Progress())
+        await fetch(
+            a_desired_state(max_artefact_bytes=100_000),
+            staging,
+            lambda *_: Liar(),
+            Progress(),
+            parts=staging.parent / "parts",
+        )
 
     assert raised.value.refusal.reason is FailureReason.ARTEFACT_TOO_LARGE

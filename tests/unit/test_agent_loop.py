@@ -17,7 +17,7 @@ from builders.desired import a_desired_state
 from builders.onnx_models import a_model, a_tensor, write_artefact
 from builders.waiting import until
 from tidegate_dataplane.agent.artefacts.files import folder_source
-from tidegate_dataplane.agent.artefacts.source import Source
+from tidegate_dataplane.agent.artefacts.source import Resume, Source
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.config_text import Config
 from tidegate_dataplane.agent.files import Keepsake
@@ -94,9 +94,9 @@ class SlowSource:
         self._gate = gate
 
     @contextlib.asynccontextmanager
-    async def open(self, path: str) -> AsyncIterator[Any]:
+    async def open(self, path: str, resume: Resume | None = None) -> AsyncIterator[Any]:
         await self._gate.wait()
-        async with self._source.open(path) as download:
+        async with self._source.open(path, resume) as download:
             yield download
 
     async def list(self, folder: str) -> tuple[str, ...] | None:

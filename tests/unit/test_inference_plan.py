@@ -344,3 +344,46 @@ def test_pod_view_reads_what_keeps_a_container_from_running() -> None:
         "container triton x:1: ErrImagePull: no"
     )
     assert "OOMKilled, exit code 137" in pod_view(a_pod_body(status={"containerStatuses": [ended]})).trouble
+
+
+def _pod(plan: Plan) -> dict[str, Any]:
+    deployment: Any = next(manifest for manifest in plan.apply if manifest["kind"] == "Deployment")
+    pod: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    return pod
+
+
+def test_credentials_are_mounted_in_the_agent_alone_and_need_not_exist_yet() -> None:
+    pod = _pod(a_plan(an_inference(model={"uri": "s3://models/ctr", "secretName": "models-ads"})))
+
+    volume = next(volume for volume in pod["volumes"] if volume["name"] == "storage-secret")
+    assert volume["secret"] == {"secretName": "models-ads", "optional": True}
+    mounted = [
+        container["name"]
+        for container in (*pod["initContainers"], *pod["containers"])
+        if any(mount["name"] == "storage-secret" for mount in container["volumeMounts"])
+    ]
+    assert mounted == ["agent"]
+    assert all("envFrom" not in container for container in (*pod["initContainers"], *pod["containers"]))
+
+
+def test_without_a_secret_of_its_own_the_namespaces_is_used() -> None:
+    pod = _pod(a_plan(an_inference()))
+
+    volume = next(volume for volume in pod["volumes"] if volume["name"] == "storage-secret")
+    assert volume["secret"]["secretName"] == "tidegate-storage"
+
+
+def test_a_service_account_of_the_users_own_is_used_and_none_is_made() -> None:
+    plan = a_plan(an_inference(serviceAccountName="models-reader"))
+
+    assert _pod(plan)["serviceAccountName"] == "models-reader"
+    assert _pod(plan)["automountServiceAccountToken"] is False
+    assert "ServiceAccount" not in [manifest["kind"] for manifest in plan.apply]
+
+
+def test_a_changed_revision_is_ordered_without_new_pods() -> None:
+    first = a_plan(an_inference(model={"uri": "oci://registry/ads/ctr", "revision": "v1"}))
+    second = a_plan(an_inference(model={"uri": "oci://registry/ads/ctr", "revision": "v2", "version": "2"}))
+
+    assert started_with(second).revision == "v2"
+    assert _pod(first) == _pod(second)

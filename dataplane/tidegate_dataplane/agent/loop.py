@@ -12,7 +12,8 @@ import structlog
 
 from tidegate_dataplane.agent import state
 from tidegate_dataplane.agent.artefacts.facts import Facts
-from tidegate_dataplane.agent.artefacts.fetch import OpenSource, Progress, fetch
+from tidegate_dataplane.agent.artefacts.fetch import OpenSource, fetch
+from tidegate_dataplane.agent.artefacts.receive import Progress
 from tidegate_dataplane.agent.config_text import Config, config_text
 from tidegate_dataplane.agent.files import Keepsake
 from tidegate_dataplane.agent.metrics import Metrics
@@ -184,7 +185,10 @@ class Agent:
         staging: Path | None = None
         try:
             staging = await asyncio.to_thread(self._repository.staging)
-            facts = await self._unless_changed(fetch(order, staging, self._open_source, progress))
+            parts = self._repository.parts
+            facts = await self._unless_changed(
+                fetch(order, staging, self._open_source, progress, parts=parts)
+            )
             if facts is None:
                 log.info(
                     "fetch_dropped", model=order.model, version=order.version, why="another order arrived"
@@ -211,6 +215,7 @@ class Agent:
             model=order.model,
             version=order.version,
             bytes=progress.done,
+            resumed=progress.resumed,
             sha256=facts.digest,
             seconds=round(seconds, 3),
         )

@@ -11,12 +11,7 @@ import structlog
 from aiohttp import web
 from pydantic import ValidationError
 
-from tidegate_dataplane.agent.artefacts.fetch import OpenSource
-from tidegate_dataplane.agent.artefacts.files import folder_source
-from tidegate_dataplane.agent.artefacts.https import HttpsSource
-from tidegate_dataplane.agent.artefacts.s3 import S3Source
-from tidegate_dataplane.agent.artefacts.source import Source
-from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, Scheme
+from tidegate_dataplane.agent.artefacts.places import sources
 from tidegate_dataplane.agent.certificates import make_server_certificate
 from tidegate_dataplane.agent.control import ControlServer, control_app
 from tidegate_dataplane.agent.drain import Drain
@@ -30,27 +25,6 @@ from tidegate_dataplane.agent.triton import Triton
 from tidegate_dataplane.contract import DesiredState
 
 log = structlog.get_logger()
-
-
-def sources(settings: Settings, environment: Mapping[str, str]) -> OpenSource:
-    """Return the function that opens the source of a URI."""
-
-    def open_source(uri: ArtefactUri, order: DesiredState) -> Source:
-        match uri.scheme:
-            case Scheme.FILE | Scheme.PVC:
-                return folder_source(uri, file_root=settings.file_root, pvc_root=settings.pvc_root)
-            case Scheme.HTTPS:
-                return HttpsSource(
-                    uri,
-                    allowed_hosts=order.allowed_hosts,
-                    allow_loopback=settings.allow_loopback,
-                    ca_file=settings.ca_file,
-                    stall_timeout_s=settings.stall_timeout_s,
-                )
-            case Scheme.S3:
-                return S3Source(uri, environment=environment, stall_timeout_s=settings.stall_timeout_s)
-
-    return open_source
 
 
 async def serve(settings: Settings, environment: Mapping[str, str] = os.environ) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tidegate_dataplane.agent.artefacts.fetch import Progress
+from tidegate_dataplane.agent.artefacts.receive import Progress
 from tidegate_dataplane.agent.state import Fetch, Load, Memory, Observed, content_of, serves
 from tidegate_dataplane.contract import AgentReport, DesiredState, Phase, VersionFailure, VersionMemory
 

@@ -13,6 +13,7 @@ from tidegate_dataplane.agent.artefacts.facts import Facts
 from tidegate_dataplane.contract import DesiredState, ModelFormat
 
 INCOMING = ".incoming"
+PARTS = ".parts"
 PACKAGE = Path(__file__).parent.parent
 HOSTS = {
     ModelFormat.ONNX: PACKAGE / "models" / "host" / "model.py",
@@ -37,8 +38,13 @@ class Repository:
         self._root = root
         self._records = cache / "records"
 
+    @property
+    def parts(self) -> Path:
+        """The folder of unfinished downloads, on the same file system; an earlier agent's are gone on with."""
+        return self._root / PARTS
+
     def prepare(self) -> None:
-        """Make the folders and drop what an earlier agent left half done."""
+        """Make the folders and drop what an earlier agent left half done, downloads aside."""
         shutil.rmtree(self._root / INCOMING, ignore_errors=True)
         (self._root / INCOMING).mkdir(parents=True)
         self._records.mkdir(parents=True, exist_ok=True)

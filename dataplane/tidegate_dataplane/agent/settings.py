@@ -41,8 +41,12 @@ class Settings(BaseModel):
     run_dir: Path = Path("/run/tidegate")
     file_root: Path = Field(default=Path("/models"), description="the only folder that file: URIs may name")
     pvc_root: Path = Field(default=Path("/mnt/pvc"), description="claims are mounted below it by name")
+    secret_dir: Path = Field(
+        default=Path("/etc/tidegate-storage"), description="the namespace's storage Secret, one file per key"
+    )
+    secret_name: str = "tidegate-storage"  # noqa: S105 - the name of a Secret, not a secret
 
-    allow_loopback: bool = Field(default=False, description="tests only: https: may reach loopback addresses")
+    allow_loopback: bool = Field(default=False, description="tests only: sources may be loopback addresses")
     ca_file: Path | None = Field(
         default=None, description="certificate authorities for https: besides the system's"
     )

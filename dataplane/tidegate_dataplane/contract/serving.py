@@ -81,6 +81,10 @@ class DesiredState(ContractModel):
     model: ModelName = Field(description="the name clients use")
     version: Version
     uri: str = ""
+    revision: str = Field(
+        default="",
+        description="branch, tag or commit (hf:), or tag (oci:), that holds the version; empty: the version",
+    )
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     format: ModelFormat
     max_batch_size: int = Field(default=128, ge=1)
@@ -91,7 +95,9 @@ class DesiredState(ContractModel):
     )
     warmup_requests: int = Field(default=0, ge=0, description="executions of zeros before a version serves")
     max_artefact_bytes: int = Field(default=20 * GIBIBYTE, ge=1)
-    allowed_hosts: tuple[str, ...] = Field(default=(), description="hosts that https: URIs may name")
+    allowed_hosts: tuple[str, ...] = Field(
+        default=(), description="hosts that https:, oci: and hf: URIs may name or lead to"
+    )
     allow_python: bool = False
     plan: FeaturePlan | None = None
 

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 
 from tidegate.api.conditions import ObservedCondition
-from tidegate.api.fields import MAX_REPLICAS, Identifier, Resources, Sha256, Uri
+from tidegate.api.fields import MAX_REPLICAS, Identifier, Resources, Sha256, TableUri
 from tidegate.api.inference import Tensor
 from tidegate.api.meta import ApiModel, Resource, StatusModel
 from tidegate.api.schema import ListAtomic, ListMap, ListSet, Rule, Rules, matches
@@ -61,9 +61,10 @@ class Table(ApiModel):
     """One Parquet file, read at start."""
 
     uri: Annotated[
-        Uri,
+        TableUri,
         Field(
-            description="Where the file lies: s3://, https://, pvc:// or file://, as for Inference.spec.model.uri."
+            description="Where the file lies: s3://, gs://, https://, pvc:// or file://, as for "
+            "Inference.spec.model.uri."
         ),
     ]
     sha256: Annotated[

@@ -21,10 +21,12 @@ SHA256_PATTERN: Final = r"^[0-9a-f]{64}$"
 # Longer than any real place, short enough that a rule over it stays inside the API server's cost budget.
 MAX_URI_LENGTH: Final = 1_024
 
-_SCHEME: Final = "file|pvc|https|s3"
+_SCHEME: Final = "file|pvc|https|s3|gs|oci|hf"
 _PLACE: Final = (
     r"file:///[^/]+|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
-    r"|https://[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]{1,5})?|s3://[a-z0-9][-a-z0-9.]+[a-z0-9]"
+    r"|https://[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]{1,5})?|(s3|gs)://[a-z0-9][-a-z0-9._]+[a-z0-9]"
+    r"|oci://[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]{1,5})?/[a-z0-9][-a-z0-9._/]*"
+    r"|hf://[A-Za-z0-9][-A-Za-z0-9._]*/[A-Za-z0-9][-A-Za-z0-9._]*"
 )
 
 
@@ -111,7 +113,7 @@ Uri = Annotated[
     Rules(
         Rule(
             cel=f"self.matches(r'^({_SCHEME})://')",
-            message="must begin with file://, pvc://, https:// or s3://",
+            message="must begin with file://, pvc://, https://, s3://, gs://, oci:// or hf://",
             check=lambda text: re.match(f"({_SCHEME})://", text) is not None,
         ),
         lacks(
@@ -121,14 +123,24 @@ Uri = Annotated[
             r"[^!-~]|[@?#\\]",
             "must be plain ASCII without blanks, credentials (@), query (?), fragment (#) or backslash",
         ),
+        lacks("^oci://[^/]+/.*:", "must name no tag: that is what model.version or model.revision says"),
         Rule(
             cel=f"!self.matches(r'^({_SCHEME})://') || self.matches(r'^({_PLACE})(/|$)')",
             message=(
-                "must name a place: file:///<path>, pvc://<claim>/<path>, https://<host>/<path> "
-                "or s3://<bucket>/<prefix>"
+                "must name a place: file:///<path>, pvc://<claim>/<path>, https://<host>/<path>, "
+                "s3://<bucket>/<prefix>, gs://<bucket>/<prefix>, oci://<registry>/<repository> "
+                "or hf://<organisation>/<repository>"
             ),
             check=lambda text: re.match(rf"({_PLACE})(/|\Z)", text) is not None,
         ),
+    ),
+]
+
+
+TableUri = Annotated[
+    Uri,
+    Rules(
+        lacks("^(oci|hf)://", "a table has no version, as oci:// and hf:// need: put the file elsewhere"),
     ),
 ]
 

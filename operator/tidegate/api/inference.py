@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 
 from tidegate.api.conditions import ObservedCondition
-from tidegate.api.fields import MAX_REPLICAS, DurationText, Resources, Sha256, Uri, between
+from tidegate.api.fields import MAX_REPLICAS, DurationText, ObjectName, Resources, Sha256, Uri, between
 from tidegate.api.meta import ApiModel, Resource, StatusModel
 from tidegate.api.schema import ListAtomic, ListMap, Rule, Rules, matches
 
@@ -50,8 +50,33 @@ ServedName = Annotated[
 ]
 
 
+Revision = Annotated[
+    str,
+    Field(min_length=1, max_length=128),
+    Rules(
+        matches(
+            r"[A-Za-z0-9_][A-Za-z0-9_.-]*",
+            "must be letters, digits, dashes, underscores and dots, not beginning with a dash or dot",
+        )
+    ),
+]
+
+
+def _names_its_own_version(uri: str) -> bool:
+    return uri.startswith(("oci://", "hf://"))
+
+
 class ModelSpec(ApiModel):
     """Which artefact to serve. Changing the version alone swaps it in place, without a new pod."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.revision) || self.uri.startsWith('oci://') || self.uri.startsWith('hf://')",
+            message="revision is only for oci:// and hf://: elsewhere the version is a sub-folder; remove revision",
+            check=lambda model: model.revision is None or _names_its_own_version(model.uri),
+            field="revision",
+        ),
+    )
 
     name: Annotated[
         ServedName | None,
@@ -64,8 +89,10 @@ class ModelSpec(ApiModel):
         Uri,
         Field(
             description="The model's folder, which holds <version>/model.onnx or <version>/model.py: "
-            "s3://<bucket>/<prefix>, https://<host>/<path> (hosts that the operator lists), pvc://<claim>/<path>, "
-            "or file:///<path> (where the operator allows it, as the local cluster does)."
+            "s3://<bucket>/<prefix>, gs://<bucket>/<prefix>, https://<host>/<path> (hosts that the operator lists), "
+            "pvc://<claim>/<path>, or file:///<path> (where the operator allows it, as the local cluster does). "
+            "Or a place whose tag or revision is the version, without a sub-folder: oci://<registry>/<repository> "
+            "or hf://<organisation>/<repository>[/<folder>] (registries and hubs that the operator lists)."
         ),
     ]
     version: Annotated[
@@ -73,14 +100,31 @@ class ModelSpec(ApiModel):
         Field(
             pattern=VERSION_PATTERN,
             max_length=9,
-            description='The version to serve: the name of a sub-folder of uri, a whole number in quotes, like "3".',
+            description="The version to serve: the name of a sub-folder of uri (for oci:// the tag, for hf:// the "
+            'revision, unless revision says otherwise), a whole number in quotes, like "3".',
         ),
     ]
+    revision: Annotated[
+        Revision | None,
+        Field(
+            description="Tag of an oci:// repository, or branch, tag or commit of an hf:// one, that holds this version "
+            "where it is not called like it. Change it together with version. Absent: the version."
+        ),
+    ] = None
     sha256: Annotated[
         Sha256 | None,
         Field(
             description="SHA-256 of the version's one file, in lower-case hex; of several files, that of the output of "
-            "sha256sum over their sorted relative paths. Absent: not checked."
+            "sha256sum over their sorted relative paths; for oci:// the digest of the manifest or index. "
+            "Absent: not checked."
+        ),
+    ] = None
+    secret_name: Annotated[
+        ObjectName | None,
+        Field(
+            description="Secret of the same namespace with what uri needs to be read: AWS_… or GOOGLE_… keys, HF_TOKEN, "
+            ".dockerconfigjson, or username and password. Mounted in the model's pods and read by nothing else. "
+            "Absent: the Secret tidegate-storage, if there is one."
         ),
     ] = None
     format: Annotated[
@@ -191,6 +235,13 @@ class InferenceSpec(ApiModel):
         ),
     ] = 1
     resources: Annotated[Resources, Field(description="CPU and memory of one replica.")] = Resources()
+    service_account_name: Annotated[
+        ObjectName | None,
+        Field(
+            description="ServiceAccount of the same namespace under which the pods run, for a cloud's workload identity; "
+            "its token is not mounted by Tidegate. Absent: one of the Inference's own without any rights."
+        ),
+    ] = None
     batching: Annotated[Batching, Field(description=Batching.__doc__)] = Batching()
     rollout: Annotated[Rollout, Field(description=Rollout.__doc__)] = Rollout()
 

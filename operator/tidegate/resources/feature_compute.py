@@ -84,6 +84,7 @@ def features_objects(
         memory=canonical(features.spec.resources.memory),
         priority_class=f"{settings.priority_class_prefix}{_TIER}",
         claims=claims(uris),
+        storage_secret=settings.storage_secret,
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
     return workload_objects(workload, pod, settings)

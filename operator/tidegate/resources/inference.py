@@ -47,6 +47,7 @@ def desired_state(inference: Inference, settings: ServingSettings, *, epoch: int
         model=inference.served_name,
         version=int(model.version),
         uri=model.uri,
+        revision=model.revision or "",
         sha256=model.sha256,
         format=ModelFormat(model.format.value),
         max_batch_size=batching.max_batch_size,
@@ -60,7 +61,7 @@ def desired_state(inference: Inference, settings: ServingSettings, *, epoch: int
 
 
 def source_digest(inference: Inference) -> str:
-    """Hash of what new pods are needed for: everything about the model except its version and its pin.
+    """Hash of what new pods are needed for: everything about the model but its version, revision and pin.
 
     And whose pods they are: those of a deleted namesake live on for a moment, and count for nothing.
     """
@@ -93,6 +94,7 @@ def inference_workload(inference: Inference, start: str) -> Workload:
         source=source_digest(inference),
         replicas=inference.spec.replicas,
         desired=start,
+        service_account=inference.spec.service_account_name,
     )
 
 
@@ -102,12 +104,13 @@ def inference_objects(inference: Inference, settings: ServingSettings, start: st
     uris = (inference.spec.model.uri,)
     pod = ServingPod(
         labels={**workload.labels, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source},
-        service_account=workload.name,
+        service_account=workload.service_account or workload.name,
         config_map=workload.config_map,
         cpu=canonical(inference.spec.resources.cpu),
         memory=canonical(inference.spec.resources.memory),
         priority_class=f"{settings.priority_class_prefix}{inference.spec.tier.value}",
         claims=claims(uris),
+        storage_secret=inference.spec.model.secret_name or settings.storage_secret,
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
     return workload_objects(workload, pod, settings)

@@ -43,6 +43,8 @@ class ServingPod:
     config_map: str
     cpu: str
     memory: str
+    storage_secret: str
+    """Secret of the namespace with which artefacts are fetched; it need not exist."""
     priority_class: str | None = None
     claims: tuple[str, ...] = ()
     """PersistentVolumeClaims that artefacts come from, mounted read-only at /mnt/pvc/<claim>."""
@@ -91,6 +93,7 @@ def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
         {"name": "repository", "mountPath": "/var/lib/tidegate/repository"},
         {"name": "cache", "mountPath": "/var/lib/tidegate/cache"},
         {"name": "run", "mountPath": "/run/tidegate"},
+        {"name": "storage-secret", "mountPath": "/etc/tidegate-storage", "readOnly": True},
         {"name": "agent-tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
     ]
     if pod.host_models:
@@ -109,8 +112,8 @@ def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
             _field_env("POD_NAME", "metadata.name"),
             _field_env("POD_NAMESPACE", "metadata.namespace"),
             _field_env("POD_IP", "status.podIP"),
+            {"name": "TIDEGATE_AGENT_SECRET_NAME", "value": pod.storage_secret},
         ],
-        "envFrom": [{"secretRef": {"name": settings.storage_secret, "optional": True}}],
         "ports": [
             {"name": "control", "containerPort": CONTROL_PORT, "protocol": "TCP"},
             {"name": "agent", "containerPort": AGENT_PORT, "protocol": "TCP"},
@@ -160,6 +163,8 @@ def _volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str, objec
         {"name": "cache", "emptyDir": {}},
         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}},
+        # Optional: the agent says what is missing, and the kubelet brings a Secret that is made later.
+        {"name": "storage-secret", "secret": {"secretName": pod.storage_secret, "optional": True}},
         {"name": "agent-tmp", "emptyDir": {}},
         {"name": "triton-tmp", "emptyDir": {}},
     ]

@@ -36,6 +36,8 @@ class Workload:
     replicas: int
     desired: str
     """JSON of the DesiredState with which a starting pod begins."""
+    service_account: str | None = None
+    """The user's own ServiceAccount; None makes one without rights for the workload."""
 
     @property
     def config_map(self) -> str:
@@ -45,8 +47,9 @@ class Workload:
 
 def workload_objects(workload: Workload, pod: ServingPod, settings: ServingSettings) -> tuple[Manifest, ...]:
     """All objects of a workload, in the order in which they are applied."""
+    own = _object(workload, "v1", "ServiceAccount", workload.name, {"automountServiceAccountToken": False})
     return (
-        _object(workload, "v1", "ServiceAccount", workload.name, {"automountServiceAccountToken": False}),
+        *(() if workload.service_account else (own,)),
         config_map(workload, settings),
         _object(
             workload, "apps/v1", "Deployment", workload.name, {"spec": _deployment(workload, pod, settings)}

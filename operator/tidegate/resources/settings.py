@@ -21,6 +21,6 @@ class ServingSettings:
     """Whether models in the Python format, which run code of their authors, are accepted."""
     image_pull_policy: str = "IfNotPresent"
     storage_secret: str = "tidegate-storage"  # noqa: S105 - the name of a Secret, not a secret
-    """Optional Secret in the model's own namespace whose keys (AWS_…) the agent gets as its environment."""
+    """Secret in the model's own namespace with which artefacts are fetched where the object names no other."""
     priority_class_prefix: str = "tidegate-"
     """The chart's PriorityClasses are called this and a tier: tidegate-realtime."""

@@ -20,6 +20,7 @@ class Facts(BaseModel):
     """The record kept beside a stored version.
 
     `inputs` and `outputs` are whole shapes; they are empty for a Python artefact, whose `config_text` says them.
+    `digest` is what a pin is compared with: of the files, or of an OCI manifest.
     `batched` tells whether the first dimension of every one of them is free, so that requests can be joined.
     """
 
@@ -27,6 +28,7 @@ class Facts(BaseModel):
 
     uri: str
     version: int
+    revision: str = ""
     format: ModelFormat
     plan_hash: str = ""
     digest: str
@@ -41,6 +43,7 @@ class Facts(BaseModel):
         return (
             self.uri == order.uri
             and self.version == order.version
+            and self.revision == order.revision
             and self.format is order.format
             and self.plan_hash == plan_hash(order.plan)
             and order.sha256 in (None, self.digest)

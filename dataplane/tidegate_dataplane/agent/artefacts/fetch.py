@@ -1,17 +1,17 @@
 """Bring the artefact that an order names into an empty folder, verified, or say why not."""
 
 import asyncio
-import errno
-import hashlib
-import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate_dataplane.agent.artefacts.checksum import FetchedFile, artefact_digest
 from tidegate_dataplane.agent.artefacts.facts import Facts, StoredFile, is_batched, plan_hash
+from tidegate_dataplane.agent.artefacts.hf import HfSource
+from tidegate_dataplane.agent.artefacts.oci import OciSource
 from tidegate_dataplane.agent.artefacts.onnx_file import read_onnx
+from tidegate_dataplane.agent.artefacts.parts import Parts
 from tidegate_dataplane.agent.artefacts.paths import checked_relative
+from tidegate_dataplane.agent.artefacts.receive import Basket, Progress, receive
 from tidegate_dataplane.agent.artefacts.source import Source
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
@@ -24,26 +24,12 @@ MODEL_FILES = {ModelFormat.ONNX: "model.onnx", ModelFormat.PYTHON: "model.py"}
 OpenSource = Callable[[ArtefactUri, DesiredState], Source]
 
 
-@dataclass(slots=True)
-class Progress:
-    """Bytes received and, where the sources say it, bytes to come in all."""
-
-    done: int = 0
-    total: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Basket:
-    """Where files are put, and how much may still go in."""
-
-    folder: Path
-    limit_bytes: int
-    progress: Progress
-    what: str
-
-
-async def fetch(order: DesiredState, folder: Path, open_source: OpenSource, progress: Progress) -> Facts:
+async def fetch(
+    order: DesiredState, folder: Path, open_source: OpenSource, progress: Progress, *, parts: Path
+) -> Facts:
     """Fetch and verify the artefact of `order` into `folder`, which is empty.
+
+    `parts` lies on the same file system and keeps what arrived of a file when an attempt fails.
 
     Raises:
         ArtefactError: with the reason; FetchFailed is the one that may pass by itself.
@@ -53,24 +39,40 @@ async def fetch(order: DesiredState, folder: Path, open_source: OpenSource, prog
             FailureReason.FORMAT_NOT_ALLOWED,
             "format Python runs the artefact's own code and this cluster does not allow it (models.allowPython)",
         )
-    basket = _Basket(folder, order.max_artefact_bytes, progress, f"{order.uri}/{order.version}")
+    what = f"{order.uri}/{order.version}"
+    kept = Parts(parts, f"{what}\n{order.revision}")
+    kept.prepare()
+    basket = Basket(folder, order.max_artefact_bytes, progress, what, kept)
     if order.format is ModelFormat.FEATURES:
         facts = await _fetch_tables(order, basket, open_source)
         _check_pin(order.sha256, facts.digest, f"the tables of {order.owner}", "the pin")
         return facts
     source = open_source(parse_uri(order.uri), order)
+    try:
+        facts = await _fetch_model(order, source, basket)
+    finally:
+        await asyncio.to_thread(kept.end_scratch)
+    _check_pin(order.sha256, facts.digest, basket.what, "spec.model.sha256")
+    return facts
+
+
+async def _fetch_model(order: DesiredState, source: Source, basket: Basket) -> Facts:
+    if isinstance(source, OciSource):
+        _check_pin(order.sha256, await source.digest(), basket.what, "spec.model.sha256")
+        await source.unpack(basket)
     config_text = await _fetch_config(source, basket)
     facts = await (_fetch_onnx if order.format is ModelFormat.ONNX else _fetch_python)(order, source, basket)
-    _check_pin(order.sha256, facts.digest, basket.what, "spec.model.sha256")
+    if isinstance(source, OciSource):
+        facts = facts.model_copy(update={"digest": await source.digest()})
     return facts.model_copy(update={"config_text": config_text})
 
 
-async def _fetch_onnx(order: DesiredState, source: Source, basket: _Basket) -> Facts:
+async def _fetch_onnx(order: DesiredState, source: Source, basket: Basket) -> Facts:
     model = await _fetch_model_file(order, source, basket)
     onnx = await asyncio.to_thread(read_onnx, basket.folder / model.path)
     files = [model]
     for path, needed in onnx.external.items():
-        data = await _receive(source, f"{order.version}/{path}", path, basket)
+        data = await receive(source, f"{order.version}/{path}", path, basket)
         if data.size < needed:
             raise ArtefactError(
                 FailureReason.ARTEFACT_INVALID,
@@ -86,25 +88,26 @@ async def _fetch_onnx(order: DesiredState, source: Source, basket: _Basket) -> F
     )
 
 
-async def _fetch_python(order: DesiredState, source: Source, basket: _Basket) -> Facts:
+async def _fetch_python(order: DesiredState, source: Source, basket: Basket) -> Facts:
     listed = await source.list(str(order.version))
     paths = listed or (MODEL_FILES[ModelFormat.PYTHON],)
     if MODEL_FILES[ModelFormat.PYTHON] not in paths:
         raise _absent(order)
     files = [
-        await _receive(source, f"{order.version}/{path}", checked_relative(path, what="file"), basket)
+        await receive(source, f"{order.version}/{path}", checked_relative(path, what="file"), basket)
         for path in paths
         if "__pycache__" not in path.split("/")
     ]
     return _facts(order, files)
 
 
-async def _fetch_model_file(order: DesiredState, source: Source, basket: _Basket) -> FetchedFile:
+async def _fetch_model_file(order: DesiredState, source: Source, basket: Basket) -> FetchedFile:
     name = MODEL_FILES[order.format]
     try:
-        return await _receive(source, f"{order.version}/{name}", name, basket)
+        return await receive(source, f"{order.version}/{name}", name, basket)
     except ArtefactError as error:
-        if error.refusal.reason is FailureReason.ARTEFACT_NOT_FOUND:
+        in_folders = not isinstance(source, OciSource | HfSource)
+        if in_folders and error.refusal.reason is FailureReason.ARTEFACT_NOT_FOUND:
             raise _absent(order) from error
         raise
 
@@ -118,7 +121,7 @@ def _absent(order: DesiredState) -> ArtefactError:
     )
 
 
-async def _fetch_tables(order: DesiredState, basket: _Basket, open_source: OpenSource) -> Facts:
+async def _fetch_tables(order: DesiredState, basket: Basket, open_source: OpenSource) -> Facts:
     plan = order.plan
     if plan is None:
         raise ArtefactError(FailureReason.ARTEFACT_INVALID, f"{order.owner} orders features without a plan")
@@ -136,16 +139,16 @@ async def _fetch_tables(order: DesiredState, basket: _Basket, open_source: OpenS
 
 
 async def _fetch_table(
-    table: Table, path: str, order: DesiredState, basket: _Basket, open_source: OpenSource
+    table: Table, path: str, order: DesiredState, basket: Basket, open_source: OpenSource
 ) -> FetchedFile:
     folder, _, name = table.uri.rstrip("/").rpartition("/")
     try:
-        return await _receive(open_source(parse_uri(folder), order), name, path, basket)
+        return await receive(open_source(parse_uri(folder), order), name, path, basket)
     except ArtefactError as error:
         raise ArtefactError(error.refusal.reason, f"table {table.name!r}: {error.refusal.message}") from error
 
 
-async def _fetch_config(source: Source, basket: _Basket) -> str | None:
+async def _fetch_config(source: Source, basket: Basket) -> str | None:
     """Return the text of `<uri>/config.pbtxt`, None where there is none."""
     content = bytearray()
     try:
@@ -168,66 +171,6 @@ async def _fetch_config(source: Source, basket: _Basket) -> str | None:
         ) from error
 
 
-async def _receive(source: Source, path: str, destination: str, basket: _Basket) -> FetchedFile:
-    """Stream one file into the basket's folder and return what arrived."""
-    target = basket.folder / destination
-    hasher, size, progress = hashlib.sha256(), 0, basket.progress
-    before = progress.done
-    async with source.open(path) as download:
-        _check_room(basket, download.size, before)
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("xb") as file:
-                async for chunk in download.chunks:
-                    size += len(chunk)
-                    if before + size > basket.limit_bytes:
-                        raise _too_large(basket, before + size)
-                    await asyncio.to_thread(_append, file.write, hasher.update, chunk)
-                    progress.done = before + size
-        except OSError as error:
-            raise _not_stored(basket, error) from error
-    return FetchedFile(destination, size, hasher.hexdigest())
-
-
-def _append(write: Callable[[bytes], object], update: Callable[[bytes], object], chunk: bytes) -> None:
-    write(chunk)
-    update(chunk)
-
-
-def _check_room(basket: _Basket, size: int | None, before: int) -> None:
-    if size is None:
-        return
-    basket.progress.total = before + size
-    if before + size > basket.limit_bytes:
-        raise _too_large(basket, before + size)
-    free = shutil.disk_usage(basket.folder).free
-    if size > free:
-        raise ArtefactError(
-            FailureReason.FETCH_FAILED,
-            f"{basket.what} needs {size} more bytes and the pod's disk has {free} left: free space on the node",
-        )
-
-
-def _too_large(basket: _Basket, size: int) -> ArtefactError:
-    return ArtefactError(
-        FailureReason.ARTEFACT_TOO_LARGE,
-        f"{basket.what} has at least {size} bytes and {basket.limit_bytes} are allowed (models.maxArtefactBytes)",
-    )
-
-
-def _not_stored(basket: _Basket, error: OSError) -> ArtefactError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free = shutil.disk_usage(basket.folder).free
-        return ArtefactError(
-            FailureReason.FETCH_FAILED,
-            f"the pod's disk is full after {basket.progress.done} bytes of {basket.what} ({free} left): "
-            "free space on the node",
-        )
-    return ArtefactError(
-        FailureReason.FETCH_FAILED, f"{basket.what} cannot be stored: {error.strerror or error}"
-    )
-
-
 def _check_pin(pin: str | None, digest: str, what: str, where: str) -> None:
     if pin is not None and pin != digest:
         raise ArtefactError(
@@ -240,6 +183,7 @@ def _facts(order: DesiredState, files: list[FetchedFile]) -> Facts:
     return Facts(
         uri=order.uri,
         version=order.version,
+        revision=order.revision,
         format=order.format,
         plan_hash=plan_hash(order.plan),
         digest=artefact_digest(files),

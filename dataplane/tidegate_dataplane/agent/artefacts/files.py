@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tidegate_dataplane.agent.artefacts.source import CHUNK_BYTES, Download
+from tidegate_dataplane.agent.artefacts.source import CHUNK_BYTES, Download, Resume
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, Scheme
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import FailureReason
@@ -25,8 +25,9 @@ class FolderSource:
         self._uri = uri
 
     @asynccontextmanager
-    async def open(self, path: str) -> AsyncGenerator[Download, None]:
-        """Start reading one file."""
+    async def open(self, path: str, resume: Resume | None = None) -> AsyncGenerator[Download, None]:
+        """Start reading one file, always from its beginning."""
+        del resume
         descriptor, size = await asyncio.to_thread(self._open, path)
         try:
             yield Download(size, self._read(descriptor, path))
@@ -102,7 +103,7 @@ def folder_source(uri: ArtefactUri, *, file_root: Path, pvc_root: Path) -> Folde
     if not file_root.is_dir():
         raise ArtefactError(
             FailureReason.URI_NOT_ALLOWED,
-            f"{uri} is not allowed: this cluster serves no local models (the chart's localModels.hostPath is empty)",
+            f"{uri} is not allowed: this cluster serves no local models (the chart's models.hostPath is empty)",
         )
     base = Path("/") / uri.path
     if not base.is_relative_to(file_root):

@@ -9,11 +9,33 @@ CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """Where a broken download stopped, and the validator that tells whether the file is still the same.
+
+    `size` is that of the whole file where it was said.
+    """
+
+    start: int
+    validator: str
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Download:
-    """A file on its way: its size in bytes where the source says it, and its content in chunks."""
+    """A file on its way.
+
+    `size` is that of the whole file in bytes where the source says it, `chunks` its content from byte `start` on.
+    `validator` changes whenever the content does (a strong ETag); without one a download cannot be resumed.
+    `sha256` is what the source itself promises of the content.
+    `counted` is False for a copy within the pod, which is no progress of the download.
+    """
 
     size: int | None
     chunks: AsyncIterator[bytes]
+    start: int = 0
+    validator: str | None = None
+    sha256: str | None = None
+    counted: bool = True
 
 
 class Source(Protocol):
@@ -23,8 +45,8 @@ class Source(Protocol):
     FetchFailed for what may pass.
     """
 
-    def open(self, path: str) -> AbstractAsyncContextManager[Download]:
-        """Start reading one file."""
+    def open(self, path: str, resume: Resume | None = None) -> AbstractAsyncContextManager[Download]:
+        """Start reading one file; with `resume` from there on, or from the beginning if the file has changed."""
         ...
 
     async def list(self, folder: str) -> tuple[str, ...] | None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import FailureReason
@@ -15,6 +15,9 @@ class Scheme(StrEnum):
     PVC = "pvc"
     HTTPS = "https"
     S3 = "s3"
+    GS = "gs"
+    OCI = "oci"
+    HF = "hf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +59,32 @@ def parse_uri(text: str) -> ArtefactUri:
     path = unquote(parts.path).strip("/")
     if ".." in path.split("/") or any(ord(character) < 32 or character == "\\" for character in path):
         raise _not_allowed(text, "its path leaves the folder it names")
+    return ArtefactUri(scheme, _authority(scheme, parts, port, path, text), path, text)
+
+
+def _authority(scheme: Scheme, parts: SplitResult, port: int | None, path: str, text: str) -> str:
     host = parts.hostname or ""
-    if scheme is Scheme.FILE and host not in ("", "localhost"):
-        raise _not_allowed(text, "a file: URI names a folder of the node, as file:///models/<name>")
-    if scheme is not Scheme.FILE and not host:
+    if scheme is Scheme.FILE:
+        if host not in ("", "localhost"):
+            raise _not_allowed(text, "a file: URI names a folder of the node, as file:///models/<name>")
+        return ""
+    if not host:
         raise _not_allowed(text, f"it names no {_AUTHORITY[scheme]}")
-    authority = f"{host}:{port}" if port and port != 443 else host
-    return ArtefactUri(scheme, "" if scheme is Scheme.FILE else authority, path, text)
+    if scheme in (Scheme.OCI, Scheme.HF) and not path:
+        raise _not_allowed(text, "it names no repository")
+    if scheme is Scheme.HF:
+        return parts.netloc  # the hub's names have capitals, which hostname does not
+    return f"{host}:{port}" if port and port != 443 else host
 
 
-_AUTHORITY = {Scheme.PVC: "claim, as pvc://<claim>/<path>", Scheme.HTTPS: "host", Scheme.S3: "bucket"}
+_AUTHORITY = {
+    Scheme.PVC: "claim, as pvc://<claim>/<path>",
+    Scheme.HTTPS: "host",
+    Scheme.S3: "bucket",
+    Scheme.GS: "bucket",
+    Scheme.OCI: "registry, as oci://<registry>/<repository>",
+    Scheme.HF: "organisation, as hf://<organisation>/<repository>",
+}
 
 
 def _not_allowed(text: str, why: str) -> ArtefactError:

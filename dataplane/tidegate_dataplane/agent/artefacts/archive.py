@@ -1,0 +1,170 @@
+"""Unpack the layers of an image or artefact: regular files below one folder, within bounds, never outside."""
+
+import gzip
+import shutil
+import tarfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, BinaryIO, cast
+
+from tidegate_dataplane.agent.artefacts.paths import checked_relative
+from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.contract import FailureReason
+
+MAX_MEMBERS = 200_000
+# Of one header record (a long name, extended attributes), which tarfile reads into memory.
+MAX_HEADER_BYTES = 1 << 20
+COPY_BYTES = 1 << 18
+GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many bytes and entries may still come out of archives; shared by the layers of one artefact."""
+
+    bytes_left: int
+    members_left: int = MAX_MEMBERS
+    what: str = ""
+
+    def take(self, size: int) -> None:
+        """Count bytes that were unpacked.
+
+        Raises:
+            ArtefactError: ArtefactTooLarge when there were too many.
+        """
+        self.bytes_left -= size
+        if self.bytes_left < 0:
+            raise ArtefactError(
+                FailureReason.ARTEFACT_TOO_LARGE,
+                f"{self.what} unpacks to more bytes than an artefact may have (models.maxArtefactBytes)",
+            )
+
+    def take_member(self) -> None:
+        """Count an entry, as `take` counts bytes."""
+        self.members_left -= 1
+        if self.members_left < 0:
+            raise ArtefactError(
+                FailureReason.ARTEFACT_TOO_LARGE, f"{self.what} has more than {MAX_MEMBERS} archive entries"
+            )
+
+
+def unpack_layer(archive: Path, folder: Path, *, below: str, budget: Budget) -> None:
+    """Unpack what lies below `below` in a tar file, gzipped or not, over what earlier layers left in `folder`.
+
+    Raises:
+        ArtefactError: ArtefactInvalid for links, devices and paths that leave the folder; ArtefactTooLarge.
+    """
+    try:
+        with archive.open("rb") as raw, _decompressed(raw, budget.what) as plain:
+            bounded = cast("BinaryIO", _Bounded(plain, budget))
+            with tarfile.open(fileobj=bounded, mode="r:", errorlevel=2) as tar:
+                while (member := tar.next()) is not None:
+                    budget.take_member()
+                    _apply(tar, member, folder, below, budget.what)
+                    tar.members.clear()  # type: ignore[attr-defined]  # it would remember every entry
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ArtefactError(
+            FailureReason.ARTEFACT_INVALID, f"a layer of {budget.what} is not a whole tar archive: {error}"
+        ) from error
+
+
+def _apply(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, below: str, what: str) -> None:
+    path = PurePosixPath(member.name.removeprefix("./").lstrip("/"))
+    if not path.parts or (below and path.parts[0] != below):
+        return
+    inside = "/".join(path.parts[1:] if below else path.parts)
+    if not inside or member.isdir():
+        return
+    relative = PurePosixPath(checked_relative(inside, what=f"entry of a layer of {what}"))
+    if relative.name.startswith(WHITEOUT):
+        _whiteout(folder, relative)
+        return
+    if not member.isreg() or member.issparse():
+        raise ArtefactError(
+            FailureReason.ARTEFACT_INVALID,
+            f"{member.name[:200]!r} in a layer of {what} is a link, a device or sparse; put the file itself there",
+        )
+    _write(tar, member, folder / relative)
+
+
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    content = tar.extractfile(member)
+    if target.is_dir():
+        shutil.rmtree(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as file:
+        if content is not None:
+            shutil.copyfileobj(content, file, COPY_BYTES)
+
+
+def _whiteout(folder: Path, relative: PurePosixPath) -> None:
+    """Remove what a later layer says is gone."""
+    parent = folder / relative.parent
+    gone = parent if relative.name == OPAQUE else parent / relative.name.removeprefix(WHITEOUT)
+    # A name such as `.wh...` would be the parent of the parent.
+    if gone.name in ("", ".", ".."):
+        return
+    if gone.is_dir():
+        shutil.rmtree(gone)
+        if relative.name == OPAQUE:
+            gone.mkdir()
+    else:
+        gone.unlink(missing_ok=True)
+
+
+def _decompressed(raw: BinaryIO, what: str) -> IO[bytes]:
+    magic = raw.read(4)
+    raw.seek(0)
+    if magic == ZSTD_MAGIC:
+        raise ArtefactError(
+            FailureReason.ARTEFACT_INVALID,
+            f"a layer of {what} is compressed with zstd; push it with gzip or without compression",
+        )
+    return cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if magic.startswith(GZIP_MAGIC) else raw
+
+
+class _Bounded:
+    """A stream for tarfile that only goes forward, counts what comes out and refuses giant headers."""
+
+    def __init__(self, stream: IO[bytes], budget: Budget) -> None:
+        self._read: Callable[[int], bytes] = stream.read
+        self._budget = budget
+        self._position = 0
+        self._last = b""
+        self._behind = False
+
+    def read(self, size: int = -1) -> bytes:
+        """Read up to `size` bytes; tarfile asks for a whole header record, and for file content in pieces."""
+        if not 0 <= size <= MAX_HEADER_BYTES:
+            raise ArtefactError(
+                FailureReason.ARTEFACT_INVALID,
+                f"a layer of {self._budget.what} has a header of {size} bytes; {MAX_HEADER_BYTES} are allowed",
+            )
+        if self._behind and size:
+            self._behind = False
+            self._position += 1
+            return self._last
+        data = self._read(size)
+        self._position += len(data)
+        self._last = data[-1:] or self._last
+        self._budget.take(len(data))
+        return data
+
+    def tell(self) -> int:
+        """Return how far the stream has been read."""
+        return self._position
+
+    def seek(self, position: int) -> None:
+        """Go forward to `position`; tarfile also goes back by one byte, to see that it was there."""
+        if position == self._position - 1 and self._last and not self._behind:
+            self._position, self._behind = position, True
+            return
+        if position < self._position:
+            raise tarfile.ReadError("the archive refers back")
+        while self._position < position:
+            if not self.read(min(COPY_BYTES, position - self._position)):
+                raise tarfile.ReadError("unexpected end of data")

@@ -1,0 +1,190 @@
+"""HTTPS for artefacts: allow-listed hosts only, every redirect and every resolved address checked."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urljoin, urlsplit
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from tidegate_dataplane.agent.artefacts.addresses import refused_address
+from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.contract import FailureReason
+
+MAX_REDIRECTS = 5
+CONNECT_TIMEOUT_S = 10.0
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRules:
+    """Which hosts may be asked, who vouches for them, and how long a silence is waited out."""
+
+    allowed_hosts: Sequence[str]
+    allow_loopback: bool = False
+    ca_file: Path | None = None
+    stall_timeout_s: float = 30.0
+
+
+class CheckedClient:
+    """Answers GET requests for one artefact, whose URI stands in every refusal."""
+
+    def __init__(self, uri: str, rules: HttpRules) -> None:
+        self._uri = uri.rstrip("/")
+        self._rules = rules
+        self._timeout = aiohttp.ClientTimeout(
+            total=None,
+            sock_connect=min(CONNECT_TIMEOUT_S, rules.stall_timeout_s),
+            sock_read=rules.stall_timeout_s,
+        )
+
+    @asynccontextmanager
+    async def get(
+        self, url: str, *, headers: Mapping[str, str] | None = None, authorization: str | None = None
+    ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
+        """Return the first answer that is not a redirect, whatever its status.
+
+        `authorization` goes to the host of `url` alone, never to one that it redirects to.
+        """
+        connector = aiohttp.TCPConnector(
+            resolver=_CheckedResolver(allow_loopback=self._rules.allow_loopback), ssl=self._tls(), limit=1
+        )
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=self._timeout, trust_env=False
+        ) as session:
+            try:
+                async with await self._follow(session, url, headers or {}, authorization) as response:
+                    yield response
+            except (aiohttp.ClientError, TimeoutError, ssl.SSLError) as error:
+                said = str(error) or type(error).__name__
+                raise ArtefactError(
+                    FailureReason.FETCH_FAILED, f"{shown(url)} cannot be fetched: {shown(said)}"
+                ) from error
+
+    def _tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        if self._rules.ca_file is not None:
+            context.load_verify_locations(self._rules.ca_file)
+        return context
+
+    async def _follow(
+        self, session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], authorization: str | None
+    ) -> aiohttp.ClientResponse:
+        first = urlsplit(url).netloc
+        for _ in range(MAX_REDIRECTS + 1):
+            self._check(url)
+            sent = {"Accept-Encoding": "identity", **headers}
+            if authorization is not None and urlsplit(url).netloc == first:
+                sent["Authorization"] = authorization
+            response = await session.get(url, allow_redirects=False, headers=sent)
+            if response.status not in REDIRECTS:
+                return response
+            location = response.headers.get("Location", "")
+            response.close()
+            url = urljoin(url, location)
+        raise ArtefactError(
+            FailureReason.FETCH_FAILED, f"{self._uri} redirects more than {MAX_REDIRECTS} times"
+        )
+
+    def _check(self, url: str) -> None:
+        """Refuse a URL that is not on the list, wherever it came from."""
+        parts = urlsplit(url)
+        host = (parts.hostname or "").lower()
+        if parts.scheme != "https":
+            raise self._refused(url, "it is not https")
+        try:
+            authority = f"{host}:{parts.port}" if parts.port not in (None, 443) else host
+        except ValueError as error:
+            raise self._refused(url, "its port is not a number") from error
+        if not any(_host_matches(authority, pattern.lower()) for pattern in self._rules.allowed_hosts):
+            listed = ", ".join(self._rules.allowed_hosts) or "no host"
+            raise self._refused(url, f"host {authority!r} is not on the list of allowed hosts ({listed})")
+        # An address in the URL never reaches the resolver.
+        if _is_address(host):
+            refused = refused_address(host, allow_loopback=self._rules.allow_loopback)
+            if refused:
+                raise self._refused(url, f"{host} is {refused}")
+
+    def _refused(self, url: str, why: str) -> ArtefactError:
+        source = "" if url.startswith(self._uri) else f" (on the way to {self._uri})"
+        return ArtefactError(FailureReason.URI_NOT_ALLOWED, f"{shown(url)}{source} is not allowed: {why}")
+
+
+class _CheckedResolver(AbstractResolver):
+    """Resolves names and drops what must not be connected to, at every connection: a name may change its mind."""
+
+    def __init__(self, *, allow_loopback: bool) -> None:
+        self._allow_loopback = allow_loopback
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """Return the addresses of `host`; all of them must be allowed."""
+        return [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=port,
+                family=found_family,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for found_family, protocol, address in await checked_addresses(
+                host, port, family, allow_loopback=self._allow_loopback
+            )
+        ]
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+async def checked_addresses(
+    host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC, *, allow_loopback: bool
+) -> list[tuple[socket.AddressFamily, int, str]]:
+    """Return (family, protocol, address) of everything that `host` resolves to.
+
+    Raises:
+        ArtefactError: UriNotAllowed if one of them must not be connected to.
+        OSError: the name does not resolve.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+    addresses: list[tuple[socket.AddressFamily, int, str]] = [
+        (kind, protocol, str(address[0])) for kind, _, protocol, _, address in found
+    ]
+    for _, _, address in addresses:
+        refused = refused_address(address, allow_loopback=allow_loopback)
+        if refused:
+            raise ArtefactError(
+                FailureReason.URI_NOT_ALLOWED,
+                f"host {host!r} resolves to {address}, {refused}: not fetched",
+            )
+    return addresses
+
+
+def shown(url: str) -> str:
+    """Return the URL without what may be a signature."""
+    return url.split("?")[0]
+
+
+def _host_matches(authority: str, pattern: str) -> bool:
+    """Return whether the host (with its port, if not 443) is meant: exactly, or any below `*.`."""
+    if pattern.startswith("*."):
+        return authority.endswith(pattern[1:])
+    return authority == pattern
+
+
+def _is_address(host: str) -> bool:
+    """Return whether a C library would take `host` for an address (127.1 and 0x7f000001 included)."""
+    if ":" in host:
+        return True
+    try:
+        socket.inet_aton(host)
+    except OSError:
+        return False
+    return True

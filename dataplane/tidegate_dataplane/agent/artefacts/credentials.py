@@ -1,0 +1,101 @@
+"""What a tenant's Secret says about getting at artefacts; read at every fetch, so that a rotated key is used."""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+MAX_KEY_BYTES = 1 << 20
+SECRET_LENGTH = 8
+DOCKER_CONFIG = ".dockerconfigjson"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The keys of the Secret `secret`, by name; the pod's environment stands behind them.
+
+    Nothing here is ever part of a message: those name the Secret and its keys.
+    """
+
+    secret: str = "tidegate-storage"  # noqa: S105 - a Secret's name
+    values: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    environment: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+
+    def get(self, name: str) -> str | None:
+        """Return a key of the Secret, else the variable of that name; None when neither has a value."""
+        return self.values.get(name) or self.environment.get(name) or None
+
+    def hint(self) -> str:
+        """Return what to tell who is denied."""
+        if not self.values:
+            return (
+                f"it wants credentials, and Secret {self.secret} of the namespace does not exist or is empty"
+            )
+        return f"it does not accept the credentials in Secret {self.secret} of the namespace"
+
+    def redacted(self, text: str) -> str:
+        """Return `text` without any value of the Secret that is long enough to be one."""
+        for value in self.values.values():
+            if len(value) >= SECRET_LENGTH:
+                text = text.replace(value, "…")
+        return text
+
+    def https_authorization(self) -> str | None:
+        """Return the header for an https: URI: from `token`, or from `username` and `password`."""
+        if token := self.values.get("token"):
+            return f"Bearer {token}"
+        if username := self.values.get("username"):
+            return _basic(username, self.values.get("password", ""))
+        return None
+
+    def registry_authorization(self, registry: str) -> str | None:
+        """Return the Basic header for a registry: from `.dockerconfigjson`, else `username` and `password`."""
+        entry = _docker_entry(self.values.get(DOCKER_CONFIG, ""), registry)
+        if auth := entry.get("auth"):
+            return f"Basic {auth}" if _is_base64(str(auth)) else None
+        if username := entry.get("username"):
+            return _basic(str(username), str(entry.get("password", "")))
+        if username := self.values.get("username"):
+            return _basic(username, self.values.get("password", ""))
+        return None
+
+
+def read_credentials(folder: Path, secret: str, environment: Mapping[str, str]) -> Credentials:
+    """Read the Secret as the kubelet mounts it: one file per key; a Secret that is not there has no keys."""
+    values: dict[str, str] = {}
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        entries = []
+    for entry in entries:
+        if entry.name.startswith("..") or not entry.is_file() or entry.stat().st_size > MAX_KEY_BYTES:
+            continue
+        values[entry.name] = entry.read_text(errors="replace").strip()
+    return Credentials(secret, values, environment)
+
+
+def _docker_entry(config: str, registry: str) -> Mapping[str, Any]:
+    try:
+        auths = json.loads(config or "{}").get("auths", {})
+    except (ValueError, AttributeError):
+        return {}
+    for name in (registry, f"https://{registry}", f"https://{registry}/v2/", f"https://{registry}/v1/"):
+        entry: Any = auths.get(name) if isinstance(auths, dict) else None
+        if isinstance(entry, dict):
+            return cast("Mapping[str, Any]", entry)
+    return {}
+
+
+def _basic(username: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return False
+    return True

@@ -1,0 +1,162 @@
+"""hf: source: a repository of the Hugging Face hub, or of a mirror that speaks as it does, at one commit."""
+
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote, urljoin
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from tidegate_dataplane.agent.artefacts.checked_client import CheckedClient, HttpRules, shown
+from tidegate_dataplane.agent.artefacts.credentials import Credentials
+from tidegate_dataplane.agent.artefacts.files import MAX_FILES
+from tidegate_dataplane.agent.artefacts.https import DENIED, open_url
+from tidegate_dataplane.agent.artefacts.paths import checked_relative
+from tidegate_dataplane.agent.artefacts.source import Download, Resume
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
+from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.contract import FailureReason
+
+if TYPE_CHECKING:
+    import aiohttp
+
+T = TypeVar("T")
+HUB = "https://huggingface.co"
+MAX_PAGE_BYTES = 16 << 20
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class _Revision(_Wire):
+    sha: str
+
+
+class _LargeFile(_Wire):
+    oid: str = ""
+
+
+class _Entry(_Wire):
+    type: str
+    path: str
+    lfs: _LargeFile | None = None
+
+
+_ENTRIES = TypeAdapter(tuple[_Entry, ...])
+
+
+class HfSource:
+    """Reads `hf://<organisation>/<repository>[/<folder>]`; the revision is the version, so it has no sub-folder.
+
+    The revision is looked up once: all files come from one commit, even while a branch moves.
+    """
+
+    def __init__(
+        self, uri: ArtefactUri, *, version: int, revision: str, rules: HttpRules, credentials: Credentials
+    ) -> None:
+        repository, _, folder = uri.path.partition("/")
+        self._uri = uri
+        self._version = version
+        self._revision = revision or str(version)
+        self._repository = f"{quote(uri.authority)}/{quote(repository)}"
+        self._folder = f"{folder}/" if folder else ""
+        self._what = f"{uri.text.rstrip('/')} at revision {self._revision}"
+        self._endpoint = (credentials.get("HF_ENDPOINT") or HUB).rstrip("/")
+        self._client = CheckedClient(uri.text, rules)
+        self._credentials = credentials
+        self._found: tuple[str, Mapping[str, str | None]] | None = None
+
+    @asynccontextmanager
+    async def open(self, path: str, resume: Resume | None = None) -> AsyncGenerator[Download, None]:
+        """Start reading one file, `<version>/<path>` or config.pbtxt."""
+        name = path.removeprefix(f"{self._version}/")
+        commit, files = await self._listing()
+        if name not in files:
+            raise ArtefactError(FailureReason.ARTEFACT_NOT_FOUND, f"there is no {name} in {self._what}")
+        url = f"{self._endpoint}/{self._repository}/resolve/{commit}/{quote(self._folder + name)}"
+        async with open_url(
+            self._client,
+            url,
+            resume,
+            authorization=self._authorization(),
+            secret=self._credentials.hint(),
+            sha256=files[name],
+        ) as download:
+            yield download
+
+    async def list(self, folder: str) -> tuple[str, ...]:
+        """Return the files of the revision; config.pbtxt is not one of them."""
+        del folder
+        _, files = await self._listing()
+        return tuple(sorted(set(files) - {"config.pbtxt"}))
+
+    def _authorization(self) -> str | None:
+        token = self._credentials.get("HF_TOKEN")
+        return f"Bearer {token}" if token else None
+
+    async def _listing(self) -> tuple[str, Mapping[str, str | None]]:
+        """Return the commit and its files below the folder, with the sha256 of those that the hub knows it of."""
+        if self._found is None:
+            api = f"{self._endpoint}/api/models/{self._repository}"
+            body, _ = await self._get(f"{api}/revision/{quote(self._revision, safe='')}")
+            commit = _parsed(_Revision.model_validate_json, body, self._what).sha
+            if _COMMIT.fullmatch(commit) is None:
+                raise _unreadable(self._what, f"commit {commit[:60]!r}")
+            files: dict[str, str | None] = {}
+            url: str | None = f"{api}/tree/{commit}/{quote(self._folder.rstrip('/'))}?recursive=true"
+            while url is not None:
+                body, url = await self._get(url)
+                for entry in _parsed(_ENTRIES.validate_json, body, self._what):
+                    if entry.type == "file" and entry.path.startswith(self._folder):
+                        name = checked_relative(entry.path.removeprefix(self._folder), what="file")
+                        oid = entry.lfs.oid if entry.lfs else ""
+                        files[name] = oid if _SHA256.fullmatch(oid) else None
+                if len(files) > MAX_FILES:
+                    raise ArtefactError(
+                        FailureReason.ARTEFACT_INVALID, f"{self._what} holds more than {MAX_FILES} files"
+                    )
+            self._found = commit, files
+        return self._found
+
+    async def _get(self, url: str) -> tuple[bytes, str | None]:
+        """Return an answer of the hub's API and the URL of the next page."""
+        async with self._client.get(url, authorization=self._authorization()) as answer:
+            if answer.status == 404:
+                raise ArtefactError(
+                    FailureReason.ARTEFACT_NOT_FOUND,
+                    f"there is no {self._what}; the revision is spec.model.revision, or without one the version",
+                )
+            if answer.status != 200:
+                hint = f": {self._credentials.hint()} (HF_TOKEN)" if answer.status in DENIED else ""
+                raise ArtefactError(
+                    FailureReason.FETCH_FAILED, f"{shown(url)} answered {answer.status}{hint}"
+                )
+            return await self._body(answer), _next_page(answer, url)
+
+    async def _body(self, answer: "aiohttp.ClientResponse") -> bytes:
+        body = bytearray()
+        async for chunk in answer.content.iter_chunked(1 << 16):
+            body += chunk
+            if len(body) > MAX_PAGE_BYTES:
+                raise _unreadable(self._what, f"more than {MAX_PAGE_BYTES} bytes")
+        return bytes(body)
+
+
+def _next_page(answer: "aiohttp.ClientResponse", url: str) -> str | None:
+    link = answer.links.get("next")
+    return urljoin(url, str(link["url"])) if link and "url" in link else None
+
+
+def _parsed(parse: Callable[[bytes], T], body: bytes, what: str) -> T:
+    try:
+        return parse(body)
+    except ValidationError as error:
+        raise _unreadable(what, "something that is no answer of the hub") from error
+
+
+def _unreadable(what: str, found: str) -> ArtefactError:
+    return ArtefactError(FailureReason.FETCH_FAILED, f"the hub answers for {what} with {found}")

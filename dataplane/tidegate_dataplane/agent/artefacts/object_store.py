@@ -1,0 +1,226 @@
+"""s3: and gs: sources: object stores, read by range, with the tenant's credentials and never with the node's."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from tidegate_dataplane.agent.artefacts.addresses import refused_address
+from tidegate_dataplane.agent.artefacts.checked_client import checked_addresses
+from tidegate_dataplane.agent.artefacts.credentials import Credentials
+from tidegate_dataplane.agent.artefacts.files import MAX_FILES
+from tidegate_dataplane.agent.artefacts.source import CHUNK_BYTES, Download, Resume
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, Scheme
+from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.contract import FailureReason
+
+if TYPE_CHECKING:
+    from obstore import BytesStream, GetOptions
+    from obstore.store import GCSStore, S3Store
+
+# Of one whole object; a stall is noticed by the time without a chunk.
+REQUEST_TIMEOUT = "6 hours"
+# Keys of the Secret, or variables that a cloud's webhook sets, and what the store calls them.
+S3_KEYS: Mapping[str, str] = {
+    "AWS_ACCESS_KEY_ID": "access_key_id",
+    "AWS_SECRET_ACCESS_KEY": "secret_access_key",
+    "AWS_SESSION_TOKEN": "session_token",
+    "AWS_REGION": "region",
+    "AWS_DEFAULT_REGION": "default_region",
+    "AWS_ROLE_ARN": "role_arn",
+    "AWS_ROLE_SESSION_NAME": "role_session_name",
+    "AWS_WEB_IDENTITY_TOKEN_FILE": "web_identity_token_file",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI": "container_credentials_full_uri",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "container_credentials_relative_uri",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "container_authorization_token_file",
+    "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "virtual_hosted_style_request",
+}
+S3_IDENTITIES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+)
+GCS_KEYS: Mapping[str, str] = {
+    "GOOGLE_SERVICE_ACCOUNT_KEY": "service_account_key",
+    "GOOGLE_APPLICATION_CREDENTIALS": "application_credentials",
+    "GOOGLE_BEARER_TOKEN": "bearer_token",
+    "GOOGLE_BASE_URL": "base_url",
+}
+GCS_IDENTITIES = ("GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_BEARER_TOKEN")
+
+
+class ObjectSource:
+    """Reads `s3://<bucket>/<prefix>/<path>` and `gs://<bucket>/<prefix>/<path>`."""
+
+    def __init__(
+        self,
+        uri: ArtefactUri,
+        credentials: Credentials,
+        *,
+        allow_loopback: bool = False,
+        stall_timeout_s: float = 30.0,
+    ) -> None:
+        self._uri = uri
+        self._credentials = credentials
+        self._allow_loopback = allow_loopback
+        self._stall_timeout_s = stall_timeout_s
+        self._endpoint = _endpoint(uri.scheme, credentials)
+        self._opened: S3Store | GCSStore | None = None
+
+    @asynccontextmanager
+    async def open(self, path: str, resume: Resume | None = None) -> AsyncGenerator[Download, None]:
+        """Start reading one object, from where `resume` says if it is still the same."""
+        from obstore import get_async
+        from obstore.exceptions import PreconditionError
+
+        options: GetOptions | None = None
+        if resume is not None:
+            options = {"range": {"offset": resume.start}, "if_match": resume.validator}
+        try:
+            store = await self._store()
+            async with asyncio.timeout(self._stall_timeout_s):
+                try:
+                    result = await get_async(store, self._key(path), options=options)
+                except PreconditionError:
+                    result = await get_async(store, self._key(path))
+        except ArtefactError:
+            raise
+        except Exception as error:
+            raise self._translated(path, error) from error
+        yield Download(
+            result.meta["size"],
+            self._chunks(path, result.stream(min_chunk_size=CHUNK_BYTES)),
+            start=result.range[0],
+            validator=result.meta["e_tag"],
+        )
+
+    async def list(self, folder: str) -> tuple[str, ...]:
+        """Return the keys below `folder`, relative to it."""
+        from obstore import list as list_objects
+
+        prefix = self._key(folder)
+        found: list[str] = []
+        try:
+            store = await self._store()
+            async with asyncio.timeout(self._stall_timeout_s * 4):
+                async for page in list_objects(store, prefix=prefix):
+                    found += [meta["path"].removeprefix(prefix).lstrip("/") for meta in page]
+                    if len(found) > MAX_FILES:
+                        raise ArtefactError(
+                            FailureReason.ARTEFACT_INVALID,
+                            f"{self._uri}/{folder} holds more than {MAX_FILES} objects",
+                        )
+        except ArtefactError:
+            raise
+        except Exception as error:
+            raise self._translated(folder, error) from error
+        return tuple(sorted(found))
+
+    def _key(self, path: str) -> str:
+        return f"{self._uri.path}/{path}".strip("/")
+
+    async def _store(self) -> "S3Store | GCSStore":
+        """Return the store; an endpoint of the tenant's own is looked up and checked at every use."""
+        if self._endpoint:
+            await self._check_endpoint(self._endpoint)
+        if self._opened is None:
+            make = _s3_store if self._uri.scheme is Scheme.S3 else _gcs_store
+            self._opened = make(self._uri.authority, self._endpoint, self._credentials)
+        return self._opened
+
+    async def _check_endpoint(self, endpoint: str) -> None:
+        parts = urlsplit(endpoint)
+        host = parts.hostname or ""
+        if parts.scheme not in ("http", "https") or not host:
+            raise ArtefactError(
+                FailureReason.URI_NOT_ALLOWED,
+                f"the endpoint in Secret {self._credentials.secret} is no http: or https: URL",
+            )
+        if refused_address(host, allow_loopback=self._allow_loopback) == "not an IP address":
+            await checked_addresses(host, parts.port or 443, allow_loopback=self._allow_loopback)
+        elif refused := refused_address(host, allow_loopback=self._allow_loopback):
+            raise ArtefactError(
+                FailureReason.URI_NOT_ALLOWED,
+                f"the endpoint in Secret {self._credentials.secret} is {refused}: not fetched from",
+            )
+
+    async def _chunks(self, path: str, stream: "BytesStream") -> AsyncIterator[bytes]:
+        chunks = aiter(stream)
+        while True:
+            try:
+                async with asyncio.timeout(self._stall_timeout_s):
+                    chunk = await anext(chunks)
+            except StopAsyncIteration:
+                return
+            except Exception as error:
+                raise self._translated(path, error) from error
+            yield bytes(chunk)
+
+    def _translated(self, path: str, error: Exception) -> ArtefactError:
+        from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+        where = f"{self._uri.text.rstrip('/')}/{path}"
+        if isinstance(error, FileNotFoundError):
+            return ArtefactError(FailureReason.ARTEFACT_NOT_FOUND, f"there is no {where}")
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
+            return ArtefactError(
+                FailureReason.FETCH_FAILED, f"{where} may not be read: {self._credentials.hint()}"
+            )
+        said = "no answer in time" if isinstance(error, TimeoutError) else _first_line(error)
+        return ArtefactError(
+            FailureReason.FETCH_FAILED, f"{where} cannot be fetched: {self._credentials.redacted(said)}"
+        )
+
+
+def _endpoint(scheme: Scheme, credentials: Credentials) -> str:
+    if scheme is Scheme.GS:
+        return credentials.get("GOOGLE_BASE_URL") or ""
+    return credentials.get("AWS_ENDPOINT_URL_S3") or credentials.get("AWS_ENDPOINT_URL") or ""
+
+
+def _client_options(endpoint: str) -> dict[str, Any]:
+    return {
+        "allow_http": endpoint.startswith("http://"),
+        "connect_timeout": "10 seconds",
+        "timeout": REQUEST_TIMEOUT,
+    }
+
+
+def _configuration(
+    keys: Mapping[str, str], identities: tuple[str, ...], credentials: Credentials
+) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        name: value for key, name in keys.items() if (value := credentials.get(key)) is not None
+    }
+    # Without this the store would ask the metadata service of the node, and read as the node.
+    if not any(credentials.get(key) for key in identities):
+        config["skip_signature"] = True
+    return config
+
+
+def _s3_store(bucket: str, endpoint: str, credentials: Credentials) -> "S3Store":
+    # Imported here: a pod that fetches nothing from an object store does not pay 10 MiB for it.
+    from obstore.store import S3Store
+
+    config = _configuration(S3_KEYS, S3_IDENTITIES, credentials)
+    if endpoint:
+        config["endpoint"] = endpoint
+    # The agent's own retries are the ones that are reported.
+    retries: Any = {"max_retries": 1}
+    options: Any = _client_options(endpoint)
+    return S3Store(bucket, config=config, client_options=options, retry_config=retries)  # type: ignore[arg-type]
+
+
+def _gcs_store(bucket: str, endpoint: str, credentials: Credentials) -> "GCSStore":
+    from obstore.store import GCSStore
+
+    config: Any = _configuration(GCS_KEYS, GCS_IDENTITIES, credentials)
+    retries: Any = {"max_retries": 1}
+    options: Any = _client_options(endpoint)
+    return GCSStore(bucket, config=config, client_options=options, retry_config=retries)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:500]

@@ -1,0 +1,235 @@
+"""oci: source: an artefact or image in a registry, its tag the version, every byte checked against its digest."""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tidegate_dataplane.agent.artefacts.archive import Budget, unpack_layer
+from tidegate_dataplane.agent.artefacts.checked_client import CheckedClient, HttpRules
+from tidegate_dataplane.agent.artefacts.credentials import Credentials
+from tidegate_dataplane.agent.artefacts.files import FolderSource
+from tidegate_dataplane.agent.artefacts.https import DENIED, open_url
+from tidegate_dataplane.agent.artefacts.oci_manifest import (
+    INDEX_TYPES,
+    MANIFEST_TYPES,
+    Contents,
+    choose,
+    contents,
+    parse_manifest,
+)
+from tidegate_dataplane.agent.artefacts.receive import Basket, receive
+from tidegate_dataplane.agent.artefacts.source import Download, Resume
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
+from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.contract import FailureReason
+
+if TYPE_CHECKING:
+    import aiohttp
+
+MAX_MANIFEST_BYTES = 4 << 20
+MAX_TOKEN_BYTES = 1 << 16
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+
+
+class _Token(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    token: str = ""
+    access_token: str = ""
+
+
+class OciSource:
+    """Reads one tag of `oci://<registry>/<repository>`: files as oras pushes them, or an image's folder /models."""
+
+    def __init__(
+        self, uri: ArtefactUri, *, version: int, revision: str, rules: HttpRules, credentials: Credentials
+    ) -> None:
+        self._uri = uri
+        self._version = version
+        self._tag = revision or str(version)
+        self._what = f"{uri.text.rstrip('/')}:{self._tag}"
+        self._base = f"https://{uri.authority}/v2/{quote(uri.path)}"
+        self._client = CheckedClient(uri.text, rules)
+        self._credentials = credentials
+        self._authorization: str | None = None
+        self._found: tuple[str, Contents] | None = None
+        self._unpacked: FolderSource | None = None
+
+    async def digest(self) -> str:
+        """Return the digest of what the tag names, in hex: the manifest's, or the index's of several."""
+        return (await self._manifest())[0]
+
+    async def unpack(self, basket: Basket) -> None:
+        """Receive the layers that are archives and unpack the model's files from them; nothing to do without.
+
+        Raises:
+            ArtefactError: ArtefactInvalid, ArtefactTooLarge, ChecksumMismatch, or as fetching says.
+        """
+        _, found = await self._manifest()
+        if not found.archives:
+            return
+        scratch = basket.parts.scratch()
+        folder = scratch / "unpacked"
+        await asyncio.to_thread(folder.mkdir)
+        layers = Basket(scratch, basket.limit_bytes, basket.progress, self._what, basket.parts, basket.pause)
+        budget = Budget(basket.limit_bytes, what=self._what)
+        for index, archive in enumerate(found.archives):
+            blob = await receive(_Blobs(self), archive.digest, f"layer-{index}", layers)
+            path = scratch / blob.path
+            await asyncio.to_thread(_unpack, path, folder, archive.below, budget)
+        self._unpacked = FolderSource(folder, folder, self._what)
+
+    @asynccontextmanager
+    async def open(self, path: str, resume: Resume | None = None) -> AsyncGenerator[Download, None]:
+        """Start reading one file, `<version>/<path>` or config.pbtxt."""
+        name = path.removeprefix(f"{self._version}/")
+        _, found = await self._manifest()
+        if name in found.files:
+            async with self.open_blob(found.files[name][0], resume) as download:
+                yield download
+        elif self._unpacked is not None:
+            async with self._unpacked.open(name) as copy:
+                yield Download(copy.size, copy.chunks, counted=False)
+        else:
+            has = ", ".join(sorted(found.files)[:5]) or "no files"
+            raise ArtefactError(
+                FailureReason.ARTEFACT_NOT_FOUND, f"there is no {name} in {self._what}, which has {has}"
+            )
+
+    async def list(self, folder: str) -> tuple[str, ...]:
+        """Return the files of the version; config.pbtxt is not one of them."""
+        del folder
+        _, found = await self._manifest()
+        unpacked = await self._unpacked.list("") if self._unpacked is not None else ()
+        return tuple(sorted({*found.files, *unpacked} - {"config.pbtxt"}))
+
+    @asynccontextmanager
+    async def open_blob(self, digest: str, resume: Resume | None) -> AsyncGenerator[Download, None]:
+        """Start reading one layer."""
+        await self._manifest()  # which has found out how to be admitted
+        async with open_url(
+            self._client,
+            f"{self._base}/blobs/sha256:{digest}",
+            resume,
+            authorization=self._authorization,
+            secret=self._credentials.hint(),
+            sha256=digest,
+        ) as download:
+            # A blob is its digest: it can be resumed whether or not the server has a validator for it.
+            yield Download(
+                download.size,
+                download.chunks,
+                start=download.start,
+                validator=download.validator or f'"{digest}"',
+                sha256=digest,
+            )
+
+    async def _manifest(self) -> tuple[str, Contents]:
+        if self._found is None:
+            body = await self._get_manifest(self._tag)
+            digest = hashlib.sha256(body).hexdigest()
+            manifest = parse_manifest(body, self._what)
+            if manifest.manifests is not None:
+                chosen = choose(manifest.manifests, self._what).digest
+                body = await self._get_manifest(chosen)
+                if f"sha256:{hashlib.sha256(body).hexdigest()}" != chosen:
+                    raise ArtefactError(
+                        FailureReason.CHECKSUM_MISMATCH,
+                        f"the registry answers for {chosen} of {self._what} with other content: push it again",
+                    )
+                manifest = parse_manifest(body, self._what)
+            self._found = digest, contents(manifest, self._what)
+        return self._found
+
+    async def _get_manifest(self, reference: str) -> bytes:
+        url = f"{self._base}/manifests/{reference}"
+        headers = {"Accept": ", ".join((*MANIFEST_TYPES, *INDEX_TYPES))}
+        async with self._client.get(url, headers=headers, authorization=self._authorization) as answer:
+            if answer.status != 401 or self._authorization is not None:
+                return await self._body(answer)
+            challenge = answer.headers.get("WWW-Authenticate", "")
+        self._authorization = await self._admission(challenge)
+        async with self._client.get(url, headers=headers, authorization=self._authorization) as answer:
+            return await self._body(answer)
+
+    async def _body(self, answer: "aiohttp.ClientResponse") -> bytes:
+        if answer.status == 404:
+            raise ArtefactError(
+                FailureReason.ARTEFACT_NOT_FOUND,
+                f"there is no {self._what}; the tag is spec.model.revision, or without one spec.model.version",
+            )
+        if answer.status != 200:
+            hint = f": {self._credentials.hint()}" if answer.status in DENIED else ""
+            raise ArtefactError(
+                FailureReason.FETCH_FAILED,
+                f"the registry answered {answer.status} for the manifest of {self._what}{hint}",
+            )
+        return await self._bounded(answer, MAX_MANIFEST_BYTES, "manifest")
+
+    async def _admission(self, challenge: str) -> str:
+        """Return the Authorization header that the registry asks for."""
+        kind, _, rest = challenge.partition(" ")
+        own = self._credentials.registry_authorization(self._uri.authority)
+        if kind.lower() == "basic" and own is not None:
+            return own
+        said: Mapping[str, str] = dict(_CHALLENGE.findall(rest))
+        if kind.lower() != "bearer" or not said.get("realm"):
+            raise ArtefactError(
+                FailureReason.FETCH_FAILED, f"the registry refuses {self._what}: {self._credentials.hint()}"
+            )
+        query = {name: said[name] for name in ("service", "scope") if name in said}
+        url = f"{said['realm']}?{urlencode(query)}"
+        async with self._client.get(url, authorization=own) as answer:
+            if answer.status != 200:
+                raise ArtefactError(
+                    FailureReason.FETCH_FAILED,
+                    f"{said['realm']} answered {answer.status} to the request for a token for {self._what}: "
+                    f"{self._credentials.hint()}",
+                )
+            body = await self._bounded(answer, MAX_TOKEN_BYTES, "token")
+        try:
+            token = _Token.model_validate_json(body)
+        except ValidationError:
+            token = _Token()
+        if not (token.token or token.access_token):
+            raise ArtefactError(FailureReason.FETCH_FAILED, f"{said['realm']} answered without a token")
+        return f"Bearer {token.token or token.access_token}"
+
+    async def _bounded(self, answer: "aiohttp.ClientResponse", limit: int, what: str) -> bytes:
+        body = bytearray()
+        async for chunk in answer.content.iter_chunked(1 << 16):
+            body += chunk
+            if len(body) > limit:
+                raise ArtefactError(
+                    FailureReason.ARTEFACT_INVALID, f"the {what} of {self._what} has more than {limit} bytes"
+                )
+        return bytes(body)
+
+
+class _Blobs:
+    """The layers of an OciSource as files, by digest."""
+
+    def __init__(self, source: OciSource) -> None:
+        self._source = source
+
+    @asynccontextmanager
+    async def open(self, path: str, resume: Resume | None = None) -> AsyncGenerator[Download, None]:
+        """Start reading one layer."""
+        async with self._source.open_blob(path, resume) as download:
+            yield download
+
+    async def list(self, folder: str) -> None:
+        """Return None: a manifest lists the layers."""
+        del folder
+
+
+def _unpack(path: Path, folder: Path, below: str, budget: Budget) -> None:
+    unpack_layer(path, folder, below=below, budget=budget)
+    path.unlink()

@@ -1,0 +1,139 @@
+"""What an OCI manifest or index says about a model: which layers are files, which are archives. Pure."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tidegate_dataplane.agent.artefacts.paths import checked_relative
+from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.contract import FailureReason
+
+MANIFEST_TYPES = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+INDEX_TYPES = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+TITLE = "org.opencontainers.image.title"
+UNPACK = "io.deis.oras.content.unpack"
+IMAGE_FOLDER = "models"
+MAX_LAYERS = 1000
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Platform(_Wire):
+    """For which machine an image is."""
+
+    architecture: str = ""
+    os: str = ""
+
+
+class Descriptor(_Wire):
+    """One blob or manifest, by digest."""
+
+    digest: Digest
+    size: int = Field(ge=0)
+    media_type: str = Field(default="", alias="mediaType")
+    annotations: Mapping[str, str] | None = None
+    platform: Platform | None = None
+
+
+class Manifest(_Wire):
+    """A manifest or an index of manifests."""
+
+    media_type: str = Field(default="", alias="mediaType")
+    layers: tuple[Descriptor, ...] | None = Field(default=None, max_length=MAX_LAYERS)
+    manifests: tuple[Descriptor, ...] | None = Field(default=None, max_length=MAX_LAYERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A layer that is a tar file; of an image only the folder /models counts."""
+
+    digest: str
+    below: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Files by path, each with its digest and size, and archives in the order in which they are unpacked."""
+
+    files: Mapping[str, tuple[str, int]]
+    archives: tuple[Archive, ...]
+
+
+def parse_manifest(body: bytes, what: str) -> Manifest:
+    """Parse what a registry answered.
+
+    Raises:
+        ArtefactError: ArtefactInvalid if it is no manifest that we know.
+    """
+    try:
+        found = Manifest.model_validate_json(body)
+    except ValidationError as error:
+        problem = error.errors(include_input=False)[0]
+        raise _invalid(what, f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from error
+    if found.layers is None and found.manifests is None:
+        raise _invalid(what, "it has neither layers nor manifests")
+    return found
+
+
+def choose(manifests: Sequence[Descriptor], what: str) -> Descriptor:
+    """Return the manifest for this machine: the only one, that of the platform, or the one without a platform."""
+    if len(manifests) == 1:
+        return manifests[0]
+    machine = ARCHITECTURES.get(platform.machine(), platform.machine())
+    for descriptor in manifests:
+        if descriptor.platform and (descriptor.platform.os, descriptor.platform.architecture) == (
+            "linux",
+            machine,
+        ):
+            return descriptor
+    for descriptor in manifests:
+        if descriptor.platform is None:
+            return descriptor
+    raise _invalid(what, f"its index has nothing for linux/{machine}")
+
+
+def contents(manifest: Manifest, what: str) -> Contents:
+    """Sort the layers into files (those with a title, as oras pushes them) and archives.
+
+    Raises:
+        ArtefactError: ArtefactInvalid for a layer that is neither, or a title that leaves the folder.
+    """
+    files: dict[str, tuple[str, int]] = {}
+    archives: list[Archive] = []
+    for layer in manifest.layers or ():
+        notes = layer.annotations or {}
+        title = notes.get(TITLE, "")
+        packed = notes.get(UNPACK) == "true"
+        if title and not packed:
+            files[checked_relative(title.removeprefix("./"), what=f"title of a layer of {what}")] = (
+                layer.digest.removeprefix("sha256:"),
+                layer.size,
+            )
+        elif packed or "tar" in layer.media_type:
+            archives.append(Archive(layer.digest.removeprefix("sha256:"), "" if packed else IMAGE_FOLDER))
+        else:
+            raise _invalid(
+                what,
+                f"layer {layer.digest} of type {layer.media_type!r} has no title ({TITLE}) and is no tar file",
+            )
+    return Contents(files, tuple(archives))
+
+
+def _invalid(what: str, why: str) -> ArtefactError:
+    return ArtefactError(
+        FailureReason.ARTEFACT_INVALID, f"{what} is no model that can be read from a registry: {why}"
+    )

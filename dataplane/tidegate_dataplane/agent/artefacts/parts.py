@@ -1,0 +1,121 @@
+"""The bytes that have arrived of one file, kept beside their validator so that a later attempt goes on from them."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tidegate_dataplane.agent.artefacts.source import Resume
+
+READ_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Part:
+    """One file on its way: `path` holds what arrived; `note` says of which content it is."""
+
+    path: Path
+    size: int = 0
+    validator: str | None = None
+    expected: int | None = None
+    """Bytes of the whole file, where the source said it."""
+    counted: int = 0
+    """Bytes of it that the progress already shows."""
+    hasher: Any = field(default_factory=hashlib.sha256)
+    _file: BinaryIO | None = None
+
+    @property
+    def note(self) -> Path:
+        """The file beside it that holds the validator."""
+        return self.path.with_name(f"{self.path.name}.json")
+
+    def resume(self) -> Resume | None:
+        """Return where to go on; None to begin at the beginning."""
+        return Resume(self.size, self.validator, self.expected) if self.size and self.validator else None
+
+    def load(self) -> None:
+        """Take up what an earlier attempt left, if it says of what."""
+        try:
+            said = json.loads(self.note.read_bytes())
+            with self.path.open("rb") as file:
+                while chunk := file.read(READ_BYTES):
+                    self.hasher.update(chunk)
+                    self.size += len(chunk)
+            self.validator, self.expected = str(said["validator"]), said["size"]
+        except (OSError, ValueError, KeyError, TypeError):
+            self.begin(None)
+
+    def begin(self, validator: str | None, size: int | None = None) -> None:
+        """Forget what arrived: the content is another one, of `size` bytes."""
+        self.close()
+        self.size, self.validator, self.expected, self.hasher = 0, validator, size, hashlib.sha256()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_bytes(b"")
+        if validator is None:
+            self.note.unlink(missing_ok=True)
+        else:
+            self.note.write_text(json.dumps({"validator": validator, "size": size}))
+
+    def append(self, chunk: bytes) -> None:
+        """Add a chunk."""
+        if self._file is None:
+            self._file = self.path.open("ab", buffering=0)
+        self._file.write(chunk)
+        self.hasher.update(chunk)
+        self.size += len(chunk)
+
+    def close(self) -> None:
+        """Close the file; what arrived stays."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def drop(self) -> None:
+        """Remove what arrived: somebody else needs the room."""
+        self.close()
+        self.size, self.validator = 0, None
+        self.path.unlink(missing_ok=True)
+        self.note.unlink(missing_ok=True)
+
+    def finish(self, target: Path) -> None:
+        """Give the whole file its name."""
+        self.close()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            raise FileExistsError(f"{target.name} arrived twice")
+        self.path.replace(target)
+        self.note.unlink(missing_ok=True)
+
+
+class Parts:
+    """The folder of an order's unfinished files; those of any other order are removed."""
+
+    def __init__(self, root: Path, identity: str) -> None:
+        self._folder = root / hashlib.sha256(identity.encode()).hexdigest()[:16]
+        self._root = root
+
+    def prepare(self) -> None:
+        """Make the folder and drop what belongs to other orders."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for other in self._root.iterdir():
+            if other != self._folder:
+                shutil.rmtree(other, ignore_errors=True)
+
+    def part(self, name: str) -> Part:
+        """Return the part of one file, with what an earlier attempt left of it."""
+        part = Part(self._folder / hashlib.sha256(name.encode()).hexdigest()[:32])
+        part.load()
+        return part
+
+    def scratch(self) -> Path:
+        """Return an empty folder for what is unpacked; `end_scratch` removes it."""
+        folder = self._folder / "scratch"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    def end_scratch(self) -> None:
+        """Remove what was unpacked."""
+        shutil.rmtree(self._folder / "scratch", ignore_errors=True)

@@ -1,0 +1,56 @@
+"""Which source reads which kind of URI, with the rules and credentials of this pod."""
+
+from collections.abc import Mapping
+
+from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
+from tidegate_dataplane.agent.artefacts.credentials import read_credentials
+from tidegate_dataplane.agent.artefacts.fetch import OpenSource
+from tidegate_dataplane.agent.artefacts.files import folder_source
+from tidegate_dataplane.agent.artefacts.hf import HfSource
+from tidegate_dataplane.agent.artefacts.https import HttpsSource
+from tidegate_dataplane.agent.artefacts.object_store import ObjectSource
+from tidegate_dataplane.agent.artefacts.oci import OciSource
+from tidegate_dataplane.agent.artefacts.source import Source
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, Scheme
+from tidegate_dataplane.agent.settings import Settings
+from tidegate_dataplane.contract import DesiredState
+
+
+def sources(settings: Settings, environment: Mapping[str, str]) -> OpenSource:
+    """Return the function that opens the source of a URI; credentials are read at every opening."""
+
+    def open_source(uri: ArtefactUri, order: DesiredState) -> Source:
+        if uri.scheme in (Scheme.FILE, Scheme.PVC):
+            return folder_source(uri, file_root=settings.file_root, pvc_root=settings.pvc_root)
+        credentials = read_credentials(settings.secret_dir, settings.secret_name, environment)
+        rules = HttpRules(
+            order.allowed_hosts, settings.allow_loopback, settings.ca_file, settings.stall_timeout_s
+        )
+        match uri.scheme:
+            case Scheme.S3 | Scheme.GS:
+                return ObjectSource(
+                    uri,
+                    credentials,
+                    allow_loopback=settings.allow_loopback,
+                    stall_timeout_s=settings.stall_timeout_s,
+                )
+            case Scheme.OCI:
+                return OciSource(
+                    uri,
+                    version=order.version,
+                    revision=order.revision,
+                    rules=rules,
+                    credentials=credentials,
+                )
+            case Scheme.HF:
+                return HfSource(
+                    uri,
+                    version=order.version,
+                    revision=order.revision,
+                    rules=rules,
+                    credentials=credentials,
+                )
+            case _:
+                return HttpsSource(uri, rules, credentials)
+
+    return open_source
