@@ -111,6 +111,7 @@ class StateDir:
         self.control_plane = self.data / "control-plane"
         self.scratch = self.data / "scratch"
         self.volumes = self.data / "volumes"
+        self.model_cache = self.volumes / "model-cache"
 
     def node(self, name: str) -> Path:
         """Where node `name` keeps its containers and volumes."""

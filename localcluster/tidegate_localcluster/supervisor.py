@@ -285,6 +285,8 @@ def enter_private_root(files: StateDir) -> None:
     """Swap the machine's root for the cluster's own; the state folder stays the real one."""
     for folder in (files.models, files.volumes):
         folder.mkdir(parents=True, exist_ok=True)
+    files.model_cache.mkdir(exist_ok=True)
+    files.model_cache.chmod(0o1777)  # pods of any namespace make a folder of their own in it
     PrivateRoot(
         scratch=files.scratch,
         binds={

@@ -25,6 +25,9 @@ class Settings(BaseSettings):
     triton_image: str = "tidegate.local/triton-cpu:dev"
     image_pull_policy: str = "IfNotPresent"
     models_host_path: Annotated[str, Field(description="Empty refuses file: URIs.")] = ""
+    node_cache_path: Annotated[str, Field(description="Empty: no cache on the nodes.")] = ""
+    node_cache_bytes: Annotated[int, Field(ge=0, description="Per namespace and node.")] = 0
+    max_artefact_bytes: Annotated[int, Field(ge=1, description="Of one version's artefact.")] = 20 * 1024**3
     allowed_hosts: Annotated[tuple[str, ...], Field(description="Hosts of https: artefacts, as JSON.")] = ()
     allow_python: bool = False
     priority_class_prefix: str = "tidegate-"
@@ -47,6 +50,9 @@ class Settings(BaseSettings):
             triton_image=self.triton_image,
             client_ca=client_ca,
             models_host_path=self.models_host_path,
+            node_cache_path=self.node_cache_path,
+            node_cache_bytes=self.node_cache_bytes,
+            max_artefact_bytes=self.max_artefact_bytes,
             allowed_hosts=self.allowed_hosts,
             allow_python=self.allow_python,
             image_pull_policy=self.image_pull_policy,

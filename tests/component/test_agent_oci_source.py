@@ -21,6 +21,7 @@ from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
 from tidegate_dataplane.agent.artefacts.facts import Facts
 from tidegate_dataplane.agent.artefacts.fetch import fetch
+from tidegate_dataplane.agent.artefacts.node_cache import CachedSource, NodeCache
 from tidegate_dataplane.agent.artefacts.oci import OciSource
 from tidegate_dataplane.agent.artefacts.receive import Progress
 from tidegate_dataplane.agent.artefacts.source import Source
@@ -53,6 +54,10 @@ class Shop:
     authority: Path
     folder: Path
     progress: Progress = field(default_factory=Progress)
+    cache: NodeCache | None = None
+
+    def through(self, source: Source) -> Source:
+        return CachedSource(source, self.cache, "a registry", by_digest=True) if self.cache else source
 
     async def fetched(self, **order: object) -> Facts:
         def open_source(uri: ArtefactUri, wanted: DesiredState) -> Source:
@@ -62,6 +67,7 @@ class Shop:
                 revision=wanted.revision,
                 rules=HttpRules(wanted.allowed_hosts, allow_loopback=True, ca_file=self.authority),
                 credentials=Credentials(),
+                through=self.through,
             )
 
         state = {
@@ -182,6 +188,21 @@ async def test_a_broken_connection_is_gone_on_from_where_it_broke(shop: Shop) ->
     assert shop.progress.resumed == 2
     assert shop.progress.done == len(content)
     assert shop.relay.sent < len(content) * 1.5  # TLS and answers included; from the start it would be more
+
+
+async def test_the_next_pod_of_the_node_takes_layers_from_the_cache(shop: Shop, tmp_path: Path) -> None:
+    content = MODEL + b"\x5a\x80\x80\x80\x02" + bytes(4 << 20)
+    shop.registry.push_layers("ads/ctr", "3", [a_tar({"models/model.onnx": content}, compressed=False)], TAR)
+    shop.cache = NodeCache(tmp_path / "node", 64 << 20)
+    first = await shop.fetched()
+    sent, shop.folder = shop.relay.sent, tmp_path / "another-pod"
+    shop.folder.mkdir()
+
+    second = await shop.fetched()
+
+    assert first == second
+    assert sent > len(content)
+    assert shop.relay.sent - sent < 10_000  # the manifest, with the next pod's own credentials
 
 
 async def test_what_is_not_there_is_not_found(shop: Shop) -> None:

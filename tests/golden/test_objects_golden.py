@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -47,6 +48,22 @@ def test_inference_from_a_volume_claim(check_golden: CheckGolden) -> None:
     plan = plan_inference(InferenceObserved(inference, NOW, epoch=7), SETTINGS)
 
     check_golden(FOLDER / "inference-pvc.yaml", _documents(plan))
+
+
+def test_inference_from_a_registry_with_a_cache_on_the_node(check_golden: CheckGolden) -> None:
+    settings = replace(SETTINGS, node_cache_path="/var/cache/models", node_cache_bytes=1 << 30)
+    inference = an_inference(
+        model={
+            "uri": "oci://registry.example.com/ads/ctr",
+            "version": "31",
+            "revision": "v3.1-final",
+            "secretName": "models-ads",
+        },
+        serviceAccountName="models-reader",
+    )
+    plan = plan_inference(InferenceObserved(inference, NOW, epoch=7), settings)
+
+    check_golden(FOLDER / "inference-oci.yaml", _documents(plan))
 
 
 def test_feature_compute(check_golden: CheckGolden) -> None:

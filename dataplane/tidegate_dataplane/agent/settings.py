@@ -45,6 +45,10 @@ class Settings(BaseModel):
         default=Path("/etc/tidegate-storage"), description="the namespace's storage Secret, one file per key"
     )
     secret_name: str = "tidegate-storage"  # noqa: S105 - the name of a Secret, not a secret
+    node_cache_dir: Path | None = Field(
+        default=None, description="folder of the node that pods of one namespace share; absent: no cache"
+    )
+    node_cache_bytes: int = Field(default=0, ge=0, description="bytes that may lie there")
 
     allow_loopback: bool = Field(default=False, description="tests only: sources may be loopback addresses")
     ca_file: Path | None = Field(

@@ -115,6 +115,7 @@ class LocalPlatform:
             values={
                 **{f"images.{value}": references[image] for value, image in CHART_IMAGES.items()},
                 "models.hostPath": "/models",
+                "models.nodeCache.hostPath": "/tmp/hostpath_pv/model-cache",  # noqa: S108  bound to the state folder
                 "web.prometheusUrl": (
                     f"http://{prometheus.name}.{prometheus.namespace}.svc:{prometheus.port}"
                 ),

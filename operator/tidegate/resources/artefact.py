@@ -12,3 +12,8 @@ def claims(uris: Iterable[str]) -> tuple[str, ...]:
 def reads_host(uris: Iterable[str]) -> bool:
     """Whether any URI reads the node's own models folder."""
     return any(uri.startswith("file:") for uri in uris)
+
+
+def is_fetched(uris: Iterable[str]) -> bool:
+    """Whether any URI is read over the network, so that what was read is worth keeping on the node."""
+    return any(not uri.startswith(("file:", "pvc:")) for uri in uris)

@@ -4,7 +4,7 @@ from typing import Final
 
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.quantities import canonical
-from tidegate.resources.artefact import claims, reads_host
+from tidegate.resources.artefact import claims, is_fetched, reads_host
 from tidegate.resources.digest import short_digest
 from tidegate.resources.manifest import Manifest, owner_reference
 from tidegate.resources.names import (
@@ -40,6 +40,7 @@ def features_state(features: FeatureCompute, plan: FeaturePlan, settings: Servin
         version=1,
         format=ModelFormat.FEATURES,
         max_batch_size=_MAX_ROWS,
+        max_artefact_bytes=settings.max_artefact_bytes,
         allowed_hosts=settings.allowed_hosts,
         plan=plan,
     )
@@ -85,6 +86,7 @@ def features_objects(
         priority_class=f"{settings.priority_class_prefix}{_TIER}",
         claims=claims(uris),
         storage_secret=settings.storage_secret,
+        cache_folder=features.metadata.namespace if settings.node_cache_path and is_fetched(uris) else "",
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
     return workload_objects(workload, pod, settings)

@@ -6,7 +6,7 @@ from typing import Final
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import BatchingMode, Inference
 from tidegate.api.quantities import canonical
-from tidegate.resources.artefact import claims, reads_host
+from tidegate.resources.artefact import claims, is_fetched, reads_host
 from tidegate.resources.digest import short_digest
 from tidegate.resources.manifest import Manifest, owner_reference
 from tidegate.resources.names import (
@@ -55,6 +55,7 @@ def desired_state(inference: Inference, settings: ServingSettings, *, epoch: int
         max_queue_delay_us=delay // timedelta(microseconds=1) if fixed else 0,
         keep_versions=inference.spec.rollout.keep_versions,
         warmup_requests=inference.spec.rollout.warmup.requests,
+        max_artefact_bytes=settings.max_artefact_bytes,
         allowed_hosts=settings.allowed_hosts,
         allow_python=settings.allow_python,
     )
@@ -111,6 +112,7 @@ def inference_objects(inference: Inference, settings: ServingSettings, start: st
         priority_class=f"{settings.priority_class_prefix}{inference.spec.tier.value}",
         claims=claims(uris),
         storage_secret=inference.spec.model.secret_name or settings.storage_secret,
+        cache_folder=inference.metadata.namespace if settings.node_cache_path and is_fetched(uris) else "",
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
     return workload_objects(workload, pod, settings)

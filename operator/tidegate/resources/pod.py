@@ -19,6 +19,7 @@ _RESTRICTED: Final = "model-repository,shared-memory,trace,logging"
 _DRAIN_S: Final = 5
 """Long enough for every gateway to have dropped the endpoint (measured: tens of ms) before SIGTERM."""
 _GRACE_S: Final = 45
+_NODE_CACHE: Final = "/var/cache/tidegate"
 
 _TRITON_COMMAND: Final = " ".join(
     [
@@ -48,6 +49,8 @@ class ServingPod:
     priority_class: str | None = None
     claims: tuple[str, ...] = ()
     """PersistentVolumeClaims that artefacts come from, mounted read-only at /mnt/pvc/<claim>."""
+    cache_folder: str = ""
+    """Sub-folder of the node's cache of artefacts that is mounted, that of the namespace; empty mounts none."""
     host_models: bool = False
     """Whether an artefact has a `file:` URI, so that the node's models folder is mounted."""
 
@@ -98,6 +101,8 @@ def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
     ]
     if pod.host_models:
         mounts.append({"name": "models", "mountPath": "/models", "readOnly": True})
+    if pod.cache_folder:
+        mounts.append({"name": "node-cache", "mountPath": _NODE_CACHE, "subPath": pod.cache_folder})
     mounts += [
         {"name": f"pvc-{index}", "mountPath": f"/mnt/pvc/{claim}", "readOnly": True}
         for index, claim in enumerate(pod.claims)
@@ -113,6 +118,7 @@ def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
             _field_env("POD_NAMESPACE", "metadata.namespace"),
             _field_env("POD_IP", "status.podIP"),
             {"name": "TIDEGATE_AGENT_SECRET_NAME", "value": pod.storage_secret},
+            *_cache_env(pod, settings),
         ],
         "ports": [
             {"name": "control", "containerPort": CONTROL_PORT, "protocol": "TCP"},
@@ -172,6 +178,11 @@ def _volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str, objec
         volumes.append(
             {"name": "models", "hostPath": {"path": settings.models_host_path, "type": "Directory"}}
         )
+    if pod.cache_folder:
+        # Directory: the kubelet would make it for root alone.
+        volumes.append(
+            {"name": "node-cache", "hostPath": {"path": settings.node_cache_path, "type": "Directory"}}
+        )
     for index, claim in enumerate(pod.claims):
         volumes.append(
             {"name": f"pvc-{index}", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
@@ -184,6 +195,15 @@ _CONTAINER_SECURITY: Final[Mapping[str, object]] = {
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
+
+
+def _cache_env(pod: ServingPod, settings: ServingSettings) -> list[dict[str, object]]:
+    if not pod.cache_folder:
+        return []
+    return [
+        {"name": "TIDEGATE_AGENT_NODE_CACHE_DIR", "value": _NODE_CACHE},
+        {"name": "TIDEGATE_AGENT_NODE_CACHE_BYTES", "value": str(settings.node_cache_bytes)},
+    ]
 
 
 def _field_env(name: str, path: str) -> dict[str, object]:

@@ -15,6 +15,12 @@ class ServingSettings:
     """PEM of the authority that signs the controllers' client certificate; agents accept no other caller."""
     models_host_path: str = ""
     """Folder of every node that `file:` URIs read; empty means that `file:` URIs are refused."""
+    node_cache_path: str = ""
+    """Folder of every node in which pods keep fetched artefacts for each other; empty means no cache."""
+    node_cache_bytes: int = 0
+    """Bytes that one namespace may keep there."""
+    max_artefact_bytes: int = 20 * 1024**3
+    """Bytes that one version's artefact may have, fetched and unpacked."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names from which `https:` artefacts may be fetched."""
     allow_python: bool = False

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 MAX_KEY_BYTES = 1 << 20
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "GOOGLE_BASE_URL", "HF_ENDPOINT")
 SECRET_LENGTH = 8
 DOCKER_CONFIG = ".dockerconfigjson"
 
@@ -35,6 +36,10 @@ class Credentials:
                 f"it wants credentials, and Secret {self.secret} of the namespace does not exist or is empty"
             )
         return f"it does not accept the credentials in Secret {self.secret} of the namespace"
+
+    def endpoints(self) -> str:
+        """Return where a scheme's name leads for this tenant: the same bucket name may be another bucket."""
+        return " ".join(self.get(name) or "-" for name in ENDPOINTS)
 
     def redacted(self, text: str) -> str:
         """Return `text` without any value of the Secret that is long enough to be one."""

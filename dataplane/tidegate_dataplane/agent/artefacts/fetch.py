@@ -6,14 +6,13 @@ from pathlib import Path
 
 from tidegate_dataplane.agent.artefacts.checksum import FetchedFile, artefact_digest
 from tidegate_dataplane.agent.artefacts.facts import Facts, StoredFile, is_batched, plan_hash
-from tidegate_dataplane.agent.artefacts.hf import HfSource
 from tidegate_dataplane.agent.artefacts.oci import OciSource
 from tidegate_dataplane.agent.artefacts.onnx_file import read_onnx
 from tidegate_dataplane.agent.artefacts.parts import Parts
 from tidegate_dataplane.agent.artefacts.paths import checked_relative
 from tidegate_dataplane.agent.artefacts.receive import Basket, Progress, receive
 from tidegate_dataplane.agent.artefacts.source import Source
-from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, parse_uri
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, Scheme, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat, Table
 
@@ -106,7 +105,7 @@ async def _fetch_model_file(order: DesiredState, source: Source, basket: Basket)
     try:
         return await receive(source, f"{order.version}/{name}", name, basket)
     except ArtefactError as error:
-        in_folders = not isinstance(source, OciSource | HfSource)
+        in_folders = parse_uri(order.uri).scheme not in (Scheme.OCI, Scheme.HF)
         if in_folders and error.refusal.reason is FailureReason.ARTEFACT_NOT_FOUND:
             raise _absent(order) from error
         raise

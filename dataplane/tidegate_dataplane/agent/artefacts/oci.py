@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from tidegate_dataplane.agent.artefacts.oci_manifest import (
     parse_manifest,
 )
 from tidegate_dataplane.agent.artefacts.receive import Basket, receive
-from tidegate_dataplane.agent.artefacts.source import Download, Resume
+from tidegate_dataplane.agent.artefacts.source import Download, Resume, Source
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import FailureReason
@@ -49,9 +49,18 @@ class OciSource:
     """Reads one tag of `oci://<registry>/<repository>`: files as oras pushes them, or an image's folder /models."""
 
     def __init__(
-        self, uri: ArtefactUri, *, version: int, revision: str, rules: HttpRules, credentials: Credentials
+        self,
+        uri: ArtefactUri,
+        *,
+        version: int,
+        revision: str,
+        rules: HttpRules,
+        credentials: Credentials,
+        through: Callable[[Source], Source] = lambda source: source,
     ) -> None:
+        """Read the tag `revision`, or that of the version's number; layers come `through` a cache, if there is one."""
         self._uri = uri
+        self._blobs = through(_Blobs(self))
         self._version = version
         self._tag = revision or str(version)
         self._what = f"{uri.text.rstrip('/')}:{self._tag}"
@@ -81,7 +90,7 @@ class OciSource:
         layers = Basket(scratch, basket.limit_bytes, basket.progress, self._what, basket.parts, basket.pause)
         budget = Budget(basket.limit_bytes, what=self._what)
         for index, archive in enumerate(found.archives):
-            blob = await receive(_Blobs(self), archive.digest, f"layer-{index}", layers)
+            blob = await receive(self._blobs, archive.digest, f"layer-{index}", layers)
             path = scratch / blob.path
             await asyncio.to_thread(_unpack, path, folder, archive.below, budget)
         self._unpacked = FolderSource(folder, folder, self._what)
@@ -92,7 +101,7 @@ class OciSource:
         name = path.removeprefix(f"{self._version}/")
         _, found = await self._manifest()
         if name in found.files:
-            async with self.open_blob(found.files[name][0], resume) as download:
+            async with self._blobs.open(found.files[name][0], resume) as download:
                 yield download
         elif self._unpacked is not None:
             async with self._unpacked.open(name) as copy:

@@ -1,6 +1,7 @@
 """Which source reads which kind of URI, with the rules and credentials of this pod."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
 from tidegate_dataplane.agent.artefacts.credentials import read_credentials
@@ -8,6 +9,7 @@ from tidegate_dataplane.agent.artefacts.fetch import OpenSource
 from tidegate_dataplane.agent.artefacts.files import folder_source
 from tidegate_dataplane.agent.artefacts.hf import HfSource
 from tidegate_dataplane.agent.artefacts.https import HttpsSource
+from tidegate_dataplane.agent.artefacts.node_cache import CachedSource, NodeCache
 from tidegate_dataplane.agent.artefacts.object_store import ObjectSource
 from tidegate_dataplane.agent.artefacts.oci import OciSource
 from tidegate_dataplane.agent.artefacts.source import Source
@@ -26,9 +28,18 @@ def sources(settings: Settings, environment: Mapping[str, str]) -> OpenSource:
         rules = HttpRules(
             order.allowed_hosts, settings.allow_loopback, settings.ca_file, settings.stall_timeout_s
         )
+
+        def through(source: Source, *, by_digest: bool = False) -> Source:
+            if settings.node_cache_dir is None:
+                return source
+            cache = NodeCache(settings.node_cache_dir, settings.node_cache_bytes)
+            return CachedSource(
+                source, cache, f"{uri.text} {order.revision} {credentials.endpoints()}", by_digest=by_digest
+            )
+
         match uri.scheme:
             case Scheme.S3 | Scheme.GS:
-                return ObjectSource(
+                source: Source = ObjectSource(
                     uri,
                     credentials,
                     allow_loopback=settings.allow_loopback,
@@ -41,9 +52,10 @@ def sources(settings: Settings, environment: Mapping[str, str]) -> OpenSource:
                     revision=order.revision,
                     rules=rules,
                     credentials=credentials,
+                    through=partial(through, by_digest=True),
                 )
             case Scheme.HF:
-                return HfSource(
+                source = HfSource(
                     uri,
                     version=order.version,
                     revision=order.revision,
@@ -51,6 +63,7 @@ def sources(settings: Settings, environment: Mapping[str, str]) -> OpenSource:
                     credentials=credentials,
                 )
             case _:
-                return HttpsSource(uri, rules, credentials)
+                source = HttpsSource(uri, rules, credentials)
+        return through(source)
 
     return open_source

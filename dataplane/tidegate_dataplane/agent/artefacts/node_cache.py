@@ -1,0 +1,238 @@
+"""Files of artefacts kept on the node for the next pod: by content, bounded, checked at every use.
+
+A file is found by where it came from and its validator, so a pod gets it only after the source itself has
+answered that pod's own credentials with that very validator. What is read is hashed and must be what its name says.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from tidegate_dataplane.agent.artefacts.source import CHUNK_BYTES, Download, Resume, Source
+
+log = structlog.get_logger()
+
+# Of the node's disk, whatever the bound: a cache must not be why pods are evicted.
+MIN_FREE_SHARE = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCache:
+    """`<root>/blobs/<sha256>` and `<root>/names/<hash of origin and validator>`, which holds a sha256.
+
+    Any number of agents use one folder: whatever they write appears by a rename, and they evict one at a time.
+    Every error of the disk means no more than that a file is not cached.
+    """
+
+    root: Path
+    max_bytes: int
+
+    def find(self, name: str) -> Path | None:
+        """Return the file that is known by `name`, marked as used now; None without one."""
+        with contextlib.suppress(OSError):
+            digest = (self.root / "names" / name).read_text()
+            blob = self.root / "blobs" / Path(digest).name
+            os.utime(blob)
+            return blob
+        return None
+
+    def forget(self, blob: Path) -> None:
+        """Remove a file whose content is not what its name says."""
+        log.warning("node_cache_damaged", blob=blob.name)
+        with contextlib.suppress(OSError):
+            blob.unlink()
+
+    def begin(self, size: int) -> "Entry | None":
+        """Return a place for a file of `size` bytes, after making room; None if it does not fit."""
+        if size > self.max_bytes:
+            return None
+        with contextlib.suppress(OSError):
+            for folder in ("blobs", "names", "incoming"):
+                (self.root / folder).mkdir(parents=True, exist_ok=True)
+            with self._alone():
+                if not self._make_room(size):
+                    return None
+                descriptor, path = tempfile.mkstemp(dir=self.root / "incoming")
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # as long as this agent lives
+                os.ftruncate(descriptor, size)  # the room is taken from now on
+                return Entry(self, Path(path), descriptor)
+        return None
+
+    def add(self, part: Path, digest: str, name: str) -> None:
+        """Give a whole file its names."""
+        with contextlib.suppress(OSError), self._alone():
+            part.replace(self.root / "blobs" / digest)
+            written = self.root / "names" / f".{name}"
+            written.write_text(digest)
+            written.replace(self.root / "names" / name)
+
+    def _make_room(self, size: int) -> bool:
+        """Remove what was used longest ago until `size` more bytes fit."""
+        self._sweep()
+        blobs = sorted((self.root / "blobs").iterdir(), key=lambda blob: blob.stat().st_mtime)
+        used = sum(file.stat().st_size for file in (*blobs, *(self.root / "incoming").iterdir()))
+        while blobs and not self._fits(used, size):
+            oldest = blobs.pop(0)
+            used -= oldest.stat().st_size
+            oldest.unlink()
+            log.info("node_cache_evicted", blob=oldest.name)
+        return self._fits(used, size)
+
+    def _fits(self, used: int, size: int) -> bool:
+        disk = shutil.disk_usage(self.root)
+        return used + size <= self.max_bytes and disk.free - size >= disk.total * MIN_FREE_SHARE
+
+    def _sweep(self) -> None:
+        """Remove names without a file and what an agent that was killed left behind."""
+        for name in (self.root / "names").iterdir():
+            if not (self.root / "blobs" / name.read_text()).exists():
+                name.unlink(missing_ok=True)
+        for part in (self.root / "incoming").iterdir():
+            with part.open("rb") as file, contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody holds it: its agent has ended
+                part.unlink()
+
+    @contextmanager
+    def _alone(self) -> Generator[None, None, None]:
+        with (self.root / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # released by the kernel, whatever becomes of the agent
+            yield
+
+
+class Entry:
+    """A file on its way into the cache, beside its way into the pod."""
+
+    def __init__(self, cache: NodeCache, path: Path, descriptor: int) -> None:
+        self._cache = cache
+        self._path = path
+        self._descriptor = descriptor
+        self._hasher = hashlib.sha256()
+        self._failed = False
+
+    def append(self, chunk: bytes) -> None:
+        """Add a chunk; a full disk ends the caching, not the download."""
+        if self._failed:
+            return
+        try:
+            written = os.write(self._descriptor, chunk)
+            self._failed = written < len(chunk)
+        except OSError:
+            self._failed = True
+        self._hasher.update(chunk)
+
+    def end(self, name: str, *, whole: bool, promised: str | None) -> None:
+        """Keep a file that arrived whole and as promised, drop any other."""
+        os.close(self._descriptor)
+        digest = self._hasher.hexdigest()
+        if whole and not self._failed and promised in (None, digest):
+            self._cache.add(self._path, digest, name)
+        self._path.unlink(missing_ok=True)
+
+
+class CachedSource:
+    """A source whose files come from the node's cache where it has them, and go there where it has not."""
+
+    def __init__(self, source: Source, cache: NodeCache, origin: str, *, by_digest: bool = False) -> None:
+        """Keep files of `origin`; `by_digest` says that paths are digests that the origin itself has just named."""
+        self._by_digest = by_digest
+        self._source = source
+        self._cache = cache
+        self._origin = origin
+
+    async def list(self, folder: str) -> tuple[str, ...] | None:
+        """Ask the source itself."""
+        return await self._source.list(folder)
+
+    @asynccontextmanager
+    async def open(self, path: str, resume: Resume | None = None) -> AsyncGenerator[Download, None]:
+        """Start reading one file; the source is asked first, unless the path itself says what the content is."""
+        blob = await self._known(path) if self._by_digest else None
+        if blob is None:
+            async with self._asked(path, resume) as (download, blob):
+                if blob is None:
+                    yield download
+                    return
+        # Out of the source's hands: nobody holds a connection while files are copied.
+        yield Download(blob.stat().st_size, _read(blob), validator=f'"{blob.name}"', sha256=blob.name)
+
+    @asynccontextmanager
+    async def _asked(
+        self, path: str, resume: Resume | None
+    ) -> AsyncGenerator[tuple[Download, Path | None], None]:
+        """Open the source's file; give what the cache has of it, else the download, which it then keeps."""
+        opened = self._source.open(path) if resume is None else self._source.open(path, resume)
+        async with opened as download:
+            validator = download.validator or download.sha256
+            if download.start or not validator or not download.counted:
+                yield download, None
+                return
+            name = self._name(path, path if self._by_digest else validator)
+            blob = await asyncio.to_thread(self._intact, name)
+            if blob is not None:
+                yield download, blob
+                return
+            async with self._kept(download, name) as kept:
+                yield kept, None
+
+    async def _known(self, digest: str) -> Path | None:
+        return await asyncio.to_thread(self._intact, self._name(digest, digest))
+
+    def _name(self, path: str, validator: str) -> str:
+        return hashlib.sha256(f"{self._origin}\n{path}\n{validator}".encode()).hexdigest()
+
+    def _intact(self, name: str) -> Path | None:
+        """Return a cached file whose content is what it is called."""
+        blob = self._cache.find(name)
+        if blob is None:
+            return None
+        try:
+            with blob.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() == blob.name:
+                    return blob
+        except OSError:
+            return None
+        self._cache.forget(blob)
+        return None
+
+    @asynccontextmanager
+    async def _kept(self, download: Download, name: str) -> AsyncGenerator[Download, None]:
+        entry = None
+        if download.size is not None:
+            entry = await asyncio.to_thread(self._cache.begin, download.size)
+        if entry is None:
+            yield download
+            return
+        arrived = _Arrived()
+        try:
+            chunks = _tee(download.chunks, entry, arrived)
+            yield Download(download.size, chunks, validator=download.validator, sha256=download.sha256)
+        finally:
+            entry.end(name, whole=arrived.size == download.size, promised=download.sha256)
+
+
+@dataclass(slots=True)
+class _Arrived:
+    size: int = 0
+
+
+async def _tee(chunks: AsyncIterator[bytes], entry: Entry, arrived: _Arrived) -> AsyncIterator[bytes]:
+    async for chunk in chunks:
+        await asyncio.to_thread(entry.append, chunk)
+        arrived.size += len(chunk)
+        yield chunk
+
+
+async def _read(blob: Path) -> AsyncIterator[bytes]:
+    with await asyncio.to_thread(blob.open, "rb") as file:
+        while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+            yield chunk
