@@ -70,6 +70,15 @@ def unpack_layer(archive: Path, folder: Path, *, below: str, budget: Budget) -> 
         raise ArtefactError(
             FailureReason.ARTEFACT_INVALID, f"a layer of {budget.what} is not a whole tar archive: {error}"
         ) from error
+    except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
+        raise _clash(error, budget.what) from error
+
+
+def _clash(error: OSError, what: str) -> ArtefactError:
+    return ArtefactError(
+        FailureReason.ARTEFACT_INVALID,
+        f"a layer of {what} has a file where another entry has a folder: {Path(str(error.filename)).name}",
+    )
 
 
 def _apply(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, below: str, what: str) -> None:
