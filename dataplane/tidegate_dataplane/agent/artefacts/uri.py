@@ -1,5 +1,6 @@
 """Artefact URIs: which schemes there are and what each may name. Pure."""
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -51,9 +52,7 @@ def parse_uri(text: str) -> ArtefactUri:
         raise _not_allowed(text, f"its scheme is not one of {', '.join(f'{scheme}:' for scheme in Scheme)}")
     scheme = Scheme(parts.scheme)
     if parts.username or parts.password:
-        raise _not_allowed(
-            text.replace(parts.netloc, "…"), "it carries credentials; put them into the storage Secret"
-        )
+        raise _not_allowed(text, "it carries credentials; put them into the storage Secret")
     if parts.query or parts.fragment:
         raise _not_allowed(text.split("?")[0], "a query or fragment cannot be followed by a version folder")
     path = unquote(parts.path).strip("/")
@@ -88,4 +87,5 @@ _AUTHORITY = {
 
 
 def _not_allowed(text: str, why: str) -> ArtefactError:
-    return ArtefactError(FailureReason.URI_NOT_ALLOWED, f"URI {text[:300]!r} is not allowed: {why}")
+    without_credentials = re.sub(r"//.*@", "//…@", text, flags=re.DOTALL)[:300]
+    return ArtefactError(FailureReason.URI_NOT_ALLOWED, f"URI {without_credentials!r} is not allowed: {why}")
