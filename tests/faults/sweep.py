@@ -139,11 +139,10 @@ class Sweep:
         except NotSettledError as error:
             problems.append(str(error))
         seconds = max(trace.touched_at, self.kubelet.touched_at) - began
-        end = await world(self.api, namespace, str(self.models), self.kubelet.agents(namespace))
+        end, differences = await self._compared(namespace, reference)
         problems += await invariants.broken(self, namespace, scenario, trace)
         problems += await self._disturbed()
-        if reference is not None:
-            problems += end.differences(reference)
+        problems += differences
         await self._clean_up(namespace)
         return Outcome(
             scenario.name,
@@ -189,6 +188,16 @@ class Sweep:
         if step.waits:
             await self._ended(namespace, step)
 
+    async def _compared(self, namespace: str, reference: World | None) -> tuple[World, Sequence[str]]:
+        """The end, and where it differs for good: a successor on a busy machine may be a moment behind its pods."""
+        deadline = time.monotonic() + self.patience.settles_s / 6
+        while True:
+            end = await world(self.api, namespace, str(self.models), self.kubelet.agents(namespace))
+            differences = end.differences(reference) if reference is not None else ()
+            if not differences or time.monotonic() > deadline:
+                return end, differences
+            await asyncio.sleep(0.3)
+
     async def _ended(self, namespace: str, step: Step) -> None:
         """Waits until the step has ended as it should and nothing moves any more (I8)."""
         deadline = time.monotonic() + self.patience.settles_s
@@ -197,7 +206,8 @@ class Sweep:
             await asyncio.sleep(0.1)
             why = await self._missing(namespace, step)
             still = time.monotonic() - max(self.proxy.trace.touched_at, self.kubelet.touched_at)
-            if not why and still >= self.patience.quiet_s and self._leads():
+            restarting = self._restart is not None and not self._restart.done()
+            if not why and not restarting and still >= self.patience.quiet_s and self._leads():
                 return
             if not why and still < self.patience.quiet_s:
                 why = "something still writes"
@@ -282,6 +292,8 @@ class Sweep:
         await killed.gone()
         await self.expire_lease()
         self._operator = await self._nursery.bear(self.proxy)
+        await self.wait_for(self._leading, "the next operator leads", 90)
+        self.proxy.trace.touched_at = time.monotonic()
 
     async def _replace_operator(self) -> None:
         self._kill()
