@@ -57,6 +57,7 @@ class Pod:
     fetching: bool = False
     kept: tuple[int, ...] = ()
     killed: datetime | None = None
+    outgrown: bool = False
 
     def start(self, order: DesiredState) -> None:
         self.order, self.failure = order, None
@@ -83,7 +84,7 @@ class Pod:
             memory_limit="512Mi",
         )
         if self.silent or self.order is None:
-            return Replica(view, None)
+            return Replica(view, None, outgrown=self.outgrown)
         ready = self.serving == self.order.version
         report = AgentReport(
             pod=self.name,
@@ -101,7 +102,7 @@ class Pod:
             loaded=(*self.kept, self.serving) if self.serving else (),
             failure=self.failure,
         )
-        return Replica(view, report)
+        return Replica(view, report, outgrown=self.outgrown)
 
 
 @dataclass
@@ -450,6 +451,22 @@ def test_kill_for_memory_ends_the_change_before_a_second_one() -> None:
     assert "memory limit of 512Mi" in swap.failure.failure.message
     assert swap.retry_after is None
     assert fleet.log == ["p0: 1 -> 2", "p0: 2 -> 1", "p1: 1 -> 1"]
+
+
+def test_raised_memory_limit_recovers_although_the_last_small_pod_fails_once_more() -> None:
+    fleet = a_fleet(1)
+    fleet.pods[0].broken[2] = FailureReason.OUT_OF_MEMORY
+    assert fleet.run(an_order(2, generation=2)).failure is not None
+
+    # The user raises the limit: the small pod is still there, and is told of the new generation.
+    fleet.failure, fleet.pods[0].outgrown = None, True
+    larger = an_order(2, generation=3)
+    assert fleet.reconcile(larger).failure is None
+    fleet.pods[0].step()
+    assert fleet.reconcile(larger).failure is None
+
+    fleet.pods = [Pod("p9")]
+    assert fleet.run(larger).done
 
 
 def test_server_that_ended_for_memory_says_so_for_a_first_version_too() -> None:

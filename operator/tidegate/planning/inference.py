@@ -18,6 +18,7 @@ from tidegate.api.inference import (
     VersionMemory,
     Versions,
 )
+from tidegate.api.quantities import parse_quantity
 from tidegate.api.reasons import Reason
 from tidegate.planning.config_maps import stale, start_text
 from tidegate.planning.plan import Event, EventType, Plan
@@ -67,7 +68,7 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Pl
     source = source_digest(inference)
     target = desired_state(inference, settings, epoch=observed.epoch)
     replicas = tuple(
-        Replica(pod, observed.reports.get(pod.uid))
+        Replica(pod, observed.reports.get(pod.uid), outgrown=_outgrown(pod, inference))
         for pod in observed.pods
         if pod.reachable and pod.source == source
     )
@@ -99,6 +100,12 @@ def _parsed(text: str | None) -> DesiredState | None:
         return DesiredState.model_validate_json(text) if text is not None else None
     except ValidationError:
         return None  # somebody edited it; it is written anew
+
+
+def _outgrown(pod: PodView, inference: Inference) -> bool:
+    """Whether the pod was made with another memory limit than the spec's, and is about to be replaced."""
+    wanted = parse_quantity(inference.spec.resources.memory)
+    return bool(pod.memory_limit) and parse_quantity(pod.memory_limit) != wanted
 
 
 def _memory(inference: Inference, text: str | None) -> Memory:

@@ -41,6 +41,8 @@ class Replica:
 
     pod: PodView
     report: AgentReport | None
+    outgrown: bool = False
+    """Its memory limit is not the spec's any more: that a version does not fit into it says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,9 @@ def reported(replica: Replica, target: DesiredState) -> VersionFailure | None:
     if failure.version != target.version:
         return None
     if failure.reason is FailureReason.SERVER_ENDED and replica.pod.killed_for_memory is not None:
-        return _out_of_memory(replica.pod, target.version)
-    return failure
+        failure = _out_of_memory(replica.pod, target.version)
+    too_large = failure.reason is FailureReason.OUT_OF_MEMORY
+    return None if too_large and replica.outgrown else failure
 
 
 def standing_failure(
@@ -166,7 +169,7 @@ def _found(replica: Replica, target: DesiredState, progress: Progress | None) ->
     if killed is None or progress is None or progress.version != target.version:
         return reported(replica, target)
     meanwhile = killed >= progress.since.replace(microsecond=0)  # Kubernetes gives whole seconds
-    if meanwhile and works_on(replica, target):
+    if meanwhile and works_on(replica, target) and not replica.outgrown:
         return _out_of_memory(replica.pod, target.version)
     return reported(replica, target)
 
