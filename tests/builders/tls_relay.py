@@ -51,7 +51,7 @@ class TlsRelay:
                 self.sent += len(data)
                 if self.cuts and passed >= self.cuts[0]:
                     self.cuts.pop(0)
-                    writer.transport.abort()
+                    writer.close()  # after what was written
                     return
 
 
