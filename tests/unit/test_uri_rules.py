@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path, PurePosixPath
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tidegate_dataplane.agent.artefacts.archive import MAX_HEADER_BYTES, Budget, unpack_layer
@@ -84,6 +84,10 @@ names = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
 @given(st.lists(st.tuples(names, KINDS, st.binary(max_size=600)), max_size=6), st.booleans())
+@example([("models/.wh..", tarfile.REGTYPE, b"")], False)
+@example([("models/a/.wh...", tarfile.REGTYPE, b"")], False)
+@example([("models/a", tarfile.REGTYPE, b""), ("models/a/.wh.b", tarfile.REGTYPE, b"")], False)
+@example([("models/a", tarfile.REGTYPE, b""), ("models/a/b", tarfile.REGTYPE, b"")], False)
 def test_a_layer_is_refused_or_writes_below_its_folder_alone(
     tmp_path: Path, entries: list[tuple[str, bytes, bytes]], compressed: bool
 ) -> None:

@@ -111,17 +111,20 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
 
 
 def _whiteout(folder: Path, relative: PurePosixPath) -> None:
-    """Remove what a later layer says is gone."""
+    """Remove what a later layer says is gone: one entry, or all that earlier layers put into a folder."""
     parent = folder / relative.parent
-    gone = parent if relative.name == OPAQUE else parent / relative.name.removeprefix(WHITEOUT)
-    # A name such as `.wh...` would be the parent of the parent.
-    if gone.name in ("", ".", ".."):
+    if relative.name == OPAQUE:
+        if parent.is_dir():
+            shutil.rmtree(parent)
+            parent.mkdir()
         return
+    name = relative.name.removeprefix(WHITEOUT)
+    if name in ("", ".", ".."):  # `.wh..` and `.wh...` would be the folder itself and the one above
+        return
+    gone = parent / name
     if gone.is_dir():
         shutil.rmtree(gone)
-        if relative.name == OPAQUE:
-            gone.mkdir()
-    else:
+    elif parent.is_dir():
         gone.unlink(missing_ok=True)
 
 
