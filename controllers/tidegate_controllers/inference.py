@@ -58,5 +58,6 @@ class InferenceReconciler:
             pods=serving.pods,
             reports=serving.reports,
             config_maps=serving.config_maps,
+            deployment=serving.deployment,
             refusal=serving.refusal,
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 from tidegate.api.meta import ObjectKey, Resource
 from tidegate.api.reasons import Reason
+from tidegate.planning.deployments import DeploymentView, deployment_view
 from tidegate.planning.pods import PodView, pod_views
 from tidegate.planning.serving_status import Refusal
 from tidegate.resources.names import label_value
@@ -21,6 +22,7 @@ class Serving:
     pods: Sequence[PodView]
     reports: Mapping[str, AgentReport]
     config_maps: Sequence[Mapping[str, Any]]
+    deployment: DeploymentView | None
     refusal: Refusal | None
 
 
@@ -33,6 +35,7 @@ async def observe_serving(stores: Stores, agents: Agents, label: str, key: Objec
         pods=pods,
         reports=await agents.reports(pods),
         config_maps=stores.config_maps.by_label(label, name, namespace=namespace),
+        deployment=next((deployment_view(body) for body in deployments), None),
         refusal=next((found for body in deployments if (found := _refusal(body))), None),
     )
 

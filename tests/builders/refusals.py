@@ -82,6 +82,14 @@ _DOTS = "must have no '..' segment"
 _DNS_LABEL = "must be a DNS label"
 
 INFERENCE_REFUSALS: Sequence[Refusal] = (
+    _inference("realtime-at-zero", "replicas", "only for tier nearline and offline", replicas=0),
+    _inference("rollout-mode", "rollout.mode", _UNSUPPORTED, rollout={"mode": "Recreate"}),
+    _inference(
+        "progress-deadline-too-short",
+        "rollout.progressDeadline",
+        "must be from 10s to 24h",
+        rollout={"progressDeadline": "9s"},
+    ),
     Refusal("name-with-dots", inference_body("ctr.v3"), "metadata", "metadata.name must be a DNS label"),
     Refusal("name-of-64", inference_body("c" * 64), "metadata", "metadata.name must be a DNS label"),
     _inference(

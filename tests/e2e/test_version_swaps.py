@@ -71,7 +71,7 @@ def test_kept_version_comes_back_on_every_replica_in_a_moment(space: Space) -> N
 def test_load_notices_lost_requests(space: Space) -> None:
     """The negative of the test above: without any replica requests do fail, and are counted."""
     space.publish("probe", 1)
-    space.inference()
+    space.inference(tier="nearline")
     space.access()
     space.ready()
     with space.load(1, max_seconds=120) as load:

@@ -196,6 +196,21 @@ def test_scale_moves_replicas(kubectl: Kubectl, namespace: str, kind: str) -> No
     )
 
 
+def test_scale_to_zero_is_for_those_who_can_wait(kubectl: Kubectl, namespace: str) -> None:
+    created(kubectl, namespace, inference_body("now"))
+    created(kubectl, namespace, inference_body("later", tier="nearline"))
+
+    said = kubectl.refusal("scale", "inference/now", "--replicas=0", "--namespace", namespace)
+    assert "replicas: 0 is only for tier nearline and offline" in said
+    kubectl("scale", "inference/later", "--replicas=0", "--namespace", namespace)
+    assert kubectl.json("get", "inference", "later", "--namespace", namespace)["spec"]["replicas"] == 0
+    said = kubectl.refusal(
+        *("patch", "inference", "later", "--namespace", namespace, "--type=merge"),
+        '--patch={"spec":{"tier":"realtime"}}',
+    )
+    assert "set replicas to 1 or more" in said
+
+
 def test_scale_reports_what_the_status_says(kubectl: Kubectl, namespace: str) -> None:
     created(kubectl, namespace, inference_body())
     status = {"status": {"replicas": 2, "selector": "tidegate.io/inference=ctr"}}

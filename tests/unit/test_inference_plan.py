@@ -231,7 +231,7 @@ def test_what_the_api_server_refuses_is_told_in_its_words() -> None:
 
 
 def test_no_replicas_wanted_is_ready_and_says_that_nothing_serves() -> None:
-    plan = a_plan(an_inference(replicas=0))
+    plan = a_plan(an_inference(tier="nearline", replicas=0))
 
     assert conditions(plan)["Ready"] == ("True", "ScaledToZero")
     assert conditions(plan)["ModelLoaded"][0] == "False"

@@ -172,6 +172,13 @@ class Batching(ApiModel):
     ] = None
 
 
+class RolloutMode(StrEnum):
+    """In which order new pods take the place of old ones."""
+
+    SURGE = "Surge"
+    IN_PLACE = "InPlace"
+
+
 class Warmup(ApiModel):
     """Executions that a version must answer before it takes traffic."""
 
@@ -189,7 +196,7 @@ class Warmup(ApiModel):
 
 
 class Rollout(ApiModel):
-    """How replicas come to a new version, and what they keep of the old ones."""
+    """How replicas come to a new version and keep old ones, and how new pods take the place of old ones."""
 
     keep_versions: Annotated[
         int,
@@ -203,6 +210,21 @@ class Rollout(ApiModel):
         ),
     ] = 2
     warmup: Annotated[Warmup, Field(description=Warmup.__doc__)] = Warmup()
+    mode: Annotated[
+        RolloutMode,
+        Field(
+            description="Surge starts a new pod, waits until its model answers, then drains an old one: "
+            "it needs room for one pod more. InPlace drains an old pod first and starts its successor in its place: "
+            "it needs no spare room, but runs with one pod less meanwhile, and with none where replicas is 1."
+        ),
+    ] = RolloutMode.SURGE
+    progress_deadline: Annotated[
+        Annotated[DurationText, between("10s", "24h")],
+        Field(
+            description="Longest time without any progress of a rollout, from 10s to 24h. After it the pods go back to "
+            "the last template that was ready. More than a new pod needs to fetch and load its model."
+        ),
+    ] = "10m"
 
 
 class InferenceSpec(ApiModel):
@@ -214,6 +236,13 @@ class InferenceSpec(ApiModel):
             message="rollout.warmup.requests is only for format ONNX: remove it, and warm code up in its own initialize",
             check=lambda spec: spec.rollout.warmup.requests == 0 or spec.model.format is ModelFormat.ONNX,
             field="rollout",
+        ),
+        Rule(
+            cel="self.replicas > 0 || self.tier != 'realtime'",
+            message="replicas: 0 is only for tier nearline and offline, since nothing would answer a realtime request: "
+            "set replicas to 1 or more, change the tier, or delete the Inference",
+            check=lambda spec: spec.replicas > 0 or spec.tier is not Tier.REALTIME,
+            field="replicas",
         ),
     )
 
@@ -231,7 +260,8 @@ class InferenceSpec(ApiModel):
             strict=True,
             ge=0,
             le=MAX_REPLICAS,
-            description=f"Number of pods, 0 to {MAX_REPLICAS}. kubectl scale, an HPA and KEDA set it through /scale.",
+            description=f"Number of pods, 0 to {MAX_REPLICAS}; 0 only for tier nearline and offline. "
+            "kubectl scale, an HPA and KEDA set it through /scale.",
         ),
     ] = 1
     resources: Annotated[Resources, Field(description="CPU and memory of one replica.")] = Resources()

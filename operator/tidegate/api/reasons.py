@@ -25,6 +25,8 @@ class Reason(StrEnum):
     WAITING_FOR_REPLICAS = "WaitingForReplicas"
     SCALED_TO_ZERO = "ScaledToZero"
     ROLLING_OUT = "RollingOut"
+    DRAINING = "Draining"
+    ROLLED_BACK = "RolledBack"
     POD_FAILING = "PodFailing"
     UNSCHEDULABLE = "Unschedulable"
     # Inference: versions
@@ -107,6 +109,15 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "spec.replicas is 0, so nothing serves.", "Raise spec.replicas to serve again."
         ),
         Reason.ROLLING_OUT: ReasonDoc("Pods are being replaced because their template changed.", "Wait."),
+        Reason.DRAINING: ReasonDoc(
+            "A pod on its way out finishes its requests before its successor takes its place.", "Wait."
+        ),
+        Reason.ROLLED_BACK: ReasonDoc(
+            "New pods did not become ready within spec.rollout.progressDeadline, so the pods are again of the last "
+            "template that was ready, and serve.",
+            "Correct what the message names. Any change of the spec but spec.replicas is a new attempt; "
+            "setting the spec back ends it.",
+        ),
         Reason.POD_FAILING: ReasonDoc(
             "A container keeps ending or cannot start.",
             "Read the message; then kubectl logs of that container, or raise spec.resources if it was killed for memory.",

@@ -1,6 +1,6 @@
 """The ConfigMaps that starting pods read: which text is there, and which of them nobody reads any more."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tidegate.api.meta import ObjectKey
@@ -19,10 +19,13 @@ def start_text(config_maps: Sequence[Mapping[str, Any]], source: str) -> str | N
 
 
 def stale(
-    config_maps: Sequence[Mapping[str, Any]], pods: Sequence[PodView], source: str
+    config_maps: Sequence[Mapping[str, Any]],
+    pods: Sequence[PodView],
+    source: str,
+    kept: Collection[str] = (),
 ) -> tuple[Deletion, ...]:
-    """ConfigMaps of earlier sources that no pod reads any more."""
-    in_use = {pod.source for pod in pods} | {source}
+    """ConfigMaps of earlier sources that no pod reads any more, and none may read again (`kept`)."""
+    in_use = {pod.source for pod in pods} | {source, *kept}
     return tuple(
         Deletion(
             "ConfigMap",

@@ -21,8 +21,10 @@ from tidegate.api.inference import (
 from tidegate.api.quantities import parse_quantity
 from tidegate.api.reasons import Reason
 from tidegate.planning.config_maps import stale, start_text
+from tidegate.planning.deployments import DeploymentView
 from tidegate.planning.plan import Event, EventType, Plan
 from tidegate.planning.pods import PodView
+from tidegate.planning.rollout import Attempt, Rollout, attempt_id, plan_rollout, rolled_back, rollout_verdict
 from tidegate.planning.serving_status import (
     Refusal,
     Verdict,
@@ -34,6 +36,7 @@ from tidegate.planning.serving_status import (
 from tidegate.planning.swap_failures import KnownFailure, Progress, Replica, may_pass
 from tidegate.planning.version_swap import Memory, Swap, plan_swap, same_order, serves
 from tidegate.resources.inference import desired_state, inference_objects, inference_selector, source_digest
+from tidegate.resources.manifest import Manifest
 from tidegate.resources.serving import template_digest
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import AgentReport, DesiredState, FailureReason, VersionFailure
@@ -43,7 +46,8 @@ _WORKING: Final = timedelta(milliseconds=500)
 _UNREACHABLE: Final = timedelta(seconds=3)
 _FAILING: Final = timedelta(seconds=30)
 _FAILURES: Final = frozenset(Reason(reason.value) for reason in FailureReason)
-_PODS_IN_TROUBLE: Final = frozenset({Reason.UNSCHEDULABLE, Reason.POD_FAILING})
+_PODS_FIRST: Final = frozenset({Reason.UNSCHEDULABLE, Reason.POD_FAILING, Reason.DRAINING})
+"""What pods say that explains more than what the model says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class InferenceObserved:
     """What agents said, by pod uid; a pod whose agent did not answer is absent."""
     config_maps: Sequence[Mapping[str, Any]] = ()
     """Our ConfigMaps of this Inference, of every source."""
+    deployment: DeploymentView | None = None
+    """Our Deployment as it is; None before there is one."""
     refusal: Refusal | None = None
     """Why a child cannot be as planned (a quota, an admission policy, a name that is taken)."""
 
@@ -81,18 +87,37 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Pl
     )
     start = text if unchanged and text is not None else swap.committed.to_json()
     objects = inference_objects(inference, settings, start)
-    pods = pods_verdict(
-        observed.pods, inference.spec.replicas, template_digest(objects), inference_selector(inference)
-    )
+    rollout = _rollout(observed, objects, swap)
+    pods = rollout_verdict(inference, observed.pods, rollout, _pods(observed, rollout.template))
     status = _status(observed, target, replicas, swap, pods)
     return Plan(
-        apply=objects,
-        delete=stale(observed.config_maps, observed.pods, source),
+        apply=tuple(rollout.deployment if one["kind"] == "Deployment" else one for one in objects),
+        delete=stale(observed.config_maps, observed.pods, source, rollout.sources),
         orders=swap.orders,
         status=status.dump(),
         events=_events(inference.status, status),
         requeue_after=_requeue(observed, target, swap, replicas),
     )
+
+
+def _pods(observed: InferenceObserved, template: str) -> Verdict:
+    inference = observed.inference
+    return pods_verdict(observed.pods, inference.spec.replicas, template, inference_selector(inference))
+
+
+def _rollout(observed: InferenceObserved, objects: Sequence[Manifest], swap: Swap) -> Rollout:
+    """What the Deployment is to be; a rollout that is given up is explained by the model's failure, else by the pods."""
+    inference = observed.inference
+    wanted = next(one for one in objects if one["kind"] == "Deployment")
+    if swap.failure is not None:
+        failure = swap.failure.failure
+        trouble = Verdict(
+            False, Reason(failure.reason.value), f"version {failure.version}: {failure.message}"
+        )
+    else:
+        trouble = _pods(observed, template_digest(objects))
+    attempt = Attempt(attempt_id(inference), inference.metadata.generation, trouble)
+    return plan_rollout(observed.deployment, wanted, attempt)
 
 
 def _parsed(text: str | None) -> DesiredState | None:
@@ -289,11 +314,13 @@ def _ready_verdict(
     """The first of these that applies: nothing wanted, the model failed, pods cannot run, a swap goes on."""
     if pods.reason is Reason.SCALED_TO_ZERO:
         return pods
+    if pods.reason is Reason.ROLLED_BACK and observed.refusal is None:
+        return pods
     if model.reason in _FAILURES:
         return model
     if observed.refusal is not None:
         return observed.refusal.verdict()
-    if pods.reason in _PODS_IN_TROUBLE or (not pods.holds and not replicas):
+    if pods.reason in _PODS_FIRST or (not pods.holds and not replicas):
         return pods
     if not model.holds:
         return model
@@ -309,6 +336,9 @@ def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...
         events.append(
             Event(EventType.WARNING, failure.reason, f"Version {failure.version}: {failure.message}")
         )
+    given_up = rolled_back(after.conditions)
+    if given_up is not None and rolled_back(before.conditions) is None:
+        events.append(Event(EventType.WARNING, given_up.reason, given_up.message))
     serving = after.versions.serving
     if serving is not None and serving != before.versions.serving:
         events.append(Event(EventType.NORMAL, "VersionServing", f"Version {serving} serves"))

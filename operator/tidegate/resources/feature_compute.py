@@ -81,6 +81,7 @@ def features_objects(
         labels={**workload.labels, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source},
         service_account=workload.name,
         config_map=workload.config_map,
+        spread=workload.selector,
         cpu=canonical(features.spec.resources.cpu),
         memory=canonical(features.spec.resources.memory),
         priority_class=f"{settings.priority_class_prefix}{_TIER}",

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Final
 
 from tidegate.api.durations import parse_duration
-from tidegate.api.inference import BatchingMode, Inference
+from tidegate.api.inference import BatchingMode, Inference, RolloutMode
 from tidegate.api.quantities import canonical
 from tidegate.resources.artefact import claims, is_fetched, reads_host
 from tidegate.resources.digest import short_digest
@@ -96,6 +96,8 @@ def inference_workload(inference: Inference, start: str) -> Workload:
         replicas=inference.spec.replicas,
         desired=start,
         service_account=inference.spec.service_account_name,
+        in_place=inference.spec.rollout.mode is RolloutMode.IN_PLACE,
+        progress_deadline_s=parse_duration(inference.spec.rollout.progress_deadline) // timedelta(seconds=1),
     )
 
 
@@ -107,6 +109,7 @@ def inference_objects(inference: Inference, settings: ServingSettings, start: st
         labels={**workload.labels, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source},
         service_account=workload.service_account or workload.name,
         config_map=workload.config_map,
+        spread=workload.selector,
         cpu=canonical(inference.spec.resources.cpu),
         memory=canonical(inference.spec.resources.memory),
         priority_class=f"{settings.priority_class_prefix}{inference.spec.tier.value}",

@@ -12,6 +12,10 @@ SOURCE_LABEL: Final = "tidegate.io/source"
 """Hash of everything but the version: pods that differ in it cannot swap in place and are replaced."""
 TEMPLATE_ANNOTATION: Final = "tidegate.io/template"
 """Hash of the pod template, on every pod: which pods are of the present one, and which are still to be replaced."""
+LAST_READY_ANNOTATION: Final = "tidegate.io/last-ready-template"
+"""On a Deployment during a rollout: the pod template to go back to, as JSON."""
+ROLLED_BACK_ANNOTATION: Final = "tidegate.io/rolled-back"
+"""On a Deployment that went back: which attempt was given up and why, as JSON."""
 
 _MAX_CHILD_NAME: Final = 52
 """Leaves room in 63 characters for the hashes that Deployments and ReplicaSets append to pod names."""

@@ -40,6 +40,8 @@ class ServingPod:
     """What distinguishes one kind's serving pod from another's."""
 
     labels: Mapping[str, str]
+    spread: Mapping[str, str]
+    """Labels of the pods among which it is spread over the nodes."""
     service_account: str
     config_map: str
     cpu: str
@@ -62,6 +64,7 @@ def pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_S,
+        "topologySpreadConstraints": [_spread(pod)],
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": 65532,
@@ -86,6 +89,17 @@ def pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object
             },
         },
         "spec": spec,
+    }
+
+
+def _spread(pod: ServingPod) -> dict[str, object]:
+    """One node's end is to take as few replicas as can be; a wish, or full nodes would keep pods from running."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": dict(pod.spread)},
+        "matchLabelKeys": ["pod-template-hash"],
     }
 
 

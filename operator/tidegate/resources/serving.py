@@ -38,6 +38,9 @@ class Workload:
     """JSON of the DesiredState with which a starting pod begins."""
     service_account: str | None = None
     """The user's own ServiceAccount; None makes one without rights for the workload."""
+    in_place: bool = False
+    """Whether a pod goes before its successor comes, since there is no room for both."""
+    progress_deadline_s: int = 600
 
     @property
     def config_map(self) -> str:
@@ -93,9 +96,15 @@ def _deployment(workload: Workload, pod: ServingPod, settings: ServingSettings) 
     return {
         "replicas": workload.replicas,
         "revisionHistoryLimit": 2,
-        "progressDeadlineSeconds": 600,
+        "progressDeadlineSeconds": workload.progress_deadline_s,
         "selector": {"matchLabels": dict(workload.selector)},
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {
+                "maxSurge": int(not workload.in_place),
+                "maxUnavailable": int(workload.in_place),
+            },
+        },
         "template": _marked(pod_template(pod, settings)),
     }
 

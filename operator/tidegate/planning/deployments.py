@@ -1,0 +1,102 @@
+"""The Deployment of a workload as planners see it: which template it rolls out, how far it is, and what it remembers."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tidegate.resources.names import (
+    LAST_READY_ANNOTATION,
+    ROLLED_BACK_ANNOTATION,
+    SOURCE_LABEL,
+    TEMPLATE_ANNOTATION,
+)
+
+Template = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A rollout that was given up; kept as an annotation of the Deployment, so that no restart forgets it."""
+
+    attempt: str
+    """Hash of the spec that asked for it; another one is another attempt."""
+    template: str
+    """Hash of the pod template whose pods did not become ready."""
+    generation: int
+    reason: str
+    message: str
+
+    def to_json(self) -> str:
+        """As the annotation holds it."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentView:
+    """The facts about a Deployment that decide about its rollout."""
+
+    template: Template
+    complete: bool
+    """Every pod is of this template, the rollout has ended well, and at least one pod is ready."""
+    overdue: bool
+    """Pods of this template exist and have made no progress for the Deployment's progress deadline."""
+    last_ready: Template | None = None
+    """The template to go back to."""
+    given_up: GivenUp | None = None
+
+    @property
+    def digest(self) -> str:
+        """Hash of the template."""
+        return template_hash(self.template)
+
+
+def template_hash(template: Template) -> str:
+    """The hash that a pod template of ours carries; empty for one that is not ours."""
+    return str((template["metadata"].get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""))
+
+
+def template_source(template: Template) -> str:
+    """Which ConfigMap the pods of a template read, by its source."""
+    return str((template["metadata"].get("labels") or {}).get(SOURCE_LABEL, ""))
+
+
+def deployment_view(body: Mapping[str, Any]) -> DeploymentView:
+    """Reads a Deployment as the API server gives it; annotations that somebody has broken count as absent."""
+    metadata, status = body["metadata"], body.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    conditions = {item["type"]: item for item in status.get("conditions") or ()}
+    progress = conditions.get("Progressing", {})
+    # The reason of an earlier rollout stays until the new one moves, so it counts only with pods to show for it.
+    seen = status.get("observedGeneration", 0) >= metadata.get("generation", 0)
+    updated = status.get("updatedReplicas", 0)
+    ended = progress.get("reason") == "NewReplicaSetAvailable" and updated == status.get("replicas", 0)
+    return DeploymentView(
+        template=body["spec"]["template"],
+        complete=seen and ended and status.get("readyReplicas", 0) > 0,
+        overdue=seen and progress.get("reason") == "ProgressDeadlineExceeded" and updated > 0,
+        last_ready=_template(annotations.get(LAST_READY_ANNOTATION)),
+        given_up=_given_up(annotations.get(ROLLED_BACK_ANNOTATION)),
+    )
+
+
+def _template(text: str | None) -> Template | None:
+    value = _json(text)
+    if not isinstance(value, dict) or not isinstance(value.get("metadata"), dict):
+        return None
+    return value if template_hash(value) and isinstance(value.get("spec"), dict) else None
+
+
+def _given_up(text: str | None) -> GivenUp | None:
+    value = _json(text)
+    try:
+        return GivenUp(**value) if isinstance(value, dict) else None
+    except TypeError:
+        return None
+
+
+def _json(text: str | None) -> Any:
+    try:
+        return json.loads(text) if text else None
+    except ValueError:
+        return None
