@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +16,9 @@ import typer
 from tidegate_localcluster.checks import check_machine
 from tidegate_localcluster.cluster import Cluster, ClusterOptions, Supplies
 from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.fleet import SHARED_GPU
 from tidegate_localcluster.network import MAX_NODES
+from tidegate_localcluster.slices import SharedGpu
 from tidegate_localcluster.state import Phase
 from tidegate_localcluster.supplies import find_supplies
 
@@ -156,6 +158,20 @@ def load_image(
     """Bring a container image into every node."""
     with _messages():
         _cluster(name, state_dir).load_image(archive, ref)
+
+
+@app.command()
+def slices(
+    count: Annotated[int, typer.Argument(min=1, max=1000, help="How many.")],
+    node: Annotated[str, typer.Option(help="Which real node.")] = "node-0",
+    name: Name = "default",
+    state_dir: StatePath = None,
+) -> None:
+    """Let a real node offer COUNT nvidia.com/gpu.shared, with nothing behind them, until Ctrl-C. For tests."""
+    with _messages(), SharedGpu(_cluster(name, state_dir).files, count, node=node) as offered:
+        typer.echo(f"{node} offers {count} {SHARED_GPU}; press Ctrl-C to take them back", err=True)
+        with suppress(KeyboardInterrupt):
+            offered.wait()
 
 
 def _stay(cluster: Cluster, progress: Callable[[str], None]) -> None:

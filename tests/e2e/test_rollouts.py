@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fixtures.installed import Space, until
-from tidegate_localcluster.demo.kubectl import CommandError
+from tidegate_localcluster.demo.errors import CommandError
 from tidegate_localcluster.demo.load import Load
+from tidegate_localcluster.fleet import SHARED_GPU
+from tidegate_localcluster.slices import SharedGpu
 
 LABEL = "tidegate.io/inference=probe"
 REQUESTS = 1_000
+SLICES = 2
 
 
 def _pods(space: Space) -> Sequence[Mapping[str, Any]]:
@@ -139,3 +145,80 @@ def test_template_whose_pods_never_get_ready_goes_back_and_a_corrected_one_comes
         space.patch("inference", "probe", corrected)
         _replaced(space, before, 1)
         _lossless(load)
+
+
+@pytest.mark.timeout(300)
+def test_in_place_replaces_every_pod_on_a_node_without_a_free_slice_and_surge_says_that_it_cannot(
+    space: Space, tmp_path: Path
+) -> None:
+    with SharedGpu(space.installed.cluster.files, SLICES):
+        _served_on_slices(space)
+        before = _uids(space)
+        with space.load(1, max_seconds=240) as load, _watched(space, tmp_path / "ready") as ready:
+            load.wait_sent(100, timeout_s=30)
+            # Surge needs one slice more than there is.
+            space.patch("inference", "probe", {"resources": {"memory": "513Mi"}})
+            _ready(space, "Unschedulable")
+            said = space.condition("inference", "probe")["message"]
+            assert "Insufficient nvidia.com/gpu.shared" in said
+            assert f"{SLICES} ready pods of the previous template" in said
+            assert f"pods {SLICES + 1}," in said
+            assert "set spec.rollout.mode: InPlace" in said
+            assert before < _uids(space)
+
+            # The way out that the message names.
+            space.patch("inference", "probe", {"rollout": {"mode": "InPlace"}})
+            _replaced(space, before, SLICES)
+            _lossless(load)
+        assert min(ready()) == SLICES - 1
+        assert {_slices_of(pod) for pod in _pods(space)} == {1}
+    until(lambda: _offered(space) == 0, "the node offers no slice any more")
+
+
+def _served_on_slices(space: Space) -> None:
+    """As many replicas as there are slices, each on one.
+
+    Tidegate asks for no slices yet (that is for pools); here somebody else does, and its applies leave that alone.
+    """
+    until(lambda: _offered(space) == SLICES, f"the node offers {SLICES} slices")
+    space.publish("probe", 1)
+    space.inference(replicas=0, tier="nearline")
+    until(lambda: "selector" in space.status("inference", "probe"), "there is a Deployment")
+    slices = {"name": "triton", "resources": {"limits": {SHARED_GPU: "1"}}}
+    patch = json.dumps({"spec": {"template": {"spec": {"containers": [slices]}}}})
+    place = ("deployment/inf-probe", "-n", space.namespace)
+    space.kubectl.run("patch", *place, "--field-manager=slices", "-p", patch)
+    space.kubectl.run("scale", "inference/probe", f"--replicas={SLICES}", "-n", space.namespace)
+    space.access()
+    until(
+        lambda: space.status("inference", "probe").get("readyReplicas") == SLICES,
+        f"{SLICES} replicas are ready",
+        evidence=lambda: space.status("inference", "probe"),
+    )
+    space.ready()
+
+
+def _offered(space: Space) -> int:
+    node = space.kubectl.get("node", "node-0", "default") or {}
+    return int(node["status"]["allocatable"].get(SHARED_GPU, "0"))
+
+
+def _slices_of(pod: Mapping[str, Any]) -> int:
+    (triton,) = (one for one in pod["spec"]["containers"] if one["name"] == "triton")
+    return int(triton["resources"]["limits"].get(SHARED_GPU, "0"))
+
+
+@contextmanager
+def _watched(space: Space, seen: Path) -> Generator[Callable[[], Sequence[int]]]:
+    """Every number of ready replicas that the Deployment has had since; pods on their way out count for nothing."""
+    cluster = space.installed.cluster
+    binary, config = cluster.plan().binaries["kubectl"], f"--kubeconfig={cluster.files.kubeconfig}"
+    shown = 'jsonpath={.status.readyReplicas}{"\\n"}'
+    command = ["get", "deployment/inf-probe", "-n", space.namespace, "--watch", "-o", shown]
+    with seen.open("w") as output:
+        watch = subprocess.Popen([binary, config, *command], stdout=output)
+        try:
+            yield lambda: [int(line or "0") for line in seen.read_text().splitlines()]
+        finally:
+            watch.terminate()
+            watch.wait(10)
