@@ -14,6 +14,7 @@ from typing import Any
 from builders.overlay import overlaid
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
+from tidegate.planning.deployments import DeploymentView, deployment_view
 from tidegate.planning.inference import InferenceObserved, plan_inference
 from tidegate.planning.plan import Plan
 from tidegate.planning.pods import PodView
@@ -133,6 +134,8 @@ class RolloutWorld:
     _said: dict[str, str] = field(default_factory=dict)
     _applied: dict[str, object] = field(default_factory=dict)
     _made: int = 0
+    _progress: tuple[object, ...] = ()
+    _progressed: int = 0
 
     def edit(self, what: str, **spec: Any) -> None:
         """The user changes the spec; `what` is the log's word for it."""
@@ -206,7 +209,31 @@ class RolloutWorld:
                 if pod.agent is not None and not pod.silent
             },
             config_maps=list(self.config_maps.values()),
+            deployment=self._deployment_view(),
         )
+
+    def _deployment_view(self) -> DeploymentView | None:
+        """What the Deployment controller says of its rollout."""
+        if self.deployment is None:
+            return None
+        spec = self.deployment["spec"]
+        digest = spec["template"]["metadata"]["annotations"][TEMPLATE_ANNOTATION]
+        alive = [pod for pod in self.pods if pod.leaving is None]
+        new = [pod for pod in alive if pod.template == digest]
+        ready = sum(pod.ready for pod in alive)
+        ended = len(new) == len(alive) == spec["replicas"] == ready
+        state = (digest, len(new), len(alive), ready)
+        if state != self._progress:
+            self._progress, self._progressed = state, self.tick
+        overdue = self.tick - self._progressed >= spec["progressDeadlineSeconds"]
+        stuck = "ProgressDeadlineExceeded" if overdue else "ReplicaSetUpdated"
+        status = {
+            "conditions": [{"type": "Progressing", "reason": "NewReplicaSetAvailable" if ended else stuck}],
+            "updatedReplicas": len(new),
+            "replicas": len(alive),
+            "readyReplicas": ready,
+        }
+        return deployment_view({**self.deployment, "status": status})
 
     def _apply(self, plan: Plan) -> None:
         changed: list[str] = []

@@ -68,7 +68,7 @@ def _lossless(load: Load) -> None:
 @pytest.mark.timeout(300)
 def test_rolling_restart_scale_down_and_drain_lose_no_request(space: Space) -> None:
     _served(space, replicas=2)
-    with space.load(1, max_seconds=240) as load:
+    with space.load(1, threads=2, max_seconds=240) as load:
         load.wait_sent(100, timeout_s=30)
         before = _uids(space)
         space.kubectl.run("rollout", "restart", "deployment/inf-probe", "-n", space.namespace)
@@ -92,7 +92,7 @@ def test_drain_of_a_node_waits_for_the_budget_says_so_and_loses_no_request(space
     before = _uids(space)
     node = _pods(space)[0]["spec"]["nodeName"]
     drain = ("drain", node, "--delete-emptydir-data", f"--pod-selector={LABEL}", "--timeout=100s")
-    with space.load(1, max_seconds=240) as load, ThreadPoolExecutor() as beside:
+    with space.load(1, threads=2, max_seconds=240) as load, ThreadPoolExecutor() as beside:
         load.wait_sent(100, timeout_s=30)
         try:
             # The only real node: the first pod's successor has nowhere to go, so the second must stay.
@@ -123,7 +123,7 @@ def _evict(space: Space, pod: Mapping[str, Any]) -> None:
 def test_template_whose_pods_never_get_ready_goes_back_and_a_corrected_one_comes_up(space: Space) -> None:
     _served(space, replicas=2, rollout={"progressDeadline": "10s"})
     before = _uids(space)
-    with space.load(1, max_seconds=240) as load:
+    with space.load(1, threads=2, max_seconds=240) as load:
         load.wait_sent(100, timeout_s=30)
         space.patch("inference", "probe", {"resources": {"memory": "8Ti"}})
         _ready(space, "Unschedulable")
@@ -154,7 +154,7 @@ def test_in_place_replaces_every_pod_on_a_node_without_a_free_slice_and_surge_sa
     with SharedGpu(space.installed.cluster.files, SLICES):
         _served_on_slices(space)
         before = _uids(space)
-        with space.load(1, max_seconds=240) as load, _watched(space, tmp_path / "ready") as ready:
+        with space.load(1, threads=2, max_seconds=240) as load, _watched(space, tmp_path / "ready") as ready:
             load.wait_sent(100, timeout_s=30)
             # Surge needs one slice more than there is.
             space.patch("inference", "probe", {"resources": {"memory": "513Mi"}})

@@ -85,6 +85,31 @@ def new_pods_and_no_room_for_them() -> RolloutWorld:
     return world
 
 
+def in_place_on_a_full_node() -> RolloutWorld:
+    world = serving(3, rollout={"mode": "InPlace"})
+    world.capacity = 3
+    world.happens("the node has room for 3 pods")
+    world.edit("memory 4Gi", resources={"memory": "4Gi"})
+    world.settle()
+    return world
+
+
+def new_pods_that_never_fit_go_back_once() -> RolloutWorld:
+    world = serving(3, rollout={"mode": "InPlace", "progressDeadline": "20s"})
+    world.capacity = 2
+    world.happens("the node has room for 2 pods")
+    world.edit("memory 4Gi", resources={"memory": "4Gi"})
+    world.run_until(lambda world: "RolledBack" in world.ready)
+    world.epoch += 1
+    world.happens("the leader is killed, another one takes over")
+    world.settle(quiet=60)
+    world.edit("replicas 2", replicas=2)
+    world.settle(quiet=60)
+    world.edit("memory 3Gi", resources={"memory": "3Gi"})
+    world.settle()
+    return world
+
+
 def another_leader_in_the_middle_of_a_swap() -> RolloutWorld:
     world = serving(4)
     world.edit("version 2", model={"version": "2"})
@@ -112,6 +137,8 @@ SCENARIOS: tuple[Callable[[], RolloutWorld], ...] = (
     the_first_version_does_not_load,
     new_pods_one_by_one,
     new_pods_and_no_room_for_them,
+    in_place_on_a_full_node,
+    new_pods_that_never_fit_go_back_once,
     another_leader_in_the_middle_of_a_swap,
     a_pod_that_is_lost_in_the_middle_of_a_swap,
 )
