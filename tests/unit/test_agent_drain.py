@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,27 @@ async def test_readiness_goes_first() -> None:
 
     assert draining.active
     await running
+
+
+async def test_file_for_tritons_container_is_there_when_it_is_over_and_not_before(tmp_path: Path) -> None:
+    counts, done = Counts([1]), tmp_path / "drained"
+    done.touch()  # of an earlier life of this container
+    draining = Drain(counts, quiet_s=1.0, limit_s=5.0, done=done, clock=lambda: counts.now_s)
+    assert not done.exists()
+
+    await draining.run()
+
+    assert done.exists()
+
+
+async def test_it_happens_once() -> None:
+    counts = Counts([1])
+    draining = await drained(counts)
+    looks = counts.looks
+
+    await draining.run()
+
+    assert counts.looks == looks
 
 
 async def test_it_ends_when_no_more_requests_come() -> None:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tidegate_dataplane.agent.artefacts.places import sources
 from tidegate_dataplane.agent.certificates import make_server_certificate
 from tidegate_dataplane.agent.control import ControlServer, control_app
-from tidegate_dataplane.agent.drain import Drain
+from tidegate_dataplane.agent.drain import DRAINED_FILE, Drain
 from tidegate_dataplane.agent.files import Keepsake, ensure_control_key, read_first_order
 from tidegate_dataplane.agent.loop import Agent
 from tidegate_dataplane.agent.metrics import Metrics
@@ -29,10 +29,11 @@ log = structlog.get_logger()
 
 async def serve(settings: Settings, environment: Mapping[str, str] = os.environ) -> None:
     """Run the agent until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
+    stop, leaving = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
+    loop.add_signal_handler(signal.SIGUSR1, leaving.set)
 
     key = ensure_control_key(settings.run_dir)
     repository = Repository(settings.repository_dir, settings.cache_dir)
@@ -43,7 +44,16 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
         settings, triton, repository, Keepsake(settings.cache_dir), sources(settings, environment), metrics
     )
     agent.start_with(_first_order(settings))
-    drain = Drain(triton, quiet_s=settings.drain_quiet_s, limit_s=settings.drain_limit_s)
+    drain = Drain(
+        triton,
+        quiet_s=settings.drain_quiet_s,
+        limit_s=settings.drain_limit_s,
+        done=settings.run_dir / DRAINED_FILE,
+    )
+
+    async def leave() -> None:
+        await leaving.wait()
+        await drain.run()
 
     names = (settings.pod_name, settings.pod_ip, "127.0.0.1", "localhost")
     pem = make_server_certificate(names, datetime.datetime.now(datetime.UTC))
@@ -57,7 +67,7 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
     await web.TCPSite(probes, settings.address, settings.http_port).start()
     log.info("agent_started", pod=settings.pod_name, http_port=probes.addresses[0][1])
     try:
-        await _until(stop, agent.run, control.watch)
+        await _until(stop, agent.run, control.watch, leave)
         await drain.run()
     finally:
         await control.stop()

@@ -62,9 +62,9 @@ class Settings(BaseModel):
     poll_s: float = Field(default=1.0, gt=0, description="how often a settled agent looks at Triton")
     load_timeout_s: float = Field(default=LOAD_TIMEOUT_S, gt=0)
     stall_timeout_s: float = Field(default=30.0, gt=0, description="longest silence while fetching")
-    drain_quiet_s: float = Field(default=1.0, ge=0, description="silence after which nobody is waited for")
+    drain_quiet_s: float = Field(default=2.0, ge=0, description="silence after which nobody is waited for")
     drain_limit_s: float = Field(
-        default=20.0, ge=0, description="longest wait of a stopping agent for requests"
+        default=18.0, ge=0, description="longest wait of a pod that leaves for the end of requests"
     )
 
     @classmethod

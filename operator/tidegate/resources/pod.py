@@ -20,6 +20,15 @@ _DRAIN_S: Final = 5
 """Long enough for every gateway to have dropped the endpoint (measured: tens of ms) before SIGTERM."""
 _GRACE_S: Final = 45
 _NODE_CACHE: Final = "/var/cache/tidegate"
+_GRACE_S: Final = 60
+"""20 s at most for the traffic to go, 30 s at most for Triton to finish what it has, and the rest for the agent."""
+
+_TELL_AGENT: Final = "kill -USR1 1"
+"""Run in the agent's container when the pod is told to go: sidecars hear of it at once, and end last."""
+_AWAIT_DRAINED: Final = (
+    "n=0; while [ ! -e /run/tidegate/drained ] && [ $n -lt 100 ]; do n=$((n+1)); sleep 0.2; done"
+)
+"""Run in Triton's before SIGTERM: until the agent says that no more requests come, and never longer than 20 s."""
 
 _TRITON_COMMAND: Final = " ".join(
     [
@@ -141,6 +150,7 @@ def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
         "startupProbe": _probe("/startedz", "agent", period_s=1, failures=120),
         "livenessProbe": _probe("/healthz", "agent", period_s=10, failures=6),
         "readinessProbe": _probe("/readyz", "agent", period_s=1, failures=2),
+        "lifecycle": _before_stop(_TELL_AGENT),
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
         "securityContext": _CONTAINER_SECURITY,
         "volumeMounts": mounts,
@@ -161,7 +171,7 @@ def _triton(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
         ],
         "startupProbe": _probe("/v2/health/live", "http", period_s=1, failures=120),
         "livenessProbe": _probe("/v2/health/live", "http", period_s=10, failures=6),
-        "lifecycle": {"preStop": {"sleep": {"seconds": _DRAIN_S}}},
+        "lifecycle": _before_stop(_AWAIT_DRAINED),
         "resources": {
             "requests": {"cpu": pod.cpu, "memory": pod.memory},
             "limits": {"memory": pod.memory},
@@ -218,6 +228,8 @@ def _cache_env(pod: ServingPod, settings: ServingSettings) -> list[dict[str, obj
         {"name": "TIDEGATE_AGENT_NODE_CACHE_DIR", "value": _NODE_CACHE},
         {"name": "TIDEGATE_AGENT_NODE_CACHE_BYTES", "value": str(settings.node_cache_bytes)},
     ]
+def _before_stop(script: str) -> dict[str, object]:
+    return {"preStop": {"exec": {"command": ["/bin/sh", "-c", script]}}}
 
 
 def _field_env(name: str, path: str) -> dict[str, object]:

@@ -1,0 +1,41 @@
+"""A pod on its way out, with a real Triton: nobody is told to stop while requests still come."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from builders.load import Answers, load_on
+from builders.probe_model import publish
+from fixtures.agent import ModelPod
+from tidegate_localcluster.process import wait_until
+
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(120)]
+MANY = 500
+
+
+def test_a_pod_that_leaves_is_not_drained_before_its_requests_end(model_pod: ModelPod) -> None:
+    publish(model_pod.artefact, 1)
+    model_pod.start_agent(model_pod.order())
+    model_pod.triton.start()
+    model_pod.wait_for("version 1 serves", lambda report: report.serving == 1)
+    drained = model_pod.folder / "run" / "drained"
+    assert model_pod.process is not None
+
+    with load_on(model_pod.triton.grpc, model_pod.model) as answers:
+        model_pod.process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: model_pod.probe("/readyz") == 503, what="readiness goes first", timeout_s=10)
+        wait_until(_more(answers), what="requests still come", timeout_s=30)
+        assert not drained.exists()
+        assert model_pod.probe("/healthz") == 200
+    assert answers.errors == []
+
+    wait_until(drained.exists, what="the agent says that no more come", timeout_s=10)
+    assert model_pod.report().serving == 1
+
+
+def _more(answers: Answers) -> Callable[[], bool]:
+    before = answers.total
+    return lambda: answers.total >= before + MANY
