@@ -118,6 +118,37 @@ def test_scale_subresource_reaches_the_deployment(
     )
 
 
+def test_autoscaler_moves_replicas_through_scale_and_stays_within_what_the_crd_allows(
+    controllers: Running, kubectl: Kubectl, namespace: str
+) -> None:
+    """A real HPA without any metrics: its bounds alone make it scale."""
+    del controllers
+    kubectl.apply(_fresh(inference_body(namespace=namespace)), namespace=namespace)
+    eventually(lambda: "Deployment" in children(kubectl, namespace), "there is a Deployment")
+    autoscaler = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "ctr"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "tidegate.io/v1alpha1", "kind": "Inference", "name": "ctr"},
+            "minReplicas": 3,
+            "maxReplicas": 5,
+        },
+    }
+    kubectl.apply(autoscaler, namespace=namespace)
+    eventually(
+        lambda: children(kubectl, namespace)["Deployment"]["spec"]["replicas"] == 3,
+        "the HPA has scaled to its minimum",
+        timeout_s=40.0,
+    )
+    assert kubectl.json("get", "inference", "ctr", "-n", namespace)["spec"]["replicas"] == 3
+    kubectl("delete", "horizontalpodautoscaler", "ctr", "-n", namespace)
+
+    refused = kubectl.refusal("scale", "inference", "ctr", "-n", namespace, "--replicas=0")
+    assert "only for tier nearline and offline" in refused
+    assert children(kubectl, namespace)["Deployment"]["spec"]["replicas"] == 3
+
+
 def test_access_names_the_missing_target_and_its_absence_ends_with_it(
     controllers: Running, kubectl: Kubectl, namespace: str
 ) -> None:
