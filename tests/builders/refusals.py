@@ -82,7 +82,9 @@ _DOTS = "must have no '..' segment"
 _DNS_LABEL = "must be a DNS label"
 
 INFERENCE_REFUSALS: Sequence[Refusal] = (
-    _inference("realtime-at-zero", "replicas", "only for tier nearline and offline", replicas=0),
+    _inference(
+        "realtime-at-zero", "replicas", "replicas: 0 is only for tier nearline and offline", replicas=0
+    ),
     _inference("rollout-mode", "rollout.mode", _UNSUPPORTED, rollout={"mode": "Recreate"}),
     _inference(
         "progress-deadline-too-short",

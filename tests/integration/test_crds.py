@@ -155,7 +155,12 @@ def test_defaults_are_filled_in(kubectl: Kubectl, namespace: str) -> None:
         "replicas": 1,
         "resources": {"cpu": "1", "memory": "2Gi"},
         "batching": {"mode": "Disabled", "maxBatchSize": 128},
-        "rollout": {"keepVersions": 2, "warmup": {"requests": 0}},
+        "rollout": {
+            "keepVersions": 2,
+            "warmup": {"requests": 0},
+            "mode": "Surge",
+            "progressDeadline": "10m",
+        },
     }
     access = created(
         kubectl, namespace, model_access_body(routes=[{"name": "all", "targets": [{"inference": "ctr"}]}])
