@@ -16,9 +16,6 @@ CLIENT_CA_FILE: Final = "client-ca.crt"
 
 _CONTROL_KEY: Final = "/run/tidegate/control-key"
 _RESTRICTED: Final = "model-repository,shared-memory,trace,logging"
-_DRAIN_S: Final = 5
-"""Long enough for every gateway to have dropped the endpoint (measured: tens of ms) before SIGTERM."""
-_GRACE_S: Final = 45
 _NODE_CACHE: Final = "/var/cache/tidegate"
 _GRACE_S: Final = 60
 """20 s at most for the traffic to go, 30 s at most for Triton to finish what it has, and the rest for the agent."""
@@ -228,6 +225,8 @@ def _cache_env(pod: ServingPod, settings: ServingSettings) -> list[dict[str, obj
         {"name": "TIDEGATE_AGENT_NODE_CACHE_DIR", "value": _NODE_CACHE},
         {"name": "TIDEGATE_AGENT_NODE_CACHE_BYTES", "value": str(settings.node_cache_bytes)},
     ]
+
+
 def _before_stop(script: str) -> dict[str, object]:
     return {"preStop": {"exec": {"command": ["/bin/sh", "-c", script]}}}
 
