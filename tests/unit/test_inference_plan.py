@@ -11,7 +11,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.planning.inference import InferenceObserved, plan_inference
 from tidegate.planning.plan import EventType, Plan
-from tidegate.planning.pods import PodView, pod_view
+from tidegate.planning.pods import PodView, Trouble, pod_view
 from tidegate.planning.serving_status import Refusal
 from tidegate.resources.inference import inference_objects, source_digest
 from tidegate.resources.names import SOURCE_LABEL
@@ -210,7 +210,14 @@ def test_bad_version_is_told_in_tritons_words_while_the_old_one_serves() -> None
     ("pod", "reason"),
     [
         ({"ready": False, "unschedulable": "0/1 nodes are available: 1 Insufficient cpu."}, "Unschedulable"),
-        ({"ready": False, "trouble": "container triton: ErrImagePull: no such image"}, "PodFailing"),
+        (
+            {"ready": False, "trouble": Trouble(Reason.IMAGE_PULL, "container triton: no such image")},
+            "ImagePull",
+        ),
+        (
+            {"ready": False, "trouble": Trouble(Reason.POD_FAILING, "container triton: no config")},
+            "PodFailing",
+        ),
     ],
 )
 def test_pods_that_cannot_run_are_the_reason(pod: dict[str, Any], reason: str) -> None:
@@ -218,7 +225,8 @@ def test_pods_that_cannot_run_are_the_reason(pod: dict[str, Any], reason: str) -
     plan = a_plan(inference, pods=[a_pod_of(inference, **pod)])
 
     assert conditions(plan)["Ready"] == ("False", reason)
-    assert str(next(iter(value for value in pod.values() if isinstance(value, str)))) in message(plan)
+    words = pod["trouble"].message if "trouble" in pod else pod["unschedulable"]
+    assert words in message(plan)
 
 
 def test_what_the_api_server_refuses_is_told_in_its_words() -> None:
@@ -332,7 +340,7 @@ def test_pod_view_reads_what_keeps_a_container_from_running() -> None:
         "lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}},
     }
 
-    assert pod_view(a_pod_body()).trouble == ""
+    assert pod_view(a_pod_body()).trouble is None
     assert pod_view(a_pod_body()).killed_for_memory is None
     killed = {
         **ended,
@@ -340,10 +348,13 @@ def test_pod_view_reads_what_keeps_a_container_from_running() -> None:
         "lastState": {"terminated": {"reason": "OOMKilled", "finishedAt": "2026-01-01T12:00:00Z"}},
     }
     assert pod_view(a_pod_body(status={"containerStatuses": [killed]})).killed_for_memory == NOW
-    assert pod_view(a_pod_body(status={"containerStatuses": [waiting]})).trouble == (
-        "container triton x:1: ErrImagePull: no"
+    assert pod_view(a_pod_body(status={"containerStatuses": [waiting]})).trouble == Trouble(
+        Reason.IMAGE_PULL, "container triton x:1: ErrImagePull: no"
     )
-    assert "OOMKilled, exit code 137" in pod_view(a_pod_body(status={"containerStatuses": [ended]})).trouble
+    killed_often = pod_view(a_pod_body(status={"containerStatuses": [ended]})).trouble
+    assert killed_often is not None
+    assert killed_often.reason is Reason.OUT_OF_MEMORY
+    assert "OOMKilled, exit code 137" in killed_often.message
 
 
 def _pod(plan: Plan) -> dict[str, Any]:

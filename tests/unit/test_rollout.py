@@ -12,10 +12,11 @@ import pytest
 from builders.inference import an_inference
 from builders.pods import a_pod, a_report
 from tidegate.api.inference import Inference
+from tidegate.api.reasons import Reason
 from tidegate.planning.deployments import deployment_view
 from tidegate.planning.inference import InferenceObserved, plan_inference
 from tidegate.planning.plan import Plan
-from tidegate.planning.pods import PodView
+from tidegate.planning.pods import PodView, Trouble
 from tidegate.resources.inference import source_digest
 from tidegate.resources.names import LAST_READY_ANNOTATION, ROLLED_BACK_ANNOTATION, TEMPLATE_ANNOTATION
 from tidegate.resources.settings import ServingSettings
@@ -144,7 +145,9 @@ def test_first_rollout_has_nothing_to_go_back_to_and_remembers_nothing() -> None
     cluster = Cluster()
     cluster.reconcile()
     cluster.kubernetes_says(reason="ProgressDeadlineExceeded", updated=2, ready=0)
-    plan = cluster.reconcile(cluster.pod("new", ready=False, trouble="container triton: no"))
+    plan = cluster.reconcile(
+        cluster.pod("new", ready=False, trouble=Trouble(Reason.POD_FAILING, "container triton: no"))
+    )
 
     assert cluster.annotations == {}
     assert ready(plan)[:2] == ("False", "PodFailing")

@@ -28,6 +28,7 @@ class Reason(StrEnum):
     DRAINING = "Draining"
     ROLLED_BACK = "RolledBack"
     POD_FAILING = "PodFailing"
+    IMAGE_PULL = "ImagePull"
     UNSCHEDULABLE = "Unschedulable"
     # Inference: versions
     MODEL_LOADED = "ModelLoaded"
@@ -118,6 +119,10 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "Correct what the message names. Any change of the spec but spec.replicas is a new attempt; "
             "setting the spec back ends it.",
         ),
+        Reason.IMAGE_PULL: ReasonDoc(
+            "A node cannot get a container image.",
+            "Read the registry's words in the message; the images are named in the chart's values, under images.",
+        ),
         Reason.POD_FAILING: ReasonDoc(
             "A container keeps ending or cannot start.",
             "Read the message; then kubectl logs of that container, or raise spec.resources if it was killed for memory.",
@@ -175,7 +180,7 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "Read kubectl logs --previous of container triton; publish a corrected version.",
         ),
         Reason.OUT_OF_MEMORY: ReasonDoc(
-            "The version does not fit into the memory of a replica beside those that it keeps.",
+            "A version does not fit into the memory of a replica, beside those that it keeps; or a container keeps being killed at its limit.",
             "Raise spec.resources.memory, keep fewer versions with spec.rollout.keepVersions, or publish a smaller one.",
         ),
         Reason.WARMUP_FAILED: ReasonDoc(

@@ -26,6 +26,7 @@ from tidegate.planning.plan import Event, EventType, Plan
 from tidegate.planning.pods import PodView
 from tidegate.planning.rollout import Attempt, Rollout, attempt_id, plan_rollout, rolled_back, rollout_verdict
 from tidegate.planning.serving_status import (
+    PODS_IN_TROUBLE,
     Refusal,
     Verdict,
     condition,
@@ -46,7 +47,7 @@ _WORKING: Final = timedelta(milliseconds=500)
 _UNREACHABLE: Final = timedelta(seconds=3)
 _FAILING: Final = timedelta(seconds=30)
 _FAILURES: Final = frozenset(Reason(reason.value) for reason in FailureReason)
-_PODS_FIRST: Final = frozenset({Reason.UNSCHEDULABLE, Reason.POD_FAILING, Reason.DRAINING})
+_PODS_FIRST: Final = PODS_IN_TROUBLE | {Reason.DRAINING}
 """What pods say that explains more than what the model says."""
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from tidegate.api.meta import ObjectKey
+from tidegate.api.reasons import Reason
 from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -14,6 +15,14 @@ SERVER = "triton"
 """The container that loads models."""
 _KEEPS_ENDING = 2
 """One restart may be an accident."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a container of a pod does not run, in Kubernetes' own words."""
+
+    reason: Reason
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +37,7 @@ class PodView:
     terminating: bool
     template: str = ""
     """Hash of the pod template that it was made from."""
-    trouble: str = ""
-    """In Kubernetes' own words why a container does not run; empty when nothing is wrong."""
+    trouble: Trouble | None = None
     unschedulable: str = ""
     """The scheduler's words when no node takes the pod."""
     killed_for_memory: datetime | None = None
@@ -69,28 +77,37 @@ def pod_views(bodies: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:
     return tuple(sorted((pod_view(body) for body in bodies), key=lambda pod: pod.key))
 
 
-def _trouble(status: Mapping[str, Any]) -> str:
+def _trouble(status: Mapping[str, Any]) -> Trouble | None:
     containers: Sequence[Mapping[str, Any]] = (
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
     )
-    return next((words for container in containers if (words := _container_trouble(container))), "")
+    return next((found for container in containers if (found := _container_trouble(container))), None)
 
 
-def _container_trouble(container: Mapping[str, Any]) -> str:
+def _container_trouble(container: Mapping[str, Any]) -> Trouble | None:
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason = waiting.get("reason", "")
     ended = (container.get("lastState") or {}).get("terminated") or {}
     restarts = container.get("restartCount", 0)
     if ended and restarts >= _KEEPS_ENDING and not container.get("ready"):
         # Said between two ends as well, or the message would come and go with every restart.
-        why = f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode')}"
-        return f"container {container['name']} keeps ending ({why}, see kubectl logs --previous)"
+        return _keeps_ending(container["name"], ended)
     if reason in _QUIET_WAITS:
-        return ""
+        return None
     words = waiting.get("message", "").strip()
-    detail = f" {container.get('image', '')}" if reason in _IMAGE_WAITS else ""
-    return f"container {container['name']}{detail}: {reason}{': ' + words if words else ''}"
+    said = f"{reason}{': ' + words if words else ''}"
+    if reason in _IMAGE_WAITS:
+        return Trouble(
+            Reason.IMAGE_PULL, f"container {container['name']} {container.get('image', '')}: {said}"
+        )
+    return Trouble(Reason.POD_FAILING, f"container {container['name']}: {said}")
+
+
+def _keeps_ending(name: str, ended: Mapping[str, Any]) -> Trouble:
+    why = ended.get("reason", "Error")
+    message = f"container {name} keeps ending ({why}, exit code {ended.get('exitCode')}, see kubectl logs --previous)"
+    return Trouble(Reason.OUT_OF_MEMORY if why == "OOMKilled" else Reason.POD_FAILING, message)
 
 
 def _killed_for_memory(status: Mapping[str, Any]) -> datetime | None:

@@ -26,7 +26,7 @@ from tidegate.planning.deployments import (
     template_source,
 )
 from tidegate.planning.pods import PodView
-from tidegate.planning.serving_status import Verdict
+from tidegate.planning.serving_status import PODS_IN_TROUBLE, Verdict
 from tidegate.resources.digest import short_digest
 from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import LAST_READY_ANNOTATION, ROLLED_BACK_ANNOTATION
@@ -145,7 +145,7 @@ def rollout_verdict(
         return Verdict(
             False, found.reason, f"{found.message}; {_way_out(inference, len(current), len(others))}"
         )
-    if found.reason in (Reason.UNSCHEDULABLE, Reason.POD_FAILING):
+    if found.reason in PODS_IN_TROUBLE:
         return Verdict(False, found.reason, found.message + _evictions(inference, alive))
     return found
 

@@ -2,10 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tidegate.api.conditions import Condition, ConditionStatus, ConditionType
 from tidegate.api.reasons import Reason
 from tidegate.planning.pods import PodView
+
+PODS_IN_TROUBLE: Final = frozenset(
+    {Reason.UNSCHEDULABLE, Reason.POD_FAILING, Reason.IMAGE_PULL, Reason.OUT_OF_MEMORY}
+)
+"""What keeps a pod from running at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,7 @@ def pods_verdict(pods: Sequence[PodView], wanted: int, template: str, selector: 
         if pod.unschedulable:
             return Verdict(False, Reason.UNSCHEDULABLE, f"pod {pod.key.name}: {pod.unschedulable}")
         if pod.trouble:
-            return Verdict(False, Reason.POD_FAILING, f"pod {pod.key.name}: {pod.trouble}")
+            return Verdict(False, pod.trouble.reason, f"pod {pod.key.name}: {pod.trouble.message}")
     reason = Reason.ROLLING_OUT if len(current) < len(alive) else Reason.WAITING_FOR_REPLICAS
     label = ",".join(f"{name}={value}" for name, value in selector.items())
     return Verdict(False, reason, f"{ready} of {wanted} replicas are ready; see pods with label {label}")
