@@ -264,7 +264,7 @@ class Sweep:
     async def _plant_bystander(self) -> None:
         await self._make_namespace(_BYSTANDER)
         self.proxy.trace = Trace(_BYSTANDER)
-        body = self._inference(_BYSTANDER, {"replicas": 0, "model": {"version": "1"}})
+        body = self._inference(_BYSTANDER, {"tier": "nearline", "replicas": 0, "model": {"version": "1"}})
         await self.api.call("POST", INFERENCE.format(_BYSTANDER), body)
         await self._ended(_BYSTANDER, Step({}))
         self._bystander = await invariants.versions(self.api, _BYSTANDER)
