@@ -195,6 +195,16 @@ class TestSetbacks:
         assert next_step(order(2), observed, known, now_s=159.0) == Wait()
         assert isinstance(next_step(order(2), observed, known, now_s=160.0), Load)
 
+    def test_what_may_just_not_be_published_yet_is_looked_for_soon_and_ever_more_seldom(self) -> None:
+        missing = Refusal(FailureReason.ARTEFACT_NOT_FOUND, "there is no model.onnx")
+        known = state.after_failure(memory(order(1)), order(2), missing, now_s=100.0)
+        assert isinstance(next_step(order(2), world(facts(1), ready=(1,)), known, now_s=101.0), Fetch)
+
+        for _ in range(10):
+            known = state.after_failure(known, order(2), missing, now_s=100.0)
+        assert next_step(order(2), world(facts(1), ready=(1,)), known, now_s=159.0) == Wait()
+        assert isinstance(next_step(order(2), world(facts(1), ready=(1,)), known, now_s=160.0), Fetch)
+
     def test_what_is_proven_is_kept_up_meanwhile(self) -> None:
         known = state.after_failure(memory(order(1)), order(2), LOAD_FAILED, now_s=0.0)
 

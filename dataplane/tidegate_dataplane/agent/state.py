@@ -8,8 +8,9 @@ from tidegate_dataplane.agent.config_text import Config
 from tidegate_dataplane.agent.model_config import config_digest, for_versions, render
 from tidegate_dataplane.agent.refusals import Refusal
 from tidegate_dataplane.agent.settings import OnnxBackend
-from tidegate_dataplane.contract import DesiredState, ModelFormat, TensorSpec
+from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat, TensorSpec
 
+# First and longest pause, in seconds.
 FETCH_RETRY_S = (1.0, 60.0)
 SLOW_RETRY_S = (60.0, 900.0)
 
@@ -194,10 +195,11 @@ def _tidy(order: DesiredState, observed: Observed) -> Action:
 
 
 def after_failure(memory: Memory, order: DesiredState, refusal: Refusal, *, now_s: float) -> Memory:
-    """Remember the setback; a failure that may pass is tried again soon, any other one slowly."""
+    """Remember the setback; what may pass, or may just not be published yet, is tried again soon, all else slowly."""
     earlier = memory.setback_of(order)
     attempts = earlier.attempts + 1 if earlier else 1
-    first, longest = FETCH_RETRY_S if refusal.may_pass else SLOW_RETRY_S
+    soon = refusal.may_pass or refusal.reason is FailureReason.ARTEFACT_NOT_FOUND
+    first, longest = FETCH_RETRY_S if soon else SLOW_RETRY_S
     pause = min(first * 2 ** min(attempts - 1, 20), longest)
     others = tuple(setback for setback in memory.setbacks if setback.order != order)
     return replace(memory, setbacks=(*others[-3:], Setback(order, refusal, attempts, now_s + pause)))
