@@ -17,6 +17,8 @@ from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, proxie
 
 _PERIOD_S: Final = 0.25
 """A ModelAccess becomes Programmed this much later than its last proxy acknowledged it, at the most."""
+_PATIENCE: Final = 12
+"""So many rounds in a row without any answer, at least 3 s: before that, what was true a moment ago counts."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=2)
 
 log = structlog.get_logger(__name__)
@@ -30,6 +32,7 @@ class Proxies:
         self._addresses = addresses
         self._reports: dict[str, ProxyReport] = {}
         self._tags: dict[str, str] = {}
+        self._silent_rounds = 0
         self._states: tuple[ReportedProxy, ...] | None = None
         self._subscribers: defaultdict[HostKind, list[Callable[[ObjectKey], None]]] = defaultdict(list)
 
@@ -60,13 +63,17 @@ class Proxies:
         """Takes what each server said, None for one that did not answer.
 
         Of a silent one the last words count for as long as its pod is there and another answers: its proxies are not
-        gone, and without them the rest would look like all.
+        gone, and without them the rest would look like all. All of them may be silent for a moment, as in an upgrade.
         """
         last = {address: answer or self._reports.get(address) for address, answer in answers.items()}
         self._reports = {address: report for address, report in last.items() if report is not None}
         self._tags = {address: tag for address, tag in self._tags.items() if address in self._reports}
         before = self._states
-        self._states = proxies_of(tuple(self._reports.values())) if any(answers.values()) else None
+        self._silent_rounds = 0 if any(answers.values()) else self._silent_rounds + 1
+        if self._silent_rounds == 0:
+            self._states = proxies_of(tuple(self._reports.values()))
+        elif self._silent_rounds >= _PATIENCE:
+            self._states = None
         if before != self._states:
             self._tell(before or (), self._states or ())
 

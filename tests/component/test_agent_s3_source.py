@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -20,6 +22,8 @@ from tidegate_dataplane.agent.artefacts.credentials import Credentials
 from tidegate_dataplane.agent.artefacts.facts import Facts
 from tidegate_dataplane.agent.artefacts.fetch import fetch
 from tidegate_dataplane.agent.artefacts.object_store import (
+    GCS_IDENTITIES,
+    GCS_KEYS,
     S3_IDENTITIES,
     S3_KEYS,
     ObjectSource,
@@ -195,3 +199,38 @@ def test_without_credentials_nobody_signs_and_the_node_is_not_asked_for_its_own(
 
     assert bare["skip_signature"] is True
     assert "skip_signature" not in own
+
+
+def test_a_secret_cannot_send_the_store_for_the_nodes_credentials() -> None:
+    places = {
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://169.254.169.254/latest/meta-data",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "/etc/hostname",
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "/etc/hostname",
+    }
+
+    of_the_secret = _configuration(S3_KEYS, S3_IDENTITIES, Credentials(values=places))
+    of_the_platform = _configuration(S3_KEYS, S3_IDENTITIES, Credentials(environment=places))
+
+    assert of_the_secret == {"skip_signature": True}
+    assert of_the_platform["container_credentials_full_uri"] == places["AWS_CONTAINER_CREDENTIALS_FULL_URI"]
+    assert "skip_signature" not in of_the_platform
+
+
+def test_a_service_accounts_key_cannot_name_another_endpoint() -> None:
+    key = json.dumps({"client_email": "a@b", "gcs_base_url": "http://127.0.0.1", "disable_oauth": True})
+
+    config = _configuration(GCS_KEYS, GCS_IDENTITIES, Credentials(values={"GOOGLE_SERVICE_ACCOUNT_KEY": key}))
+
+    assert json.loads(config["service_account_key"]) == {"client_email": "a@b"}
+    with pytest.raises(ArtefactError, match="is not the JSON of a service account"):
+        _configuration(GCS_KEYS, GCS_IDENTITIES, Credentials(values={"GOOGLE_SERVICE_ACCOUNT_KEY": "x"}))
+
+
+@pytest.mark.parametrize("registry", ["docker.io", "registry-1.docker.io"])
+def test_the_hub_is_found_under_the_name_that_kubectl_writes(registry: str) -> None:
+    auth = base64.b64encode(b"me:secret").decode()
+    config = json.dumps({"auths": {"https://index.docker.io/v1/": {"auth": auth}}})
+    credentials = Credentials(values={".dockerconfigjson": config})
+
+    assert credentials.registry_authorization(registry) == f"Basic {auth}"
+    assert credentials.registry_authorization("registry.example.com") is None

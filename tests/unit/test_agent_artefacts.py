@@ -413,3 +413,19 @@ async def test_a_size_that_is_a_lie_does_not_lift_the_limit(staging: Path) -> No
         )
 
     assert raised.value.refusal.reason is FailureReason.ARTEFACT_TOO_LARGE
+
+
+def test_a_file_that_is_whole_but_was_never_finished_begins_again(tmp_path: Path) -> None:
+    part = Part(tmp_path / "part")
+    part.begin('"v1"', 4)
+    part.append(b"ab")
+    assert part.resume() is not None
+
+    part.append(b"cd")
+    part.close()
+    assert part.resume() is None
+
+    again = Part(tmp_path / "part")
+    again.load()
+    assert again.size == 4
+    assert again.resume() is None

@@ -51,12 +51,33 @@ async def test_readiness_goes_first() -> None:
 async def test_file_for_tritons_container_is_there_when_it_is_over_and_not_before(tmp_path: Path) -> None:
     counts, done = Counts([1]), tmp_path / "drained"
     done.touch()  # of an earlier life of this container
-    draining = Drain(counts, quiet_s=1.0, limit_s=5.0, done=done, clock=lambda: counts.now_s)
+    draining = Drain(counts, quiet_s=1.0, limit_s=5.0, folder=tmp_path, clock=lambda: counts.now_s)
     assert not done.exists()
+
+    running = asyncio.create_task(draining.run())
+    await asyncio.sleep(0)
+    assert (tmp_path / "leaving").exists()
+    assert not done.exists()
+    await running
+
+    assert done.exists()
+
+
+async def test_a_pod_with_few_requests_is_not_taken_for_one_whose_traffic_has_gone() -> None:
+    counts = Counts([1, 1, 1, 2, 2])
+    draining = Drain(counts, quiet_s=1.0, limit_s=20.0, least_s=6.0, clock=lambda: counts.now_s)
 
     await draining.run()
 
-    assert done.exists()
+    assert counts.now_s >= 6.0
+
+
+async def test_one_answer_that_is_missing_is_no_end() -> None:
+    counts = Counts([1, None, 2, 3, 3, 3, 3])
+
+    await drained(counts)
+
+    assert counts.looks >= 6
 
 
 async def test_it_happens_once() -> None:
@@ -90,7 +111,7 @@ async def test_it_ends_with_the_server() -> None:
 
     await drained(counts)
 
-    assert counts.looks == 3
+    assert counts.looks == 5
 
 
 async def test_requests_without_end_do_not_hold_it_for_ever() -> None:

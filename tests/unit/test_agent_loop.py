@@ -16,6 +16,7 @@ import pytest_asyncio
 from builders.desired import a_desired_state
 from builders.onnx_models import a_model, a_tensor, write_artefact
 from builders.waiting import until
+from tidegate_dataplane.agent import loop
 from tidegate_dataplane.agent.artefacts.files import folder_source
 from tidegate_dataplane.agent.artefacts.source import Resume, Source
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
@@ -231,6 +232,26 @@ async def test_an_older_leader_is_refused(pod: Pod) -> None:
 
     assert not pod.agent.accept(pod.order(2, epoch=4))
     assert pod.agent.report().target == 1
+
+
+async def test_a_surprise_while_fetching_is_a_failure_and_not_the_end_of_the_agent(
+    pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await pod.serving(1)
+
+    async def surprised(*_: object, **__: object) -> None:
+        raise ValueError("https://user:secret@example.com")
+
+    monkeypatch.setattr(loop, "fetch", surprised)
+    pod.agent.accept(pod.order(2))
+    await pod.settle()
+
+    report = pod.agent.report()
+    assert (report.serving, report.phase) == (1, Phase.FAILED)
+    assert report.failure is not None
+    assert report.failure.reason is FailureReason.ARTEFACT_INVALID
+    assert "ValueError" in report.failure.message
+    assert "secret" not in report.failure.message
 
 
 async def test_another_order_drops_a_fetch_that_is_under_way(pod: Pod) -> None:

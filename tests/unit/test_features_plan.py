@@ -57,6 +57,14 @@ def test_ready_when_the_pods_of_this_plan_serve() -> None:
     assert plan.requeue_after is None
 
 
+def test_scaled_to_zero_it_waits_for_no_gateway() -> None:
+    nobody = [ProxyView("gateway-1", 0, answers=False)]
+    plan = a_plan(a_feature_compute(replicas=0), proxies=nobody)
+
+    assert ready(plan) == ("True", "ScaledToZero")
+    assert plan.requeue_after is None
+
+
 def test_not_ready_before_the_gateways_know_the_pods() -> None:
     features = a_feature_compute()
     pod = a_pod_of(a_plan(features))

@@ -48,13 +48,17 @@ def test_proxies_of_a_server_that_is_gone_do_not() -> None:
     assert woken == [KEY]
 
 
-def test_nothing_is_known_while_no_server_answers() -> None:
+def test_nothing_is_known_when_no_server_has_answered_for_a_while() -> None:
     proxies, woken = listening()
     proxies.take({"x1": a_report("a", 1)})
     woken.clear()
 
     proxies.take({"x1": None})
+    assert proxies.view(HOST, UID) == (ProxyView("a", 1),)
+    assert woken == []
 
+    for _ in range(20):
+        proxies.take({"x1": None})
     assert proxies.view(HOST, UID) is None
     assert woken == [KEY]
 

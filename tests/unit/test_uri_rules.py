@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tidegate_dataplane.agent.artefacts.archive import MAX_HEADER_BYTES, Budget, unpack_layer
+from tidegate_dataplane.agent.artefacts.checked_client import joined
 from tidegate_dataplane.agent.artefacts.paths import checked_relative
 from tidegate_dataplane.agent.artefacts.uri import Scheme, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
@@ -126,3 +127,24 @@ def test_a_giant_header_is_not_read_into_memory(tmp_path: Path, kind: bytes) -> 
         unpack_layer(tmp_path / "layer", tmp_path, below="models", budget=Budget(1 << 20, what="a model"))
 
     assert f"{MAX_HEADER_BYTES} are allowed" in raised.value.refusal.message
+
+
+def test_a_layer_with_a_broken_sparse_header_is_refused(tmp_path: Path) -> None:
+    archive, folder = tmp_path / "layer", tmp_path / "folder"
+    folder.mkdir()
+    with tarfile.open(archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("models/model.onnx")
+        info.pax_headers = {"GNU.sparse.map": "a,b"}
+        tar.addfile(info, io.BytesIO())
+
+    with pytest.raises(ArtefactError) as raised:
+        unpack_layer(archive, folder, below="models", budget=Budget(1 << 20, what="a model"))
+
+    assert raised.value.refusal.reason is FailureReason.ARTEFACT_INVALID
+
+
+def test_a_redirect_to_what_is_no_url_is_an_answer_like_any_other() -> None:
+    with pytest.raises(ArtefactError) as raised:
+        joined("https://models.example.com/ctr", "https://[bad")
+
+    assert raised.value.refusal.reason is FailureReason.FETCH_FAILED

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -202,6 +203,15 @@ class Agent:
         except OSError as error:
             what = f"{order.uri}/{order.version} cannot be stored: {error}"
             self._failed(order, Refusal(FailureReason.FETCH_FAILED, what))
+            return
+        except Exception as error:  # noqa: BLE001 - see below
+            # Whatever a strange artefact or server provokes, the version that serves goes on serving.
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            log.error(
+                "fetch_crashed", error=type(error).__name__, file=Path(place.filename).name, line=place.lineno
+            )
+            what = f"{order.uri}/{order.version} cannot be read ({type(error).__name__}): report it, with the agent's log"
+            self._failed(order, Refusal(FailureReason.ARTEFACT_INVALID, what))
             return
         finally:
             self._metrics.fetched_bytes.inc(progress.done)

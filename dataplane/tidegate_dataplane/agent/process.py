@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tidegate_dataplane.agent.artefacts.places import sources
 from tidegate_dataplane.agent.certificates import make_server_certificate
 from tidegate_dataplane.agent.control import ControlServer, control_app
-from tidegate_dataplane.agent.drain import DRAINED_FILE, Drain
+from tidegate_dataplane.agent.drain import Drain
 from tidegate_dataplane.agent.files import Keepsake, ensure_control_key, read_first_order
 from tidegate_dataplane.agent.loop import Agent
 from tidegate_dataplane.agent.metrics import Metrics
@@ -48,7 +48,8 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
         triton,
         quiet_s=settings.drain_quiet_s,
         limit_s=settings.drain_limit_s,
-        done=settings.run_dir / DRAINED_FILE,
+        least_s=settings.drain_least_s,
+        folder=settings.run_dir,
     )
 
     async def leave() -> None:

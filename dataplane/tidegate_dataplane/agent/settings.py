@@ -63,6 +63,9 @@ class Settings(BaseModel):
     load_timeout_s: float = Field(default=LOAD_TIMEOUT_S, gt=0)
     stall_timeout_s: float = Field(default=30.0, gt=0, description="longest silence while fetching")
     drain_quiet_s: float = Field(default=2.0, ge=0, description="silence after which nobody is waited for")
+    drain_least_s: float = Field(
+        default=5.0, ge=0, description="shortest wait of a pod that leaves: the gateways must hear of it"
+    )
     drain_limit_s: float = Field(
         default=18.0, ge=0, description="longest wait of a pod that leaves for the end of requests"
     )

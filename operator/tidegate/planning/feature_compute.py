@@ -183,4 +183,5 @@ def _published(observed: FeaturesObserved) -> Verdict:
 
 
 def _unpublished(observed: FeaturesObserved, pods: Verdict) -> timedelta | None:
-    return LOOK_AGAIN if pods.holds and not _published(observed).holds else None
+    serving = pods.holds and pods.reason is not Reason.SCALED_TO_ZERO
+    return LOOK_AGAIN if serving and not _published(observed).holds else None

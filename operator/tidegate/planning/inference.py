@@ -75,7 +75,7 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Pl
     source = source_digest(inference)
     target = desired_state(inference, settings, epoch=observed.epoch)
     replicas = tuple(
-        Replica(pod, observed.reports.get(pod.uid), outgrown=_outgrown(pod, inference))
+        Replica(pod, observed.reports.get(pod.uid), outgrown=_outgrown(pod, observed))
         for pod in observed.pods
         if pod.reachable and pod.source == source
     )
@@ -128,9 +128,14 @@ def _parsed(text: str | None) -> DesiredState | None:
         return None  # somebody edited it; it is written anew
 
 
-def _outgrown(pod: PodView, inference: Inference) -> bool:
-    """Whether the pod was made with another memory limit than the spec's, and is about to be replaced."""
-    wanted = parse_quantity(inference.spec.resources.memory)
+def _outgrown(pod: PodView, observed: InferenceObserved) -> bool:
+    """Whether the pod was made with another memory limit than the spec's, and is about to be replaced.
+
+    After a rollout that was given up it stays, and what does not fit into it does not fit.
+    """
+    if observed.deployment is not None and observed.deployment.given_up is not None:
+        return False
+    wanted = parse_quantity(observed.inference.spec.resources.memory)
     return bool(pod.memory_limit) and parse_quantity(pod.memory_limit) != wanted
 
 

@@ -23,9 +23,13 @@ _GRACE_S: Final = 60
 _TELL_AGENT: Final = "kill -USR1 1"
 """Run in the agent's container when the pod is told to go: sidecars hear of it at once, and end last."""
 _AWAIT_DRAINED: Final = (
-    "n=0; while [ ! -e /run/tidegate/drained ] && [ $n -lt 100 ]; do n=$((n+1)); sleep 0.2; done"
+    "cd /run/tidegate; n=0; while [ ! -e drained ] && [ $n -lt 100 ]; do "
+    "n=$((n+1)); [ -e leaving ] || [ $n -lt 15 ] || exit 0; sleep 0.2; done"
 )
-"""Run in Triton's before SIGTERM: until the agent says that no more requests come, and never longer than 20 s."""
+"""Run in Triton's before SIGTERM: until the agent says that no more requests come, and never longer than 20 s.
+
+Where the pod stays, since only Triton failed its probe, nobody tells the agent, and 3 s are enough to know.
+"""
 
 _TRITON_COMMAND: Final = " ".join(
     [

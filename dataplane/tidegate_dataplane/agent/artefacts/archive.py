@@ -66,7 +66,7 @@ def unpack_layer(archive: Path, folder: Path, *, below: str, budget: Budget) -> 
                     budget.take_member()
                     _apply(tar, member, folder, below, budget.what)
                     tar.members.clear()  # type: ignore[attr-defined]  # it would remember every entry
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, ValueError, OverflowError) as error:
         raise ArtefactError(
             FailureReason.ARTEFACT_INVALID, f"a layer of {budget.what} is not a whole tar archive: {error}"
         ) from error

@@ -86,7 +86,7 @@ class CheckedClient:
                 return response
             location = response.headers.get("Location", "")
             response.close()
-            url = urljoin(url, location)
+            url = joined(url, location)
         raise ArtefactError(
             FailureReason.FETCH_FAILED, f"{self._uri} redirects more than {MAX_REDIRECTS} times"
         )
@@ -165,6 +165,20 @@ async def checked_addresses(
                 f"host {host!r} resolves to {address}, {refused}: not fetched",
             )
     return addresses
+
+
+def joined(url: str, location: str) -> str:
+    """Return where `location` leads from `url`.
+
+    Raises:
+        ArtefactError: FetchFailed for what is no URL.
+    """
+    try:
+        return urljoin(url, location)
+    except ValueError as error:
+        raise ArtefactError(
+            FailureReason.FETCH_FAILED, f"{shown(url)} leads to {location[:100]!r}, which is no URL"
+        ) from error
 
 
 def shown(url: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, cast
 MAX_KEY_BYTES = 1 << 20
 ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "GOOGLE_BASE_URL", "HF_ENDPOINT")
 SECRET_LENGTH = 8
+DOCKER_HUB = frozenset({"docker.io", "index.docker.io", "registry-1.docker.io"})
 DOCKER_CONFIG = ".dockerconfigjson"
 
 
@@ -87,7 +88,10 @@ def _docker_entry(config: str, registry: str) -> Mapping[str, Any]:
         auths = json.loads(config or "{}").get("auths", {})
     except (ValueError, AttributeError):
         return {}
-    for name in (registry, f"https://{registry}", f"https://{registry}/v2/", f"https://{registry}/v1/"):
+    names = [registry, f"https://{registry}", f"https://{registry}/v2/", f"https://{registry}/v1/"]
+    if registry in DOCKER_HUB:  # kubectl create secret docker-registry writes its oldest name
+        names.append("https://index.docker.io/v1/")
+    for name in names:
         entry: Any = auths.get(name) if isinstance(auths, dict) else None
         if isinstance(entry, dict):
             return cast("Mapping[str, Any]", entry)

@@ -4,11 +4,11 @@ import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import quote, urljoin
+from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from tidegate_dataplane.agent.artefacts.checked_client import CheckedClient, HttpRules, shown
+from tidegate_dataplane.agent.artefacts.checked_client import CheckedClient, HttpRules, joined, shown
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
 from tidegate_dataplane.agent.artefacts.files import MAX_FILES
 from tidegate_dataplane.agent.artefacts.https import DENIED, open_url
@@ -148,7 +148,7 @@ class HfSource:
 
 def _next_page(answer: "aiohttp.ClientResponse", url: str) -> str | None:
     link = answer.links.get("next")
-    return urljoin(url, str(link["url"])) if link and "url" in link else None
+    return joined(url, str(link["url"])) if link and "url" in link else None
 
 
 def _parsed(parse: Callable[[bytes], T], body: bytes, what: str) -> T:

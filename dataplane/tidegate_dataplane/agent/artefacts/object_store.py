@@ -1,6 +1,7 @@
 """s3: and gs: sources: object stores, read by range, with the tenant's credentials and never with the node's."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,23 @@ S3_KEYS: Mapping[str, str] = {
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "container_authorization_token_file",
     "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "virtual_hosted_style_request",
 }
+PLATFORM_KEYS = frozenset(
+    {
+        "AWS_ROLE_ARN",
+        "AWS_ROLE_SESSION_NAME",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+    }
+)
+"""Places to get credentials from, and files of the pod: the platform says them, never the Secret.
+
+A Secret that named the node's metadata service there would read as the node.
+"""
+NOT_OF_A_KEY = frozenset({"gcs_base_url", "disable_oauth"})
+"""What a service account's JSON may not say: it would lead past the check of the endpoint."""
 S3_IDENTITIES = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -192,12 +210,30 @@ def _configuration(
     keys: Mapping[str, str], identities: tuple[str, ...], credentials: Credentials
 ) -> dict[str, Any]:
     config: dict[str, Any] = {
-        name: value for key, name in keys.items() if (value := credentials.get(key)) is not None
+        name: value for key, name in keys.items() if (value := _value(key, credentials)) is not None
     }
     # Without this the store would ask the metadata service of the node, and read as the node.
-    if not any(credentials.get(key) for key in identities):
+    if not any(_value(key, credentials) for key in identities):
         config["skip_signature"] = True
     return config
+
+
+def _value(key: str, credentials: Credentials) -> str | None:
+    if key in PLATFORM_KEYS:
+        return credentials.environment.get(key) or None
+    value = credentials.get(key)
+    return _service_account(value, credentials) if value and key == "GOOGLE_SERVICE_ACCOUNT_KEY" else value
+
+
+def _service_account(text: str, credentials: Credentials) -> str:
+    try:
+        said = json.loads(text)
+        return json.dumps({name: value for name, value in said.items() if name not in NOT_OF_A_KEY})
+    except (ValueError, AttributeError) as error:
+        raise ArtefactError(
+            FailureReason.FETCH_FAILED,
+            f"GOOGLE_SERVICE_ACCOUNT_KEY in Secret {credentials.secret} is not the JSON of a service account",
+        ) from error
 
 
 def _s3_store(bucket: str, endpoint: str, credentials: Credentials) -> "S3Store":

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import re
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 MAX_MANIFEST_BYTES = 4 << 20
 MAX_TOKEN_BYTES = 1 << 16
+# The shortest life that the protocol lets a token have is a minute.
+TOKEN_LIFE_S = 30.0
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -68,6 +71,8 @@ class OciSource:
         self._client = CheckedClient(uri.text, rules)
         self._credentials = credentials
         self._authorization: str | None = None
+        self._challenge = ""
+        self._admitted_at_s = 0.0
         self._found: tuple[str, Contents] | None = None
         self._unpacked: FolderSource | None = None
 
@@ -123,6 +128,7 @@ class OciSource:
     async def open_blob(self, digest: str, resume: Resume | None) -> AsyncGenerator[Download, None]:
         """Start reading one layer."""
         await self._manifest()  # which has found out how to be admitted
+        await self._renew()
         async with open_url(
             self._client,
             f"{self._base}/blobs/sha256:{digest}",
@@ -163,10 +169,17 @@ class OciSource:
         async with self._client.get(url, headers=headers, authorization=self._authorization) as answer:
             if answer.status != 401 or self._authorization is not None:
                 return await self._body(answer)
-            challenge = answer.headers.get("WWW-Authenticate", "")
-        self._authorization = await self._admission(challenge)
+            self._challenge = answer.headers.get("WWW-Authenticate", "")
+        self._authorization = await self._admission(self._challenge)
+        self._admitted_at_s = time.monotonic()
         async with self._client.get(url, headers=headers, authorization=self._authorization) as answer:
             return await self._body(answer)
+
+    async def _renew(self) -> None:
+        """Ask for another token before this one may have run out: layers take longer than tokens live."""
+        if self._challenge and time.monotonic() - self._admitted_at_s > TOKEN_LIFE_S:
+            self._authorization = await self._admission(self._challenge)
+            self._admitted_at_s = time.monotonic()
 
     async def _body(self, answer: "aiohttp.ClientResponse") -> bytes:
         if answer.status == 404:

@@ -32,8 +32,14 @@ class Part:
         return self.path.with_name(f"{self.path.name}.json")
 
     def resume(self) -> Resume | None:
-        """Return where to go on; None to begin at the beginning."""
-        return Resume(self.size, self.validator, self.expected) if self.size and self.validator else None
+        """Return where to go on; None to begin at the beginning.
+
+        A file that is whole, but was never finished, begins again: no server has a range behind its end.
+        """
+        if not self.size or not self.validator:
+            return None
+        whole = self.expected is not None and self.size >= self.expected
+        return None if whole else Resume(self.size, self.validator, self.expected)
 
     def load(self) -> None:
         """Take up what an earlier attempt left, if it says of what."""
