@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from aiohttp import web
 
 from builders.certificates import Authority
 from builders.desired import a_desired_state
+from builders.https_server import https_server
 from builders.onnx_models import a_model, a_tensor, with_external_data
 from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
@@ -87,17 +87,11 @@ class Hub:
 @pytest_asyncio.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
     authority = Authority.make(tmp_path / "authority")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(authority.issue("hub"))
     served = Hub(authority.certificate)
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", served.handle)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-    served.port = runner.addresses[0][1]
-    yield served
-    await runner.cleanup()
+    async with https_server(app, authority.issue("hub")) as served.port:
+        yield served
 
 
 @pytest.fixture

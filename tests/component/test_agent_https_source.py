@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import socket
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from aiohttp import web
 
 from builders.certificates import Authority
 from builders.desired import a_desired_state
+from builders.https_server import https_server
 from builders.onnx_models import a_model, a_tensor, with_external_data
 from tidegate_dataplane.agent.artefacts import receive
 from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
@@ -63,17 +63,11 @@ class Store:
 @pytest_asyncio.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     authority = Authority.make(tmp_path / "authority")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(authority.issue("store"))
     served = Store(authority.certificate, files={"/ctr/1/model.onnx": MODEL})
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", served.handle)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-    served.port = runner.addresses[0][1]
-    yield served
-    await runner.cleanup()
+    async with https_server(app, authority.issue("store")) as served.port:
+        yield served
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from aiohttp import web
 
 from builders.certificates import Authority
 from builders.desired import a_desired_state
+from builders.https_server import https_server
 from builders.onnx_models import with_external_data
 from tidegate_dataplane.agent.artefacts import oci
 from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
@@ -59,8 +59,6 @@ class Strict:
 @pytest_asyncio.fixture
 async def registry(tmp_path: Path) -> AsyncIterator[Strict]:
     authority = Authority.make(tmp_path / "authority")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(authority.issue("registry"))
     model, weights = with_external_data("weights.bin")
     files = {"model.onnx": model.SerializeToString(), "weights.bin": weights}
     blobs = {hashlib.sha256(content).hexdigest(): content for content in files.values()}
@@ -77,12 +75,8 @@ async def registry(tmp_path: Path) -> AsyncIterator[Strict]:
     application = web.Application()
     application.router.add_get("/token", served.token)
     application.router.add_get("/v2/{path:.*}", served.serve)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-    served.port = runner.addresses[0][1]
-    yield served
-    await runner.cleanup()
+    async with https_server(application, authority.issue("registry")) as served.port:
+        yield served
 
 
 async def pulled(registry: Strict, folder: Path) -> None:

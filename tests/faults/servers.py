@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from builders.pretended_server import state_of, versions_of
 from tidegate_dataplane.agent.config_text import Config
-from tidegate_dataplane.agent.model_config import CONFIG_DIGEST
 from tidegate_dataplane.agent.refusals import Refusal
 from tidegate_dataplane.agent.state import ServerState
 from tidegate_dataplane.contract import FailureReason
@@ -29,15 +29,7 @@ class PretendedServer:
     async def observe(self, model: str | None) -> ServerState:
         """See agent.loop.Server."""
         del model
-        return ServerState(
-            live=True,
-            ready={name: _versions(config) for name, config in self.configs.items()},
-            digests={
-                name: config["parameters"][CONFIG_DIGEST]["string_value"]
-                for name, config in self.configs.items()
-            },
-            backends={name: config["backend"] for name, config in self.configs.items()},
-        )
+        return state_of(self.configs)
 
     async def load(self, model: str, version: int, config: Config, *, timeout_s: float) -> Refusal | None:
         """See agent.loop.Server."""
@@ -45,13 +37,13 @@ class PretendedServer:
         await asyncio.sleep(_LOADS_IN_S)
         if version == BAD_VERSION:
             return Refusal(FailureReason.LOAD_FAILED, "no such operator")
-        missing = [each for each in _versions(config) if not (self.repository / model / str(each)).is_dir()]
+        missing = [each for each in versions_of(config) if not (self.repository / model / str(each)).is_dir()]
         if missing:
             return Refusal(FailureReason.LOAD_FAILED, f"versions {missing} have no folder")
-        before = max(_versions(self.configs[model]), default=0) if model in self.configs else 0
+        before = max(versions_of(self.configs[model]), default=0) if model in self.configs else 0
         self.configs[model] = config
-        if max(_versions(config)) != before:
-            self.changed(max(_versions(config)))
+        if max(versions_of(config)) != before:
+            self.changed(max(versions_of(config)))
         return None
 
     async def unload(self, model: str) -> None:
@@ -60,7 +52,3 @@ class PretendedServer:
 
     async def close(self) -> None:
         """Ends it; there is nothing to end."""
-
-
-def _versions(config: Config) -> tuple[int, ...]:
-    return tuple(config["version_policy"]["specific"]["versions"])

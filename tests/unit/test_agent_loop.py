@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from builders.desired import a_desired_state
 from builders.onnx_models import a_model, a_tensor, write_artefact
+from builders.pretended_server import state_of, versions_of
 from builders.waiting import until
 from tidegate_dataplane.agent import loop
 from tidegate_dataplane.agent.artefacts.files import folder_source
@@ -24,7 +25,6 @@ from tidegate_dataplane.agent.config_text import Config
 from tidegate_dataplane.agent.files import Keepsake
 from tidegate_dataplane.agent.loop import Agent
 from tidegate_dataplane.agent.metrics import Metrics
-from tidegate_dataplane.agent.model_config import CONFIG_DIGEST
 from tidegate_dataplane.agent.refusals import Refusal
 from tidegate_dataplane.agent.repository import Repository
 from tidegate_dataplane.agent.settings import Settings
@@ -53,19 +53,11 @@ class PretendedServer:
         del model
         if not self.live:
             return ServerState()
-        return ServerState(
-            live=True,
-            ready={name: _versions(config) for name, config in self.configs.items()},
-            digests={
-                name: config["parameters"][CONFIG_DIGEST]["string_value"]
-                for name, config in self.configs.items()
-            },
-            backends={name: config["backend"] for name, config in self.configs.items()},
-        )
+        return state_of(self.configs)
 
     async def load(self, model: str, version: int, config: Config, *, timeout_s: float) -> Refusal | None:
         del timeout_s
-        self.loads.append((model, _versions(config), config["backend"]))
+        self.loads.append((model, versions_of(config), config["backend"]))
         if version in self.ends_under:
             self.configs.clear()
             raise ServerGoneError("connection reset")
@@ -74,17 +66,13 @@ class PretendedServer:
         if version in self.bad:
             return Refusal(FailureReason.LOAD_FAILED, "no such operator")
         assert all(
-            (self.repository / model / str(each) / "model.onnx").exists() for each in _versions(config)
+            (self.repository / model / str(each) / "model.onnx").exists() for each in versions_of(config)
         )
         self.configs[model] = config
         return None
 
     async def unload(self, model: str) -> None:
         self.configs.pop(model, None)
-
-
-def _versions(config: Config) -> tuple[int, ...]:
-    return tuple(config["version_policy"]["specific"]["versions"])
 
 
 class SlowSource:

@@ -9,8 +9,8 @@ from tidegate.resources.names import (
     LAST_READY_ANNOTATION,
     ROLLED_BACK_ANNOTATION,
     SOURCE_LABEL,
-    TEMPLATE_ANNOTATION,
 )
+from tidegate.resources.serving import template_hash
 
 Template = Mapping[str, Any]
 
@@ -49,11 +49,6 @@ class DeploymentView:
     def digest(self) -> str:
         """Hash of the template."""
         return template_hash(self.template)
-
-
-def template_hash(template: Template) -> str:
-    """The hash that a pod template of ours carries; empty for one that is not ours."""
-    return str((template["metadata"].get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""))
 
 
 def template_source(template: Template) -> str:

@@ -74,14 +74,26 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Plan
     there = pods_verdict(
         observed.pods, features.spec.replicas, template_digest(objects), features_selector(features)
     )
-    status = _status(observed, plan, sources, there)
+    # No generation is asked for: its spec changes nothing in the routing.
+    published = answering_verdict(observed.proxies, 0)
+    status = _status(observed, plan, _Verdicts(sources, there, published))
     return Plan(
         apply=objects,
         delete=stale(observed.config_maps, observed.pods, source),
         status=status.dump(),
         events=_events(features.status, status),
-        requeue_after=_requeue(observed, sources, pods, reports) or _unpublished(observed, there),
+        requeue_after=_requeue(observed, sources, pods, reports) or _unpublished(there, published),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdicts:
+    """What keeps a FeatureCompute from answering, part by part."""
+
+    sources: Verdict
+    pods: Verdict
+    published: Verdict
+    """Whether the gateways have its endpoints."""
 
 
 def _refused(observed: FeaturesObserved, message: str) -> Plan:
@@ -117,17 +129,15 @@ def _sources_verdict(
     return Verdict(False, Reason.SOURCES_LOADING, f"{there} of {len(pods)} replicas have read their sources")
 
 
-def _status(
-    observed: FeaturesObserved, plan: FeaturePlan, sources: Verdict, pods: Verdict
-) -> FeatureComputeStatus:
+def _status(observed: FeaturesObserved, plan: FeaturePlan, verdicts: _Verdicts) -> FeatureComputeStatus:
     features = observed.features
     generation = features.metadata.generation
     compiled = Verdict(True, Reason.PLAN_COMPILED, f"{len(plan.features)} features, plan {plan.hash[:12]}")
     said = (
-        *standing(_ready_verdict(observed, sources, pods), generation),
+        *standing(_ready_verdict(observed, verdicts), generation),
         condition(ConditionType.PLAN_COMPILED, compiled, generation),
-        condition(ConditionType.SOURCES_READY, sources, generation),
-        condition(ConditionType.ENDPOINTS_PUBLISHED, _published(observed), generation),
+        condition(ConditionType.SOURCES_READY, verdicts.sources, generation),
+        condition(ConditionType.ENDPOINTS_PUBLISHED, verdicts.published, generation),
     )
     merged = merge(features.status.conditions, said, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
@@ -142,14 +152,14 @@ def _status(
     )
 
 
-def _ready_verdict(observed: FeaturesObserved, sources: Verdict, pods: Verdict) -> Verdict:
+def _ready_verdict(observed: FeaturesObserved, verdicts: _Verdicts) -> Verdict:
+    sources, pods, published = verdicts.sources, verdicts.pods, verdicts.published
     if observed.refusal is not None:
         return observed.refusal.verdict()
     if sources.reason is Reason.SOURCE_FAILED and not pods.holds:
         return sources
     if not pods.holds or pods.reason is Reason.SCALED_TO_ZERO:
         return pods
-    published = _published(observed)
     return pods if published.holds else published
 
 
@@ -177,11 +187,6 @@ def _requeue(
     return _LOADING if any(report.serving is None for report in reports) else _UNREACHABLE
 
 
-def _published(observed: FeaturesObserved) -> Verdict:
-    """Whether the gateways have its endpoints. No generation is asked for: its spec changes nothing in the routing."""
-    return answering_verdict(observed.proxies, 0)
-
-
-def _unpublished(observed: FeaturesObserved, pods: Verdict) -> timedelta | None:
+def _unpublished(pods: Verdict, published: Verdict) -> timedelta | None:
     serving = pods.holds and pods.reason is not Reason.SCALED_TO_ZERO
-    return LOOK_AGAIN if serving and not _published(observed).holds else None
+    return LOOK_AGAIN if serving and not published.holds else None

@@ -38,7 +38,7 @@ from tidegate.planning.swap_failures import KnownFailure, Progress, Replica, may
 from tidegate.planning.version_swap import Memory, Swap, plan_swap, same_order, serves
 from tidegate.resources.inference import desired_state, inference_objects, inference_selector, source_digest
 from tidegate.resources.manifest import Manifest
-from tidegate.resources.serving import template_digest
+from tidegate.resources.serving import deployment_of, template_digest
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import AgentReport, DesiredState, FailureReason, VersionFailure
 
@@ -109,7 +109,7 @@ def _pods(observed: InferenceObserved, template: str) -> Verdict:
 def _rollout(observed: InferenceObserved, objects: Sequence[Manifest], swap: Swap) -> Rollout:
     """What the Deployment is to be; a rollout that is given up is explained by the model's failure, else by the pods."""
     inference = observed.inference
-    wanted = next(one for one in objects if one["kind"] == "Deployment")
+    wanted = deployment_of(objects)
     if swap.failure is not None:
         failure = swap.failure.failure
         trouble = Verdict(

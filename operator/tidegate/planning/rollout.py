@@ -22,7 +22,6 @@ from tidegate.planning.deployments import (
     DeploymentView,
     GivenUp,
     Template,
-    template_hash,
     template_source,
 )
 from tidegate.planning.pods import PodView
@@ -30,6 +29,7 @@ from tidegate.planning.serving_status import PODS_IN_TROUBLE, Verdict
 from tidegate.resources.digest import short_digest
 from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import LAST_READY_ANNOTATION, ROLLED_BACK_ANNOTATION
+from tidegate.resources.serving import template_hash
 
 _KNOWN: Final = frozenset(reason.value for reason in Reason)
 

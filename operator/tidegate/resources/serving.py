@@ -64,9 +64,18 @@ def workload_objects(workload: Workload, pod: ServingPod, settings: ServingSetti
 
 def template_digest(objects: Iterable[Manifest]) -> str:
     """The hash that pods of the Deployment among `objects` carry."""
-    deployment: Any = next(manifest for manifest in objects if manifest["kind"] == "Deployment")
-    digest: str = deployment["spec"]["template"]["metadata"]["annotations"][TEMPLATE_ANNOTATION]
-    return digest
+    deployment: Any = deployment_of(objects)
+    return template_hash(deployment["spec"]["template"])
+
+
+def deployment_of(objects: Iterable[Manifest]) -> Manifest:
+    """The Deployment among the objects of a workload."""
+    return next(manifest for manifest in objects if manifest["kind"] == "Deployment")
+
+
+def template_hash(template: Mapping[str, Any]) -> str:
+    """The hash that a pod template of ours carries; empty for one that is not ours."""
+    return str((template["metadata"].get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""))
 
 
 def config_map(workload: Workload, settings: ServingSettings) -> Manifest:

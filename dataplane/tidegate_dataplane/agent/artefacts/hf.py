@@ -8,7 +8,13 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from tidegate_dataplane.agent.artefacts.checked_client import CheckedClient, HttpRules, joined, shown
+from tidegate_dataplane.agent.artefacts.checked_client import (
+    CheckedClient,
+    HttpRules,
+    joined,
+    read_at_most,
+    shown,
+)
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
 from tidegate_dataplane.agent.artefacts.files import MAX_FILES
 from tidegate_dataplane.agent.artefacts.https import DENIED, open_url
@@ -138,12 +144,10 @@ class HfSource:
             return await self._body(answer), _next_page(answer, url)
 
     async def _body(self, answer: "aiohttp.ClientResponse") -> bytes:
-        body = bytearray()
-        async for chunk in answer.content.iter_chunked(1 << 16):
-            body += chunk
-            if len(body) > MAX_PAGE_BYTES:
-                raise _unreadable(self._what, f"more than {MAX_PAGE_BYTES} bytes")
-        return bytes(body)
+        body = await read_at_most(answer, MAX_PAGE_BYTES)
+        if body is None:
+            raise _unreadable(self._what, f"more than {MAX_PAGE_BYTES} bytes")
+        return body
 
 
 def _next_page(answer: "aiohttp.ClientResponse", url: str) -> str | None:

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tidegate_dataplane.agent.artefacts.archive import Budget, unpack_layer
-from tidegate_dataplane.agent.artefacts.checked_client import CheckedClient, HttpRules
+from tidegate_dataplane.agent.artefacts.checked_client import CheckedClient, HttpRules, read_at_most
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
 from tidegate_dataplane.agent.artefacts.files import FolderSource
 from tidegate_dataplane.agent.artefacts.https import DENIED, open_url
@@ -170,16 +170,18 @@ class OciSource:
             if answer.status != 401 or self._authorization is not None:
                 return await self._body(answer)
             self._challenge = answer.headers.get("WWW-Authenticate", "")
-        self._authorization = await self._admission(self._challenge)
-        self._admitted_at_s = time.monotonic()
+        await self._admit()
         async with self._client.get(url, headers=headers, authorization=self._authorization) as answer:
             return await self._body(answer)
+
+    async def _admit(self) -> None:
+        self._authorization = await self._admission(self._challenge)
+        self._admitted_at_s = time.monotonic()
 
     async def _renew(self) -> None:
         """Ask for another token before this one may have run out: layers take longer than tokens live."""
         if self._challenge and time.monotonic() - self._admitted_at_s > TOKEN_LIFE_S:
-            self._authorization = await self._admission(self._challenge)
-            self._admitted_at_s = time.monotonic()
+            await self._admit()
 
     async def _body(self, answer: "aiohttp.ClientResponse") -> bytes:
         if answer.status == 404:
@@ -225,14 +227,12 @@ class OciSource:
         return f"Bearer {token.token or token.access_token}"
 
     async def _bounded(self, answer: "aiohttp.ClientResponse", limit: int, what: str) -> bytes:
-        body = bytearray()
-        async for chunk in answer.content.iter_chunked(1 << 16):
-            body += chunk
-            if len(body) > limit:
-                raise ArtefactError(
-                    FailureReason.ARTEFACT_INVALID, f"the {what} of {self._what} has more than {limit} bytes"
-                )
-        return bytes(body)
+        body = await read_at_most(answer, limit)
+        if body is None:
+            raise ArtefactError(
+                FailureReason.ARTEFACT_INVALID, f"the {what} of {self._what} has more than {limit} bytes"
+            )
+        return body
 
 
 class _Blobs:
