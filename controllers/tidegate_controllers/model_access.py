@@ -13,7 +13,7 @@ from tidegate.planning.fleet import fleet_state
 from tidegate.planning.model_access import AccessObserved, plan_model_access
 from tidegate.planning.pods import pod_view
 from tidegate.resources.names import INFERENCE_LABEL, label_value
-from tidegate.routing import planner
+from tidegate.routing.access_rules import plan_access
 from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.runtime.clock import Clock
@@ -71,7 +71,7 @@ class ModelAccessReconciler:
         return AccessObserved(
             access=access,
             now=self._clock.now(),
-            routing=planner.plan_access(access, fleet.backends, self._known.accesses.owners(access)),
+            routing=plan_access(access, fleet.backends, self._known.accesses.owners(access)),
             proxies=self._proxies.view(HostKey(HostKind.ACCESS, access.key), access.metadata.uid),
             gateway=self._gateway,
         )

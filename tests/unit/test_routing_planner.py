@@ -14,11 +14,12 @@ from builders.model_access import a_model_access, a_route
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
+from tidegate.routing.access_rules import AccessPlan, PlannedTarget
 from tidegate.routing.envoy import routes
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import Backend, FleetState
 from tidegate.routing.ir import RouteRule
-from tidegate.routing.planner import AccessPlan, PlannedTarget, RoutingPlan, plan
+from tidegate.routing.planner import RoutingPlan, plan
 from tidegate.routing.snapshot import SnapshotBuilder, TypeUrl
 
 CTR = ObjectKey("ads", "ctr")

@@ -11,7 +11,7 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.plan import Plan
 from tidegate.planning.proxies import LOOK_AGAIN, ProxyView, answering_verdict, programmed_verdict
 from tidegate.planning.serving_status import Verdict, condition, standing
-from tidegate.routing.planner import AccessPlan, PlannedRoute
+from tidegate.routing.access_rules import AccessPlan, PlannedRoute
 
 _USERS_TO_MEND: Final = frozenset({Reason.HOST_CONFLICT, Reason.SERVED_NAME_MISMATCH})
 """Refusals that no object still to come can cure; a missing target may simply not be applied yet."""
