@@ -187,4 +187,4 @@ class Buildah:
 def _step(lines: Sequence[str]) -> str:
     """The step of the Dockerfile that is at work, without its text; else the last line."""
     steps = [line for line in lines if line.startswith("STEP ")]
-    return steps[-1].partition(":")[0].lower() if steps else "".join(lines[-1:])
+    return steps[-1].partition(":")[0].lower() if steps else lines[-1]

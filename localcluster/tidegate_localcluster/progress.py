@@ -29,12 +29,12 @@ def run_with_progress(
     why: str = "",
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
-    describe: Callable[[Sequence[str]], str] = lambda lines: lines[-1] if lines else "",
+    describe: Callable[[Sequence[str]], str] = lambda lines: lines[-1],
 ) -> Sequence[str]:
     """Run `command` to its end and return the lines it wrote to stdout and stderr.
 
-    `progress` gets `what` and `why` at once, then every few seconds `what`, the seconds elapsed and what
-    `describe` makes of the lines so far. `environment` replaces ours when given. Raises CommandFailedError.
+    `progress` gets `what` and `why` at once, then every few seconds `what`, the seconds elapsed and, once there are
+    lines, what `describe` makes of them. `environment` replaces ours when given. Raises CommandFailedError.
     """
     started = time.monotonic()
     lines: list[str] = []
@@ -60,7 +60,7 @@ def run_with_progress(
                 now = time.monotonic()
                 if now - reported >= REPORT_EVERY_S:
                     reported = now
-                    progress(f"{what}: {now - started:.0f} s {describe(lines)}".rstrip())
+                    progress(f"{what}: {now - started:.0f} s {describe(lines) if lines else ''}".rstrip())
         except BaseException:
             child.terminate()
             raise

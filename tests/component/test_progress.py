@@ -1,0 +1,38 @@
+"""A long command tells the person who waits how far it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidegate_localcluster import progress
+from tidegate_localcluster.progress import run_with_progress
+
+
+@pytest.fixture(autouse=True)
+def _reported_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "REPORT_EVERY_S", 0.05)
+
+
+def test_a_command_that_says_nothing_for_long_is_waited_for() -> None:
+    said: list[str] = []
+    lines = run_with_progress(
+        ["/bin/sh", "-c", "sleep 0.3; echo step 1"],
+        what="training",
+        progress=said.append,
+        describe=lambda lines: lines[-1].upper(),
+    )
+
+    assert lines == ("step 1",)
+    assert said[1] == "training: 0 s"
+
+
+def test_what_it_says_is_described() -> None:
+    said: list[str] = []
+    run_with_progress(
+        ["/bin/sh", "-c", "echo step 1; sleep 0.3"],
+        what="training",
+        progress=said.append,
+        describe=lambda lines: lines[-1].upper(),
+    )
+
+    assert "training: 0 s STEP 1" in said
