@@ -12,20 +12,19 @@ from tidegate.resources.names import FEATURE_COMPUTE_LABEL
 from tidegate.resources.settings import ServingSettings
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.runtime.clock import Clock
-from tidegate.triton.agents import Agents
 from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.proxies import Proxies
-from tidegate_controllers.serving import ahead_of, observe_serving
+from tidegate_controllers.serving import Observer, ahead_of
 
 
 class FeatureComputeReconciler:
     """Observe, plan, apply: one pass over one FeatureCompute."""
 
     def __init__(
-        self, writer: Writer, agents: Agents, proxies: Proxies, settings: ServingSettings, clock: Clock
+        self, writer: Writer, observer: Observer, proxies: Proxies, settings: ServingSettings, clock: Clock
     ) -> None:
         self._writer = writer
-        self._agents = agents
+        self._observer = observer
         self._proxies = proxies
         self._settings = settings
         self._clock = clock
@@ -51,8 +50,7 @@ class FeatureComputeReconciler:
         return plan.requeue_after
 
     async def _observe(self, features: FeatureCompute) -> FeaturesObserved:
-        stores = self._writer.stores
-        serving = await observe_serving(stores, self._agents, FEATURE_COMPUTE_LABEL, features.key)
+        serving = await self._observer.serving(FEATURE_COMPUTE_LABEL, features.key)
         return FeaturesObserved(
             features=features,
             now=self._clock.now(),
@@ -61,4 +59,5 @@ class FeatureComputeReconciler:
             config_maps=serving.config_maps,
             proxies=self._proxies.view(HostKey(HostKind.FEATURES, features.key), features.metadata.uid),
             refusal=serving.refusal,
+            rooms=serving.rooms,
         )

@@ -13,15 +13,18 @@ from tidegate.resources.settings import ServingSettings
 from tidegate.runtime.clock import Clock
 from tidegate.triton.agents import Agents
 from tidegate_controllers.carry_out import Writer
-from tidegate_controllers.serving import ahead_of, observe_serving
+from tidegate_controllers.serving import Observer, ahead_of
 
 
 class InferenceReconciler:
     """Observe, plan, apply: one pass over one Inference."""
 
-    def __init__(self, writer: Writer, agents: Agents, settings: ServingSettings, clock: Clock) -> None:
+    def __init__(
+        self, writer: Writer, agents: Agents, observer: Observer, settings: ServingSettings, clock: Clock
+    ) -> None:
         self._writer = writer
         self._agents = agents
+        self._observer = observer
         self._settings = settings
         self._clock = clock
 
@@ -49,8 +52,7 @@ class InferenceReconciler:
         return plan.requeue_after
 
     async def _observe(self, inference: Inference) -> InferenceObserved:
-        stores = self._writer.stores
-        serving = await observe_serving(stores, self._agents, INFERENCE_LABEL, inference.key)
+        serving = await self._observer.serving(INFERENCE_LABEL, inference.key)
         return InferenceObserved(
             inference=inference,
             now=self._clock.now(),
@@ -60,4 +62,5 @@ class InferenceReconciler:
             config_maps=serving.config_maps,
             deployment=serving.deployment,
             refusal=serving.refusal,
+            rooms=serving.rooms,
         )

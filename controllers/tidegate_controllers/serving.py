@@ -8,9 +8,11 @@ from tidegate.api.meta import ObjectKey, Resource
 from tidegate.api.reasons import Reason
 from tidegate.planning.deployments import DeploymentView, deployment_view
 from tidegate.planning.pods import PodView, pod_views
+from tidegate.planning.room import NodeRoom
 from tidegate.planning.serving_status import Refusal
 from tidegate.resources.names import label_value
 from tidegate.triton.agents import Agents
+from tidegate_controllers.room import Room
 from tidegate_controllers.stores import Stores
 from tidegate_dataplane.contract import AgentReport
 
@@ -24,20 +26,31 @@ class Serving:
     config_maps: Sequence[Mapping[str, Any]]
     deployment: DeploymentView | None
     refusal: Refusal | None
+    rooms: Sequence[NodeRoom]
+    """Where most is free of what a pod lacks that no node takes."""
 
 
-async def observe_serving(stores: Stores, agents: Agents, label: str, key: ObjectKey) -> Serving:
-    """Reads the caches by `label`, and asks the agents of the pods."""
-    name, namespace = label_value(key.name), key.namespace
-    pods = pod_views(stores.pods.by_label(label, name, namespace=namespace))
-    deployments = stores.deployments.by_label(label, name, namespace=namespace)
-    return Serving(
-        pods=pods,
-        reports=await agents.reports(pods),
-        config_maps=stores.config_maps.by_label(label, name, namespace=namespace),
-        deployment=next((deployment_view(body) for body in deployments), None),
-        refusal=next((found for body in deployments if (found := _refusal(body))), None),
-    )
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Sees what serves an object: by the caches, the agents, and the nodes where a pod finds no room."""
+
+    stores: Stores
+    agents: Agents
+    room: Room
+
+    async def serving(self, label: str, key: ObjectKey) -> Serving:
+        """The children of the object `key`, which carry `label`."""
+        name, namespace = label_value(key.name), key.namespace
+        pods = pod_views(self.stores.pods.by_label(label, name, namespace=namespace))
+        deployments = self.stores.deployments.by_label(label, name, namespace=namespace)
+        return Serving(
+            pods=pods,
+            reports=await self.agents.reports(pods),
+            config_maps=self.stores.config_maps.by_label(label, name, namespace=namespace),
+            deployment=next((deployment_view(body) for body in deployments), None),
+            refusal=next((found for body in deployments if (found := _refusal(body))), None),
+            rooms=await self.room.for_pods(pods),
+        )
 
 
 def ahead_of(owner: Resource, reports: Mapping[str, AgentReport]) -> bool:

@@ -24,6 +24,8 @@ from tidegate_controllers.inference import InferenceReconciler
 from tidegate_controllers.model_access import Known, ModelAccessReconciler
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.queues import Queues, connect
+from tidegate_controllers.room import Room
+from tidegate_controllers.serving import Observer
 from tidegate_controllers.stores import Stores
 
 Reconcile = Callable[[ObjectKey], Awaitable[timedelta | None]]
@@ -87,11 +89,10 @@ class Terms:
         """Reconciles everything once, then whatever changes, until cancelled at the end of the term."""
         parts = self._parts
         writer = Writer(parts.cluster, parts.stores, fence)
+        observer = Observer(parts.stores, parts.agents, Room(parts.cluster, parts.clock))
         self._current.reconcilers = _Reconcilers(
-            inference=InferenceReconciler(writer, parts.agents, parts.serving, parts.clock),
-            features=FeatureComputeReconciler(
-                writer, parts.agents, parts.proxies, parts.serving, parts.clock
-            ),
+            inference=InferenceReconciler(writer, parts.agents, observer, parts.serving, parts.clock),
+            features=FeatureComputeReconciler(writer, observer, parts.proxies, parts.serving, parts.clock),
             access=ModelAccessReconciler(writer, self._known, parts.proxies, parts.gateway, parts.clock),
         )
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from builders.overlay import overlaid
@@ -18,6 +19,7 @@ from tidegate.planning.deployments import DeploymentView, deployment_view
 from tidegate.planning.inference import InferenceObserved, plan_inference
 from tidegate.planning.plan import Plan
 from tidegate.planning.pods import PodView
+from tidegate.planning.room import NodeRoom
 from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
 from tidegate.resources.pod import DESIRED_FILE
 from tidegate.resources.settings import ServingSettings
@@ -26,6 +28,7 @@ from tidegate_dataplane.contract import AgentReport, DesiredState, FailureReason
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", models_host_path="/models")
 DRAIN_TICKS = 3
+SLICE = "tidegate.io/slice"
 
 
 @dataclass
@@ -105,6 +108,7 @@ class SimulatedPod:
             terminating=self.leaving is not None,
             template=self.template,
             unschedulable=why_nowhere if self.agent is None else "",
+            asks={SLICE: Decimal(1)},
         )
 
     def __str__(self) -> str:
@@ -197,12 +201,14 @@ class RolloutWorld:
         return next((f"{c['status']} {c['reason']}" for c in conditions if c["type"] == "Ready"), "")
 
     def _observed(self) -> InferenceObserved:
-        room = f"0/1 nodes are available: all {self.capacity} slices are taken"
+        nowhere = f"0/1 nodes are available: 1 Insufficient {SLICE}."
+        taken = sum(pod.agent is not None for pod in self.pods)
+        free = {SLICE: Decimal(self.capacity - taken)}
         return InferenceObserved(
             inference=Inference.parse(self.body),
             now=START + timedelta(seconds=self.tick),
             epoch=self.epoch,
-            pods=[pod.view(room) for pod in self.pods],
+            pods=[pod.view(nowhere) for pod in self.pods],
             reports={
                 pod.name: pod.agent.report(pod.name)
                 for pod in self.pods
@@ -210,6 +216,7 @@ class RolloutWorld:
             },
             config_maps=list(self.config_maps.values()),
             deployment=self._deployment_view(),
+            rooms=[NodeRoom("node-0", {SLICE: Decimal(self.capacity)}, free)],
         )
 
     def _deployment_view(self) -> DeploymentView | None:

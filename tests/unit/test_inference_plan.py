@@ -209,7 +209,12 @@ def test_bad_version_is_told_in_tritons_words_while_the_old_one_serves() -> None
 @pytest.mark.parametrize(
     ("pod", "reason"),
     [
-        ({"ready": False, "unschedulable": "0/1 nodes are available: 1 Insufficient cpu."}, "Unschedulable"),
+        ({"ready": False, "unschedulable": "0/1 nodes are available: 1 Insufficient cpu"}, "NoCapacity"),
+        ({"ready": False, "unschedulable": "0/1 nodes are available: 1 Too many pods"}, "NoCapacity"),
+        (
+            {"ready": False, "unschedulable": 'persistentvolumeclaim "models" not found'},
+            "Unschedulable",
+        ),
         (
             {"ready": False, "trouble": Trouble(Reason.IMAGE_PULL, "container triton: no such image")},
             "ImagePull",
@@ -351,10 +356,23 @@ def test_pod_view_reads_what_keeps_a_container_from_running() -> None:
     assert pod_view(a_pod_body(status={"containerStatuses": [waiting]})).trouble == Trouble(
         Reason.IMAGE_PULL, "container triton x:1: ErrImagePull: no"
     )
-    killed_often = pod_view(a_pod_body(status={"containerStatuses": [ended]})).trouble
-    assert killed_often is not None
-    assert killed_often.reason is Reason.OUT_OF_MEMORY
-    assert "OOMKilled, exit code 137" in killed_often.message
+    limited = {"containers": [{"name": "triton", "resources": {"limits": {"memory": "512Mi"}}}]}
+    for once in (killed, ended):
+        # A first kill counts: what took the memory is asked for again.
+        assert pod_view(
+            {**a_pod_body(status={"containerStatuses": [once]}), "spec": limited}
+        ).trouble == Trouble(
+            Reason.OUT_OF_MEMORY,
+            "container triton was killed at its memory limit of 512Mi; raise spec.resources.memory, or send "
+            "smaller requests",
+        )
+    back = {**killed, "state": {"running": {}}, "ready": True}
+    assert pod_view(a_pod_body(status={"containerStatuses": [back]})).trouble is None
+    crashed = {**ended, "lastState": {"terminated": {"reason": "Error", "exitCode": 1}}}
+    assert pod_view(a_pod_body(status={"containerStatuses": [crashed]})).trouble == Trouble(
+        Reason.POD_FAILING,
+        "container triton keeps ending (Error, exit code 1, see kubectl logs --previous)",
+    )
 
 
 def _pod(plan: Plan) -> dict[str, Any]:

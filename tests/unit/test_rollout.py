@@ -184,7 +184,7 @@ def test_stuck_rollout_goes_back_says_why_and_stays_there() -> None:
     assert ready(plan)[:2] == ("False", "RolledBack")
     assert stalled(plan) == "True"
     assert [event.reason for event in plan.events] == ["RolledBack"]
-    for words in ("generation 2", "10m", "Unschedulable", "1 Insufficient memory", "1 of 2 replicas"):
+    for words in ("generation 2", "10m", "NoCapacity", "1 Insufficient memory", "1 of 2 replicas"):
         assert words in ready(plan)[2]
 
     for said in (OVERDUE, ROLLING, ENDED_WELL, ENDED_WELL):
@@ -326,7 +326,7 @@ def test_surge_without_room_names_the_numbers_and_the_way_out() -> None:
 
     plan = cluster.reconcile(*old, stuck)
     status, reason, message = ready(plan)
-    assert (status, reason) == ("False", "Unschedulable")
+    assert (status, reason) == ("False", "NoCapacity")
     assert "1 Insufficient gpu" in message
     assert "2 ready pods of the previous template" in message
     assert "memory 4Gi" in message
@@ -345,7 +345,7 @@ def test_successor_that_waits_for_a_pod_to_end_is_no_trouble() -> None:
     assert "pod b finishes" in ready(plan)[2]
 
     # Without a pod that is leaving it is trouble.
-    assert ready(cluster.reconcile(old[0], waiting))[1] == "Unschedulable"
+    assert ready(cluster.reconcile(old[0], waiting))[1] == "NoCapacity"
 
 
 def test_drained_node_is_told_that_the_budget_waits_for_the_successor() -> None:

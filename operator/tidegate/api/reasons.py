@@ -14,11 +14,9 @@ class Reason(StrEnum):
 
     # Any kind
     RECONCILED = "Reconciled"
-    PROGRESSING = "Progressing"
     INVALID_SPEC = "InvalidSpec"
     NAME_CONFLICT = "NameConflict"
     CHILD_REFUSED = "ChildRefused"
-    DELETING = "Deleting"
     PREDECESSOR_DELETING = "PredecessorDeleting"
     # Inference and FeatureCompute: pods
     ALL_REPLICAS_READY = "AllReplicasReady"
@@ -29,12 +27,12 @@ class Reason(StrEnum):
     ROLLED_BACK = "RolledBack"
     POD_FAILING = "PodFailing"
     IMAGE_PULL = "ImagePull"
+    NO_CAPACITY = "NoCapacity"
     UNSCHEDULABLE = "Unschedulable"
     # Inference: versions
     MODEL_LOADED = "ModelLoaded"
     LOADING = "Loading"
     SWAPPING_VERSION = "SwappingVersion"
-    VERSION_FAILED = "VersionFailed"
     AGENT_UNREACHABLE = "AgentUnreachable"
     ARTEFACT_NOT_FOUND = "ArtefactNotFound"
     CHECKSUM_MISMATCH = "ChecksumMismatch"
@@ -81,9 +79,6 @@ _NOTHING: Final = "Nothing."
 DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
     {
         Reason.RECONCILED: ReasonDoc("The object is as its spec asks.", _NOTHING),
-        Reason.PROGRESSING: ReasonDoc(
-            "Tidegate is on its way to what the spec asks.", "Wait; the message says for what."
-        ),
         Reason.INVALID_SPEC: ReasonDoc(
             "The spec contradicts itself in a way that the CRD could not refuse.",
             "Change the field that the message names.",
@@ -96,7 +91,6 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "The API server refused one of our child objects, for example by a quota or an admission policy.",
             "Read the API server's own words in the message; raise the quota or change the policy or the spec.",
         ),
-        Reason.DELETING: ReasonDoc("The object is being deleted.", _NOTHING),
         Reason.PREDECESSOR_DELETING: ReasonDoc(
             "A child of a deleted object of the same name is still there, and its name is needed.",
             "Wait; if it stays, look at the finalizers of the object that the message names.",
@@ -127,17 +121,20 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "A container keeps ending or cannot start.",
             "Read the message; then kubectl logs of that container, or raise spec.resources if it was killed for memory.",
         ),
+        Reason.NO_CAPACITY: ReasonDoc(
+            "No node has enough CPU, memory or slices free for a pod; the message says what it asks for and where "
+            "the most is free.",
+            "Lower spec.resources or spec.replicas, or add nodes; in a rollout, spec.rollout.mode: InPlace needs no "
+            "room beside the pods that serve.",
+        ),
         Reason.UNSCHEDULABLE: ReasonDoc(
-            "No node has room for a pod.", "Lower spec.resources or spec.replicas, or add nodes."
+            "No node may take a pod, for another reason than its size: a taint, a cordon, an affinity, a volume claim.",
+            "Read the scheduler's words in the message; make the claim, uncordon a node, or correct model.uri.",
         ),
         Reason.MODEL_LOADED: ReasonDoc("Every ready replica has loaded the target version.", _NOTHING),
         Reason.LOADING: ReasonDoc("The first version is being fetched or loaded.", "Wait."),
         Reason.SWAPPING_VERSION: ReasonDoc(
             "The target version is being loaded beside the one that serves.", "Wait; traffic is not affected."
-        ),
-        Reason.VERSION_FAILED: ReasonDoc(
-            "The target version did not load; the version in status.versions.serving goes on serving.",
-            "Read status.failure, then publish a corrected version or set the old one again.",
         ),
         Reason.AGENT_UNREACHABLE: ReasonDoc(
             "The agent in a pod did not answer, so what the pod serves is not known.",
@@ -180,8 +177,8 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "Read kubectl logs --previous of container triton; publish a corrected version.",
         ),
         Reason.OUT_OF_MEMORY: ReasonDoc(
-            "A version does not fit into the memory of a replica, beside those that it keeps; or a container keeps being killed at its limit.",
-            "Raise spec.resources.memory, keep fewer versions with spec.rollout.keepVersions, or publish a smaller one.",
+            "A version does not fit into the memory of a replica, beside those that it keeps; or a container was killed at its limit while it served.",
+            "Raise spec.resources.memory, keep fewer versions with spec.rollout.keepVersions, publish a smaller one, or send smaller requests.",
         ),
         Reason.WARMUP_FAILED: ReasonDoc(
             "The version was loaded, and answered a warm-up request with an error.",

@@ -69,19 +69,21 @@ class KubeClient:
             Request("GET", kind.path(key.namespace, key.name), self._settings.request_timeout)
         )
 
-    async def list(self, kind: Kind, *, namespace: str = "", selector: str = "") -> Sequence[Manifest]:
+    async def list(
+        self, kind: Kind, *, namespace: str = "", selector: str = "", fields: str = ""
+    ) -> Sequence[Manifest]:
         """See port.Cluster."""
-        items, _ = await self.list_with_version(kind, namespace=namespace, selector=selector)
+        items, _ = await self.list_with_version(kind, namespace=namespace, selector=selector, fields=fields)
         return items
 
     async def list_with_version(
-        self, kind: Kind, *, namespace: str = "", selector: str = ""
+        self, kind: Kind, *, namespace: str = "", selector: str = "", fields: str = ""
     ) -> tuple[Sequence[Manifest], str]:
         """The objects, and the resourceVersion from which a watch sees everything that they miss.
 
         Raises ExpiredError when the listing took longer than the API server keeps its pages.
         """
-        query = {"limit": str(self._settings.page_size), **_selecting(selector)}
+        query = {"limit": str(self._settings.page_size), **_selecting(selector, fields)}
         items: list[Manifest] = []
         while True:
             page = await self._transport.call(
@@ -212,5 +214,6 @@ class KubeClient:
         return min(self._settings.request_timeout, timedelta(seconds=min(fence.remaining_s(), 3600.0)))
 
 
-def _selecting(selector: str) -> Mapping[str, str]:
-    return {"labelSelector": selector} if selector else {}
+def _selecting(selector: str, fields: str = "") -> Mapping[str, str]:
+    chosen = {"labelSelector": selector, "fieldSelector": fields}
+    return {name: value for name, value in chosen.items() if value}

@@ -45,6 +45,7 @@ SERVICE: Final = Kind("", "v1", "Service", "services")
 SERVICE_ACCOUNT: Final = Kind("", "v1", "ServiceAccount", "serviceaccounts")
 CONFIG_MAP: Final = Kind("", "v1", "ConfigMap", "configmaps")
 POD: Final = Kind("", "v1", "Pod", "pods")
+NODE: Final = Kind("", "v1", "Node", "nodes", namespaced=False)
 POD_DISRUPTION_BUDGET: Final = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 EVENT: Final = Kind("", "v1", "Event", "events")
@@ -59,6 +60,7 @@ KINDS: Final = (
     SERVICE_ACCOUNT,
     CONFIG_MAP,
     POD,
+    NODE,
     POD_DISRUPTION_BUDGET,
     LEASE,
     EVENT,

@@ -42,6 +42,7 @@ CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
         Rule("", ("configmaps",), (*_APPLY, "delete")),
         Rule("policy", ("poddisruptionbudgets",), _APPLY),
         Rule("", ("pods",), _READ),
+        Rule("", ("nodes",), ("list",)),
         Rule("", ("events",), ("create", "patch")),
     ),
     Process.XDS: (

@@ -39,8 +39,10 @@ class Cluster(Protocol):
         """The object, or None when there is none."""
         ...
 
-    async def list(self, kind: Kind, *, namespace: str = "", selector: str = "") -> Sequence[Manifest]:
-        """All objects of the kind, in one namespace or everywhere, that the label selector picks."""
+    async def list(
+        self, kind: Kind, *, namespace: str = "", selector: str = "", fields: str = ""
+    ) -> Sequence[Manifest]:
+        """All objects of the kind, in one namespace or everywhere, that the label and field selectors pick."""
         ...
 
     async def apply(self, manifest: Manifest, fence: Fence) -> Manifest:

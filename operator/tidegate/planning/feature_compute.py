@@ -15,6 +15,7 @@ from tidegate.planning.feature_plan import compile_plan
 from tidegate.planning.plan import Event, EventType, Plan
 from tidegate.planning.pods import PodView
 from tidegate.planning.proxies import LOOK_AGAIN, ProxyView, answering_verdict
+from tidegate.planning.room import NodeRoom
 from tidegate.planning.serving_status import (
     Refusal,
     Verdict,
@@ -52,6 +53,8 @@ class FeaturesObserved:
     """None when no xDS server answered."""
     refusal: Refusal | None = None
     """Why a child cannot be as planned (a quota, an admission policy, a name that is taken)."""
+    rooms: Sequence[NodeRoom] = ()
+    """Where most is free of what a pod lacks that no node takes."""
 
 
 def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Plan:
@@ -72,7 +75,11 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Plan
     sources = _sources_verdict(features, pods, reports)
     objects = features_objects(features, plan, settings, start)
     there = pods_verdict(
-        observed.pods, features.spec.replicas, template_digest(objects), features_selector(features)
+        observed.pods,
+        features.spec.replicas,
+        template_digest(objects),
+        features_selector(features),
+        observed.rooms,
     )
     # No generation is asked for: its spec changes nothing in the routing.
     published = answering_verdict(observed.proxies, 0)

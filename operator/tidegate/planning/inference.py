@@ -25,6 +25,7 @@ from tidegate.planning.deployments import DeploymentView
 from tidegate.planning.plan import Event, EventType, Plan
 from tidegate.planning.pods import PodView
 from tidegate.planning.rollout import Attempt, Rollout, attempt_id, plan_rollout, rolled_back, rollout_verdict
+from tidegate.planning.room import NodeRoom
 from tidegate.planning.serving_status import (
     PODS_IN_TROUBLE,
     Refusal,
@@ -67,6 +68,8 @@ class InferenceObserved:
     """Our Deployment as it is; None before there is one."""
     refusal: Refusal | None = None
     """Why a child cannot be as planned (a quota, an admission policy, a name that is taken)."""
+    rooms: Sequence[NodeRoom] = ()
+    """Where most is free of what a pod lacks that no node takes."""
 
 
 def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Plan:
@@ -103,7 +106,8 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Pl
 
 def _pods(observed: InferenceObserved, template: str) -> Verdict:
     inference = observed.inference
-    return pods_verdict(observed.pods, inference.spec.replicas, template, inference_selector(inference))
+    selector = inference_selector(inference)
+    return pods_verdict(observed.pods, inference.spec.replicas, template, selector, observed.rooms)
 
 
 def _rollout(observed: InferenceObserved, objects: Sequence[Manifest], swap: Swap) -> Rollout:

@@ -1,18 +1,21 @@
 """Pods as planners see them: the few facts that decide, read once from the object."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
+from tidegate.planning.room import Amounts, asked
 from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _IMAGE_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 SERVER = "triton"
 """The container that loads models."""
+_KILLED_FOR_MEMORY = "OOMKilled"
 _KEEPS_ENDING = 2
 """One restart may be an accident."""
 
@@ -40,6 +43,8 @@ class PodView:
     trouble: Trouble | None = None
     unschedulable: str = ""
     """The scheduler's words when no node takes the pod."""
+    asks: Amounts = field(default_factory=dict[str, Decimal])
+    """What it asks of a node."""
     killed_for_memory: datetime | None = None
     """When a container was last killed at its memory limit."""
     memory_limit: str = ""
@@ -65,9 +70,10 @@ def pod_view(body: Mapping[str, Any]) -> PodView:
         ready=conditions.get("Ready", {}).get("status") == "True",
         terminating="deletionTimestamp" in metadata or finished,
         template=(metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""),
-        trouble=_trouble(status),
+        trouble=_trouble(body),
         killed_for_memory=_killed_for_memory(status),
-        memory_limit=_memory_limit(body),
+        memory_limit=_memory_limit(body, SERVER),
+        asks=asked(body),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
     )
 
@@ -77,21 +83,26 @@ def pod_views(bodies: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:
     return tuple(sorted((pod_view(body) for body in bodies), key=lambda pod: pod.key))
 
 
-def _trouble(status: Mapping[str, Any]) -> Trouble | None:
+def _trouble(body: Mapping[str, Any]) -> Trouble | None:
+    status = body.get("status") or {}
     containers: Sequence[Mapping[str, Any]] = (
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
     )
-    return next((found for container in containers if (found := _container_trouble(container))), None)
+    troubles = (_container_trouble(each, _memory_limit(body, each["name"])) for each in containers)
+    return next((found for found in troubles if found), None)
 
 
-def _container_trouble(container: Mapping[str, Any]) -> Trouble | None:
-    waiting = (container.get("state") or {}).get("waiting") or {}
+def _container_trouble(container: Mapping[str, Any], memory_limit: str) -> Trouble | None:
+    state = container.get("state") or {}
+    waiting = state.get("waiting") or {}
     reason = waiting.get("reason", "")
-    ended = (container.get("lastState") or {}).get("terminated") or {}
+    ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
     restarts = container.get("restartCount", 0)
+    # Both are said between two ends as well, or the message would come and go with every restart.
+    if ended.get("reason") == _KILLED_FOR_MEMORY and not container.get("ready"):
+        return _out_of_memory(container["name"], memory_limit)
     if ended and restarts >= _KEEPS_ENDING and not container.get("ready"):
-        # Said between two ends as well, or the message would come and go with every restart.
         return _keeps_ending(container["name"], ended)
     if reason in _QUIET_WAITS:
         return None
@@ -105,9 +116,16 @@ def _container_trouble(container: Mapping[str, Any]) -> Trouble | None:
 
 
 def _keeps_ending(name: str, ended: Mapping[str, Any]) -> Trouble:
-    why = ended.get("reason", "Error")
-    message = f"container {name} keeps ending ({why}, exit code {ended.get('exitCode')}, see kubectl logs --previous)"
-    return Trouble(Reason.OUT_OF_MEMORY if why == "OOMKilled" else Reason.POD_FAILING, message)
+    said = f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode')}"
+    return Trouble(Reason.POD_FAILING, f"container {name} keeps ending ({said}, see kubectl logs --previous)")
+
+
+def _out_of_memory(name: str, limit: str) -> Trouble:
+    """No accident, unlike another end: what took the memory once is asked for again."""
+    way_out = "; raise spec.resources.memory, or send smaller requests" if name == SERVER else ""
+    return Trouble(
+        Reason.OUT_OF_MEMORY, f"container {name} was killed at its memory limit of {limit}{way_out}"
+    )
 
 
 def _killed_for_memory(status: Mapping[str, Any]) -> datetime | None:
@@ -116,16 +134,19 @@ def _killed_for_memory(status: Mapping[str, Any]) -> datetime | None:
             ended = state.get("terminated") or {}
             if (
                 container.get("name") == SERVER
-                and ended.get("reason") == "OOMKilled"
+                and ended.get("reason") == _KILLED_FOR_MEMORY
                 and "finishedAt" in ended
             ):
                 return datetime.fromisoformat(ended["finishedAt"])
     return None
 
 
-def _memory_limit(body: Mapping[str, Any]) -> str:
-    containers = (body.get("spec") or {}).get("containers") or ()
+def _memory_limit(body: Mapping[str, Any], container: str) -> str:
+    spec = body.get("spec") or {}
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
     limits = (
-        (each.get("resources") or {}).get("limits") or {} for each in containers if each.get("name") == SERVER
+        (each.get("resources") or {}).get("limits") or {}
+        for each in containers
+        if each.get("name") == container
     )
     return str(next(limits, {}).get("memory", ""))

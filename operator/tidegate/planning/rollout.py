@@ -31,6 +31,8 @@ from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import LAST_READY_ANNOTATION, ROLLED_BACK_ANNOTATION
 from tidegate.resources.serving import template_hash
 
+_NOWHERE: Final = frozenset({Reason.NO_CAPACITY, Reason.UNSCHEDULABLE})
+"""No node takes a pod."""
 _KNOWN: Final = frozenset(reason.value for reason in Reason)
 
 
@@ -135,29 +137,29 @@ def rollout_verdict(
     current = [pod for pod in alive if pod.template == rollout.template]
     leaving = [pod for pod in pods if pod.terminating]
     others = [pod for pod in alive if pod.template != rollout.template and pod.ready]
-    if found.reason is Reason.UNSCHEDULABLE and leaving:
+    if found.reason in _NOWHERE and leaving:
         message = (
             f"pod {leaving[0].key.name} finishes its requests, then its successor takes its place; "
             f"{sum(pod.ready for pod in alive)} of {inference.spec.replicas} replicas are ready"
         )
         return Verdict(False, Reason.DRAINING, message)
-    if found.reason is Reason.UNSCHEDULABLE and others:
+    if found.reason is Reason.NO_CAPACITY and others:
         return Verdict(
-            False, found.reason, f"{found.message}; {_way_out(inference, len(current), len(others))}"
+            False, found.reason, f"{found.message}; {_old_pods(inference, len(current), len(others))}"
         )
     if found.reason in PODS_IN_TROUBLE:
         return Verdict(False, found.reason, found.message + _evictions(inference, alive))
     return found
 
 
-def _way_out(inference: Inference, new: int, old: int) -> str:
+def _old_pods(inference: Inference, new: int, old: int) -> str:
     resources, wanted = inference.spec.resources, inference.spec.replicas
     holds = (
         f"{old} ready pods of the previous template keep serving and hold their places "
         f"(replicas {wanted}, pods {old + new}, each asks for cpu {resources.cpu} and memory {resources.memory})"
     )
     if inference.spec.rollout.mode is RolloutMode.IN_PLACE:
-        return f"{holds}: lower spec.resources, or add nodes"
+        return holds
     return (
         f"{holds}: set spec.rollout.mode: InPlace to replace them one by one in their places, "
         "or make room for one pod more"

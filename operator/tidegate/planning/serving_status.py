@@ -7,9 +7,16 @@ from typing import Final
 from tidegate.api.conditions import Condition, ConditionStatus, ConditionType
 from tidegate.api.reasons import Reason
 from tidegate.planning.pods import PodView
+from tidegate.planning.room import NodeRoom, figures, lacking
 
 PODS_IN_TROUBLE: Final = frozenset(
-    {Reason.UNSCHEDULABLE, Reason.POD_FAILING, Reason.IMAGE_PULL, Reason.OUT_OF_MEMORY}
+    {
+        Reason.NO_CAPACITY,
+        Reason.UNSCHEDULABLE,
+        Reason.POD_FAILING,
+        Reason.IMAGE_PULL,
+        Reason.OUT_OF_MEMORY,
+    }
 )
 """What keeps a pod from running at all."""
 
@@ -38,7 +45,13 @@ class Refusal:
         return Verdict(False, self.reason, self.message, stalled=self.stalled)
 
 
-def pods_verdict(pods: Sequence[PodView], wanted: int, template: str, selector: Mapping[str, str]) -> Verdict:
+def pods_verdict(
+    pods: Sequence[PodView],
+    wanted: int,
+    template: str,
+    selector: Mapping[str, str],
+    rooms: Sequence[NodeRoom] = (),
+) -> Verdict:
     """Whether `wanted` ready pods of this template are there; if not, the first thing that keeps them."""
     if wanted == 0:
         return Verdict(True, Reason.SCALED_TO_ZERO, "spec.replicas is 0, nothing serves")
@@ -49,12 +62,24 @@ def pods_verdict(pods: Sequence[PodView], wanted: int, template: str, selector: 
         return Verdict(True, Reason.ALL_REPLICAS_READY, f"{ready} of {wanted} replicas are ready")
     for pod in current:
         if pod.unschedulable:
-            return Verdict(False, Reason.UNSCHEDULABLE, f"pod {pod.key.name}: {pod.unschedulable}")
+            return _nowhere(pod, rooms)
         if pod.trouble:
             return Verdict(False, pod.trouble.reason, f"pod {pod.key.name}: {pod.trouble.message}")
     reason = Reason.ROLLING_OUT if len(current) < len(alive) else Reason.WAITING_FOR_REPLICAS
     label = ",".join(f"{name}={value}" for name, value in selector.items())
     return Verdict(False, reason, f"{ready} of {wanted} replicas are ready; see pods with label {label}")
+
+
+def _nowhere(pod: PodView, rooms: Sequence[NodeRoom]) -> Verdict:
+    """Why no node takes the pod: all that could are too small or too full, or something else keeps it away."""
+    lacks = lacking(pod.unschedulable)
+    said = f"pod {pod.key.name}: {pod.unschedulable.rstrip('.')}"
+    if not lacks:
+        return Verdict(False, Reason.UNSCHEDULABLE, said)
+    message = (
+        f"{said}; {figures(pod.asks, lacks, rooms)}; lower spec.resources or spec.replicas, or add nodes"
+    )
+    return Verdict(False, Reason.NO_CAPACITY, message)
 
 
 def standing(verdict: Verdict, generation: int) -> tuple[Condition, ...]:
