@@ -221,6 +221,7 @@ async def test_what_is_not_there_is_not_found(store: Store, folder: Path) -> Non
     assert "/ctr/9/model.onnx" in message
 
 
+@pytest.mark.produces(FailureReason.FETCH_FAILED)
 async def test_a_server_error_may_pass(store: Store, folder: Path) -> None:
     async def overloaded(_: web.Request) -> web.StreamResponse:
         return web.Response(status=503)
@@ -233,6 +234,7 @@ async def test_a_server_error_may_pass(store: Store, folder: Path) -> None:
     assert "503" in message
 
 
+@pytest.mark.produces(FailureReason.ARTEFACT_TOO_LARGE)
 async def test_too_large_an_artefact_is_refused_before_it_is_stored(store: Store, folder: Path) -> None:
     store.files["/ctr/1/model.onnx"] = bytes(1_000_000)
 

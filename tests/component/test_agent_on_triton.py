@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from builders.desired import a_desired_state
 from builders.load import load_on
-from builders.probe_model import STEP, publish
+from builders.probe_model import STEP, publish, publish_for_one_row, publish_unloadable
 from fixtures.agent import ModelPod
 from tidegate_dataplane.contract import (
     AgentReport,
@@ -126,6 +126,7 @@ def test_with_one_kept_version_the_old_one_leaves_memory_and_disk(serving_pod: M
     )
 
 
+@pytest.mark.produces(FailureReason.WARMUP_FAILED)
 def test_a_version_that_fails_its_warm_up_takes_no_traffic(serving_pod: ModelPod) -> None:
     publish_for_one_row(serving_pod.artefact, 2)
     with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as answers:
@@ -144,6 +145,26 @@ def test_a_version_that_fails_its_warm_up_takes_no_traffic(serving_pod: ModelPod
     serving_pod.wait_for("version 2 serves", serves(2))
 
 
+@pytest.mark.produces(FailureReason.SERVER_ENDED)
+def test_a_version_that_ends_the_server_twice_is_given_up_and_another_serves(model_pod: ModelPod) -> None:
+    publish(model_pod.artefact, 1)
+    publish_python(model_pod.models / "deadly", initialize="import os; os.kill(os.getppid(), 9)")
+    deadly = {"uri": f"file://{model_pod.models}/deadly", "format": ModelFormat.PYTHON, "allow_python": True}
+    model_pod.start_agent(model_pod.order(2, **deadly))
+    for _ in range(2):
+        model_pod.triton.start()
+        wait_until(model_pod.triton.has_ended, what="the version has ended the server", timeout_s=30)
+    report = model_pod.wait_for("version 2 is given up", failed)
+    assert report.failure is not None
+    assert report.failure.reason is FailureReason.SERVER_ENDED
+    assert "Triton ended twice" in report.failure.message
+
+    model_pod.put(model_pod.order(1))
+    model_pod.triton.start()
+    model_pod.wait_for("version 1 serves", serves(1))
+
+
+@pytest.mark.produces(FailureReason.LOAD_TIMED_OUT)
 def test_a_version_that_hangs_while_it_is_loaded_is_given_up(model_pod: ModelPod) -> None:
     model_pod.settings["TIDEGATE_AGENT_LOAD_TIMEOUT_S"] = "8"
     publish(model_pod.artefact, 1)
@@ -167,6 +188,7 @@ def test_a_version_that_hangs_while_it_is_loaded_is_given_up(model_pod: ModelPod
     model_pod.wait_for("version 1 serves as ordered", serves(1))
 
 
+@pytest.mark.produces(FailureReason.ARTEFACT_INVALID)
 def test_a_truncated_model_leaves_the_old_one_serving_and_says_why(serving_pod: ModelPod) -> None:
     model = serving_pod.artefact / "2" / "model.onnx"
     model.write_bytes(model.read_bytes()[:60])
@@ -182,8 +204,9 @@ def test_a_truncated_model_leaves_the_old_one_serving_and_says_why(serving_pod: 
     assert serving_pod.probe("/readyz") == 200
 
 
+@pytest.mark.produces(FailureReason.LOAD_FAILED)
 def test_a_model_that_triton_cannot_load_is_reported_in_its_own_words(serving_pod: ModelPod) -> None:
-    publish_unknown_operator(serving_pod.artefact, 2)
+    publish_unloadable(serving_pod.artefact, 2)
     with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as answers:
         serving_pod.put(serving_pod.order(2))
         report = serving_pod.wait_for("version 2 is refused", failed)
@@ -240,7 +263,7 @@ def test_a_version_with_another_signature_replaces_the_old_one_without_a_gap(ser
 
 
 def test_a_failing_version_with_another_signature_does_not_disturb(serving_pod: ModelPod) -> None:
-    publish_unknown_operator(serving_pod.artefact, 2, extra_input=True)
+    publish_unloadable(serving_pod.artefact, 2, extra_input=True)
     with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as answers:
         serving_pod.put(serving_pod.order(2))
         report = serving_pod.wait_for("version 2 is refused", failed)
@@ -258,7 +281,7 @@ def test_another_artefact_under_the_same_version_is_loaded_in_place_or_put_back(
     with load_on(own_pod.triton.grpc, own_pod.model, threads=2) as answers:
         own_pod.put(moved)
         own_pod.wait_for("the other artefact serves", serves(1))
-        publish_unknown_operator(own_pod.models / "bad", 1)
+        publish_unloadable(own_pod.models / "bad", 1)
         own_pod.put(a_desired_state(uri=f"file://{own_pod.models}/bad"))
         own_pod.wait_for("the bad one is refused", failed)
         own_pod.triton.kill()
@@ -281,7 +304,7 @@ def test_a_restarted_triton_gets_its_models_back(own_pod: ModelPod) -> None:
 
 
 def test_a_restarted_triton_gets_the_proven_version_when_the_ordered_one_fails(own_pod: ModelPod) -> None:
-    publish_unknown_operator(own_pod.artefact, 2)
+    publish_unloadable(own_pod.artefact, 2)
     own_pod.put(own_pod.order(2))
     own_pod.wait_for("version 2 is refused", failed)
     own_pod.triton.kill()
@@ -457,12 +480,6 @@ def floats(name: str, shape: list[int | str]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
-def publish_unknown_operator(folder: Path, version: int, *, extra_input: bool = False) -> None:
-    inputs = [floats("x", ["rows", 1])] + ([floats("more", ["rows", 1])] if extra_input else [])
-    node = helper.make_node("NoSuchOperator", ["x"], ["score"])
-    save(folder, version, helper.make_graph([node], "bad", inputs, [floats("score", ["rows", 1])]))
-
-
 def publish_wider(folder: Path, version: int) -> None:
     offset = numpy_helper.from_array(np.array([STEP * version], dtype=np.float32), "offset")
     nodes = [
@@ -493,17 +510,6 @@ def publish_gather(folder: Path, version: int) -> None:
         [table],
     )
     save(folder, version, graph)
-
-
-def publish_for_one_row(folder: Path, version: int) -> None:
-    """A model that answers one row and no more: the second batch has no place in its fixed shape."""
-    shape = numpy_helper.from_array(np.array([1, 1], dtype=np.int64), "shape")
-    node = helper.make_node("Reshape", ["x", "shape"], ["score"])
-    save(
-        folder,
-        version,
-        helper.make_graph([node], "one", [floats("x", ["rows", 1])], [floats("score", ["rows", 1])], [shape]),
-    )
 
 
 def publish_python(folder: Path, *, initialize: str = "pass") -> None:

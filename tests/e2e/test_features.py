@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
 from fixtures.installed import Space, until
+from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.scoring import Gateway
 
 USERS = 200
@@ -98,6 +99,7 @@ def test_features_are_what_the_table_says_and_a_new_plan_replaces_the_pods_witho
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.produces(Reason.SOURCE_FAILED)
 def test_missing_table_is_named_and_publishing_it_is_enough(space: Space) -> None:
     space.apply("FeatureCompute", "users", _spec(space, [30]))
     until(

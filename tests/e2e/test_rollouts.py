@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fixtures.installed import Space, until
+from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.errors import CommandError
 from tidegate_localcluster.demo.load import Load
 from tidegate_localcluster.fleet import SHARED_GPU
@@ -87,6 +88,7 @@ def _gone(space: Space, left: int) -> bool:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.produces(Reason.UNSCHEDULABLE)
 def test_drain_of_a_node_waits_for_the_budget_says_so_and_loses_no_request(space: Space) -> None:
     _served(space, replicas=2)
     before = _uids(space)
@@ -120,13 +122,14 @@ def _evict(space: Space, pod: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.produces(Reason.NO_CAPACITY, Reason.ROLLED_BACK)
 def test_template_whose_pods_never_get_ready_goes_back_and_a_corrected_one_comes_up(space: Space) -> None:
     _served(space, replicas=2, rollout={"progressDeadline": "10s"})
     before = _uids(space)
     with space.load(1, threads=2, max_seconds=240) as load:
         load.wait_sent(100, timeout_s=30)
         space.patch("inference", "probe", {"resources": {"memory": "8Ti"}})
-        _ready(space, "Unschedulable")
+        _ready(space, "NoCapacity")
         assert "set spec.rollout.mode: InPlace" in space.condition("inference", "probe")["message"]
         _ready(space, "RolledBack")
         until(
@@ -148,6 +151,7 @@ def test_template_whose_pods_never_get_ready_goes_back_and_a_corrected_one_comes
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.produces(Reason.NO_CAPACITY)
 def test_in_place_replaces_every_pod_on_a_node_without_a_free_slice_and_surge_says_that_it_cannot(
     space: Space, tmp_path: Path
 ) -> None:
@@ -158,7 +162,7 @@ def test_in_place_replaces_every_pod_on_a_node_without_a_free_slice_and_surge_sa
             load.wait_sent(100, timeout_s=30)
             # Surge needs one slice more than there is.
             space.patch("inference", "probe", {"resources": {"memory": "513Mi"}})
-            _ready(space, "Unschedulable")
+            _ready(space, "NoCapacity")
             said = space.condition("inference", "probe")["message"]
             assert "Insufficient nvidia.com/gpu.shared" in said
             assert f"{SLICES} ready pods of the previous template" in said

@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 
 from fixtures.installed import Space, refused, until
+from tidegate.api.reasons import Reason
 
 CHI_SQUARE_0_001 = 10.83
 """Critical value for one degree of freedom: a fair split is beyond it once in a thousand runs."""
@@ -105,6 +106,7 @@ def test_rest_is_served_beside_grpc_and_model_control_is_not_reachable(space: Sp
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.produces(Reason.TARGET_NOT_FOUND)
 def test_missing_target_is_named_and_heals_when_it_appears(space: Space) -> None:
     space.publish("probe", 1)
     space.access(("probe", 100))

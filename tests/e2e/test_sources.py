@@ -7,6 +7,7 @@ import json
 import pytest
 
 from fixtures.installed import Space, until
+from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.errors import CommandError
 
 
@@ -27,6 +28,7 @@ def test_model_on_a_volume_claim_is_served_and_swapped(space: Space) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.produces(Reason.URI_NOT_ALLOWED)
 def test_host_that_nobody_listed_is_refused_and_mended_by_the_spec_alone(space: Space) -> None:
     space.publish("probe", 1)
     space.inference(uri="https://models.example.com/probe")
@@ -42,6 +44,7 @@ def test_host_that_nobody_listed_is_refused_and_mended_by_the_spec_alone(space: 
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.produces(Reason.FORMAT_NOT_ALLOWED)
 def test_python_models_need_the_clusters_opt_in(space: Space) -> None:
     space.publish("probe", 1)
     space.inference(format="Python")

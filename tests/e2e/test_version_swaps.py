@@ -9,6 +9,7 @@ import pytest
 
 from builders import probe_model
 from fixtures.installed import Space, until
+from tidegate.api.reasons import Reason
 
 REQUESTS = 10_000
 
@@ -124,6 +125,7 @@ def test_truncated_model_leaves_the_old_version_serving_and_says_why(space: Spac
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.produces(Reason.OUT_OF_MEMORY)
 def test_version_that_does_not_fit_into_memory_leaves_the_old_one_serving(space: Space) -> None:
     space.publish("probe", 1)
     probe_model.publish_hungry(space.folder("probe"), 2, mebibytes=700)
@@ -153,6 +155,7 @@ def test_version_that_does_not_fit_into_memory_leaves_the_old_one_serving(space:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.produces(Reason.CHECKSUM_MISMATCH)
 def test_wrong_checksum_leaves_the_old_version_serving_and_the_right_one_is_taken(space: Space) -> None:
     digests = space.publish("probe", 1, 2)
     space.inference(version=1, sha256=digests[1])
@@ -175,6 +178,7 @@ def test_wrong_checksum_leaves_the_old_version_serving_and_the_right_one_is_take
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.produces(Reason.ARTEFACT_NOT_FOUND)
 def test_first_version_that_never_loads_is_reported_and_mended_by_the_spec_alone(space: Space) -> None:
     space.publish("probe", 1)
     space.inference(version=7)

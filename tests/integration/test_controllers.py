@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +12,10 @@ from builders.inference import inference_body
 from builders.model_access import model_access_body
 from fixtures.control_plane import Kubectl
 from fixtures.processes import Running, controllers_settings, tidegate
+from tidegate.api.reasons import Reason
 from tidegate_localcluster.process import wait_until
 
 CHILDREN = "serviceaccounts,configmaps,deployments,services,poddisruptionbudgets"
-
-
-@pytest.fixture(scope="module")
-def controllers(
-    kubectl: Kubectl,
-    kubeconfig: Path,
-    crds: None,
-    controllers_tls: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Running]:
-    del crds
-    kubectl.run("create", "namespace", "tidegate-system")
-    for tier in ("realtime", "nearline", "offline"):
-        kubectl.run("create", "priorityclass", f"tidegate-{tier}", "--value=1")
-    settings = controllers_settings(controllers_tls)
-    with tidegate("controllers", kubeconfig, tmp_path_factory.mktemp("controllers"), **settings) as running:
-        wait_until(lambda: running.leads, what="the controllers lead", timeout_s=20.0)
-        yield running
 
 
 def children(kubectl: Kubectl, namespace: str, name: str = "ctr") -> dict[str, Any]:
@@ -53,6 +35,7 @@ def eventually(holds: Any, what: str, timeout_s: float = 20.0) -> None:
     wait_until(holds, what=what, timeout_s=timeout_s)
 
 
+@pytest.mark.produces(Reason.UNSCHEDULABLE)
 def test_inference_gets_its_children_and_they_are_its_own(
     controllers: Running, kubectl: Kubectl, namespace: str
 ) -> None:
@@ -88,6 +71,7 @@ def test_drift_is_repaired_and_what_others_add_is_left(
     eventually(lambda: "Service" in children(kubectl, namespace), "the Service is back")
 
 
+@pytest.mark.produces(Reason.NAME_CONFLICT)
 def test_name_of_somebody_elses_object_is_never_taken(
     controllers: Running, kubectl: Kubectl, namespace: str
 ) -> None:
@@ -149,6 +133,7 @@ def test_autoscaler_moves_replicas_through_scale_and_stays_within_what_the_crd_a
     assert children(kubectl, namespace)["Deployment"]["spec"]["replicas"] == 3
 
 
+@pytest.mark.produces(Reason.TARGET_NOT_FOUND, Reason.TARGET_NOT_READY)
 def test_access_names_the_missing_target_and_its_absence_ends_with_it(
     controllers: Running, kubectl: Kubectl, namespace: str
 ) -> None:

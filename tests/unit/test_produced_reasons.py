@@ -1,0 +1,88 @@
+"""Every failure that a user may be shown is produced for real by a test, or is excused here with the reason."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tidegate.api.reasons import DOCS, Reason
+from tidegate_dataplane.contract import FailureReason
+
+TESTS = Path(__file__).parents[1]
+REAL = ("component", "integration", "e2e")
+"""Folders whose tests run the real thing: its server, API server or cluster."""
+
+EXCUSED: Mapping[Reason, str] = {
+    Reason.PROXY_REJECTED: "a proxy refuses only what our own checks should have; no spec is known to bring it there. "
+    "tests/component/test_xds_envoy.py has a real Envoy refuse a snapshot, tests/unit/test_proxies.py the reason",
+    Reason.NO_PROXIES: "not yet: needs the gateways of the whole cluster scaled to none; tests/unit/test_proxies.py",
+    Reason.IMAGE_PULL: "not yet: needs an image to be taken from a node; tests/unit/test_inference_plan.py",
+    Reason.POD_FAILING: "not yet: needs a container that keeps ending; tests/unit/test_inference_plan.py",
+}
+"""Why a reason that the user has to do something about is produced by no test on the real thing."""
+
+STEPS = ("Nothing.", "Wait")
+"""How the advice begins for reasons that are steps on the way and no failures."""
+FAILURES = [
+    reason
+    for reason in Reason
+    if not DOCS[reason].what_to_do.startswith(STEPS) and reason is not Reason.SCALED_TO_ZERO
+]
+
+
+def _marks(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    """Names of the enum's members in the function's marks `produces`."""
+    for decorator in function.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.produces":
+            for argument in decorator.args:
+                assert isinstance(argument, ast.Attribute), f"{function.name}: name the member of the enum"
+                yield argument.attr
+
+
+def _tests() -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for folder in REAL:
+        for path in sorted((TESTS / folder).glob("test_*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    yield node
+
+
+PRODUCED = {name for function in _tests() for name in _marks(function)}
+
+
+@pytest.mark.parametrize("reason", FAILURES)
+def test_failure_is_produced_for_real_or_excused(reason: Reason) -> None:
+    assert (reason.name in PRODUCED) is not (reason in EXCUSED), (
+        f"{reason}: no test in {', '.join(REAL)} is marked to produce it"
+        if reason not in EXCUSED
+        else f"{reason} is produced: it needs no excuse any more"
+    )
+
+
+def test_excuses_are_few_and_for_failures() -> None:
+    assert len(EXCUSED) <= 4
+    assert set(EXCUSED) <= set(FAILURES)
+
+
+def test_marks_are_kept_by_the_tests_themselves() -> None:
+    """A test that is marked must name the reason again, where it waits for it or asserts it."""
+    empty = [
+        (function.name, name)
+        for function in _tests()
+        for name in _marks(function)
+        if not _names(function, name)
+    ]
+    assert empty == []
+
+
+def _names(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
+    body = "\n".join(ast.unparse(statement) for statement in function.body)
+    return f"Reason.{name}" in body or repr(Reason[name].value) in body
+
+
+@pytest.mark.parametrize("reason", FailureReason)
+def test_agents_reasons_are_the_objects_own(reason: FailureReason) -> None:
+    assert Reason[reason.name] == reason.value
