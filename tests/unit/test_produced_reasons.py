@@ -19,7 +19,6 @@ EXCUSED: Mapping[Reason, str] = {
     Reason.PROXY_REJECTED: "a proxy refuses only what our own checks should have; no spec is known to bring it there. "
     "tests/component/test_xds_envoy.py has a real Envoy refuse a snapshot, tests/unit/test_proxies.py the reason",
     Reason.NO_PROXIES: "not yet: needs the gateways of the whole cluster scaled to none; tests/unit/test_proxies.py",
-    Reason.IMAGE_PULL: "not yet: needs an image to be taken from a node; tests/unit/test_inference_plan.py",
     Reason.POD_FAILING: "not yet: needs a container that keeps ending; tests/unit/test_inference_plan.py",
 }
 """Why a reason that the user has to do something about is produced by no test on the real thing."""
@@ -63,7 +62,7 @@ def test_failure_is_produced_for_real_or_excused(reason: Reason) -> None:
 
 
 def test_excuses_are_few_and_for_failures() -> None:
-    assert len(EXCUSED) <= 4
+    assert len(EXCUSED) <= 3
     assert set(EXCUSED) <= set(FAILURES)
 
 

@@ -1,0 +1,51 @@
+"""Pods that cannot run, for real: the status says why, and the way out that it names is enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures.installed import Space, until
+from tidegate.api.reasons import Reason
+
+
+def _says(space: Space, name: str, reason: Reason) -> str:
+    """Waits until Ready of an Inference has this reason; its message."""
+    until(
+        lambda: space.condition("inference", name).get("reason") == reason,
+        f"Ready of {name} says {reason}",
+        evidence=lambda: space.status("inference", name),
+    )
+    return str(space.condition("inference", name)["message"])
+
+
+def _answers(space: Space, name: str, version: int = 1) -> None:
+    """Waits until an Inference is Ready and a request to it alone is answered, by `version`."""
+    space.serves(name, version)
+    space.ready(f"modelaccess/{name}")
+    assert space.ask(name).version == str(version)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.produces(Reason.IMAGE_PULL, Reason.NO_CAPACITY, Reason.UNSCHEDULABLE)
+def test_pods_that_cannot_run_say_why_and_run_once_that_is_mended(space: Space) -> None:
+    space.publish("probe", 1)
+    for name in ("imageless", "large", "claimless"):
+        space.access((name, 100), name=name)
+    # More than any node has.
+    space.inference("large", uri=space.uri("probe"), memory="8Ti")
+    space.inference("claimless", uri="pvc://shelf/probe")
+    with space.installed.without_image("triton") as image:
+        space.inference("imageless", uri=space.uri("probe"))
+        assert f"container triton {image}: " in _says(space, "imageless", Reason.IMAGE_PULL)
+
+        said = _says(space, "large", Reason.NO_CAPACITY)
+        for words in ("1 Insufficient memory", "on node node-0", "lower spec.resources or spec.replicas"):
+            assert words in said
+        said = _says(space, "claimless", Reason.UNSCHEDULABLE)
+        assert 'persistentvolumeclaim "shelf" not found' in said
+
+    # The image is back, and nothing else is done; what the other two need is in their specs.
+    space.patch("inference", "large", {"resources": {"memory": "512Mi"}})
+    space.patch("inference", "claimless", {"model": {"uri": space.uri("probe")}})
+    for name in ("imageless", "large", "claimless"):
+        _answers(space, name)
