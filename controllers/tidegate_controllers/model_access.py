@@ -9,12 +9,12 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import MODEL_ACCESS
 from tidegate.kube.parsed import Parsed
-from tidegate.planning.fleet import fleet_state
+from tidegate.planning.fleet import inference_backend, takes_traffic
 from tidegate.planning.model_access import AccessObserved, plan_model_access
 from tidegate.planning.pods import pod_view
 from tidegate.resources.names import INFERENCE_LABEL, label_value
 from tidegate.routing.access_rules import plan_access
-from tidegate.routing.fleet import BackendKey, BackendKind
+from tidegate.routing.fleet import Backend
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.runtime.clock import Clock
 from tidegate_controllers.accesses import Accesses
@@ -56,22 +56,26 @@ class ModelAccessReconciler:
         return plan.requeue_after
 
     def _observe(self, access: ModelAccess) -> AccessObserved:
-        stores = self._writer.stores
         names = sorted({target.inference for route in access.spec.routes for target in route.targets})
         found = (self._known.inferences.get(ObjectKey(access.key.namespace, name)) for name in names)
-        inferences = [inference for inference in found if inference is not None]
-        pods = (
-            (BackendKey(BackendKind.INFERENCE, one.key.namespace, one.key.name), pod_view(body))
-            for one in inferences
-            for body in stores.pods.by_label(
-                INFERENCE_LABEL, label_value(one.key.name), namespace=one.key.namespace
-            )
-        )
-        fleet = fleet_state([access], inferences, (), pods)
+        backends = [self._backend(inference) for inference in found if inference is not None]
         return AccessObserved(
             access=access,
             now=self._clock.now(),
-            routing=plan_access(access, fleet.backends, self._known.accesses.owners(access)),
+            routing=plan_access(
+                access,
+                {one.key: one for one in backends if one is not None},
+                self._known.accesses.owners(access),
+            ),
             proxies=self._proxies.view(HostKey(HostKind.ACCESS, access.key), access.metadata.uid),
             gateway=self._gateway,
         )
+
+    def _backend(self, inference: Inference) -> Backend | None:
+        if not takes_traffic(inference):
+            return None
+        key = inference.key
+        pods = self._writer.stores.pods.by_label(
+            INFERENCE_LABEL, label_value(key.name), namespace=key.namespace
+        )
+        return inference_backend(inference, map(pod_view, pods))

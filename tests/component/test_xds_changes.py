@@ -8,14 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from builders.fleet import a_fleet
 from builders.model_access import a_model_access, a_route
 from fixtures.envoy import ControlPlane, Gateway, Load, Upstream, backend_of, eventually
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing.fleet import Backend
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.planner import plan
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash
 from tidegate.xds.stream import AdsStream
 
@@ -172,7 +170,7 @@ async def test_a_refused_configuration_leaves_the_last_good_one(gateway: Gateway
     changed = a_model_access(
         routes=[a_route("default", "new", retry={"attempts": 1})], metadata={"generation": 2}
     )
-    good = control_plane.builder.build(plan(a_fleet(changed, backend_of("ctr", old), backend_of("new", new))))
+    good = control_plane.build(changed, backend_of("ctr", old), backend_of("new", new))
     load = Load(client, CTR)
     async with load.running():
         resource = next(iter(good.resources[type_url].values()))
@@ -197,9 +195,7 @@ async def test_a_refused_cluster_does_not_stop_the_endpoints_of_the_others(gatew
     old, new = await gateway.upstream("old"), await gateway.upstream("new")
     client = await gateway.start(a_model_access(), backend_of("ctr", old), backend_of("bad", old))
     control_plane = gateway.control_plane
-    good = control_plane.builder.build(
-        plan(a_fleet(a_model_access(), backend_of("ctr", new), backend_of("bad", old)))
-    )
+    good = control_plane.build(a_model_access(), backend_of("ctr", new), backend_of("bad", old))
     bad = good.resources[TypeUrl.CLUSTER]["inference/ads/bad/grpc"]
     control_plane.cache.set(spoilt(good, TypeUrl.CLUSTER, bad))
     assert await refused(control_plane)

@@ -10,22 +10,49 @@ from hypothesis import strategies as st
 from builders.fleet import a_backend, a_fleet
 from builders.model_access import a_model_access
 from tidegate.routing import protos, wire
+from tidegate.routing.envoy import endpoints
 from tidegate.routing.envoy.clusters import cluster_name, parse_cluster_name
 from tidegate.routing.envoy.listener import ListenerSettings
-from tidegate.routing.fleet import BackendKey, BackendKind
-from tidegate.routing.ir import Protocol
+from tidegate.routing.fleet import BackendKey, BackendKind, Endpoint
+from tidegate.routing.ir import Pool, Protocol
 from tidegate.routing.planner import plan
 from tidegate.routing.snapshot import Resource, SnapshotBuilder, TypeUrl, placeholder_cluster
 from tidegate.xds.messages import DiscoveryResponse, decode_request, encode_response
+
+ENDPOINTS = st.builds(
+    Endpoint, st.ip_addresses().map(str), grpc_port=st.integers(1, 65535), http_port=st.integers(1, 65535)
+)
+POOLS = st.builds(
+    Pool,
+    st.just(BackendKey(BackendKind.INFERENCE, "ads", "ctr")),
+    st.lists(ENDPOINTS, max_size=4).map(tuple),
+)
 
 REQUEST = "envoy.service.discovery.v3.DiscoveryRequest"
 
 
 @settings(deadline=None)
-@given(st.binary(max_size=300), st.text())
-def test_a_packed_any_is_an_any(value: bytes, url: str) -> None:
-    message = protos.decode("google.protobuf.Any", wire.packed_any(url, value))
-    assert (message.type_url, message.value) == (url, value)
+@given(st.lists(st.binary(max_size=300), max_size=3), st.text())
+def test_a_packed_any_is_an_any(pieces: list[bytes], url: str) -> None:
+    message = protos.decode("google.protobuf.Any", wire.packed_any(url, *pieces))
+    assert (message.type_url, message.value) == (url, b"".join(pieces))
+
+
+@settings(deadline=None)
+@given(POOLS, st.sampled_from(Protocol))
+def test_endpoints_are_what_protobuf_writes(pool: Pool, protocol: Protocol) -> None:
+    written = endpoints.encode(pool, protocol)
+    message = protos.decode(endpoints.TYPE, written)
+    assert message.SerializeToString(deterministic=True) == written
+    assert message.cluster_name == cluster_name(pool.backend, protocol)
+    found = [
+        (socket.address, socket.port_value)
+        for locality in message.endpoints
+        for each in locality.lb_endpoints
+        for socket in [each.endpoint.address.socket_address]
+    ]
+    ports = "grpc_port" if protocol is Protocol.GRPC else "http_port"
+    assert found == [(each.address, getattr(each, ports)) for each in pool.endpoints]
 
 
 @settings(deadline=None)
@@ -72,7 +99,8 @@ def test_routes_that_are_joined_are_one_configuration() -> None:
     described = protos.described(snapshot.resources[TypeUrl.ROUTE]["gateway"].body)
     hosts = described["virtual_hosts"]
     assert isinstance(hosts, list)
-    assert [host["name"] for host in hosts] == ["access/ads/a", "access/ads/b", "nobody"]
+    assert sorted(host["name"] for host in hosts) == ["access/ads/a", "access/ads/b", "nobody"]
+    assert hosts[-1]["name"] == "nobody"
 
 
 @pytest.mark.parametrize("kind", BackendKind)

@@ -2,11 +2,12 @@
 
 Nothing here fails: what cannot be served is left out and named in a Refusal, and the rest goes on.
 Hosts are the only thing that one access can take from another; everything else about an access depends on it and its targets alone.
+`plan` does all of it at once; routing.live does the same for what a change concerns, out of the same rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -34,17 +35,31 @@ class HostState:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedHost:
+    """What one ModelAccess or FeatureCompute brings into the routing."""
+
+    host: VirtualHost
+    state: HostState
+    refusals: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RoutingPlan:
     """The routing of the whole fleet, and what it means for each ModelAccess."""
 
-    ir: RoutingIR
     accesses: Mapping[ObjectKey, AccessPlan]
-    hosts: Mapping[HostKey, HostState]
+    hosts: Mapping[HostKey, PlannedHost]
+    pools: Mapping[BackendKey, Pool]
 
     @property
-    def refusals(self) -> tuple[Refusal, ...]:
-        """All refusals, by access."""
-        return tuple(refusal for plan in self.accesses.values() for refusal in plan.refusals)
+    def ir(self) -> RoutingIR:
+        """The routing itself."""
+        return RoutingIR(
+            hosts=tuple(
+                sorted((planned.host for planned in self.hosts.values()), key=lambda host: host.name)
+            ),
+            pools=tuple(self.pools[key] for key in sorted(self.pools)),
+        )
 
 
 def plan(fleet: FleetState) -> RoutingPlan:
@@ -54,31 +69,39 @@ def plan(fleet: FleetState) -> RoutingPlan:
         access.key: plan_access(access, fleet.backends, owners)
         for access in sorted(fleet.accesses, key=lambda access: access.key)
     }
-    features = [backend for key, backend in fleet.backends.items() if key.kind is BackendKind.FEATURE_COMPUTE]
-    virtual_hosts = [
-        *(access.host for access in accesses.values()),
-        *(_features_host(backend) for backend in features),
-    ]
-    ir = RoutingIR(
-        hosts=tuple(sorted(virtual_hosts, key=lambda host: host.name)),
-        pools=_pools(fleet.backends.values(), fleet.accesses),
+    features = [backend for backend in fleet.backends.values() if has_host(backend.key)]
+    budgets: dict[BackendKey, int] = {}
+    for access in fleet.accesses:
+        for key, percent in retry_budgets(access).items():
+            budgets[key] = max(budgets.get(key, 0), percent)
+    return RoutingPlan(
+        accesses=accesses,
+        hosts={
+            **{HostKey(HostKind.ACCESS, key): access_host(access) for key, access in accesses.items()},
+            **{features_key(backend.key): features_host(backend) for backend in features},
+        },
+        pools={key: pool(backend, budgets.get(key)) for key, backend in fleet.backends.items()},
     )
-    return RoutingPlan(ir, accesses, _host_states(accesses.values(), features))
 
 
-def _host_states(accesses: Iterable[AccessPlan], features: Iterable[Backend]) -> Mapping[HostKey, HostState]:
-    states = {
-        HostKey(HostKind.ACCESS, plan.access): HostState(plan.uid, plan.generation, plan.unavailable is None)
-        for plan in accesses
-    }
-    for backend in features:
-        # Its spec changes nothing in the routing, so every generation of it is there at once.
-        state = HostState(backend.uid, 0, bool(backend.endpoints))
-        states[HostKey(HostKind.FEATURES, backend.key.object_key)] = state
-    return states
+def access_host(access: AccessPlan) -> PlannedHost:
+    """What the proxies get of a ModelAccess."""
+    state = HostState(access.uid, access.generation, answers=access.unavailable is None)
+    return PlannedHost(access.host, state, access.refusals)
 
 
-def _features_host(backend: Backend) -> VirtualHost:
+def has_host(backend: BackendKey) -> bool:
+    """Whether a backend has a virtual host of its own; Inferences have those of ModelAccesses."""
+    return backend.kind is BackendKind.FEATURE_COMPUTE
+
+
+def features_key(backend: BackendKey) -> HostKey:
+    """Names the virtual host of a FeatureCompute."""
+    return HostKey(HostKind.FEATURES, backend.object_key)
+
+
+def features_host(backend: Backend) -> PlannedHost:
+    """What the proxies get of a FeatureCompute."""
     key = backend.key.object_key
     why = (
         f"FeatureCompute {key} has no ready endpoint; "
@@ -91,28 +114,31 @@ def _features_host(backend: Backend) -> VirtualHost:
         timeout=FEATURES_TIMEOUT,
         unavailable=None if backend.endpoints else why,
     )
-    return VirtualHost(
-        name=str(HostKey(HostKind.FEATURES, key)),
+    host = VirtualHost(
+        name=str(features_key(backend.key)),
         title=f"FeatureCompute {key}",
         domains=(f"features/{key}", hosts.features_host(key)),
         rules=(rule,),
     )
+    # Its spec changes nothing in the routing, so every generation of it is there at once.
+    return PlannedHost(host, HostState(backend.uid, 0, bool(backend.endpoints)))
 
 
-def _pools(backends: Iterable[Backend], accesses: Iterable[ModelAccess]) -> tuple[Pool, ...]:
-    """A pool for every backend, routed to or not.
+def retry_budgets(access: ModelAccess) -> Mapping[BackendKey, int]:
+    """The largest retry budget that `access` gives each of its targets, in percent."""
+    budgets: dict[BackendKey, int] = {}
+    for route in access.spec.routes:
+        if route.retry is None or not route.retry.attempts:
+            continue
+        for target in route.targets:
+            key = backend_key(access, target)
+            budgets[key] = max(budgets.get(key, 0), route.retry.budget_percent)
+    return budgets
+
+
+def pool(backend: Backend, retry_budget_percent: int | None) -> Pool:
+    """The pool of a backend, routed to or not.
 
     A cluster therefore comes and goes with its Inference, never with a route: swapping a target is a change of routes alone.
     """
-    budgets: dict[BackendKey, int] = {}
-    for access in accesses:
-        for route in access.spec.routes:
-            if route.retry is None or not route.retry.attempts:
-                continue
-            for target in route.targets:
-                key = backend_key(access, target)
-                budgets[key] = max(budgets.get(key, 0), route.retry.budget_percent)
-    return tuple(
-        Pool(backend.key, tuple(sorted(set(backend.endpoints))), budgets.get(backend.key))
-        for backend in sorted(backends, key=lambda backend: backend.key)
-    )
+    return Pool(backend.key, tuple(sorted(set(backend.endpoints))), retry_budget_percent)

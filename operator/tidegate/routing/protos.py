@@ -54,20 +54,25 @@ def message_type(name: str) -> type[Message]:
     return message_factory.GetMessageClass(descriptor_pool.Default().FindMessageTypeByName(name))
 
 
-def encode(name: str, fields: Fields) -> bytes:
-    """The message `name` serialised: equal fields give equal bytes, in every process.
+def message(name: str, fields: Fields) -> Message:
+    """The message `name`, to stand as a field of many others; nobody may change it.
 
     Raises ValueError or TypeError for a field that the message does not have or that has another type.
     """
     constructor = cast(Any, message_type(name))
-    return cast(bytes, constructor(**fields).SerializeToString(deterministic=True))
+    return cast(Message, constructor(**fields))
+
+
+def encode(name: str, fields: Fields) -> bytes:
+    """The message `name` serialised: equal fields give equal bytes, in every process. Raises as `message` does."""
+    return message(name, fields).SerializeToString(deterministic=True)
 
 
 def decode(name: str, data: bytes) -> Any:
     """The message `name` read from `data`; raises google.protobuf.message.DecodeError."""
-    message = message_type(name)()
-    message.ParseFromString(data)
-    return message
+    decoded = message_type(name)()
+    decoded.ParseFromString(data)
+    return decoded
 
 
 def packed(name: str, fields: Fields) -> dict[str, object]:
@@ -82,13 +87,13 @@ def extension(extension_name: str, message: str, fields: Fields | None = None) -
 
 def described(any_bytes: bytes) -> dict[str, object]:
     """A serialised Any as the JSON that Envoy's configuration dump shows."""
-    message = decode("google.protobuf.Any", any_bytes)
-    return cast("dict[str, object]", json_format.MessageToDict(message, preserving_proto_field_name=True))
+    decoded = decode("google.protobuf.Any", any_bytes)
+    return cast("dict[str, object]", json_format.MessageToDict(decoded, preserving_proto_field_name=True))
 
 
-def any_of(name: str, serialised: bytes) -> bytes:
-    """A serialised Any around the serialised message `name`."""
-    return wire.packed_any(TYPE_URL_PREFIX + name, serialised)
+def any_of(name: str, *serialised: bytes) -> bytes:
+    """A serialised Any around the serialised message `name`, which may come in pieces."""
+    return wire.packed_any(TYPE_URL_PREFIX + name, *serialised)
 
 
 def duration(length: timedelta) -> dict[str, int]:

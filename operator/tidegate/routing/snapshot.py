@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from tidegate.routing import protos
 from tidegate.routing.envoy import clusters, endpoints, listener, routes
+from tidegate.routing.fleet import BackendKey
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.ir import Pool, Protocol
-from tidegate.routing.planner import HostState, RoutingPlan
+from tidegate.routing.live import RoutingChange
+from tidegate.routing.planner import HostState, PlannedHost, RoutingPlan
 from tidegate.routing.refusals import Refusal
+from tidegate.routing.sharded import Sharded
 
 _VERSION_LENGTH: Final = 16
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class TypeUrl(StrEnum):
@@ -62,12 +68,11 @@ class Snapshot:
 
 def content_hash(parts: Iterable[str | bytes]) -> str:
     """A short name for `parts`, in their order; collisions are out of reach of chance (64 bits)."""
-    digest = hashlib.sha256()
+    whole: list[bytes] = []
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
-        digest.update(len(data).to_bytes(8, "big"))
-        digest.update(data)
-    return digest.hexdigest()[:_VERSION_LENGTH]
+        whole += (len(data).to_bytes(8, "big"), data)
+    return hashlib.sha256(b"".join(whole)).hexdigest()[:_VERSION_LENGTH]
 
 
 def version_of(resources: Resources) -> str:
@@ -75,58 +80,169 @@ def version_of(resources: Resources) -> str:
     return content_hash(part for name in sorted(resources) for part in (name, resources[name].version))
 
 
-@dataclass(slots=True)
-class RenderedPools:
-    """Cluster and endpoints by pool: what one build leaves for the next."""
+_EMPTY: Final = version_of({})
 
-    by_pool: dict[tuple[Pool, Protocol], tuple[Resource, Resource]] = field(
-        default_factory=dict[tuple[Pool, Protocol], tuple[Resource, Resource]]
-    )
+
+class ResourceSet(Mapping[str, Resource]):
+    """All resources of one type; a change copies little of it, and its version is that of the content alone."""
+
+    __slots__ = ("_digests", "_resources", "version")
+
+    def __init__(self) -> None:
+        self._set(Sharded(), [_EMPTY] * len(Sharded[str, Resource]().parts))
+
+    def _set(self, resources: Sharded[str, Resource], digests: list[str]) -> None:
+        self._resources = resources
+        self._digests = digests
+        self.version = content_hash(["".join(digests)])
+
+    def __getitem__(self, name: str) -> Resource:
+        return self._resources[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._resources
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._resources)
+
+    def __len__(self) -> int:
+        return len(self._resources)
+
+    def changed(self, changes: Mapping[str, Resource | None]) -> ResourceSet:
+        """This set with other resources, and without those that are None; itself when that changes nothing."""
+        resources = self._resources.changed(changes)
+        if resources is self._resources:
+            return self
+        parts = zip(resources.parts, self._resources.parts, self._digests, strict=True)
+        result = ResourceSet()
+        result._set(
+            resources, [digest if part is before else version_of(part) for part, before, digest in parts]
+        )
+        return result
+
+    @property
+    def shards(self) -> Sharded[str, Resource]:
+        """The resources themselves; the parts that two sets have in common are the same objects."""
+        return self._resources
 
 
 class SnapshotBuilder:
-    """Turns routing plans into snapshots, and renders again only what changed since the last one.
+    """Turns routing plans and changes of them into snapshots, and renders again only what changed since the last one.
 
-    What it remembers changes the speed and never the result.
+    What it remembers changes the speed and never the result: snapshots have in common what they can, and nothing in them changes later.
     """
 
     def __init__(self, settings: listener.ListenerSettings) -> None:
         body = protos.any_of(listener.TYPE, listener.encode(settings))
-        self._listener = Resource(listener.NAME, content_hash([body]), body)
-        self._hosts = routes.RenderedHosts()
-        self._pools = RenderedPools()
+        gateway = Resource(listener.NAME, content_hash([body]), body)
+        self._listeners = ResourceSet().changed({gateway.name: gateway})
+        self._clusters = ResourceSet()
+        self._endpoints = ResourceSet()
+        self._routes = _RouteTable()
+        self._pools: dict[BackendKey, Pool] = {}
+        self._hosts: dict[HostKey, PlannedHost] = {}
+        self._states: Sharded[HostKey, HostState] = Sharded()
+        self._refusals: tuple[Refusal, ...] = ()
 
     def build(self, plan: RoutingPlan) -> Snapshot:
         """The snapshot of `plan`."""
-        cluster_set, endpoint_set = self._render_pools(plan.ir.pools)
-        route_body = protos.any_of(routes.TYPE, routes.encode(plan.ir.hosts, self._hosts))
-        route = Resource(routes.NAME, content_hash([route_body]), route_body)
-        resources: dict[TypeUrl, Resources] = {
-            TypeUrl.CLUSTER: MappingProxyType(cluster_set),
-            TypeUrl.ENDPOINT: MappingProxyType(endpoint_set),
-            TypeUrl.LISTENER: MappingProxyType({self._listener.name: self._listener}),
-            TypeUrl.ROUTE: MappingProxyType({route.name: route}),
+        no_hosts = dict.fromkeys(self._hosts.keys() - plan.hosts.keys())
+        no_pools = dict.fromkeys(self._pools.keys() - plan.pools.keys())
+        return self.apply(RoutingChange({**no_hosts, **plan.hosts}, {**no_pools, **plan.pools}))
+
+    def apply(self, change: RoutingChange) -> Snapshot:
+        """The snapshot of the last plan with `change`."""
+        self._take_pools(change.pools)
+        self._take_hosts(change.hosts)
+        resources: dict[TypeUrl, ResourceSet] = {
+            TypeUrl.CLUSTER: self._clusters,
+            TypeUrl.ENDPOINT: self._endpoints,
+            TypeUrl.LISTENER: self._listeners,
+            TypeUrl.ROUTE: self._routes.resources,
         }
-        versions = {type_url: version_of(of_type) for type_url, of_type in resources.items()}
+        versions = {type_url: of_type.version for type_url, of_type in resources.items()}
         return Snapshot(
             revision=content_hash(versions[type_url] for type_url in TypeUrl),
             resources=MappingProxyType(resources),
             versions=MappingProxyType(versions),
-            hosts=MappingProxyType(dict(plan.hosts)),
-            refusals=plan.refusals,
+            hosts=self._states,
+            refusals=self._refusals,
         )
 
-    def _render_pools(self, pools: Iterable[Pool]) -> tuple[dict[str, Resource], dict[str, Resource]]:
-        known = self._pools.by_pool
-        self._pools.by_pool = {
-            (pool, protocol): known.get((pool, protocol)) or render_pool(pool, protocol)
-            for pool in pools
-            for protocol in Protocol
+    def _take_pools(self, pools: Mapping[BackendKey, Pool | None]) -> None:
+        cluster_changes: dict[str, Resource | None] = {}
+        endpoint_changes: dict[str, Resource | None] = {}
+        for key, pool in pools.items():
+            if pool == self._pools.get(key):
+                continue
+            for protocol in Protocol:
+                name = clusters.cluster_name(key, protocol)
+                rendered = (None, None) if pool is None else render_pool(pool, protocol)
+                cluster_changes[name], endpoint_changes[name] = rendered
+            _keep(self._pools, key, pool)
+        self._clusters = self._clusters.changed(cluster_changes)
+        self._endpoints = self._endpoints.changed(endpoint_changes)
+
+    def _take_hosts(self, planned: Mapping[HostKey, PlannedHost | None]) -> None:
+        rendered: dict[str, bytes | None] = {}
+        refusing = False
+        for key, now in planned.items():
+            before = self._hosts.get(key)
+            if now == before:
+                continue
+            refusing = refusing or bool((now and now.refusals) or (before and before.refusals))
+            if now is None or before is None or now.host != before.host:
+                rendered[str(key)] = None if now is None else routes.encode_host(now.host)
+            _keep(self._hosts, key, now)
+        self._routes.take(rendered)
+        self._states = self._states.changed(
+            {key: None if now is None else now.state for key, now in planned.items()}
+        )
+        if refusing:
+            self._refusals = tuple(
+                refusal for key in sorted(self._hosts) for refusal in self._hosts[key].refusals
+            )
+
+
+class _RouteTable:
+    """The one RouteConfiguration, joined from virtual hosts that are already serialised.
+
+    A change joins one part of them anew; the rest is copied, 1 ms for 10,000.
+    """
+
+    def __init__(self) -> None:
+        self._hosts = ResourceSet()
+        self._joined = [b""] * len(self._hosts.shards.parts)
+        self.resources = ResourceSet()
+        self._join()
+
+    def take(self, bodies: Mapping[str, bytes | None]) -> None:
+        """Other virtual hosts, by name; None for one that is gone."""
+        changes = {
+            name: None if body is None else Resource(name, content_hash([body]), body)
+            for name, body in bodies.items()
         }
-        rendered = self._pools.by_pool.values()
-        return {cluster.name: cluster for cluster, _ in rendered}, {
-            assignment.name: assignment for _, assignment in rendered
-        }
+        before, self._hosts = self._hosts, self._hosts.changed(changes)
+        if self._hosts is before:
+            return
+        parts = zip(self._hosts.shards.parts, before.shards.parts, strict=True)
+        for number, (now, was) in enumerate(parts):
+            if now is not was:
+                self._joined[number] = routes.virtual_hosts(now[name].body for name in sorted(now))
+        self._join()
+
+    def _join(self) -> None:
+        frame, nobody = routes.frame(), routes.nobody()
+        version = content_hash([frame, self._hosts.version, nobody])
+        body = protos.any_of(routes.TYPE, frame, *self._joined, nobody)
+        self.resources = self.resources.changed({routes.NAME: Resource(routes.NAME, version, body)})
+
+
+def _keep(known: dict[K, V], key: K, value: V | None) -> None:
+    if value is None:
+        known.pop(key, None)
+    else:
+        known[key] = value
 
 
 def render_pool(pool: Pool, protocol: Protocol) -> tuple[Resource, Resource]:

@@ -6,11 +6,15 @@ from collections.abc import Iterable
 from typing import Final
 
 _LENGTH_DELIMITED: Final = 2
+_VARINT: Final = 0
 _CONTINUES: Final = 0x80
+_SHORT: Final = tuple(bytes([value]) for value in range(_CONTINUES))
 
 
 def varint(value: int) -> bytes:
     """`value` in base 128, least significant group first."""
+    if value < _CONTINUES:
+        return _SHORT[value]
     encoded = bytearray()
     while value >= _CONTINUES:
         encoded.append(value & (_CONTINUES - 1) | _CONTINUES)
@@ -24,12 +28,18 @@ def field(number: int, payload: bytes) -> bytes:
     return varint(number << 3 | _LENGTH_DELIMITED) + varint(len(payload)) + payload
 
 
+def number_field(number: int, value: int) -> bytes:
+    """One unsigned integer or enum field."""
+    return varint(number << 3 | _VARINT) + varint(value)
+
+
 def fields(number: int, payloads: Iterable[bytes]) -> bytes:
     """A repeated field whose elements are already serialised."""
     tag = varint(number << 3 | _LENGTH_DELIMITED)
     return b"".join(part for payload in payloads for part in (tag, varint(len(payload)), payload))
 
 
-def packed_any(type_url: str, value: bytes) -> bytes:
-    """A serialised google.protobuf.Any around a serialised message."""
-    return field(1, type_url.encode()) + field(2, value)
+def packed_any(type_url: str, *pieces: bytes) -> bytes:
+    """A serialised google.protobuf.Any around a serialised message, which may come in pieces: they are copied once."""
+    head = field(1, type_url.encode()) + varint(2 << 3 | _LENGTH_DELIMITED) + varint(sum(map(len, pieces)))
+    return b"".join((head, *pieces))

@@ -12,10 +12,11 @@ Far beyond that, scoped routes keyed by the same header give every access a Rout
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from typing import Final
+
+from google.protobuf.message import Message
 
 from tidegate.routing import protos, wire
 from tidegate.routing.envoy.allowlist import GRPC_SERVICE
@@ -57,18 +58,10 @@ UNKNOWN: Final = (
 )
 
 
-@dataclass(slots=True)
-class RenderedHosts:
-    """Serialised virtual hosts by their IR: what one build leaves for the next."""
-
-    by_host: dict[VirtualHost, bytes] = field(default_factory=dict[VirtualHost, bytes])
-
-
-def encode(hosts: Iterable[VirtualHost], rendered: RenderedHosts) -> bytes:
-    """The serialised RouteConfiguration; `rendered` is read and then holds exactly these hosts."""
-    known = rendered.by_host
-    rendered.by_host = {host: known.get(host) or encode_host(host) for host in hosts}
-    frame = protos.encode(
+@cache
+def frame() -> bytes:
+    """The serialised RouteConfiguration without virtual hosts: those go behind it, and `nobody` last."""
+    return protos.encode(
         TYPE,
         {
             "name": NAME,
@@ -76,7 +69,24 @@ def encode(hosts: Iterable[VirtualHost], rendered: RenderedHosts) -> bytes:
             "request_headers_to_remove": list(_NOT_FOR_MODELS),
         },
     )
-    return frame + wire.fields(_VIRTUAL_HOSTS_FIELD, [*rendered.by_host.values(), _nobody()])
+
+
+def virtual_hosts(bodies: Iterable[bytes]) -> bytes:
+    """Some of the virtual hosts of a RouteConfiguration; their order means nothing."""
+    return wire.fields(_VIRTUAL_HOSTS_FIELD, bodies)
+
+
+@cache
+def nobody() -> bytes:
+    """The last virtual host of a RouteConfiguration: that of requests for names that nobody has."""
+    return virtual_hosts(
+        [
+            protos.encode(
+                "envoy.config.route.v3.VirtualHost",
+                {"name": "nobody", "domains": ["*"], "routes": _not_found(UNKNOWN)},
+            )
+        ]
+    )
 
 
 def encode_host(host: VirtualHost) -> bytes:
@@ -131,8 +141,10 @@ def _action(rule: RouteRule, protocol: Protocol) -> dict[str, object]:
     return action | {"weighted_clusters": {"clusters": clusters}}
 
 
-def _retry_policy(conditions: str, attempts: int) -> dict[str, object]:
-    return {
+@cache
+def _retry_policy(conditions: str, attempts: int) -> Message:
+    """Built once for all: protobuf copies a message in a tenth of the time that it takes to make one of a mapping."""
+    fields: dict[str, object] = {
         "retry_on": conditions,
         "num_retries": {"value": attempts},
         # On another pod where there is one; if it is picked in vain for too long, on any.
@@ -143,6 +155,7 @@ def _retry_policy(conditions: str, attempts: int) -> dict[str, object]:
             "max_interval": protos.seconds(0.05),
         },
     }
+    return protos.message("envoy.config.route.v3.RetryPolicy", fields)
 
 
 @cache
@@ -150,14 +163,6 @@ def _another_host() -> dict[str, object]:
     return protos.extension(
         "envoy.retry_host_predicates.previous_hosts",
         "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate",
-    )
-
-
-def _nobody() -> bytes:
-    """The virtual host of requests for names that nobody has."""
-    return protos.encode(
-        "envoy.config.route.v3.VirtualHost",
-        {"name": "nobody", "domains": ["*"], "routes": _not_found(UNKNOWN)},
     )
 
 

@@ -1,0 +1,120 @@
+"""The caches that routing is made from, and what has changed in them since the routing was last told."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from tidegate.api.feature_compute import FeatureCompute
+from tidegate.api.inference import Inference
+from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess
+from tidegate.kube import kinds
+from tidegate.kube.parsed import Parsed
+from tidegate.kube.store import ObjectStore
+from tidegate.planning.fleet import BACKEND_LABELS, features_backend, inference_backend, takes_traffic
+from tidegate.planning.pods import PodView, pod_view
+from tidegate.resources.names import label_value
+from tidegate.routing.fleet import Backend, BackendKey, BackendKind
+from tidegate.routing.live import LiveRouting
+
+
+@dataclass(frozen=True, slots=True)
+class _PodGroup:
+    """The pods of one backend, by the label that they have."""
+
+    kind: BackendKind
+    namespace: str
+    label: str
+
+
+class FleetFeed:
+    """Remembers the keys that change, and hands their objects to a LiveRouting when it is asked to."""
+
+    def __init__(self) -> None:
+        self._inferences = Parsed(Inference, ObjectStore(kinds.INFERENCE))
+        self._features = Parsed(FeatureCompute, ObjectStore(kinds.FEATURE_COMPUTE))
+        self._accesses = Parsed(ModelAccess, ObjectStore(kinds.MODEL_ACCESS))
+        self.pods = ObjectStore(kinds.POD, labels=tuple(BACKEND_LABELS.values()))
+        self._backends: dict[_PodGroup, BackendKey] = {}
+        self._groups: dict[ObjectKey, frozenset[_PodGroup]] = {}
+        self._changed_accesses: set[ObjectKey] = set()
+        self._changed_groups: set[_PodGroup] = set()
+        self._listeners: list[Callable[[], None]] = []
+        self._inferences.store.subscribe(partial(self._backend_changed, BackendKind.INFERENCE))
+        self._features.store.subscribe(partial(self._backend_changed, BackendKind.FEATURE_COMPUTE))
+        self._accesses.store.subscribe(self._access_changed)
+        self.pods.subscribe(self._pod_changed)
+
+    @property
+    def objects(self) -> tuple[ObjectStore, ...]:
+        """The caches of our own kinds."""
+        return self._inferences.store, self._features.store, self._accesses.store
+
+    @property
+    def stores(self) -> tuple[ObjectStore, ...]:
+        """Every cache."""
+        return *self.objects, self.pods
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Calls `changed` whenever there is something to feed."""
+        self._listeners.append(changed)
+
+    def feed(self, routing: LiveRouting) -> None:
+        """Tells `routing` of everything that changed since the last time."""
+        for key in sorted(self._changed_accesses):
+            access = self._accesses.get(key)
+            routing.put_access(key, access if takes_traffic(access) else None)
+        for group in self._changed_groups:
+            backend_key = self._backends.get(group)
+            if backend_key is None:
+                continue
+            backend = self._backend(backend_key, group)
+            routing.put_backend(backend_key, backend)
+            if backend is None:
+                del self._backends[group]
+        self._changed_accesses.clear()
+        self._changed_groups.clear()
+
+    def _backend(self, key: BackendKey, group: _PodGroup) -> Backend | None:
+        if key.kind is BackendKind.INFERENCE:
+            inference = self._inferences.get(key.object_key)
+            if inference is not None and takes_traffic(inference):
+                return inference_backend(inference, self._pods(group))
+        else:
+            features = self._features.get(key.object_key)
+            if features is not None and takes_traffic(features):
+                return features_backend(features, self._pods(group))
+        return None
+
+    def _pods(self, group: _PodGroup) -> tuple[PodView, ...]:
+        label = BACKEND_LABELS[group.kind]
+        return tuple(map(pod_view, self.pods.by_label(label, group.label, namespace=group.namespace)))
+
+    def _access_changed(self, key: ObjectKey) -> None:
+        self._changed_accesses.add(key)
+        self._tell()
+
+    def _backend_changed(self, kind: BackendKind, key: ObjectKey) -> None:
+        group = _PodGroup(kind, key.namespace, label_value(key.name))
+        self._backends[group] = BackendKey(kind, key.namespace, key.name)
+        self._changed_groups.add(group)
+        self._tell()
+
+    def _pod_changed(self, key: ObjectKey) -> None:
+        body = self.pods.get(key)
+        labels = {} if body is None else body["metadata"].get("labels") or {}
+        before = self._groups.pop(key, frozenset())
+        now = frozenset(
+            _PodGroup(kind, key.namespace, labels[label])
+            for kind, label in BACKEND_LABELS.items()
+            if label in labels
+        )
+        if now:
+            self._groups[key] = now
+        if before or now:
+            self._changed_groups |= before | now
+            self._tell()
+
+    def _tell(self) -> None:
+        for changed in self._listeners:
+            changed()

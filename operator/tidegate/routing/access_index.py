@@ -1,0 +1,78 @@
+"""The ModelAccesses by what they refer to, so that a change among ten thousand finds those that it is about.
+
+Whatever else the routing of an access comes to depend on belongs in here: the controllers' wake-ups and the xDS servers' snapshots both go by it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _References:
+    """What one access refers to: Inferences that it sends traffic to, and hosts that it wants."""
+
+    inferences: frozenset[ObjectKey] = frozenset()
+    hosts: frozenset[str] = frozenset()
+
+
+_NONE: Final = _References()
+
+
+class AccessIndex:
+    """Who refers to what, as of the last `put` of each access."""
+
+    def __init__(self) -> None:
+        self._references: dict[ObjectKey, _References] = {}
+        self._by_inference: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
+        self._by_host: defaultdict[str, set[ObjectKey]] = defaultdict(set)
+
+    def put(self, key: ObjectKey, access: ModelAccess | None) -> frozenset[ObjectKey]:
+        """Takes the newest of the access under `key`, None when there is none; returns the others that want a host which it wants or wanted."""
+        before, now = self._references.pop(key, _NONE), _NONE if access is None else _references(access)
+        if access is not None:
+            self._references[key] = now
+        _move(self._by_inference, key, before.inferences, now.inferences)
+        _move(self._by_host, key, before.hosts, now.hosts)
+        if not before.hosts and not now.hosts:
+            return frozenset()
+        contested = {other for host in before.hosts | now.hosts for other in self._by_host.get(host, ())}
+        return frozenset(contested - {key})
+
+    def using(self, inference: ObjectKey) -> tuple[ObjectKey, ...]:
+        """Those that send traffic to an Inference, or would if it existed."""
+        return tuple(sorted(self._by_inference.get(inference, ())))
+
+    def rivals(self, access: ModelAccess) -> tuple[ObjectKey, ...]:
+        """The others that want a host of `access`."""
+        if not access.spec.hosts:
+            return ()
+        wanting = {key for host in access.spec.hosts for key in self._by_host.get(host, ())}
+        return tuple(sorted(wanting - {access.key}))
+
+
+def _references(access: ModelAccess) -> _References:
+    namespace = access.metadata.namespace
+    inferences = frozenset(
+        ObjectKey(namespace, target.inference) for route in access.spec.routes for target in route.targets
+    )
+    return _References(inferences, frozenset(access.spec.hosts))
+
+
+def _move(
+    index: defaultdict[_T, set[ObjectKey]], key: ObjectKey, before: Iterable[_T], now: Iterable[_T]
+) -> None:
+    for value in before:
+        index[value].discard(key)
+        if not index[value]:
+            del index[value]
+    for value in now:
+        index[value].add(key)

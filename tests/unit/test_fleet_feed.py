@@ -1,0 +1,163 @@
+"""From caches to routing: every change of an object or pod reaches the routing, and nothing that is no change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders.feature_compute import feature_compute_body
+from builders.inference import inference_body
+from builders.model_access import a_route, model_access_body
+from tidegate.kube import kinds
+from tidegate.kube.port import Manifest
+from tidegate.kube.store import ObjectStore
+from tidegate.processes.fleet_feed import FleetFeed
+from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
+from tidegate.routing.hosts import HostKey
+from tidegate.routing.live import LiveRouting, RoutingChange
+
+
+class Fed:
+    """A feed and the routing behind it."""
+
+    def __init__(self) -> None:
+        self.feed = FleetFeed()
+        self.routing = LiveRouting()
+        self.wakes = 0
+        self._versions = 1
+        self.feed.subscribe(self._woken)
+
+    def take(self) -> RoutingChange:
+        """What became of the routing since the last time."""
+        self.feed.feed(self.routing)
+        return self.routing.take_change()
+
+    def put(self, kind: kinds.Kind, body: Manifest, event: str = "MODIFIED") -> None:
+        """One event of a watch."""
+        self._versions += 1
+        metadata = {**body["metadata"], "resourceVersion": str(self._versions)}
+        self._store(kind).observe(event, {**body, "metadata": metadata})
+
+    def addresses(self) -> dict[str, list[str]]:
+        """The changed pools, by backend."""
+        return {
+            str(key): [] if pool is None else [endpoint.address for endpoint in pool.endpoints]
+            for key, pool in self.take().pools.items()
+        }
+
+    def _store(self, kind: kinds.Kind) -> ObjectStore:
+        return next(store for store in self.feed.stores if store.kind == kind)
+
+    def _woken(self) -> None:
+        self.wakes += 1
+
+
+@pytest.fixture
+def fed() -> Fed:
+    return Fed()
+
+
+def pod_body(name: str, label: str, value: str, *, ready: bool = True, **metadata: Any) -> Manifest:
+    """A running pod of a backend."""
+    return {
+        "metadata": {"name": name, "namespace": "ads", "uid": name, "labels": {label: value}, **metadata},
+        "status": {
+            "podIP": f"10.0.0.{len(name)}",
+            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+        },
+    }
+
+
+def test_pods_are_the_endpoints_of_their_backend_whichever_comes_first(fed: Fed) -> None:
+    fed.put(kinds.POD, pod_body("p", INFERENCE_LABEL, "ctr"))
+    assert fed.addresses() == {}
+    fed.put(kinds.INFERENCE, inference_body())
+    assert fed.addresses() == {"Inference ads/ctr": ["10.0.0.1"]}
+    fed.put(kinds.POD, pod_body("pp", INFERENCE_LABEL, "ctr"))
+    assert fed.addresses() == {"Inference ads/ctr": ["10.0.0.1", "10.0.0.2"]}
+
+
+def test_a_pod_that_goes_or_changes_sides_is_missed_by_its_backend(fed: Fed) -> None:
+    fed.put(kinds.INFERENCE, inference_body("ctr"))
+    fed.put(kinds.INFERENCE, inference_body("cvr"))
+    pod = pod_body("p", INFERENCE_LABEL, "ctr")
+    fed.put(kinds.POD, pod)
+    fed.take()
+
+    fed.put(kinds.POD, pod_body("p", INFERENCE_LABEL, "cvr"))
+    assert fed.addresses() == {"Inference ads/ctr": [], "Inference ads/cvr": ["10.0.0.1"]}
+
+    fed.put(kinds.POD, pod, "DELETED")
+    assert fed.addresses() == {"Inference ads/cvr": []}
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pod_body("p", INFERENCE_LABEL, "ctr", ready=False),
+        pod_body("p", INFERENCE_LABEL, "ctr", deletionTimestamp="2026-01-01T00:00:00Z"),
+    ],
+    ids=["unready", "terminating"],
+)
+def test_a_pod_that_cannot_answer_is_no_endpoint(fed: Fed, pod: Manifest) -> None:
+    fed.put(kinds.INFERENCE, inference_body())
+    fed.put(kinds.POD, pod)
+    assert fed.addresses() == {"Inference ads/ctr": []}
+
+
+def test_a_pod_wakes_the_access_only_when_its_target_falls_asleep_or_awakes(fed: Fed) -> None:
+    fed.put(kinds.INFERENCE, inference_body())
+    fed.put(kinds.MODEL_ACCESS, model_access_body(routes=[a_route()]))
+    fed.put(kinds.POD, pod_body("p", INFERENCE_LABEL, "ctr"))
+    assert [str(key) for key in fed.take().hosts] == ["access/ads/ctr"]
+
+    fed.put(kinds.POD, pod_body("pp", INFERENCE_LABEL, "ctr"))
+    assert fed.take().hosts == {}
+
+
+def test_a_feature_compute_is_a_host_with_its_pods(fed: Fed) -> None:
+    fed.put(kinds.FEATURE_COMPUTE, feature_compute_body("user"))
+    fed.put(kinds.POD, pod_body("p", FEATURE_COMPUTE_LABEL, "user"))
+    change = fed.take()
+    (planned,) = change.hosts.values()
+    assert planned is not None
+    assert planned.state.answers
+
+
+def test_an_object_that_comes_back_has_the_pods_that_stayed(fed: Fed) -> None:
+    fed.put(kinds.INFERENCE, inference_body())
+    fed.put(kinds.POD, pod_body("p", INFERENCE_LABEL, "ctr"))
+    fed.put(kinds.INFERENCE, inference_body(), "DELETED")
+    fed.take()
+    fed.put(kinds.INFERENCE, inference_body())
+    assert fed.addresses() == {"Inference ads/ctr": ["10.0.0.1"]}
+
+
+@pytest.mark.parametrize("gone", ["deleted", "deleting"])
+def test_an_object_that_goes_takes_no_traffic(fed: Fed, gone: str) -> None:
+    objects = [
+        (kinds.INFERENCE, inference_body()),
+        (kinds.FEATURE_COMPUTE, feature_compute_body("user")),
+        (kinds.MODEL_ACCESS, model_access_body()),
+    ]
+    for kind, body in objects:
+        fed.put(kind, body)
+    assert None not in fed.take().hosts.values()
+
+    for kind, body in objects:
+        if gone == "deleted":
+            fed.put(kind, body, "DELETED")
+        else:
+            ending = {**body["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+            fed.put(kind, {**body, "metadata": ending})
+    change = fed.take()
+    assert set(change.hosts.values()) == set(change.pools.values()) == {None}
+    assert change.hosts.keys() == {HostKey.parse("access/ads/ctr"), HostKey.parse("features/ads/user")}
+
+
+def test_pods_of_others_wake_nobody(fed: Fed) -> None:
+    fed.put(kinds.POD, pod_body("p", "app", "something-else"))
+    assert fed.wakes == 0
+    fed.put(kinds.INFERENCE, inference_body())
+    assert fed.wakes == 1
