@@ -1,0 +1,121 @@
+"""P17: the time to build a whole snapshot of 10,000 routes, and to build the next after a change of one route.
+
+    python bench/xds_build.py [--routes 10000] [--runs 5]
+
+Each route is a ModelAccess of its own that leads to an Inference of its own with one pod: 20,000 clusters with endpoints.
+As the process does, it plans and renders from the parsed objects; reading them from the API server is not in it.
+Prints one JSON document, with the time of a fixed piece of work beside each run, since the machine may be busy with other things;
+exits 1 when the median of either figure misses its target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from builders.fleet import a_backend, a_fleet
+from builders.model_access import a_model_access, a_route
+from tidegate.api.model_access import ModelAccess
+from tidegate.routing.envoy.listener import ListenerSettings
+from tidegate.routing.fleet import Backend
+from tidegate.routing.live import LiveRouting
+from tidegate.routing.snapshot import Snapshot, SnapshotBuilder
+
+FULL_LIMIT_S = 0.4
+ONE_LIMIT_S = 0.005
+
+
+def timed(work: Callable[[], object]) -> dict[str, float]:
+    """Wall and processor time of `work`, in seconds."""
+    wall, processor = time.perf_counter(), time.process_time()
+    work()
+    return {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - processor}
+
+
+def yardstick() -> None:
+    """Half a million additions: some 20 ms on a core that does nothing else."""
+    total = 0
+    for number in range(500_000):
+        total += number
+
+
+def parts(routes: int) -> list[ModelAccess | Backend]:
+    """The objects of the fleet."""
+    names = [f"model-{number}" for number in range(routes)]
+    addresses = [f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}" for number in range(routes)]
+    return [
+        *(a_model_access(name, routes=[a_route("default", name)]) for name in names),
+        *(a_backend(name, address) for name, address in zip(names, addresses, strict=True)),
+    ]
+
+
+class Server:
+    """What one xDS server has of the routing."""
+
+    def __init__(self) -> None:
+        self.routing = LiveRouting()
+        self.builder = SnapshotBuilder(ListenerSettings())
+        self.snapshots: list[Snapshot] = []
+
+    def build(self) -> None:
+        """The next snapshot."""
+        self.snapshots = [*self.snapshots[-1:], self.builder.apply(self.routing.take_change())]
+
+
+def run(objects: list[ModelAccess | Backend], routes: int, number: int) -> dict[str, Any]:
+    """One whole build, and a change of one route."""
+    fleet = a_fleet(*objects)
+    server = Server()
+    changed = a_model_access(
+        f"model-{number}", routes=[a_route("default", f"model-{routes - 1}")], metadata={"generation": 2}
+    )
+
+    def whole() -> None:
+        server.routing.replace(fleet)
+        server.build()
+
+    def one() -> None:
+        server.routing.put_access(changed.key, changed)
+        server.build()
+
+    result = {"yardstick": timed(yardstick), "full": timed(whole), "one": timed(one)}
+    before, after = server.snapshots
+    if before.revision == after.revision:
+        raise RuntimeError(f"changing the route of {changed.key} made no new snapshot")
+    return result
+
+
+def main() -> int:
+    """Measures `--runs` times."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--routes", type=int, default=10_000)
+    parser.add_argument("--runs", type=int, default=5)
+    options = parser.parse_args()
+    objects = parts(options.routes)
+    run(parts(10), 10, 0)
+    # As the process does once its caches are full: what is there to stay is not looked through again.
+    gc.collect()
+    gc.freeze()
+    runs = [run(objects, options.routes, number) for number in range(options.runs)]
+    medians = {
+        what: {unit: statistics.median(each[what][unit] for each in runs) for unit in ("wall_s", "cpu_s")}
+        for what in ("yardstick", "full", "one")
+    }
+    limits = {"full_s": FULL_LIMIT_S, "one_s": ONE_LIMIT_S}
+    met = medians["full"]["wall_s"] <= FULL_LIMIT_S and medians["one"]["wall_s"] <= ONE_LIMIT_S
+    document = {"routes": options.routes, "met": met, "limits": limits, "median": medians, "runs": runs}
+    print(json.dumps(document, indent=2))
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
