@@ -15,6 +15,9 @@ from tidegate.xds.stream import AdsStream
 
 CLUSTER, ENDPOINT, LISTENER, ROUTE = TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.LISTENER, TypeUrl.ROUTE
 GATEWAY = "gateway"
+
+# What two snapshots have alike is one object, as it is where a builder makes them.
+_SHARED: dict[tuple[TypeUrl, str], Mapping[str, Resource]] = {}
 CTR_HOST = HostKey(HostKind.ACCESS, ObjectKey("ads", "ctr"))
 
 
@@ -42,9 +45,13 @@ def a_snapshot(
         ROUTE: {GATEWAY: Resource(GATEWAY, content_hash([body]), body)},
     }
     versions = {type_url: version_of(of_type) for type_url, of_type in resources.items()}
+    shared = {
+        type_url: _SHARED.setdefault((type_url, versions[type_url]), of_type)
+        for type_url, of_type in resources.items()
+    }
     return Snapshot(
         revision=content_hash(versions.values()),
-        resources=resources,
+        resources=shared,
         versions=versions,
         hosts={CTR_HOST: HostState("uid", generation, answers=True)},
     )

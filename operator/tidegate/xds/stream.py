@@ -161,10 +161,13 @@ class AdsStream:
             return []
         settled = self._routing_settled(goal)
         gate_open = self._gate_open(goal, now)
+        backends_complete = self._backends_complete(goal)
         responses: list[DiscoveryResponse] = []
         for type_url in _ORDER:
             subscription = self._subscriptions.get(type_url)
             if subscription is None or not self._may_send(subscription, gate_open=gate_open):
+                continue
+            if type_url not in _ROUTING and backends_complete and (settled or not self._warm):
                 continue
             wanted = self._wanted(subscription, goal, breaking=settled)
             changed = subscription.to_send(wanted)
@@ -268,6 +271,8 @@ class AdsStream:
 
     def _clusters_ready(self, goal: Snapshot) -> bool:
         """Whether the proxy accepted every cluster of the goal that it is to have, and the endpoints of each."""
+        if self._backends_complete(goal):
+            return True
         clusters = self._subscriptions.get(TypeUrl.CLUSTER)
         if clusters is not None and clusters.accepted is None:
             return False
@@ -294,12 +299,22 @@ class AdsStream:
             return not self._warm
         return all(self._has_all(type_url, goal) for type_url in _ROUTING)
 
+    def _backends_complete(self, goal: Snapshot) -> bool:
+        """Whether it is known already that the proxy runs the goal's clusters and endpoints: then a change is of routes alone."""
+        return all(
+            (subscription := self._subscriptions.get(type_url)) is not None
+            and subscription.is_complete(goal.resources[type_url])
+            for type_url in (TypeUrl.CLUSTER, TypeUrl.ENDPOINT)
+        )
+
     def _complete(self, goal: Snapshot) -> bool:
         """Whether the proxy runs the goal and nothing else."""
         return all(self._has_all(type_url, goal) for type_url in _ORDER)
 
     def _has_all(self, type_url: TypeUrl, goal: Snapshot) -> bool:
         subscription = self._subscriptions.get(type_url)
+        if subscription is not None and subscription.is_complete(goal.resources[type_url]):
+            return True
         due = self._due(type_url, goal)
         if subscription is None:
             # A proxy subscribes to endpoints and routes once it has something that needs them.
@@ -308,7 +323,10 @@ class AdsStream:
             return False
         if type_url in WHOLE and (subscription.accepted or {}).keys() - goal.resources[type_url].keys():
             return False
-        return all(subscription.has(resource) for resource in due)
+        if not all(subscription.has(resource) for resource in due):
+            return False
+        subscription.completed(goal.resources[type_url])
+        return True
 
     def _due(self, type_url: TypeUrl, goal: Snapshot) -> Iterator[Resource]:
         """The resources of the goal that the proxy is to have in the end."""

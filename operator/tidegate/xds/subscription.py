@@ -39,6 +39,15 @@ class Subscription:
     refused: dict[str, Resource] | None = None
     nonce: str = ""
     error: str | None = None
+    _complete: Resources | None = None
+
+    def is_complete(self, resources: Resources) -> bool:
+        """Whether it is known that the proxy has of these all that it is to have, and nothing else."""
+        return self._complete is resources
+
+    def completed(self, resources: Resources) -> None:
+        """Remembers that; until the proxy is sent or says anything new, the same set need not be looked through again."""
+        self._complete = resources
 
     def wants(self, name: str) -> bool:
         """Whether the proxy asked for it."""
@@ -79,6 +88,7 @@ class Subscription:
 
     def send(self, resources: dict[str, Resource], nonce: str) -> None:
         """`resources` are on their way."""
+        self._complete = None
         self.nonce = nonce
         self.in_flight = resources
         self.refused = None
@@ -86,6 +96,7 @@ class Subscription:
 
     def accept(self) -> None:
         """The proxy acknowledged what is in flight."""
+        self._complete = None
         kept = {} if self.type_url in WHOLE else self.accepted or {}
         self.accepted = {**kept, **(self.in_flight or {})}
         self.in_flight = None
@@ -93,6 +104,7 @@ class Subscription:
 
     def refuse(self, error: str) -> None:
         """The proxy refused what is in flight and keeps what it had."""
+        self._complete = None
         self.refused = self.in_flight
         self.in_flight = None
         self.error = error
@@ -101,6 +113,9 @@ class Subscription:
         """The proxy's newest list of names. Nothing changes for one that asked for everything."""
         if self.names is None:
             return
+        if names == self.names:
+            return
+        self._complete = None
         gone = self.names - names
         self.names = names
         if self.type_url not in WHOLE:
@@ -108,6 +123,7 @@ class Subscription:
 
     def forget(self, names: frozenset[str]) -> None:
         """The proxy has dropped these, so they are to be sent again if it asks again."""
+        self._complete = None
         for held in (self.accepted, self.sent, self.in_flight, self.refused):
             if held is not None:
                 _drop(held, names)
