@@ -1,0 +1,200 @@
+"""P3: the time from a changed snapshot to its arrival at the last of N proxies, for N of 100 and 1,000.
+
+    python bench/xds_fanout.py [--proxies 100 1000] [--runs 5] [--changes 5]
+
+The xDS server runs in this process; the proxies are streams with a connection each in one other process, which accept all they get.
+A change is one more weight in one route: every proxy gets the routes anew, and says that it has them.
+Prints one JSON document with every measurement; exits 1 when the medians miss the target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import multiprocessing
+import resource
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import structlog
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from builders.fleet import a_backend
+from builders.model_access import a_model_access, a_route
+from fixtures.envoy import ControlPlane, eventually
+from tidegate.routing import protos
+from tidegate.routing.envoy import routes
+from tidegate.routing.snapshot import TypeUrl
+
+RATIO_LIMIT = 12.0
+LIMIT_S = 0.2
+
+_METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+_REQUEST = "envoy.service.discovery.v3.DiscoveryRequest"
+_RESPONSE = "envoy.service.discovery.v3.DiscoveryResponse"
+
+
+class Arrivals:
+    """When the routes of each version came to how many proxies, on the clock that all processes share."""
+
+    def __init__(self, proxies: int) -> None:
+        self._proxies = proxies
+        self._counts: dict[str, int] = {}
+        self.last: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
+
+    def count(self, version: str) -> None:
+        """One proxy has this version."""
+        self._counts[version] = self._counts.get(version, 0) + 1
+        if self._counts[version] == self._proxies:
+            self.last.put_nowait((version, time.monotonic()))
+
+
+async def proxy(number: int, port: int, arrivals: Arrivals) -> None:
+    """One proxy: asks for everything, accepts everything."""
+    # A connection of its own, as every proxy has.
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+        call = channel.stream_stream(_METHOD)()
+        names: dict[str, list[str]] = {TypeUrl.ROUTE: [routes.NAME]}
+
+        async def ask(type_url: str, **fields: Any) -> None:
+            request = {"type_url": type_url, "resource_names": names.get(type_url, []), **fields}
+            await call.write(protos.encode(_REQUEST, {**request, "node": {"id": f"gateway-{number}"}}))
+
+        for type_url in (TypeUrl.CLUSTER, TypeUrl.LISTENER, TypeUrl.ROUTE):
+            await ask(type_url)
+        while True:
+            data = await call.read()
+            if data is grpc.aio.EOF:
+                return
+            response = protos.decode(_RESPONSE, data)
+            if response.type_url == TypeUrl.ROUTE:
+                arrivals.count(response.version_info)
+            await ask(response.type_url, version_info=response.version_info, response_nonce=response.nonce)
+            if response.type_url == TypeUrl.CLUSTER and TypeUrl.ENDPOINT not in names:
+                bodies = [protos.described(each.SerializeToString()) for each in response.resources]
+                names[TypeUrl.ENDPOINT] = [str(body["name"]) for body in bodies]
+                await ask(TypeUrl.ENDPOINT)
+
+
+def proxies(count: int, port: int, parent: Connection) -> None:
+    """The process of all proxies: tells `parent` the version and the time whenever the last has got one."""
+
+    async def run() -> None:
+        arrivals = Arrivals(count)
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(count):
+                tasks.create_task(proxy(number, port, arrivals))
+            while True:
+                parent.send(await arrivals.last.get())
+
+    _many_files()
+    asyncio.run(run())
+
+
+def _many_files() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))
+
+
+@asynccontextmanager
+async def connected(count: int, port: int) -> AsyncIterator[Connection]:
+    """The process of all proxies, as long as the block lasts."""
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("spawn").Process(target=proxies, args=(count, port, theirs))
+    process.start()
+    try:
+        yield ours
+    finally:
+        process.kill()
+        process.join(10)
+
+
+async def arrival(pipe: Connection, version: str) -> float:
+    """When the last proxy got `version`."""
+    while True:
+        got, at = await asyncio.wait_for(asyncio.to_thread(pipe.recv), 60)
+        if got == version:
+            return float(at)
+
+
+def fleet(weight: int) -> list[Any]:
+    """Ten accesses, one of which sends so much to its target."""
+    targets = [{"inference": "m0", "weight": weight}, {"inference": "m1", "weight": 100}]
+    changing = a_model_access("changing", routes=[a_route("default", targets=targets)])
+    others = [a_model_access(f"a{number}", routes=[a_route("default", f"m{number}")]) for number in range(9)]
+    return [changing, *others, *(a_backend(f"m{number}", f"10.0.0.{number + 1}") for number in range(10))]
+
+
+async def run(count: int, changes: int) -> list[float]:
+    """The time of each change, in seconds."""
+    control_plane = ControlPlane()
+    snapshot = control_plane.set(*fleet(1))
+    port = await control_plane.start()
+    times: list[float] = []
+    async with connected(count, port) as pipe:
+        await arrival(pipe, snapshot.versions[TypeUrl.ROUTE])
+        for weight in range(2, changes + 2):
+            await quiet(control_plane, count)
+            started = time.monotonic()
+            snapshot = control_plane.set(*fleet(weight))
+            times.append(await arrival(pipe, snapshot.versions[TypeUrl.ROUTE]) - started)
+    await control_plane.server.stop(at_once=True)
+    return times
+
+
+async def quiet(control_plane: ControlPlane, count: int) -> None:
+    """Until every proxy runs the newest."""
+
+    async def all_run_it() -> bool:
+        report = control_plane.ledger.report()
+        return sum(proxy.revision == report.revision for proxy in report.proxies) == count
+
+    await eventually(f"{count} proxies run it", all_run_it, timeout_s=60)
+
+
+async def measure(options: argparse.Namespace) -> int:
+    """All runs, the sizes in turn."""
+    runs: dict[int, list[list[float]]] = {count: [] for count in options.proxies}
+    for _ in range(options.runs):
+        for count in options.proxies:
+            runs[count].append(await run(count, options.changes))
+    medians = {count: statistics.median(t for times in runs[count] for t in times) for count in runs}
+    small, large = min(medians), max(medians)
+    ratio = medians[large] / medians[small]
+    met = ratio <= RATIO_LIMIT and medians[large] <= LIMIT_S
+    document = {
+        "met": met,
+        "limits": {"ratio": RATIO_LIMIT, "seconds": LIMIT_S},
+        "ratio": ratio,
+        "median_s": medians,
+        "spread_s": {count: [min(map(min, times)), max(map(max, times))] for count, times in runs.items()},
+        "runs_s": runs,
+    }
+    print(json.dumps(document, indent=2))
+    return 0 if met else 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures `--runs` times."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--proxies", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--changes", type=int, default=5)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    _many_files()
+    return asyncio.run(measure(parser.parse_args(arguments)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
