@@ -24,7 +24,13 @@ from tidegate_dataplane.agent.repository import Installed, Repository
 from tidegate_dataplane.agent.settings import OnnxBackend, Settings
 from tidegate_dataplane.agent.state import Fetch, Load, Memory, Observed, ServerState, Tidy
 from tidegate_dataplane.agent.triton import NO_BACKEND, ServerGoneError
-from tidegate_dataplane.contract import AgentReport, DesiredState, FailureReason, ModelFormat
+from tidegate_dataplane.contract import (
+    AgentReport,
+    DesiredState,
+    FailureReason,
+    ModelFormat,
+    SampleReport,
+)
 
 log = structlog.get_logger()
 
@@ -45,6 +51,18 @@ class Server(Protocol):
 
     async def unload(self, model: str) -> None:
         """Unload every version of a model."""
+        ...
+
+
+class Samples(Protocol):
+    """What the loop needs of the sample log."""
+
+    def follow(self, order: DesiredState) -> None:
+        """Log as the order says from now on."""
+        ...
+
+    def report(self, *, native: bool) -> SampleReport | None:
+        """Return how the log is, None when none is wanted."""
         ...
 
 
@@ -69,8 +87,10 @@ class Agent:
         open_source: OpenSource,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
+        samples: Samples | None = None,
     ) -> None:
         self._settings = settings
+        self._samples = samples
         self._server = server
         self._repository = repository
         self._keepsake = keepsake
@@ -94,7 +114,7 @@ class Agent:
         self._memory = Memory(proven=proven, backend=self._settings.onnx_backend)
         self._desired = newest
         if newest is not None:
-            self._metrics.target_version.set(newest.version)
+            self._follow(newest)
 
     def accept(self, order: DesiredState) -> bool:
         """Make `order` the one to work towards; False if it comes from an older leader than the newest seen."""
@@ -103,7 +123,7 @@ class Agent:
             return False
         self._keepsake.keep(accepted=order)
         self._desired = order
-        self._metrics.target_version.set(order.version)
+        self._follow(order)
         if current is None or state.content_of(current) != state.content_of(order):
             log.info(
                 "order_accepted",
@@ -118,12 +138,24 @@ class Agent:
 
     def report(self) -> AgentReport:
         """Return what was true at the last look, against the newest order."""
-        return make_report(self._settings.pod_name, self._desired, self._observed, self._memory, self._doing)
+        native = self._memory.backend is OnnxBackend.NATIVE
+        report = make_report(
+            self._settings.pod_name, self._desired, self._observed, self._memory, self._doing
+        )
+        if self._samples is None:
+            return report
+        return report.model_copy(update={"samples": self._samples.report(native=native)})
 
     @property
     def served_model(self) -> str | None:
         """The model that answers in this pod, None before one does."""
         return served_model(self._desired, self._observed, self._memory)
+
+    def _follow(self, order: DesiredState) -> None:
+        """Do at once what needs no step of the loop."""
+        self._metrics.target_version.set(order.version)
+        if self._samples is not None:
+            self._samples.follow(order)
 
     async def run(self) -> None:
         """Work until cancelled."""

@@ -2,6 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from tidegate_dataplane.sampling.frames import Dropped
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -39,6 +41,31 @@ class Metrics:
             "Orders that could not be carried out.",
             ["reason"],
             registry=self.registry,
+        )
+        self.samples = Counter(
+            "tidegate_agent_samples", "Answered requests that are in the sample.", registry=self.registry
+        )
+        self.samples_written = Counter(
+            "tidegate_agent_samples_written", "Samples that the sink has confirmed.", registry=self.registry
+        )
+        self.samples_duplicate = Counter(
+            "tidegate_agent_samples_duplicate",
+            "Samples whose id was logged before: the request ran twice.",
+            registry=self.registry,
+        )
+        self.samples_dropped = Counter(
+            "tidegate_agent_samples_dropped",
+            "Samples that are not in the log.",
+            ["reason"],
+            registry=self.registry,
+        )
+        for reason in Dropped:
+            self.samples_dropped.labels(reason)
+        self.samples_held = Gauge(
+            "tidegate_agent_samples_held", "Samples that wait for the sink.", registry=self.registry
+        )
+        self.samples_held_bytes = Gauge(
+            "tidegate_agent_samples_held_bytes", "What they take.", registry=self.registry
         )
 
     def text(self) -> bytes:

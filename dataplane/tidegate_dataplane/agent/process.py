@@ -20,6 +20,8 @@ from tidegate_dataplane.agent.loop import Agent
 from tidegate_dataplane.agent.metrics import Metrics
 from tidegate_dataplane.agent.probes import probes_app
 from tidegate_dataplane.agent.repository import Repository
+from tidegate_dataplane.agent.samples.log import SampleLog
+from tidegate_dataplane.agent.samples.places import sinks
 from tidegate_dataplane.agent.settings import Settings
 from tidegate_dataplane.agent.triton import Triton
 from tidegate_dataplane.contract import DesiredState
@@ -40,8 +42,15 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
     repository.prepare()
     metrics = Metrics()
     triton = Triton(settings.triton_grpc, key, metrics=settings.triton_metrics)
+    samples = SampleLog(settings, metrics, sinks(settings, environment))
     agent = Agent(
-        settings, triton, repository, Keepsake(settings.cache_dir), sources(settings, environment), metrics
+        settings,
+        triton,
+        repository,
+        Keepsake(settings.cache_dir),
+        sources(settings, environment),
+        metrics,
+        samples=samples,
     )
     agent.start_with(_first_order(settings))
     drain = Drain(
@@ -63,6 +72,7 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
         control_app(agent), pem, authority, address=settings.address, port=settings.control_port
     )
     probes = web.AppRunner(probes_app(agent, triton, drain, metrics), access_log=None, handle_signals=False)
+    await samples.start()
     await control.start()
     await probes.setup()
     await web.TCPSite(probes, settings.address, settings.http_port).start()
@@ -70,6 +80,7 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
     try:
         await _until(stop, agent.run, control.watch, leave)
         await drain.run()
+        await samples.finish()
     finally:
         await control.stop()
         await probes.cleanup()

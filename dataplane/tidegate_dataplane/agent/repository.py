@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +19,11 @@ HOSTS = {
     ModelFormat.ONNX: PACKAGE / "models" / "host" / "model.py",
     ModelFormat.FEATURES: PACKAGE / "models" / "features" / "model.py",
 }
-# What the feature engine needs at run time; it travels with the version, so the server's image cannot disagree.
-ENGINE_PARTS = ("__init__.py", "contract", "features")
+# What our models need at run time; it travels with the version, so the server's image cannot disagree.
+PARTS_OF = {
+    ModelFormat.ONNX: ("__init__.py", "sampling"),
+    ModelFormat.FEATURES: ("__init__.py", "contract", "features"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +128,24 @@ def _complete(folder: Path, order: DesiredState) -> None:
     host = HOSTS.get(order.format)
     if host is not None:
         shutil.copyfile(host, folder / "model.py")
+        _copy_package(folder / PACKAGE.name, PARTS_OF[order.format])
     if order.format is ModelFormat.FEATURES and order.plan is not None:
         (folder / "plan.json").write_text(order.plan.to_json())
-        engine = folder / PACKAGE.name
-        engine.mkdir()
-        for part in ENGINE_PARTS:
-            source = PACKAGE / part
-            if source.is_dir():
-                shutil.copytree(source, engine / part, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copyfile(source, engine / part)
     for directory, _, names in os.walk(folder):
         for name in names:
             (Path(directory) / name).chmod(0o644)
+
+
+def _copy_package(target: Path, parts: Sequence[str]) -> None:
+    target.mkdir(exist_ok=True)
+    for part in parts:
+        source = PACKAGE / part
+        if source.is_dir():
+            shutil.copytree(
+                source, target / part, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True
+            )
+        else:
+            shutil.copyfile(source, target / part)
 
 
 def _size(path: Path) -> int:

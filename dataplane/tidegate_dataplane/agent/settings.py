@@ -45,6 +45,18 @@ class Settings(BaseModel):
         default=Path("/etc/tidegate-storage"), description="the namespace's storage Secret, one file per key"
     )
     secret_name: str = "tidegate-storage"  # noqa: S105 - the name of a Secret, not a secret
+    sample_secret_dir: Path = Field(
+        default=Path("/etc/tidegate-samples"), description="the Secret that spec.logging names"
+    )
+    sample_pvc_root: Path = Field(
+        default=Path("/mnt/samples"), description="the claim that samples go to is mounted below it by name"
+    )
+    sample_buffer_bytes: int = Field(default=32 << 20, ge=1, description="samples that wait for the sink")
+    sample_file_bytes: int = Field(
+        default=8 << 20, ge=1, description="samples of one file, before they are JSON and compressed"
+    )
+    sample_file_age_s: float = Field(default=60.0, gt=0, description="how long a sample waits for its file")
+    sample_finish_s: float = Field(default=8.0, ge=0, description="time for the sink when the agent ends")
     node_cache_dir: Path | None = Field(
         default=None, description="folder of the node that pods of one namespace share; absent: no cache"
     )

@@ -67,6 +67,28 @@ class FailureReason(StrEnum):
     FETCH_FAILED = "FetchFailed"
 
 
+class SampleProblem(StrEnum):
+    """Why requests that should be in the sample log are not."""
+
+    SINK_UNREACHABLE = "SinkUnreachable"
+    SINK_REFUSED = "SinkRefused"
+    SAMPLES_DROPPED = "SamplesDropped"
+    SAMPLING_UNSUPPORTED = "SamplingUnsupported"
+
+
+class SampleOrder(ContractModel):
+    """Which share of requests to log, and where to.
+
+    `url` says by its scheme what it is: nats: or tls: with a `subject`, else a folder for files.
+    `secret` names the Secret that is mounted for it; empty is the storage Secret for files, none for NATS.
+    """
+
+    share: float = Field(gt=0, le=1)
+    url: str
+    subject: str = ""
+    secret: str = ""
+
+
 class DesiredState(ContractModel):
     """The whole order for one pod; the agent works towards it until the next one arrives.
 
@@ -100,6 +122,7 @@ class DesiredState(ContractModel):
     )
     allow_python: bool = False
     plan: FeaturePlan | None = None
+    samples: SampleOrder | None = Field(default=None, exclude_if=lambda samples: samples is None)
 
 
 class VersionFailure(ContractModel):
@@ -115,6 +138,13 @@ class VersionMemory(ContractModel):
 
     version: int
     bytes: int = Field(ge=0)
+
+
+class SampleReport(ContractModel):
+    """How the sample log is: written, or why not, in words for the object's status."""
+
+    problem: SampleProblem | None = None
+    message: str = ""
 
 
 class AgentReport(ContractModel):
@@ -137,3 +167,4 @@ class AgentReport(ContractModel):
     bytes_done: int | None = None
     bytes_total: int | None = None
     failure: VersionFailure | None = None
+    samples: SampleReport | None = Field(default=None, exclude_if=lambda samples: samples is None)

@@ -1,4 +1,4 @@
-"""s3: and gs: sources: object stores, read by range, with the tenant's credentials and never with the node's."""
+"""s3: and gs: object stores, with the tenant's credentials and never with the node's: read by range, written whole."""
 
 import asyncio
 import json
@@ -136,6 +136,19 @@ class ObjectSource:
             raise self._translated(folder, error) from error
         return tuple(sorted(found))
 
+    async def put(self, path: str, content: bytes) -> None:
+        """Write one object: afterwards it is there whole, or not at all."""
+        from obstore import put_async
+
+        try:
+            store = await self._store()
+            async with asyncio.timeout(self._stall_timeout_s * 4):
+                await put_async(store, self._key(path), content)
+        except ArtefactError:
+            raise
+        except Exception as error:
+            raise self._translated(path, error, verb="written") from error
+
     def _key(self, path: str) -> str:
         return f"{self._uri.path}/{path}".strip("/")
 
@@ -176,7 +189,7 @@ class ObjectSource:
                 raise self._translated(path, error) from error
             yield bytes(chunk)
 
-    def _translated(self, path: str, error: Exception) -> ArtefactError:
+    def _translated(self, path: str, error: Exception, *, verb: str = "") -> ArtefactError:
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
         where = f"{self._uri.text.rstrip('/')}/{path}"
@@ -184,11 +197,12 @@ class ObjectSource:
             return ArtefactError(FailureReason.ARTEFACT_NOT_FOUND, f"there is no {where}")
         if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
             return ArtefactError(
-                FailureReason.FETCH_FAILED, f"{where} may not be read: {self._credentials.hint()}"
+                FailureReason.FETCH_FAILED, f"{where} may not be {verb or 'read'}: {self._credentials.hint()}"
             )
         said = "no answer in time" if isinstance(error, TimeoutError) else _first_line(error)
         return ArtefactError(
-            FailureReason.FETCH_FAILED, f"{where} cannot be fetched: {self._credentials.redacted(said)}"
+            FailureReason.FETCH_FAILED,
+            f"{where} cannot be {verb or 'fetched'}: {self._credentials.redacted(said)}",
         )
 
 

@@ -1,6 +1,6 @@
 """Serves the ONNX model beside it with ONNX Runtime on CPU, for a server without a backend of its own for that.
 
-This file is copied into version folders and imports nothing of the project.
+This file is copied into version folders, and beside it what it needs of the project to log samples.
 Requests that Triton hands over together are joined along the first dimension and run once where the model is
 batched; an error is answered to the request that caused it.
 """
@@ -9,6 +9,7 @@ import json
 import math
 import os
 import resource
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,7 +56,12 @@ class TritonPythonModel:
             self._types = {each.name: each.type for each in self._session.get_inputs()}
             self._touch(config)
             self._warm_up(config)
+        self._sampler = _sampler(args)
         self._memory = _say_memory(args["model_name"], args["model_version"])
+
+    def finalize(self) -> None:
+        """Send the samples that are left; nobody is answered any more."""
+        self._sampler.finish()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request, in order."""
@@ -66,7 +72,15 @@ class TritonPythonModel:
                 group, self._run([inputs[position] for position in group]), strict=True
             ):
                 answers[position] = self._response(answer, requests[position].requested_output_names())
+                if self._sampler.active and not isinstance(answer, Exception):
+                    self._sample(requests[position].request_id(), inputs[position], answer)
         return answers
+
+    def _sample(self, request_id: str, inputs: dict[str, Array], answer: list[Array]) -> None:
+        try:
+            self._sampler.offer(request_id, inputs, dict(zip(self._outputs, answer, strict=True)))
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a sample, the answer stands
+            pb_utils.Logger.log_warn(f"a sample could not be taken: {error!r}")
 
     def _touch(self, config: dict[str, Any]) -> None:
         """Run zeros once, so that the first request does not pay for ONNX Runtime's first allocations."""
@@ -160,6 +174,18 @@ class TritonPythonModel:
             if name in wanted
         ]
         return pb_utils.InferenceResponse(tensors)
+
+
+def _sampler(args: dict[str, str]) -> Any:
+    """Begin to log samples of this version: what that needs lies in its folder."""
+    sys.path.insert(0, str(Path(args["model_repository"]) / args["model_version"]))
+    # The server takes a folder whose time changed for a changed version.
+    sys.dont_write_bytecode = True
+    from tidegate_dataplane.sampling.sampler import Sampler, socket_path
+
+    sampler = Sampler(args["model_name"], args["model_version"], path=socket_path())
+    sampler.start()
+    return sampler
 
 
 @contextmanager

@@ -1,0 +1,134 @@
+"""Records between the socket and the sink: bounded in bytes, and each id once."""
+
+import asyncio
+import contextlib
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from tidegate_dataplane.sampling.frames import Record
+
+# What Python's own objects take around a record, roughly.
+RECORD_BYTES = 2048
+
+
+@dataclass(slots=True)
+class Held:
+    """A record on its way to the sink; `settle` is called once, when it is written or given up.
+
+    `tried_s` is when it was first handed to a sink that did not say what became of it.
+    """
+
+    record: Record
+    size: int
+    since_s: float
+    settle: Callable[[], None]
+    tried_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """How much the sink wants at once, and how long a smaller portion waits for more."""
+
+    records: int
+    bytes: int
+    age_s: float
+
+
+class Buffer:
+    """First in, first out; what is being written still takes room."""
+
+    def __init__(self, most_bytes: int, clock: Callable[[], float]) -> None:
+        self._most_bytes = most_bytes
+        self._clock = clock
+        self._waiting: deque[Held] = deque()
+        self._bytes_waiting = 0
+        self._bytes = 0
+        self._records = 0
+        self._changed = asyncio.Event()
+        self._closing = False
+
+    @property
+    def records(self) -> int:
+        """Records held, those that are being written too."""
+        return self._records
+
+    @property
+    def bytes(self) -> int:
+        """What they take."""
+        return self._bytes
+
+    def offer(self, record: Record, size: int, settle: Callable[[], None]) -> bool:
+        """Hold the record if there is room for it; never wait."""
+        size += RECORD_BYTES
+        if self._closing or self._bytes + size > self._most_bytes:
+            return False
+        self._waiting.append(Held(record, size, self._clock(), settle))
+        self._bytes_waiting += size
+        self._bytes += size
+        self._records += 1
+        self._changed.set()
+        return True
+
+    async def take(self, portion: Portion) -> list[Held]:
+        """Return the next portion as soon as it is whole or old enough; empty when closing and nothing is left."""
+        while not self._is_due(portion):
+            self._changed.clear()
+            wait_s = portion.age_s - (self._clock() - self._waiting[0].since_s) if self._waiting else None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+        taken: list[Held] = []
+        size = 0
+        while self._waiting and len(taken) < portion.records and (not taken or size < portion.bytes):
+            held = self._waiting.popleft()
+            taken.append(held)
+            size += held.size
+        self._bytes_waiting -= size
+        return taken
+
+    def settled(self, held: Held) -> None:
+        """Give up the room of a record that was taken, and tell whoever sent it."""
+        self._bytes -= held.size
+        self._records -= 1
+        held.settle()
+
+    def rest(self) -> list[Held]:
+        """Take everything that waits, at once."""
+        taken, self._waiting, self._bytes_waiting = list(self._waiting), deque(), 0
+        return taken
+
+    def close(self) -> None:
+        """Take no more; what is left is handed out without waiting for whole portions."""
+        self._closing = True
+        self._changed.set()
+
+    def _is_due(self, portion: Portion) -> bool:
+        if self._closing:
+            return True
+        if not self._waiting:
+            return False
+        whole = len(self._waiting) >= portion.records or self._bytes_waiting >= portion.bytes
+        return whole or self._clock() - self._waiting[0].since_s >= portion.age_s
+
+
+class Seen:
+    """The ids of the last records: a request that ran twice is logged once."""
+
+    def __init__(self, most: int = 1 << 16) -> None:
+        self._most = most
+        self._ids: OrderedDict[bytes, None] = OrderedDict()
+
+    def __contains__(self, request_id: str) -> bool:
+        return _key(request_id) in self._ids
+
+    def add(self, request_id: str) -> None:
+        """Remember an id, and forget the one that was remembered for longest where there are too many."""
+        self._ids[_key(request_id)] = None
+        if len(self._ids) > self._most:
+            self._ids.popitem(last=False)
+
+
+def _key(request_id: str) -> bytes:
+    return blake2b(request_id.encode(errors="surrogatepass"), digest_size=16).digest()

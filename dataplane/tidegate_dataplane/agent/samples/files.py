@@ -1,0 +1,119 @@
+"""Samples as files: objects of compressed JSON lines that appear whole or not at all, under names that never repeat."""
+
+import asyncio
+import gzip
+import io
+import os
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
+from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.agent.samples.buffer import Held, Portion
+from tidegate_dataplane.agent.samples.lines import Origin, line_of
+from tidegate_dataplane.agent.samples.sink import Fate, SinkError
+from tidegate_dataplane.contract import FailureReason, SampleProblem
+
+AT_MOST_RECORDS = 100_000
+LEVEL = 3
+
+
+class Place(Protocol):
+    """Where files are put."""
+
+    async def put(self, path: str, content: bytes) -> None:
+        """Write one file: afterwards it is there whole, or not at all."""
+        ...
+
+
+class ClaimPlace:
+    """A folder of a mounted claim."""
+
+    def __init__(self, uri: ArtefactUri, root: Path) -> None:
+        self._uri = uri
+        self._mount = root / uri.authority
+        self._folder = self._mount / uri.path
+
+    async def put(self, path: str, content: bytes) -> None:
+        """Write under another name, bring it to disk, and rename it."""
+        await asyncio.to_thread(self._put, self._folder / path, content)
+
+    def _put(self, target: Path, content: bytes) -> None:
+        if not self._mount.is_dir():
+            raise OSError(f"claim {self._uri.authority} is not mounted in this pod yet")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}.part")
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+
+
+class FilesSink:
+    """One portion is one file; a file that could not be written is tried again under the same name."""
+
+    def __init__(
+        self,
+        uri: ArtefactUri,
+        origin: Origin,
+        open_place: Callable[[], Place],
+        portion: Portion,
+        *,
+        now: Callable[[], datetime],
+    ) -> None:
+        self.portion = portion
+        self._uri = uri
+        self._origin = origin
+        self._open_place = open_place
+        self._now = now
+        self._started = now()
+        self._number = 0
+        self._unwritten: tuple[str, bytes, tuple[Fate, ...]] | None = None
+
+    async def write(self, portion: Sequence[Held]) -> Sequence[Fate]:
+        """Write the portion's file; until that has worked the same portion comes again."""
+        if self._unwritten is None:
+            content, fates = await asyncio.to_thread(self._content, portion)
+            self._number += 1
+            self._unwritten = (self._name(), content, fates)
+        name, content, fates = self._unwritten
+        try:
+            if Fate.WRITTEN in fates:
+                await self._open_place().put(name, content)
+        except ArtefactError as error:
+            refused = error.refusal.reason is not FailureReason.FETCH_FAILED
+            problem = SampleProblem.SINK_REFUSED if refused else SampleProblem.SINK_UNREACHABLE
+            raise SinkError(problem, error.refusal.message) from error
+        except OSError as error:
+            said = error.strerror or str(error)
+            raise SinkError(
+                SampleProblem.SINK_UNREACHABLE, f"{self._uri.text} cannot be written: {said}"
+            ) from error
+        self._unwritten = None
+        return fates
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+    def _content(self, portion: Sequence[Held]) -> tuple[bytes, tuple[Fate, ...]]:
+        content, fates = io.BytesIO(), list[Fate]()
+        with gzip.GzipFile(fileobj=content, mode="wb", compresslevel=LEVEL, mtime=0) as file:
+            for held in portion:
+                try:
+                    file.write(line_of(held.record, self._origin))
+                except ValueError:
+                    fates.append(Fate.TOO_LARGE)
+                else:
+                    fates.append(Fate.WRITTEN)
+        return content.getvalue(), tuple(fates)
+
+    def _name(self) -> str:
+        """`<day>/<hour>/<namespace>.<pod>.<start of the agent>.<number>.jsonl.gz`, of the time of writing."""
+        namespace = self._origin.inference.split("/", 1)[0]
+        started = self._started.strftime("%Y%m%dT%H%M%S%f")
+        return (
+            f"{self._now():%Y-%m-%d/%H}/{namespace}.{self._origin.pod}.{started}.{self._number:06}.jsonl.gz"
+        )

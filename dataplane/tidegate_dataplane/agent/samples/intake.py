@@ -1,0 +1,126 @@
+"""The pod's socket: runners tell what they sampled, and are told which share to sample and what is dealt with."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from tidegate_dataplane.sampling.frames import (
+    LENGTHS,
+    MAX_BODY_BYTES,
+    MAX_HEADER_BYTES,
+    Losses,
+    Record,
+    Told,
+    parse_frame,
+    told_line,
+)
+
+log = structlog.get_logger()
+
+SOCKET_MODE = 0o660
+TELL_EVERY_S = 0.1
+# For what runners sent before they ended to be read.
+LAST_WORDS_S = 0.5
+
+
+class Peer:
+    """One runner's connection; `settle` says that one more of its records is dealt with."""
+
+    def __init__(self, writer: asyncio.StreamWriter, share: Callable[[], float]) -> None:
+        self._writer = writer
+        self._share = share
+        self._done = 0
+        self._due: asyncio.TimerHandle | None = None
+
+    def settle(self) -> None:
+        """Count one record, and say so soon."""
+        self._done += 1
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_later(TELL_EVERY_S, self.tell)
+
+    def tell(self) -> None:
+        """Say now what there is to say."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        if not self._writer.is_closing():
+            self._writer.write(told_line(Told(self._share(), self._done)))
+
+    def close(self) -> None:
+        """End the connection after a last word."""
+        self.tell()
+        self._writer.close()
+
+
+class Intake:
+    """Listens for runners; every frame goes to `take`, with its size and the peer that sent it."""
+
+    def __init__(
+        self,
+        path: Path,
+        share: Callable[[], float],
+        take: Callable[[Record | Losses, int, Peer], None],
+    ) -> None:
+        self._path = path
+        self._share = share
+        self._take = take
+        self._server: asyncio.Server | None = None
+        self._peers: dict[Peer, asyncio.Task[object] | None] = {}
+
+    async def start(self) -> None:
+        """Listen; where that does not work nothing is sampled, and everything else is as always."""
+        try:
+            self._server = await asyncio.start_unix_server(self._serve, path=self._path)
+            self._path.chmod(SOCKET_MODE)
+        except OSError as error:
+            log.warning("samples_socket_unusable", path=str(self._path), error=str(error))
+
+    def tell(self) -> None:
+        """Tell every runner which share to sample from now on."""
+        for peer in self._peers:
+            peer.tell()
+
+    async def stop_reading(self) -> None:
+        """Read what ended runners sent, then nothing any more."""
+        if self._server is not None:
+            self._server.close()
+            self._path.unlink(missing_ok=True)
+        tasks = [task for task in self._peers.values() if task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=LAST_WORDS_S)
+        for task in tasks:
+            task.cancel()
+
+    def close(self) -> None:
+        """Tell what is dealt with, and end every connection."""
+        for peer in list(self._peers):
+            peer.close()
+        self._peers.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = Peer(writer, self._share)
+        self._peers[peer] = asyncio.current_task()
+        peer.tell()
+        try:
+            while True:
+                await self._read(reader, peer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        except ValueError as error:
+            log.warning("samples_frame_refused", error=str(error))
+        except asyncio.CancelledError:
+            return  # `close` has the last word
+        self._peers.pop(peer, None)
+        with contextlib.suppress(ConnectionError):
+            peer.close()
+
+    async def _read(self, reader: asyncio.StreamReader, peer: Peer) -> None:
+        header_bytes, body_bytes = LENGTHS.unpack(await reader.readexactly(LENGTHS.size))
+        if header_bytes > MAX_HEADER_BYTES or body_bytes > MAX_BODY_BYTES:
+            raise ValueError(f"a frame of {header_bytes} and {body_bytes} bytes")
+        header = await reader.readexactly(header_bytes)
+        body = await reader.readexactly(body_bytes)
+        self._take(parse_frame(header, body), header_bytes + body_bytes, peer)

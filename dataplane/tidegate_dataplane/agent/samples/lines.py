@@ -1,0 +1,100 @@
+"""A record as a line of JSON, its tensors as the Open Inference Protocol writes them. Pure."""
+
+import json
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tidegate_dataplane.sampling.frames import ELEMENT, Record, Tensor
+
+# The letter of struct for each element type.
+LETTERS: Mapping[str, str] = {
+    "BOOL": "?",
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "UINT64": "Q",
+    "FP16": "e",
+    "FP32": "f",
+    "FP64": "d",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who logs: what every record of a pod has in common."""
+
+    inference: str
+    pod: str
+
+
+def line_of(record: Record, origin: Origin) -> bytes:
+    """Return the record as one line of JSON, with its end.
+
+    Raises:
+        ValueError: the bytes of a tensor do not fit its type.
+    """
+    said = {
+        "id": record.id,
+        "ownId": record.own_id,
+        "inference": origin.inference,
+        "model": record.model,
+        "version": record.version,
+        "pod": origin.pod,
+        "time": datetime.fromtimestamp(record.time_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "inputs": [_tensor(tensor) for tensor in record.inputs],
+        "outputs": [_tensor(tensor) for tensor in record.outputs],
+    }
+    return json.dumps(said, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "datatype": tensor.datatype,
+        "shape": list(tensor.shape),
+        "data": _values(tensor),
+    }
+
+
+def _values(tensor: Tensor) -> Sequence[Any]:
+    if tensor.datatype == "BYTES":
+        return _texts(tensor.data)
+    letter = LETTERS.get(tensor.datatype)
+    if letter is None:
+        raise ValueError(f"tensor {tensor.name} has the type {tensor.datatype}, which JSON has no form for")
+    if len(tensor.data) % struct.calcsize(letter):
+        raise ValueError(f"tensor {tensor.name} has {len(tensor.data)} bytes, which are no {tensor.datatype}")
+    count = len(tensor.data) // struct.calcsize(letter)
+    values = struct.unpack(f"<{count}{letter}", tensor.data)
+    if letter in "efd" and not all(map(math.isfinite, values)):
+        # JSON has no such numbers; these words are those of protobuf's JSON.
+        return [value if math.isfinite(value) else _word(value) for value in values]
+    return values
+
+
+def _word(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _texts(data: bytes) -> Sequence[str]:
+    texts: list[str] = []
+    at = 0
+    while at < len(data):
+        try:
+            (length,) = ELEMENT.unpack_from(data, at)
+        except struct.error as error:
+            raise ValueError(f"a text tensor is cut off: {error}") from error
+        at += ELEMENT.size
+        texts.append(data[at : at + length].decode(errors="replace"))
+        at += length
+    return texts

@@ -1,0 +1,133 @@
+"""The sample log: follows the order's `samples`, takes records from runners, and says how it is."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.agent.samples.buffer import Buffer, Seen
+from tidegate_dataplane.agent.samples.intake import Intake, Peer
+from tidegate_dataplane.agent.samples.lines import Origin
+from tidegate_dataplane.agent.samples.outlet import Outlet
+from tidegate_dataplane.agent.samples.sink import Sink, SinkError
+from tidegate_dataplane.agent.settings import Settings
+from tidegate_dataplane.contract import DesiredState, SampleOrder, SampleProblem, SampleReport
+from tidegate_dataplane.sampling.frames import SOCKET, Dropped, Losses, Record
+
+OpenSink = Callable[[SampleOrder, Origin], Sink]
+
+RECENTLY_S = 60.0
+"""How long a dropped record shows in the report."""
+UNSUPPORTED = (
+    "the server runs ONNX models by a backend of its own, which logs no samples: remove spec.logging, or use a "
+    "Triton image without the onnxruntime backend"
+)
+
+
+class SampleLog:
+    """One pod's log. It may fail in any way: requests, readiness and versions go on as without it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        open_sink: OpenSink,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._open_sink = open_sink
+        self._clock = clock
+        self._seen = Seen()
+        self._wanted: SampleOrder | None = None
+        self._origin = Origin("", settings.pod_name)
+        self._outlet: Outlet | None = None
+        self._refused: SinkError | None = None
+        self._finishing: set[asyncio.Task[None]] = set()
+        self._dropped_s: float | None = None
+        self._intake = Intake(settings.run_dir / SOCKET, lambda: self._share, self._take)
+
+    async def start(self) -> None:
+        """Listen for runners."""
+        await self._intake.start()
+
+    def follow(self, order: DesiredState) -> None:
+        """Log as the order says from now on: another share is told to the runners, another sink is opened."""
+        before, wanted, self._wanted = self._wanted, order.samples, order.samples
+        if before is None or wanted is None or before.model_copy(update={"share": wanted.share}) != wanted:
+            self._leave()
+            self._origin = Origin(order.owner, self._settings.pod_name)
+            if wanted is not None:
+                self._open(wanted)
+        if before != wanted:
+            self._intake.tell()
+
+    def report(self, *, native: bool) -> SampleReport | None:
+        """Return how the log is, None when none is wanted; `native`: Triton's own backend runs the model."""
+        if self._wanted is None:
+            return None
+        if native:
+            return SampleReport(problem=SampleProblem.SAMPLING_UNSUPPORTED, message=UNSUPPORTED)
+        problem = self._refused or (self._outlet.problem if self._outlet is not None else None)
+        if problem is not None:
+            return SampleReport(problem=problem.problem, message=problem.message)
+        if self._dropped_s is not None and self._clock() - self._dropped_s < RECENTLY_S:
+            said = (
+                "samples were dropped within the last minute; tidegate_agent_samples_dropped_total of the pods says "
+                "how many and why"
+            )
+            return SampleReport(problem=SampleProblem.SAMPLES_DROPPED, message=said)
+        return SampleReport()
+
+    async def finish(self) -> None:
+        """Write what there is, within the time that is set for it."""
+        await self._intake.stop_reading()
+        self._leave()
+        if self._finishing:
+            await asyncio.wait(self._finishing)
+        self._intake.close()
+
+    @property
+    def _share(self) -> float:
+        return self._wanted.share if self._wanted is not None and self._refused is None else 0.0
+
+    def _open(self, order: SampleOrder) -> None:
+        self._refused = None
+        try:
+            sink = self._open_sink(order, self._origin)
+        except ArtefactError as error:
+            self._refused = SinkError(SampleProblem.SINK_REFUSED, error.refusal.message)
+            return
+        buffer = Buffer(self._settings.sample_buffer_bytes, self._clock)
+        self._outlet = Outlet(sink, buffer, self._metrics)
+
+    def _leave(self) -> None:
+        outlet, self._outlet, self._refused = self._outlet, None, None
+        if outlet is not None:
+            task = asyncio.create_task(outlet.finish(self._settings.sample_finish_s))
+            self._finishing.add(task)
+            task.add_done_callback(self._finishing.discard)
+
+    def _take(self, said: Record | Losses, size: int, peer: Peer) -> None:
+        if isinstance(said, Losses):
+            for reason, count in said.counts.items():
+                self._metrics.samples.inc(count)
+                self._drop(Dropped(reason), count)
+            return
+        self._metrics.samples.inc()
+        if said.own_id and said.id in self._seen:
+            self._metrics.samples_duplicate.inc()
+            peer.settle()
+            return
+        why = Dropped.NOT_WANTED if self._outlet is None else self._outlet.offer(said, size, peer.settle)
+        if why is not None:
+            self._drop(why)
+            peer.settle()
+        elif said.own_id:
+            self._seen.add(said.id)
+
+    def _drop(self, why: Dropped, count: int = 1) -> None:
+        self._metrics.samples_dropped.labels(why).inc(count)
+        if count and why is not Dropped.NOT_WANTED:
+            self._dropped_s = self._clock()

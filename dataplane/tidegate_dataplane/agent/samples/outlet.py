@@ -1,0 +1,118 @@
+"""One sink and the buffer before it: what is written is counted, what is not is tried again or given up."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.agent.samples.buffer import Buffer, Held
+from tidegate_dataplane.agent.samples.sink import Fate, Sink, SinkError
+from tidegate_dataplane.contract import SampleProblem
+from tidegate_dataplane.sampling.frames import Dropped, Record
+
+log = structlog.get_logger()
+
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 5.0
+LOST = {Fate.TOO_LARGE: Dropped.TOO_LARGE, Fate.UNCONFIRMED: Dropped.UNCONFIRMED}
+
+
+class Outlet:
+    """Writes to one sink until it is finished."""
+
+    def __init__(self, sink: Sink, buffer: Buffer, metrics: Metrics) -> None:
+        self._sink = sink
+        self._buffer = buffer
+        self._metrics = metrics
+        self._ending = asyncio.Event()
+        self._portion: Sequence[Held] = ()
+        self.problem: SinkError | None = None
+        self._task = asyncio.create_task(self._run(), name="samples")
+
+    def offer(self, record: Record, size: int, settle: Callable[[], None]) -> Dropped | None:
+        """Take a record, or return why there is no room for it."""
+        if self._buffer.offer(record, size, settle):
+            self._show()
+            return None
+        return Dropped.BUFFER_FULL if self.problem is None else Dropped.SINK_DOWN
+
+    async def finish(self, limit_s: float) -> None:
+        """Write what is held, and count what cannot be written in time as dropped."""
+        self._buffer.close()
+        self._ending.set()
+        await asyncio.wait([self._task], timeout=limit_s)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        for held in (*self._portion, *self._buffer.rest()):
+            self._drop(held, Dropped.SINK_DOWN)
+        await self._sink.close()
+
+    async def _run(self) -> None:
+        while portion := await self._buffer.take(self._sink.portion):
+            await self._write(portion)
+
+    async def _write(self, portion: Sequence[Held]) -> None:
+        self._portion = portion
+        pause_s = FIRST_PAUSE_S
+        while self._portion:
+            fates = await self._attempt(self._portion)
+            if fates is None:
+                await self._pause(pause_s)
+                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+                continue
+            pairs = list(zip(self._portion, fates, strict=True))
+            self._portion = [held for held, fate in pairs if fate is Fate.AGAIN]
+            for held, fate in pairs:
+                self._settle(held, fate)
+
+    async def _attempt(self, portion: Sequence[Held]) -> Sequence[Fate] | None:
+        try:
+            fates = await self._sink.write(portion)
+        except SinkError as error:
+            self._trouble(error)
+            return None
+        except Exception as error:  # noqa: BLE001 - whatever a library raises, the log goes on when it can
+            said = f"the sink failed with {type(error).__name__}: report it, with the agent's log"
+            self._trouble(SinkError(SampleProblem.SINK_UNREACHABLE, said))
+            return None
+        if self.problem is not None:
+            log.info("samples_written_again")
+        self.problem = None
+        return fates
+
+    def _trouble(self, error: SinkError) -> None:
+        if self.problem is None or self.problem.message != error.message:
+            log.warning("samples_not_written", problem=error.problem, message=error.message)
+        self.problem = error
+
+    async def _pause(self, pause_s: float) -> None:
+        if self._ending.is_set():
+            await asyncio.sleep(FIRST_PAUSE_S)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._ending.wait()
+
+    def _settle(self, held: Held, fate: Fate) -> None:
+        match fate:
+            case Fate.AGAIN:
+                return
+            case Fate.WRITTEN:
+                self._metrics.samples_written.inc()
+            case Fate.DUPLICATE:
+                self._metrics.samples_duplicate.inc()
+            case _:
+                self._metrics.samples_dropped.labels(LOST[fate]).inc()
+        self._buffer.settled(held)
+        self._show()
+
+    def _drop(self, held: Held, why: Dropped) -> None:
+        self._metrics.samples_dropped.labels(why).inc()
+        self._buffer.settled(held)
+        self._show()
+
+    def _show(self) -> None:
+        self._metrics.samples_held.set(self._buffer.records)
+        self._metrics.samples_held_bytes.set(self._buffer.bytes)

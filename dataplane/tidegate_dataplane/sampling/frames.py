@@ -1,0 +1,163 @@
+"""What runner and agent say to each other over the pod's socket.
+
+The runner sends frames: two lengths of four bytes, big-endian, then a header in JSON, then the tensors' bytes.
+The agent sends lines of JSON: the share to sample, and how many records of this connection it has dealt with.
+"""
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+SOCKET = "samples.sock"
+LENGTHS = struct.Struct(">II")
+ELEMENT = struct.Struct("<I")
+MAX_HEADER_BYTES = 64 << 10
+MAX_BODY_BYTES = 4 << 20
+
+
+class Dropped(StrEnum):
+    """Why a sampled request is not in the log."""
+
+    BUFFER_FULL = "BufferFull"
+    SINK_DOWN = "SinkDown"
+    TOO_LARGE = "TooLarge"
+    UNCONFIRMED = "Unconfirmed"
+    AGENT_ENDED = "AgentEnded"
+    NOT_WANTED = "NotWanted"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One input or output: `data` is its memory in C order; strings each follow their length, little-endian."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One answered request. `time_s` is when the answer was made; `own_id` is False where we made the id up."""
+
+    id: str
+    own_id: bool
+    model: str
+    version: str
+    time_s: float
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """How many sampled requests the runner has dropped since it last said so, by reason."""
+
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A line of the agent."""
+
+    share: float
+    done: int
+
+
+def record_frame(record: Record) -> bytes | None:
+    """Return the frame of a record, None when it is too large for one."""
+    tensors = (*record.inputs, *record.outputs)
+    body = b"".join(tensor.data for tensor in tensors)
+    header = {
+        "id": record.id,
+        "own": record.own_id,
+        "model": record.model,
+        "version": record.version,
+        "time": record.time_s,
+        "inputs": [_described(tensor) for tensor in record.inputs],
+        "outputs": [_described(tensor) for tensor in record.outputs],
+    }
+    return _frame(header, body)
+
+
+def losses_frame(losses: Losses) -> bytes:
+    """Return the frame that tells what was dropped."""
+    frame = _frame({"dropped": dict(losses.counts)}, b"")
+    assert frame is not None  # noqa: S101 - a handful of numbers
+    return frame
+
+
+def parse_frame(header: bytes, body: bytes) -> Record | Losses:
+    """Return what a frame says.
+
+    Raises:
+        ValueError: it says nothing that we know.
+    """
+    try:
+        said: dict[str, Any] = json.loads(header)
+        if "dropped" in said:
+            return Losses({Dropped(name).value: int(count) for name, count in said["dropped"].items()})
+        inputs, rest = _tensors(said["inputs"], memoryview(body))
+        outputs, rest = _tensors(said["outputs"], rest)
+        return Record(
+            id=str(said["id"]),
+            own_id=bool(said["own"]),
+            model=str(said["model"]),
+            version=str(said["version"]),
+            time_s=float(said["time"]),
+            inputs=inputs,
+            outputs=outputs,
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a frame: {error!r}") from error
+
+
+def told_line(told: Told) -> bytes:
+    """Return the agent's line."""
+    return json.dumps({"share": told.share, "done": told.done}).encode() + b"\n"
+
+
+def parse_line(line: bytes) -> Told:
+    """Return what the agent's line says.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    try:
+        said = json.loads(line)
+        return Told(float(said["share"]), int(said["done"]))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a line of the agent: {error!r}") from error
+
+
+def texts_as_bytes(texts: Sequence[str | bytes]) -> bytes:
+    """Return strings as a tensor's data."""
+    parts: list[bytes] = []
+    for text in texts:
+        content = text.encode(errors="surrogatepass") if isinstance(text, str) else bytes(text)
+        parts += (ELEMENT.pack(len(content)), content)
+    return b"".join(parts)
+
+
+def _frame(header: Mapping[str, Any], body: bytes) -> bytes | None:
+    text = json.dumps(header).encode()
+    if len(text) > MAX_HEADER_BYTES or len(body) > MAX_BODY_BYTES:
+        return None
+    return LENGTHS.pack(len(text), len(body)) + text + body
+
+
+def _described(tensor: Tensor) -> list[Any]:
+    return [tensor.name, tensor.datatype, list(tensor.shape), len(tensor.data)]
+
+
+def _tensors(described: Sequence[Sequence[Any]], body: memoryview) -> tuple[tuple[Tensor, ...], memoryview]:
+    found: list[Tensor] = []
+    for name, datatype, shape, length in described:
+        if not 0 <= int(length) <= len(body):
+            raise ValueError(f"tensor {name} is said to have {length} bytes, and {len(body)} are left")
+        data, body = bytes(body[:length]), body[length:]
+        found.append(Tensor(str(name), str(datatype), tuple(int(size) for size in shape), data))
+    return tuple(found), body

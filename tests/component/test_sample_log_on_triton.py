@@ -1,0 +1,263 @@
+"""The sample log from a real Triton through the agent to a real NATS server: each id once, and nobody waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+
+from builders.metrics_page import metric
+from builders.probe_model import STEP, publish
+from fixtures.agent import ModelPod
+from fixtures.nats import SUBJECT, RunningNats, a_nats
+from fixtures.triton import TritonFiles, a_triton
+from tidegate_dataplane.contract import DesiredState, Phase, SampleProblem
+from tidegate_dataplane.sampling.choice import chosen
+from tidegate_localcluster.process import wait_until
+
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(180)]
+
+BUFFER_BYTES = 256 << 10
+
+
+@dataclass(slots=True)
+class LoggingPod:
+    """A pod that serves versions of `ctr`, and the broker that it logs to."""
+
+    pod: ModelPod
+    nats: RunningNats
+    generation: int = 1
+    answers: dict[str, float] = field(default_factory=dict[str, float])
+    seconds: list[float] = field(default_factory=list[float])
+    before: dict[str, int] = field(default_factory=dict[str, int])
+
+    def begin(self) -> None:
+        """Forget what an earlier test did, and log everything that version 1 answers."""
+        self.ordered()
+        self.before = {name: self._page(name) for name in ("", "_written", "_duplicate", "_dropped")}
+        self.answers, self.seconds = {}, []
+
+    def ids(self, start: int, count: int) -> list[str]:
+        """Ids that no other test has."""
+        return [f"request-{self.before['']}-{number}" for number in range(start, start + count)]
+
+    def order(self, share: float | None = 1.0, version: int = 1, **sink: str) -> DesiredState:
+        """An order whose log goes to the broker; a share of None orders no log."""
+        self.generation += 1
+        samples = {"share": share, "url": self.nats.url, "subject": SUBJECT, **sink}
+        return self.pod.order(version, generation=self.generation, samples=None if share is None else samples)
+
+    def ordered(self, share: float | None = 1.0, version: int = 1, **sink: str) -> None:
+        """Give the order, and wait until the version serves."""
+        self.pod.put(self.order(share, version, **sink))
+        self.pod.wait_for(
+            f"version {version} serves", lambda said: said.phase is Phase.READY and said.serving == version
+        )
+
+    def ask(self, ids: Sequence[str]) -> None:
+        """One request for each id; the answers, and how long each took, are kept."""
+        with triton_grpc.InferenceServerClient(self.pod.triton.grpc) as client:
+            for number, one in enumerate(ids):
+                tensor = triton_grpc.InferInput("x", [1, 1], "FP32")
+                tensor.set_data_from_numpy(np.array([[number]], dtype=np.float32))
+                started = time.monotonic()
+                answer = client.infer("ctr", [tensor], request_id=one, client_timeout=10)
+                self.seconds.append(time.monotonic() - started)
+                self.answers[one] = float(answer.as_numpy("score")[0, 0])
+
+    def counted(self, name: str, **labels: str) -> int:
+        """A counter of the agent's, from the beginning of the test."""
+        return self._page(name, **labels) - (0 if labels else self.before.get(name, 0))
+
+    def logged(self) -> list[dict[str, Any]]:
+        """What the stream has taken of this test."""
+        return self.nats.records()[self.before["_written"] :]
+
+    def _page(self, name: str, **labels: str) -> int:
+        return int(metric(self.pod.metrics(), f"tidegate_agent_samples{name}_total", **labels))
+
+    def settled(self, sampled: int) -> None:
+        """Wait until the agent has heard of so many samples and holds none of them."""
+        wait_until(
+            lambda: (
+                self.counted("") == sampled and not metric(self.pod.metrics(), "tidegate_agent_samples_held")
+            ),
+            what=f"{sampled} samples are settled",
+            timeout_s=30,
+        )
+
+    def is_right(self, record: dict[str, Any]) -> bool:
+        """Whether a record says what the client sent and was answered."""
+        score = record["outputs"][0]["data"][0]
+        sent = record["inputs"][0]["data"][0]
+        version = int(score // STEP)
+        return (
+            score == self.answers[record["id"]] == sent + STEP * version
+            and record["version"] == str(version)
+            and (record["model"], record["inference"], record["pod"]) == ("ctr", "ads/ctr", "ctr-0")
+        )
+
+
+@contextmanager
+def a_logging_pod(files: TritonFiles, folder: Path, buffer_bytes: int = 32 << 20) -> Iterator[LoggingPod]:
+    with a_triton(files, folder) as triton, a_nats(folder / "nats") as nats:
+        nats.make_stream()
+        pod = ModelPod(folder, triton)
+        pod.settings = {
+            "TIDEGATE_AGENT_ALLOW_LOOPBACK": "true",
+            "TIDEGATE_AGENT_SAMPLE_BUFFER_BYTES": str(buffer_bytes),
+        }
+        for version in (1, 2):
+            publish(pod.artefact, version)
+        try:
+            pod.start_agent()
+            triton.start()
+            logging = LoggingPod(pod, nats)
+            logging.begin()
+            yield logging
+        finally:
+            pod.kill_agent()
+
+
+@pytest.fixture(scope="module")
+def shared(triton_files: TritonFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoggingPod]:
+    with a_logging_pod(triton_files, tmp_path_factory.mktemp("pod")) as pod:
+        yield pod
+
+
+@pytest.fixture
+def logging_pod(shared: LoggingPod) -> LoggingPod:
+    """A pod that tests use one after the other."""
+    shared.begin()
+    return shared
+
+
+@pytest.fixture
+def own_pod(triton_files: TritonFiles, tmp_path: Path) -> Iterator[LoggingPod]:
+    """One whose parts can be killed, with a buffer for about a hundred records."""
+    with a_logging_pod(triton_files, tmp_path, BUFFER_BYTES) as pod:
+        yield pod
+
+
+def test_each_sampled_request_is_in_the_stream_once_with_its_features_scores_and_version(
+    logging_pod: LoggingPod,
+) -> None:
+    everything, both, tenth = logging_pod.ids(0, 200), logging_pod.ids(200, 50), logging_pod.ids(250, 400)
+    logging_pod.ask(everything)
+    logging_pod.ask(everything[:20])  # retried by a client: answered again, logged once
+    logging_pod.ordered(1.0, version=2)
+    logging_pod.ask(both)
+    loads = logging_pod.pod.triton.log.read_text().count("TRITONBACKEND_ModelInstanceInitialize: ctr_")
+    logging_pod.ordered(0.1, version=2)
+    logging_pod.ask(tenth)
+    expected = [*everything, *both, *(one for one in tenth if chosen(one, 0.1))]
+    logging_pod.settled(len(expected) + 20)
+
+    records = logging_pod.logged()
+    assert sorted(record["id"] for record in records) == sorted(expected)
+    assert [record["id"] for record in records if not logging_pod.is_right(record)] == []
+    assert {record["version"] for record in records} == {"1", "2"}
+    assert records[0]["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.0]}]
+    assert records[0]["ownId"]
+    assert logging_pod.counted("_written") == len(expected)
+    assert logging_pod.counted("_duplicate") == 20
+    # A share is the agent's word to the runner: no version was loaded for it.
+    assert (
+        logging_pod.pod.triton.log.read_text().count("TRITONBACKEND_ModelInstanceInitialize: ctr_") == loads
+    )
+    said = logging_pod.pod.report().samples
+    assert said is not None
+    assert said.problem is None
+
+
+def test_a_request_without_an_id_is_logged_under_one_of_its_own(logging_pod: LoggingPod) -> None:
+    logging_pod.ask([""] * 5)
+    logging_pod.settled(5)
+
+    records = logging_pod.logged()
+    assert len({record["id"] for record in records}) == 5
+    assert not any(record["ownId"] for record in records)
+
+
+def test_without_a_broker_requests_go_on_and_what_is_lost_is_counted(own_pod: LoggingPod) -> None:
+    for start in range(0, 200, 50):
+        own_pod.ask(own_pod.ids(start, 50))
+        own_pod.settled(start + 50)
+    quiet = sorted(own_pod.seconds)[100]
+    own_pod.seconds.clear()
+    own_pod.nats.kill()
+
+    own_pod.ask(own_pod.ids(200, 300))
+
+    assert sorted(own_pod.seconds)[150] < max(10 * quiet, 0.2)
+    assert own_pod.pod.probe("/readyz") == 200
+    wait_until(lambda: own_pod.counted("") == 500, what="the agent heard of all", timeout_s=20)
+    wait_until(lambda: own_pod.counted("_dropped") > 0, what="the buffer is full", timeout_s=20)
+    report = own_pod.pod.wait_for(
+        "the broker is missed",
+        lambda said: said.samples is not None and said.samples.problem is SampleProblem.SINK_UNREACHABLE,
+    )
+    assert report.samples is not None
+    assert own_pod.nats.url in report.samples.message
+    assert report.phase is Phase.READY
+    held = metric(own_pod.pod.metrics(), "tidegate_agent_samples_held_bytes")
+    assert 0 < held <= BUFFER_BYTES
+
+    own_pod.nats.start()
+    wait_until(
+        lambda: not metric(own_pod.pod.metrics(), "tidegate_agent_samples_held"),
+        what="what was held is written",
+        timeout_s=40,
+    )
+    own_pod.ask(own_pod.ids(500, 50))
+    own_pod.settled(550)
+
+    written = [record["id"] for record in own_pod.logged()]
+    lost = own_pod.counted("_dropped")
+    assert len(written) == len(set(written)) == 550 - lost
+    assert set(own_pod.ids(0, 200)) | set(own_pod.ids(500, 50)) <= set(written)
+
+
+def test_a_stream_that_is_not_there_is_said_and_written_to_once_it_is(logging_pod: LoggingPod) -> None:
+    logging_pod.ordered(1.0, subject="other.subject")
+    logging_pod.ask(logging_pod.ids(0, 5))
+    report = logging_pod.pod.wait_for(
+        "the refusal is said", lambda said: said.samples is not None and said.samples.problem is not None
+    )
+    assert report.samples is not None
+    assert report.samples.problem is SampleProblem.SINK_REFUSED
+    assert "no stream takes the subject other.subject" in report.samples.message
+
+    logging_pod.ordered(1.0)
+    logging_pod.ask(logging_pod.ids(5, 5))
+    wait_until(
+        lambda: logging_pod.counted("_written") == 5, what="the good subject gets its own", timeout_s=20
+    )
+    assert sorted(record["id"] for record in logging_pod.logged()) == logging_pod.ids(5, 5)
+
+
+def test_no_order_no_log(logging_pod: LoggingPod) -> None:
+    logging_pod.ordered(None)
+    assert logging_pod.pod.report().samples is None
+    logging_pod.ask(logging_pod.ids(0, 50))
+    assert logging_pod.counted("") == 0
+    assert logging_pod.logged() == []
+
+
+def test_an_agent_that_is_killed_and_started_again_goes_on_logging(own_pod: LoggingPod) -> None:
+    own_pod.ask(own_pod.ids(0, 20))
+    own_pod.settled(20)
+    own_pod.pod.kill_agent()
+    own_pod.ask(own_pod.ids(20, 20))  # nobody listens: they wait in the runner
+    own_pod.pod.start_agent()
+    wait_until(lambda: own_pod.counted("_written") >= 20, what="the runner came back", timeout_s=20)
+    own_pod.pod.stop_agent()
+
+    assert sorted(record["id"] for record in own_pod.logged()) == sorted(own_pod.ids(0, 40))
