@@ -22,7 +22,7 @@ class ObjectMetrics(Collector):
         self._leading = leading
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The families of Ready, Stalled and replicas, in that order."""
+        """The families of Ready, Stalled, SamplesLogged and replicas, in that order."""
         bodies = [(store.kind, body) for store in self._stores for body in store] if self._leading() else []
         yield _conditions(
             "tidegate_object_ready", "1 when the object is Ready, else 0.", ConditionType.READY, bodies
@@ -31,6 +31,12 @@ class ObjectMetrics(Collector):
             "tidegate_object_stalled",
             "1 when only a changed spec or another object can help, else 0.",
             ConditionType.STALLED,
+            bodies,
+        )
+        yield _conditions(
+            "tidegate_object_samples_logged",
+            "1 when the sample log of the object is written, else 0; only where its spec asks for one.",
+            ConditionType.SAMPLES_LOGGED,
             bodies,
         )
         yield _replicas(bodies)

@@ -43,6 +43,11 @@ def _inference(name: str, path: str, says: str, **spec: Any) -> Refusal:
     return Refusal(name, inference_body(**spec), f"spec.{path}", says)
 
 
+def _logging(sample: str = "0.1", *, files: dict[str, str] | None = None, **nats: str) -> dict[str, Any]:
+    sink: dict[str, Any] = {"nats": {"url": "nats://nats.ads:4222", "subject": "samples.ctr", **nats}}
+    return {"sample": sample, "sink": sink | ({"files": files} if files else {})}
+
+
 def _route(name: str, path: str, says: str, **fields: Any) -> Refusal:
     body = model_access_body(routes=[a_route("default", **fields)])
     return Refusal(name, body, f"spec.routes[0].{path}", says)
@@ -141,6 +146,49 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
         "model.revision",
         "must be letters, digits, dashes, underscores and dots, not beginning",
         model={"uri": "hf://ads/ctr", "revision": "refs/pr/1"},
+    ),
+    _inference(
+        "logging-python",
+        "logging",
+        "logging is only for format ONNX",
+        model={"format": "Python"},
+        logging=_logging(),
+    ),
+    _inference("sample-zero", "logging.sample", "must be more than 0", logging=_logging("0.00")),
+    _inference("sample-many", "logging.sample", "should match", logging=_logging("1.01")),
+    _inference("sample-word", "logging.sample", "should match", logging=_logging("1%")),
+    _inference(
+        "sink-none",
+        "logging.sink",
+        "needs exactly one of nats and files",
+        logging={"sample": "1", "sink": {}},
+    ),
+    _inference(
+        "sink-both",
+        "logging.sink",
+        "needs exactly one of nats and files",
+        logging=_logging(files={"uri": "pvc://samples/ctr"}),
+    ),
+    _inference(
+        "nats-url-with-credentials",
+        "logging.sink.nats.url",
+        "must be nats://<host>:<port>",
+        logging=_logging(url="nats://me:secret@nats.ads:4222"),
+    ),
+    _inference(
+        "nats-subject-wildcard", "logging.sink.nats.subject", "must be words", logging=_logging(subject="a.>")
+    ),
+    _inference(
+        "sample-files-scheme",
+        "logging.sink.files.uri",
+        "must be pvc://<claim>/<path>",
+        logging={"sample": "1", "sink": {"files": {"uri": "https://models.example.com/log"}}},
+    ),
+    _inference(
+        "sample-files-dots",
+        "logging.sink.files.uri",
+        "must not leave the folder",
+        logging={"sample": "1", "sink": {"files": {"uri": "pvc://samples/a/../b"}}},
     ),
     _inference("secret-name", "model.secretName", "must be a DNS label", model={"secretName": "Models"}),
     _inference("service-account", "serviceAccountName", "must be a DNS label", serviceAccountName="a.b"),

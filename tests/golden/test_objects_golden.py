@@ -66,6 +66,14 @@ def test_inference_from_a_registry_with_a_cache_on_the_node(check_golden: CheckG
     check_golden(FOLDER / "inference-oci.yaml", _documents(plan))
 
 
+def test_inference_that_logs_samples_to_a_volume_claim(check_golden: CheckGolden) -> None:
+    files = {"uri": "pvc://samples/ctr", "secretName": "samples-writer"}
+    inference = an_inference(logging={"sample": "0.05", "sink": {"files": files}})
+    plan = plan_inference(InferenceObserved(inference, NOW, epoch=7), SETTINGS)
+
+    check_golden(FOLDER / "inference-samples.yaml", _documents(plan))
+
+
 def test_feature_compute(check_golden: CheckGolden) -> None:
     plan = plan_features(FeaturesObserved(a_feature_compute(), NOW), SETTINGS)
 

@@ -40,6 +40,7 @@ BODIES: tuple[Body, ...] = (
         resources={"cpu": "1", "memory": "2Gi"},
         batching={"mode": "Fixed", "maxBatchSize": 8, "maxQueueDelay": "2ms"},
         rollout={"keepVersions": 2, "warmup": {"requests": 1}},
+        logging={"sample": "0.1", "sink": {"files": {"uri": "s3://samples/ctr", "secretName": "samples"}}},
     ),
     model_access_body(
         hosts=["ctr.example.com"],

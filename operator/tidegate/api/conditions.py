@@ -29,6 +29,7 @@ class ConditionType(StrEnum):
     PLAN_COMPILED = "PlanCompiled"
     SOURCES_READY = "SourcesReady"
     ENDPOINTS_PUBLISHED = "EndpointsPublished"
+    SAMPLES_LOGGED = "SamplesLogged"
 
 
 _OWN_TYPES: Final = frozenset(kind.value for kind in ConditionType)

@@ -11,6 +11,7 @@ from pydantic import Field
 from tidegate.api.conditions import ObservedCondition
 from tidegate.api.fields import MAX_REPLICAS, DurationText, ObjectName, Resources, Sha256, Uri, between
 from tidegate.api.meta import ApiModel, Resource, StatusModel
+from tidegate.api.sample_log import Logging
 from tidegate.api.schema import ListAtomic, ListMap, Rule, Rules, matches
 
 VERSION_PATTERN: Final = r"^[1-9][0-9]{0,8}$"
@@ -238,6 +239,13 @@ class InferenceSpec(ApiModel):
             field="rollout",
         ),
         Rule(
+            cel="!has(self.logging) || self.model.format == 'ONNX'",
+            message="logging is only for format ONNX, which our own runner serves: remove it, and log in the model's "
+            "own code",
+            check=lambda spec: spec.logging is None or spec.model.format is ModelFormat.ONNX,
+            field="logging",
+        ),
+        Rule(
             cel="self.replicas > 0 || self.tier != 'realtime'",
             message="replicas: 0 is only for tier nearline and offline, since nothing would answer a realtime request: "
             "set replicas to 1 or more, change the tier, or delete the Inference",
@@ -274,6 +282,7 @@ class InferenceSpec(ApiModel):
     ] = None
     batching: Annotated[Batching, Field(description=Batching.__doc__)] = Batching()
     rollout: Annotated[Rollout, Field(description=Rollout.__doc__)] = Rollout()
+    logging: Annotated[Logging | None, Field(description=Logging.__doc__)] = None
 
 
 class Tensor(StatusModel):
@@ -395,7 +404,10 @@ class InferenceStatus(StatusModel):
     swap: Annotated[SwapProgress | None, Field(description=SwapProgress.__doc__)] = None
     conditions: Annotated[
         tuple[ObservedCondition, ...],
-        Field(max_length=32, description="Ready, Reconciling, Stalled and ModelLoaded."),
+        Field(
+            max_length=32,
+            description="Ready, Reconciling, Stalled and ModelLoaded; SamplesLogged where spec.logging is set.",
+        ),
         ListMap("type"),
     ] = ()
 

@@ -46,6 +46,12 @@ class Reason(StrEnum):
     OUT_OF_MEMORY = "OutOfMemory"
     WARMUP_FAILED = "WarmupFailed"
     FETCH_FAILED = "FetchFailed"
+    # Inference: sample log
+    SAMPLES_LOGGED = "SamplesLogged"
+    SINK_UNREACHABLE = "SinkUnreachable"
+    SINK_REFUSED = "SinkRefused"
+    SAMPLES_DROPPED = "SamplesDropped"
+    SAMPLING_UNSUPPORTED = "SamplingUnsupported"
     # ModelAccess
     PROGRAMMED = "Programmed"
     ENDPOINTS_PUBLISHED = "EndpointsPublished"
@@ -188,6 +194,29 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
         Reason.FETCH_FAILED: ReasonDoc(
             "The artefact could not be fetched: the place did not answer, or refused us.",
             "Check that the place is up and that the pod has the credentials for it.",
+        ),
+        Reason.SAMPLES_LOGGED: ReasonDoc(
+            "Every replica that serves logs its share of the requests.", _NOTHING
+        ),
+        Reason.SINK_UNREACHABLE: ReasonDoc(
+            "The sink of the sample log does not answer or cannot be written. Requests are not affected; samples wait "
+            "in a bounded buffer and are then dropped and counted.",
+            "Bring the sink back, or correct spec.logging.sink; it is tried again all the time.",
+        ),
+        Reason.SINK_REFUSED: ReasonDoc(
+            "The sink of the sample log answers and refuses: credentials, a permission, a stream that does not exist, "
+            "or an address that is not allowed. Requests are not affected.",
+            "Do what the message says, or correct spec.logging.sink and its Secret; it is tried again all the time.",
+        ),
+        Reason.SAMPLES_DROPPED: ReasonDoc(
+            "Samples were dropped within the last minute, although the sink works: it is slower than samples come, or "
+            "a record is too large.",
+            "Lower spec.logging.sample or make the sink faster; tidegate_agent_samples_dropped_total says how many and "
+            "why.",
+        ),
+        Reason.SAMPLING_UNSUPPORTED: ReasonDoc(
+            "The Triton image runs ONNX models by a backend of its own, which logs no samples.",
+            "Remove spec.logging, or use a Triton image without the onnxruntime backend.",
         ),
         Reason.PROGRAMMED: ReasonDoc("Every connected proxy has accepted this generation.", _NOTHING),
         Reason.ENDPOINTS_PUBLISHED: ReasonDoc("Every connected proxy has its ready endpoints.", _NOTHING),

@@ -26,6 +26,7 @@ from tidegate.planning.plan import Event, EventType, Plan
 from tidegate.planning.pods import PodView
 from tidegate.planning.rollout import Attempt, Rollout, attempt_id, plan_rollout, rolled_back, rollout_verdict
 from tidegate.planning.room import NodeRoom
+from tidegate.planning.sample_log import LOOK_AGAIN, sample_conditions, sample_events, without_sample_log
 from tidegate.planning.serving_status import (
     PODS_IN_TROUBLE,
     Refusal,
@@ -188,8 +189,9 @@ def _status(
     said = (
         *standing(_ready_verdict(observed, model, pods, replicas), generation),
         condition(ConditionType.MODEL_LOADED, model, generation),
+        *sample_conditions(inference, replicas),
     )
-    merged = merge(inference.status.conditions, said, observed.now)
+    merged = merge(without_sample_log(inference, inference.status.conditions), said, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     return InferenceStatus(
         observed_generation=generation,
@@ -349,6 +351,7 @@ def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...
     given_up = rolled_back(after.conditions)
     if given_up is not None and rolled_back(before.conditions) is None:
         events.append(Event(EventType.WARNING, given_up.reason, given_up.message))
+    events += sample_events(before.conditions, after.conditions)
     serving = after.versions.serving
     if serving is not None and serving != before.versions.serving:
         events.append(Event(EventType.NORMAL, "VersionServing", f"Version {serving} serves"))
@@ -363,7 +366,7 @@ def _requeue(
     if swap.retry_after is not None:
         return max(swap.retry_after, timedelta(seconds=1))
     if swap.done or not replicas:
-        return None
+        return LOOK_AGAIN if observed.inference.spec.logging is not None else None
     if swap.failure is not None and not swap.orders and not swap.retrying:
         return _FAILING
     at_work = any(replica.report is not None and not serves(replica, target) for replica in replicas)

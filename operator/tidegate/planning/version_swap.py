@@ -70,6 +70,8 @@ def plan_swap(target: DesiredState, memory: Memory, replicas: Sequence[Replica],
     committed = memory.committed or _served(target, memory, replicas)
     if committed is None or (memory.failure is None and _is_of_no_use(committed, replicas)):
         committed = target
+    # Whatever becomes of the version, the log is as the spec says.
+    committed = committed.model_copy(update={"samples": target.samples})
     if same_order(committed, target):
         return _settle(target, replicas, memory, now)
     failure = standing_failure(target, replicas, memory.failure, memory.progress, now)

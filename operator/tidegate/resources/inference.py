@@ -19,6 +19,7 @@ from tidegate.resources.names import (
     label_value,
 )
 from tidegate.resources.pod import ServingPod
+from tidegate.resources.sample_log import sample_order, sample_secret, sample_url
 from tidegate.resources.serving import Workload, workload_objects
 from tidegate.resources.settings import ServingSettings
 from tidegate_dataplane.contract import (
@@ -55,6 +56,7 @@ def desired_state(inference: Inference, settings: ServingSettings, *, epoch: int
         max_queue_delay_us=delay // timedelta(microseconds=1) if fixed else 0,
         keep_versions=inference.spec.rollout.keep_versions,
         warmup_requests=inference.spec.rollout.warmup.requests,
+        samples=sample_order(inference.spec.logging),
         max_artefact_bytes=settings.max_artefact_bytes,
         allowed_hosts=settings.allowed_hosts,
         allow_python=settings.allow_python,
@@ -116,6 +118,8 @@ def inference_objects(inference: Inference, settings: ServingSettings, start: st
         claims=claims(uris),
         storage_secret=inference.spec.model.secret_name or settings.storage_secret,
         cache_folder=inference.metadata.namespace if settings.node_cache_path and is_fetched(uris) else "",
+        sample_secret=sample_secret(inference.spec.logging),
+        sample_claim=next(iter(claims((sample_url(inference.spec.logging),))), ""),
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
     return workload_objects(workload, pod, settings)

@@ -17,6 +17,8 @@ CLIENT_CA_FILE: Final = "client-ca.crt"
 _CONTROL_KEY: Final = "/run/tidegate/control-key"
 _RESTRICTED: Final = "model-repository,shared-memory,trace,logging"
 _NODE_CACHE: Final = "/var/cache/tidegate"
+_SAMPLES_SECRET: Final = "/etc/tidegate-samples"  # noqa: S105 - a folder
+_SAMPLES_CLAIMS: Final = "/mnt/samples"
 _GRACE_S: Final = 60
 """20 s at most for the traffic to go, 30 s at most for Triton to finish what it has, and the rest for the agent."""
 
@@ -63,6 +65,10 @@ class ServingPod:
     """PersistentVolumeClaims that artefacts come from, mounted read-only at /mnt/pvc/<claim>."""
     cache_folder: str = ""
     """Sub-folder of the node's cache of artefacts that is mounted, that of the namespace; empty mounts none."""
+    sample_secret: str = ""
+    """Secret of the sample log's sink; empty mounts none."""
+    sample_claim: str = ""
+    """PersistentVolumeClaim that samples are written to, mounted at /mnt/samples/<claim>; empty mounts none."""
     host_models: bool = False
     """Whether an artefact has a `file:` URI, so that the node's models folder is mounted."""
 
@@ -131,6 +137,10 @@ def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
         {"name": f"pvc-{index}", "mountPath": f"/mnt/pvc/{claim}", "readOnly": True}
         for index, claim in enumerate(pod.claims)
     ]
+    if pod.sample_secret:
+        mounts.append({"name": "samples-secret", "mountPath": _SAMPLES_SECRET, "readOnly": True})
+    if pod.sample_claim:
+        mounts.append({"name": "samples", "mountPath": f"{_SAMPLES_CLAIMS}/{pod.sample_claim}"})
     return {
         "name": "agent",
         "image": settings.dataplane_image,
@@ -212,6 +222,17 @@ def _volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str, objec
         volumes.append(
             {"name": f"pvc-{index}", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
         )
+    return volumes + _sample_volumes(pod)
+
+
+def _sample_volumes(pod: ServingPod) -> list[dict[str, object]]:
+    volumes: list[dict[str, object]] = []
+    if pod.sample_secret:
+        # Optional, as the storage Secret: the model serves without it.
+        secret = {"secretName": pod.sample_secret, "optional": True}
+        volumes.append({"name": "samples-secret", "secret": secret})
+    if pod.sample_claim:
+        volumes.append({"name": "samples", "persistentVolumeClaim": {"claimName": pod.sample_claim}})
     return volumes
 
 

@@ -1,0 +1,129 @@
+"""`Inference.spec.logging`: which share of the answered requests is logged, and where to."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from tidegate.api.fields import ObjectName
+from tidegate.api.meta import ApiModel
+from tidegate.api.schema import Rule, Rules, lacks, matches
+
+_HOST: Final = r"[A-Za-z0-9][-A-Za-z0-9.]*"
+
+Share = Annotated[
+    str,
+    Field(max_length=9, pattern=r"^(0\.[0-9]{1,6}|1(\.0{1,6})?)$"),
+    Rules(
+        Rule(
+            cel="double(self) > 0.0",
+            message='must be more than 0 and at most 1, like "0.01"; remove logging to log nothing',
+            check=lambda text: Decimal(text) > 0,
+        )
+    ),
+]
+
+NatsUrl = Annotated[
+    str,
+    Field(min_length=1, max_length=300),
+    Rules(
+        matches(
+            rf"(nats|tls)://{_HOST}(:[0-9]{{1,5}})?",
+            "must be nats://<host>:<port> or tls://<host>:<port>; credentials belong into the Secret of secretName",
+        )
+    ),
+]
+
+Subject = Annotated[
+    str,
+    Field(min_length=1, max_length=200),
+    Rules(
+        matches(
+            r"[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*",
+            "must be words of letters, digits, dashes and underscores with single dots between, without wildcards",
+        )
+    ),
+]
+
+SampleUri = Annotated[
+    str,
+    Field(min_length=1, max_length=1_024),
+    Rules(
+        matches(
+            r"(pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?|(s3|gs)://[a-z0-9][-a-z0-9._]+[a-z0-9])(/[A-Za-z0-9._/=-]*)?",
+            "must be pvc://<claim>/<path>, s3://<bucket>/<prefix> or gs://<bucket>/<prefix>, of letters, digits and ._=-",
+        ),
+        lacks(r"(^|/)[.][.](/|$)", "must not leave the folder that it names: remove the .. from it"),
+    ),
+]
+
+
+class NatsSink(ApiModel):
+    """A JetStream subject. Each record is published once and acknowledged."""
+
+    url: Annotated[
+        NatsUrl,
+        Field(description="The server: nats://<host>:<port>, or tls:// for one that must be encrypted."),
+    ]
+    subject: Annotated[
+        Subject,
+        Field(description="The subject; a stream of yours takes it, with a duplicate window of 2m or more."),
+    ]
+    secret_name: Annotated[
+        ObjectName | None,
+        Field(
+            description="Secret of the same namespace: token, or username and password; ca.crt, tls.crt "
+            "and tls.key for TLS. Mounted in the model's pods. Absent: no credentials."
+        ),
+    ] = None
+
+
+class FilesSink(ApiModel):
+    """Compressed JSON lines, a new file every minute or 8 MiB of samples per pod."""
+
+    uri: Annotated[
+        SampleUri,
+        Field(
+            description="The folder: pvc://<claim>/<path> (a claim that every pod may write to), s3://<bucket>/<prefix> "
+            "or gs://<bucket>/<prefix>."
+        ),
+    ]
+    secret_name: Annotated[
+        ObjectName | None,
+        Field(
+            description="Secret of the same namespace with the AWS_… or GOOGLE_… keys that may write there. "
+            "Absent: the Secret that the model is read with."
+        ),
+    ] = None
+
+
+class SampleSink(ApiModel):
+    """Where samples go."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="has(self.nats) != has(self.files)",
+            message="needs exactly one of nats and files",
+            check=lambda sink: (sink.nats is None) != (sink.files is None),
+        ),
+    )
+
+    nats: Annotated[NatsSink | None, Field(description=NatsSink.__doc__)] = None
+    files: Annotated[FilesSink | None, Field(description=FilesSink.__doc__)] = None
+
+
+class Logging(ApiModel):
+    """A log of a share of the answered requests, with features and scores, for training and analysis. Never makes a
+    request wait; what cannot be logged is counted."""
+
+    sample: Annotated[
+        Share,
+        Field(
+            description='Share of the requests to log, more than 0 and at most 1, as a decimal in quotes: "0.01". '
+            "Chosen by a hash of the request id, so the same ids are in it on every replica and in every version. "
+            "Takes effect at once, without a pod or a version being touched."
+        ),
+    ]
+    sink: Annotated[SampleSink, Field(description=SampleSink.__doc__)]
