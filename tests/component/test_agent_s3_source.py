@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import os
@@ -12,6 +13,7 @@ import subprocess
 import urllib.request
 import warnings
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -33,7 +35,12 @@ from tidegate_dataplane.agent.artefacts.receive import Progress
 from tidegate_dataplane.agent.artefacts.source import Resume, Source
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, parse_uri
 from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.agent.samples.buffer import Held, Portion
+from tidegate_dataplane.agent.samples.files import FilesSink
+from tidegate_dataplane.agent.samples.lines import Origin
+from tidegate_dataplane.agent.samples.sink import Fate, SinkError
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat
+from tidegate_dataplane.sampling.frames import Record
 from tidegate_localcluster.process import wait_until
 
 MODEL = a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])]).SerializeToString()
@@ -90,8 +97,12 @@ def _put(url: str, content: bytes) -> None:
         pass
 
 
-def open_source(uri: ArtefactUri, _: DesiredState) -> Source:
+def object_source(uri: ArtefactUri) -> ObjectSource:
     return ObjectSource(uri, Credentials(environment=os.environ), allow_loopback=True, stall_timeout_s=5.0)
+
+
+def open_source(uri: ArtefactUri, _: DesiredState) -> Source:
+    return object_source(uri)
 
 
 async def fetched(folder: Path, uri: str, **order: object) -> Facts:
@@ -137,6 +148,26 @@ async def test_an_unreachable_store_may_pass(folder: Path, monkeypatch: pytest.M
         await fetched(folder, "s3://models/ctr")
 
     assert raised.value.refusal.reason is FailureReason.FETCH_FAILED
+
+
+async def test_a_file_of_samples_is_put_into_the_bucket_and_a_bucket_that_is_not_there_is_said(
+    bucket: str,
+) -> None:
+    uri, absent = parse_uri("s3://models/log"), parse_uri("s3://absent/log")
+    origin = Origin("ads/ctr", "ctr-0")
+    held = Held(Record("r-1", True, "ctr", "3", 1.0, (), ()), 1, 0.0, lambda: None)
+
+    def sink(where: ArtefactUri) -> FilesSink:
+        now = datetime(2026, 1, 2, 3, tzinfo=UTC)
+        return FilesSink(where, origin, lambda: object_source(where), Portion(1, 1, 1.0), now=lambda: now)
+
+    assert await sink(uri).write([held]) == (Fate.WRITTEN,)
+    name = "2026-01-02/03/ads.ctr-0.20260102T030000000000.000001.jsonl.gz"
+    async with object_source(uri).open(name) as stored:
+        content = b"".join([chunk async for chunk in stored.chunks])
+    assert json.loads(gzip.decompress(content))["id"] == "r-1"
+    with pytest.raises(SinkError, match="s3://absent/log"):
+        await sink(absent).write([held])
 
 
 async def test_too_large_an_object_is_refused_before_it_is_read(bucket: str, folder: Path) -> None:
