@@ -18,13 +18,15 @@ from builders.probe_model import STEP, publish
 from fixtures.agent import ModelPod
 from fixtures.nats import SUBJECT, RunningNats, a_nats
 from fixtures.triton import TritonFiles, a_triton
-from tidegate_dataplane.contract import DesiredState, Phase, SampleProblem
+from tidegate.api.reasons import Reason
+from tidegate_dataplane.contract import DesiredState, Phase
 from tidegate_dataplane.sampling.choice import chosen
 from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(180)]
 
 BUFFER_BYTES = 256 << 10
+MAX_PAYLOAD = 4096
 
 
 @dataclass(slots=True)
@@ -61,12 +63,12 @@ class LoggingPod:
             f"version {version} serves", lambda said: said.phase is Phase.READY and said.serving == version
         )
 
-    def ask(self, ids: Sequence[str]) -> None:
-        """One request for each id; the answers, and how long each took, are kept."""
+    def ask(self, ids: Sequence[str], rows: int = 1) -> None:
+        """One request of so many rows for each id; the first scores, and how long each took, are kept."""
         with triton_grpc.InferenceServerClient(self.pod.triton.grpc) as client:
             for number, one in enumerate(ids):
-                tensor = triton_grpc.InferInput("x", [1, 1], "FP32")
-                tensor.set_data_from_numpy(np.array([[number]], dtype=np.float32))
+                tensor = triton_grpc.InferInput("x", [rows, 1], "FP32")
+                tensor.set_data_from_numpy(np.full((rows, 1), number if rows == 1 else 0.1, dtype=np.float32))
                 started = time.monotonic()
                 answer = client.infer("ctr", [tensor], request_id=one, client_timeout=10)
                 self.seconds.append(time.monotonic() - started)
@@ -107,7 +109,7 @@ class LoggingPod:
 
 @contextmanager
 def a_logging_pod(files: TritonFiles, folder: Path, buffer_bytes: int = 32 << 20) -> Iterator[LoggingPod]:
-    with a_triton(files, folder) as triton, a_nats(folder / "nats") as nats:
+    with a_triton(files, folder) as triton, a_nats(folder / "nats", f"max_payload: {MAX_PAYLOAD}") as nats:
         nats.make_stream()
         pod = ModelPod(folder, triton)
         pod.settings = {
@@ -186,6 +188,7 @@ def test_a_request_without_an_id_is_logged_under_one_of_its_own(logging_pod: Log
     assert not any(record["ownId"] for record in records)
 
 
+@pytest.mark.produces(Reason.SINK_UNREACHABLE)
 def test_without_a_broker_requests_go_on_and_what_is_lost_is_counted(own_pod: LoggingPod) -> None:
     for start in range(0, 200, 50):
         own_pod.ask(own_pod.ids(start, 50))
@@ -202,7 +205,7 @@ def test_without_a_broker_requests_go_on_and_what_is_lost_is_counted(own_pod: Lo
     wait_until(lambda: own_pod.counted("_dropped") > 0, what="the buffer is full", timeout_s=20)
     report = own_pod.pod.wait_for(
         "the broker is missed",
-        lambda said: said.samples is not None and said.samples.problem is SampleProblem.SINK_UNREACHABLE,
+        lambda said: said.samples is not None and said.samples.problem == Reason.SINK_UNREACHABLE,
     )
     assert report.samples is not None
     assert own_pod.nats.url in report.samples.message
@@ -225,6 +228,7 @@ def test_without_a_broker_requests_go_on_and_what_is_lost_is_counted(own_pod: Lo
     assert set(own_pod.ids(0, 200)) | set(own_pod.ids(500, 50)) <= set(written)
 
 
+@pytest.mark.produces(Reason.SINK_REFUSED)
 def test_a_stream_that_is_not_there_is_said_and_written_to_once_it_is(logging_pod: LoggingPod) -> None:
     logging_pod.ordered(1.0, subject="other.subject")
     logging_pod.ask(logging_pod.ids(0, 5))
@@ -232,7 +236,7 @@ def test_a_stream_that_is_not_there_is_said_and_written_to_once_it_is(logging_po
         "the refusal is said", lambda said: said.samples is not None and said.samples.problem is not None
     )
     assert report.samples is not None
-    assert report.samples.problem is SampleProblem.SINK_REFUSED
+    assert report.samples.problem == Reason.SINK_REFUSED
     assert "no stream takes the subject other.subject" in report.samples.message
 
     logging_pod.ordered(1.0)
@@ -241,6 +245,17 @@ def test_a_stream_that_is_not_there_is_said_and_written_to_once_it_is(logging_po
         lambda: logging_pod.counted("_written") == 5, what="the good subject gets its own", timeout_s=20
     )
     assert sorted(record["id"] for record in logging_pod.logged()) == logging_pod.ids(5, 5)
+
+
+@pytest.mark.produces(Reason.SAMPLES_DROPPED)
+def test_a_record_that_the_broker_is_too_small_for_is_counted_and_said(logging_pod: LoggingPod) -> None:
+    logging_pod.ask(logging_pod.ids(0, 1), rows=128)  # more JSON than MAX_PAYLOAD
+    logging_pod.settled(1)
+
+    assert logging_pod.counted("_dropped") == 1
+    report = logging_pod.pod.report()
+    assert report.samples is not None
+    assert report.samples.problem == Reason.SAMPLES_DROPPED
 
 
 def test_no_order_no_log(logging_pod: LoggingPod) -> None:

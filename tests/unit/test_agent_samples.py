@@ -183,7 +183,8 @@ def test_the_ids_of_the_last_records_are_known() -> None:
 
 def outlet_to(sink: PretendedSink, most_bytes: int = 1 << 20) -> tuple[Outlet, Metrics]:
     metrics = Metrics()
-    return Outlet(sink, Buffer(most_bytes, asyncio.get_running_loop().time), metrics), metrics
+    buffer = Buffer(most_bytes, asyncio.get_running_loop().time)
+    return Outlet(sink, buffer, metrics, lambda why: metrics.samples_dropped.labels(why).inc()), metrics
 
 
 def counted(metrics: Metrics, name: str, **labels: str) -> float:

@@ -100,7 +100,7 @@ class SampleLog:
             self._refused = SinkError(SampleProblem.SINK_REFUSED, error.refusal.message)
             return
         buffer = Buffer(self._settings.sample_buffer_bytes, self._clock)
-        self._outlet = Outlet(sink, buffer, self._metrics)
+        self._outlet = Outlet(sink, buffer, self._metrics, self._drop)
 
     def _leave(self) -> None:
         outlet, self._outlet, self._refused = self._outlet, None, None

@@ -22,10 +22,13 @@ LOST = {Fate.TOO_LARGE: Dropped.TOO_LARGE, Fate.UNCONFIRMED: Dropped.UNCONFIRMED
 class Outlet:
     """Writes to one sink until it is finished."""
 
-    def __init__(self, sink: Sink, buffer: Buffer, metrics: Metrics) -> None:
+    def __init__(
+        self, sink: Sink, buffer: Buffer, metrics: Metrics, count_dropped: Callable[[Dropped], None]
+    ) -> None:
         self._sink = sink
         self._buffer = buffer
         self._metrics = metrics
+        self._count_dropped = count_dropped
         self._ending = asyncio.Event()
         self._portion: Sequence[Held] = ()
         self.problem: SinkError | None = None
@@ -104,12 +107,12 @@ class Outlet:
             case Fate.DUPLICATE:
                 self._metrics.samples_duplicate.inc()
             case _:
-                self._metrics.samples_dropped.labels(LOST[fate]).inc()
+                self._count_dropped(LOST[fate])
         self._buffer.settled(held)
         self._show()
 
     def _drop(self, held: Held, why: Dropped) -> None:
-        self._metrics.samples_dropped.labels(why).inc()
+        self._count_dropped(why)
         self._buffer.settled(held)
         self._show()
 
