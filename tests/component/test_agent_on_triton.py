@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -381,6 +382,28 @@ def test_python_code_is_run_only_where_it_is_allowed(serving_pod: ModelPod) -> N
     serving_pod.wait_for("code serves", serves(2))
 
 
+@pytest.mark.produces(FailureReason.BACKEND_MISSING)
+@pytest.mark.parametrize(
+    ("model_format", "backend"), [(ModelFormat.TORCH_EXPORT, "pytorch"), (ModelFormat.TENSORRT, "tensorrt")]
+)
+def test_a_format_without_its_backend_is_refused_by_the_server_and_the_old_version_serves_on(
+    serving_pod: ModelPod, model_format: ModelFormat, backend: str
+) -> None:
+    folder = serving_pod.models / backend
+    publish_compiled(folder, 2)
+    serving_pod.put(serving_pod.order(2, uri=f"file://{folder}", format=model_format, allow_python=True))
+    report = serving_pod.wait_for("the server has no such backend", failed)
+    assert report.failure is not None
+    assert report.failure.reason is FailureReason.BACKEND_MISSING
+    assert f"has no backend '{backend}'" in report.failure.message
+    assert "unable to find backend library" in report.failure.message
+    assert "export the model to ONNX" in report.failure.message
+    assert report.serving == 1
+
+    serving_pod.put(serving_pod.order(2))
+    serving_pod.wait_for("version 2 serves as ONNX", serves(2))
+
+
 def test_another_served_name_takes_the_old_ones_place(serving_pod: ModelPod) -> None:
     serving_pod.put(serving_pod.order(1, model=f"{serving_pod.model}-next"))
     serving_pod.wait_for("the new name serves", serves(1))
@@ -526,4 +549,15 @@ def publish_python(folder: Path, *, initialize: str = "pass") -> None:
     (folder / "config.pbtxt").write_text(
         'max_batch_size: 8\ninput { name: "x" data_type: TYPE_FP32 dims: [1] }\n'
         'output { name: "y" data_type: TYPE_FP32 dims: [1] }\n'
+    )
+
+
+def publish_compiled(folder: Path, version: int) -> None:
+    """A version in both compiled formats, whole as far as can be told without their libraries."""
+    (folder / str(version)).mkdir(parents=True, exist_ok=True)
+    (folder / str(version) / "model.plan").write_bytes(b"ptrt")
+    with zipfile.ZipFile(folder / str(version) / "model.pt2", "w") as archive:
+        archive.writestr("model/data/aotinductor/model/model.so", "code")
+    (folder / "config.pbtxt").write_text(
+        'input { name: "x" data_type: TYPE_FP32 dims: [4] } output { name: "y" data_type: TYPE_FP32 dims: [4] }'
     )

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import subprocess
+import zipfile
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -349,6 +350,81 @@ class TestPython:
 
         assert reason is FailureReason.ARTEFACT_NOT_FOUND
         assert "model.py" in message
+
+
+class TestCompiled:
+    async def test_a_compiled_export_is_taken_where_code_is_allowed(
+        self, models: Path, staging: Path
+    ) -> None:
+        publish_archive(models / "ctr", "model/data/aotinductor/model/model.so")
+
+        facts = await fetched(models, staging, format=ModelFormat.TORCH_EXPORT, allow_python=True)
+
+        assert [file.path for file in facts.files] == ["model.pt2"]
+        assert facts.config_text == "max_batch_size: 4"
+
+    async def test_its_code_is_not_run_where_code_is_not_allowed(self, models: Path, staging: Path) -> None:
+        publish_archive(models / "ctr", "model/data/aotinductor/model/model.so")
+
+        reason, message = await refused(models, staging, format=ModelFormat.TORCH_EXPORT)
+
+        assert reason is FailureReason.FORMAT_NOT_ALLOWED
+        assert "format TorchExport runs the artefact's own code" in message
+
+    async def test_a_bare_export_is_refused_with_the_way_out(self, models: Path, staging: Path) -> None:
+        publish_archive(models / "ctr", "model/models/model.json")
+
+        reason, message = await refused(models, staging, format=ModelFormat.TORCH_EXPORT, allow_python=True)
+
+        assert reason is FailureReason.ARTEFACT_INVALID
+        assert "aoti_compile_and_package" in message
+
+    async def test_an_archive_that_is_cut_short(self, models: Path, staging: Path) -> None:
+        path = publish_archive(models / "ctr", "model/data/aotinductor/model/model.so")
+        path.write_bytes(path.read_bytes()[:-10])
+
+        reason, message = await refused(models, staging, format=ModelFormat.TORCH_EXPORT, allow_python=True)
+
+        assert reason is FailureReason.ARTEFACT_INVALID
+        assert "model.pt2 is no whole .pt2 archive" in message
+
+    async def test_an_engine_needs_no_permission_for_code(self, models: Path, staging: Path) -> None:
+        (models / "ctr" / "1").mkdir(parents=True)
+        (models / "ctr" / "1" / "model.plan").write_bytes(b"ptrt")
+
+        facts = await fetched(models, staging, format=ModelFormat.TENSORRT)
+
+        assert [file.path for file in facts.files] == ["model.plan"]
+
+    async def test_an_empty_engine(self, models: Path, staging: Path) -> None:
+        (models / "ctr" / "1").mkdir(parents=True)
+        (models / "ctr" / "1" / "model.plan").touch()
+
+        reason, message = await refused(models, staging, format=ModelFormat.TENSORRT)
+
+        assert (reason, message) == (
+            FailureReason.ARTEFACT_INVALID,
+            "model.plan is empty: publish it again",
+        )
+
+    async def test_a_file_of_another_format_is_not_found(self, models: Path, staging: Path) -> None:
+        write_artefact(models / "ctr", 1, a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])]))
+
+        reason, message = await refused(models, staging, format=ModelFormat.TENSORRT)
+
+        assert reason is FailureReason.ARTEFACT_NOT_FOUND
+        assert "of format TensorRT lies at <uri>/<version>/model.plan" in message
+
+
+def publish_archive(folder: Path, *names: str) -> Path:
+    """Version 1 as an archive like PyTorch's, with a config.pbtxt beside the versions."""
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text("max_batch_size: 4")
+    path = folder / "1" / "model.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, "content")
+    return path
 
 
 class TestFeatures:

@@ -29,7 +29,7 @@ from tidegate_dataplane.agent.refusals import Refusal
 from tidegate_dataplane.agent.repository import Repository
 from tidegate_dataplane.agent.settings import Settings
 from tidegate_dataplane.agent.state import ServerState
-from tidegate_dataplane.agent.triton import NO_BACKEND, ServerGoneError
+from tidegate_dataplane.agent.triton import ServerGoneError
 from tidegate_dataplane.contract import DesiredState, FailureReason, Phase
 
 MODEL = a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])])
@@ -62,7 +62,7 @@ class PretendedServer:
             self.configs.clear()
             raise ServerGoneError("connection reset")
         if config["backend"] == "onnxruntime" and not self.native:
-            return Refusal(FailureReason.LOAD_FAILED, NO_BACKEND)
+            return Refusal(FailureReason.BACKEND_MISSING, "no backend 'onnxruntime'")
         if version in self.bad:
             return Refusal(FailureReason.LOAD_FAILED, "no such operator")
         assert all(

@@ -222,6 +222,75 @@ class TestPython:
         assert rendered(order, some_facts(format=ModelFormat.PYTHON, config_text=text))["max_batch_size"] == 0
 
 
+@pytest.mark.parametrize(
+    ("model_format", "backend", "platform", "file"),
+    [
+        (ModelFormat.TENSORRT, "tensorrt", "tensorrt_plan", "model.plan"),
+        (ModelFormat.TORCH_EXPORT, "pytorch", "torch_aoti", "model.pt2"),
+    ],
+)
+class TestCompiled:
+    TEXT = TestPython.TEXT
+
+    def test_tritons_own_backend_is_asked_for(
+        self, model_format: ModelFormat, backend: str, platform: str, file: str
+    ) -> None:
+        config = rendered(
+            a_desired_state(format=model_format), some_facts(format=model_format, config_text=self.TEXT)
+        )
+
+        assert (config["backend"], config["platform"], config["default_model_filename"]) == (
+            backend,
+            platform,
+            file,
+        )
+        assert [tensor["name"] for tensor in (*config["input"], *config["output"])] == ["x", "y"]
+
+    @pytest.mark.parametrize(("asked", "taken"), [(2, 2), (128, 4)])
+    def test_batches_are_no_larger_than_what_it_was_compiled_for(
+        self, model_format: ModelFormat, backend: str, platform: str, file: str, asked: int, taken: int
+    ) -> None:
+        order = a_desired_state(format=model_format, max_batch_size=asked)
+
+        config = rendered(order, some_facts(format=model_format, config_text=self.TEXT))
+
+        assert config["max_batch_size"] == taken
+
+    @pytest.mark.parametrize("text", [None, 'input { name: "x" data_type: TYPE_FP32 dims: [1] }'])
+    def test_without_inputs_and_outputs_it_is_refused(
+        self, model_format: ModelFormat, backend: str, platform: str, file: str, text: str | None
+    ) -> None:
+        order = a_desired_state(format=model_format)
+
+        said = refusal(order, some_facts(format=model_format, config_text=text))
+
+        assert f"{model_format} needs file:///models/ctr/config.pbtxt with its inputs and outputs" in said
+
+    @pytest.mark.parametrize(
+        ("addition", "name"),
+        [
+            ("ensemble_scheduling { }", "ensemble_scheduling"),
+            (
+                'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/x" } }',
+                "EXECUTION_ENV_PATH",
+            ),
+        ],
+    )
+    def test_what_brings_code_is_refused_by_name(
+        self, model_format: ModelFormat, backend: str, platform: str, file: str, addition: str, name: str
+    ) -> None:
+        facts = some_facts(format=model_format, config_text=f"{self.TEXT} {addition}")
+
+        assert name in refusal(a_desired_state(format=model_format), facts)
+
+    def test_another_backend_in_it_changes_nothing(
+        self, model_format: ModelFormat, backend: str, platform: str, file: str
+    ) -> None:
+        facts = some_facts(format=model_format, config_text=f'{self.TEXT} backend: "python"')
+
+        assert rendered(a_desired_state(format=model_format), facts)["backend"] == backend
+
+
 class TestDigest:
     def test_versions_of_one_signature_share_it(self) -> None:
         first, second = (rendered(a_desired_state(version=version), some_facts()) for version in (1, 2))

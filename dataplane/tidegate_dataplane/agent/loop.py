@@ -23,7 +23,7 @@ from tidegate_dataplane.agent.reporting import Doing, make_report, served_model
 from tidegate_dataplane.agent.repository import Installed, Repository
 from tidegate_dataplane.agent.settings import OnnxBackend, Settings
 from tidegate_dataplane.agent.state import Fetch, Load, Memory, Observed, ServerState, Tidy
-from tidegate_dataplane.agent.triton import NO_BACKEND, ServerGoneError
+from tidegate_dataplane.agent.triton import ServerGoneError
 from tidegate_dataplane.contract import (
     AgentReport,
     DesiredState,
@@ -311,7 +311,7 @@ class Agent:
     def _learned_of_no_backend(self, order: DesiredState, refusal: Refusal) -> bool:
         """Note that this server cannot run ONNX by itself, if that is what it said."""
         unknown = self._memory.backend is OnnxBackend.AUTO and order.format is ModelFormat.ONNX
-        if unknown and NO_BACKEND in refusal.message:
+        if unknown and refusal.reason is FailureReason.BACKEND_MISSING:
             self._memory = replace(self._memory, backend=OnnxBackend.HOSTED)
             log.info("onnx_hosted", model=order.model, why="the server has no onnxruntime backend")
             return True

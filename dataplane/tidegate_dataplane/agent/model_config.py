@@ -7,6 +7,7 @@ from typing import Any
 
 from tidegate_dataplane.agent.artefacts.facts import Facts
 from tidegate_dataplane.agent.config_text import Config, parse_config_text
+from tidegate_dataplane.agent.formats import COMPILED, MODEL_FILES, NATIVE
 from tidegate_dataplane.agent.refusals import Refusal
 from tidegate_dataplane.agent.settings import OnnxBackend
 from tidegate_dataplane.agent.warm_up import one_row_of_zeros, with_warm_up, without_warm_up
@@ -16,7 +17,7 @@ CONFIG_DIGEST = "tidegate_config_digest"
 INTRA_OP_THREADS = "intra_op_thread_count"
 ON_CPU = [{"kind": "KIND_CPU", "count": 1}]
 
-# What the config.pbtxt of an ONNX artefact may set.
+# What the config.pbtxt beside an artefact that is not code may set.
 KEPT_FIELDS = frozenset(
     {
         "instance_group",
@@ -58,6 +59,8 @@ def render(
         return _refuse(f"config.pbtxt beside the versions cannot be read: {error}")
     if order.format is ModelFormat.PYTHON:
         config = _python(order, artefact)
+    elif order.format in COMPILED:
+        config = _compiled(order, artefact)
     else:
         config = _derived(order, facts, artefact, backend=backend, intra_op_threads=intra_op_threads)
     if isinstance(config, Refusal):
@@ -93,28 +96,15 @@ def _refuse(message: str) -> Refusal:
 def _derived(
     order: DesiredState, facts: Facts, artefact: Config, *, backend: OnnxBackend, intra_op_threads: int | None
 ) -> Config | Refusal:
-    foreign = sorted(set(artefact) - KEPT_FIELDS - DECIDED_FIELDS)
-    if foreign:
-        allowed = ", ".join(sorted(KEPT_FIELDS))
-        return _refuse(
-            f"config.pbtxt sets {', '.join(foreign)}; beside an ONNX artefact it may set {allowed}"
-        )
-    if CODE_PARAMETER in artefact.get("parameters", {}):
-        return _refuse(
-            f"config.pbtxt sets the parameter {CODE_PARAMETER}, which brings code; use format Python"
-        )
-    config: Config = {name: value for name, value in artefact.items() if name in KEPT_FIELDS}
-    config["name"] = order.model
+    config = _kept(order, artefact)
+    if isinstance(config, Refusal):
+        return config
     if order.format is ModelFormat.ONNX and intra_op_threads is not None:
         threads = {INTRA_OP_THREADS: {"string_value": str(intra_op_threads)}}
         config["parameters"] = {**threads, **config.get("parameters", {})}
     native = order.format is ModelFormat.ONNX and backend is not OnnxBackend.HOSTED
     if native:
-        config |= {
-            "backend": "onnxruntime",
-            "platform": "onnxruntime_onnx",
-            "default_model_filename": "model.onnx",
-        }
+        config |= _native(order.format)
     else:
         config = {"instance_group": ON_CPU, **config, "backend": "python"}
     config["max_batch_size"] = order.max_batch_size if facts.batched else 0
@@ -123,6 +113,46 @@ def _derived(
     if native:  # Our own runners warm up by themselves, and Triton counts its warm-up as a request.
         config.setdefault("model_warmup", one_row_of_zeros(config))
     return config
+
+
+def _kept(order: DesiredState, artefact: Config) -> Config | Refusal:
+    """Return what the artefact's own configuration may set, under our name."""
+    foreign = sorted(set(artefact) - KEPT_FIELDS - DECIDED_FIELDS)
+    if foreign:
+        allowed = ", ".join(sorted(KEPT_FIELDS))
+        return _refuse(
+            f"config.pbtxt sets {', '.join(foreign)}; beside an artefact of format {order.format} it may set {allowed}"
+        )
+    if CODE_PARAMETER in artefact.get("parameters", {}):
+        return _refuse(
+            f"config.pbtxt sets the parameter {CODE_PARAMETER}, which brings code; use format Python"
+        )
+    return {**{name: value for name, value in artefact.items() if name in KEPT_FIELDS}, "name": order.model}
+
+
+def _native(model_format: ModelFormat) -> Config:
+    """Return how Triton's own backend of the format is asked for."""
+    native = NATIVE[model_format]
+    return {
+        "backend": native.backend,
+        "platform": native.platform,
+        "default_model_filename": MODEL_FILES[model_format],
+    }
+
+
+def _compiled(order: DesiredState, artefact: Config) -> Config | Refusal:
+    """The engine is as its config.pbtxt says; no larger batches than it was compiled for."""
+    if not artefact.get("input") or not artefact.get("output"):
+        return _refuse(
+            f"an artefact of format {order.format} needs {order.uri}/config.pbtxt with its inputs and outputs: they "
+            "cannot be read from a compiled model"
+        )
+    config = _kept(order, artefact)
+    if isinstance(config, Refusal):
+        return config
+    most = min(order.max_batch_size, artefact.get("max_batch_size", 0))
+    signature = {"input": artefact["input"], "output": artefact["output"]}
+    return {**config, **_native(order.format), **signature, "max_batch_size": most}
 
 
 def _python(order: DesiredState, artefact: Config) -> Config | Refusal:

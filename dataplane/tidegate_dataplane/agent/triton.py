@@ -28,7 +28,7 @@ RPC_TIMEOUT_S = 5.0
 # Below the second or two that a kubelet waits for the probe.
 READY_TIMEOUT_S = 0.8
 CONTROL_HEADER = "triton-grpc-protocol-tidegate-control"
-NO_BACKEND = "unable to find backend library for backend 'onnxruntime'"
+NO_BACKEND = "unable to find backend library for backend"
 # Where a model's own code fails, Triton adds the lines of it; they are in its log.
 TRACEBACK = "\n\nAt:\n"
 MAX_WORDS = 4096
@@ -114,6 +114,12 @@ class Triton:
             said = str(error.message()).strip()
         except (grpc.RpcError, OSError) as error:
             raise ServerGoneError(str(error)) from error
+        if NO_BACKEND in said:
+            return Refusal(
+                FailureReason.BACKEND_MISSING,
+                f"the server in this pod has no backend {config['backend']!r} ({said}); export the model to ONNX, or "
+                "have Tidegate run a Triton image with that backend (images.triton in the chart's values)",
+            )
         said = said.split(TRACEBACK)[0][:MAX_WORDS]
         found = (reason for words, reason in TELLING if words in said)
         return Refusal(next(found, FailureReason.LOAD_FAILED), said)

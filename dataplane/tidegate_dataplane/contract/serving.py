@@ -29,6 +29,8 @@ class ModelFormat(StrEnum):
     """What lies in the artefact's version folder."""
 
     ONNX = "ONNX"
+    TORCH_EXPORT = "TorchExport"
+    TENSORRT = "TensorRT"
     PYTHON = "Python"
     FEATURES = "Features"
 
@@ -59,6 +61,7 @@ class FailureReason(StrEnum):
     URI_NOT_ALLOWED = "UriNotAllowed"
     ARTEFACT_INVALID = "ArtefactInvalid"
     FORMAT_NOT_ALLOWED = "FormatNotAllowed"
+    BACKEND_MISSING = "BackendMissing"
     LOAD_FAILED = "LoadFailed"
     LOAD_TIMED_OUT = "LoadTimedOut"
     SERVER_ENDED = "ServerEnded"

@@ -21,6 +21,8 @@ class ModelFormat(StrEnum):
     """How the artefact is written."""
 
     ONNX = "ONNX"
+    TORCH_EXPORT = "TorchExport"
+    TENSORRT = "TensorRT"
     PYTHON = "Python"
 
 
@@ -89,7 +91,7 @@ class ModelSpec(ApiModel):
     uri: Annotated[
         Uri,
         Field(
-            description="The model's folder, which holds <version>/model.onnx or <version>/model.py: "
+            description="The model's folder, which holds <version>/model.onnx or the file of another format: "
             "s3://<bucket>/<prefix>, gs://<bucket>/<prefix>, https://<host>/<path> (hosts that the operator lists), "
             "pvc://<claim>/<path>, or file:///<path> (where the operator allows it, as the local cluster does). "
             "Or a place whose tag or revision is the version, without a sub-folder: oci://<registry>/<repository> "
@@ -131,8 +133,9 @@ class ModelSpec(ApiModel):
     format: Annotated[
         ModelFormat,
         Field(
-            description="ONNX, or Python for Triton's Python backend, which runs the model's own code "
-            "and therefore needs the operator's opt-in."
+            description="ONNX (model.onnx); TensorRT (model.plan) or TorchExport (model.pt2, compiled ahead of time), "
+            "where the server has the backend for it; or Python (model.py) for Triton's Python backend. TorchExport and "
+            "Python run code of the artefact's own and therefore need the operator's opt-in."
         ),
     ] = ModelFormat.ONNX
 

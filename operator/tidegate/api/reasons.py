@@ -40,6 +40,7 @@ class Reason(StrEnum):
     ARTEFACT_INVALID = "ArtefactInvalid"
     URI_NOT_ALLOWED = "UriNotAllowed"
     FORMAT_NOT_ALLOWED = "FormatNotAllowed"
+    BACKEND_MISSING = "BackendMissing"
     LOAD_FAILED = "LoadFailed"
     LOAD_TIMED_OUT = "LoadTimedOut"
     SERVER_ENDED = "ServerEnded"
@@ -167,8 +168,13 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "Use a listed place, or ask whoever runs Tidegate to allow this one.",
         ),
         Reason.FORMAT_NOT_ALLOWED: ReasonDoc(
-            "Models of format Python run code, and the operator's settings do not allow them.",
+            "Models of format Python and TorchExport run code of their own, and the operator's settings do not allow it.",
             "Export to ONNX, or ask whoever runs Tidegate to set models.allowPython.",
+        ),
+        Reason.BACKEND_MISSING: ReasonDoc(
+            "The Triton in the pods has no backend for the model's format; it was asked.",
+            "Export the model to ONNX, or ask whoever runs Tidegate for a Triton image with that backend "
+            "(images.triton).",
         ),
         Reason.LOAD_FAILED: ReasonDoc(
             "Triton refused the model.", "Read Triton's own words in status.failure.message."

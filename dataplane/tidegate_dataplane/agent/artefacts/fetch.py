@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tidegate_dataplane.agent.artefacts.checksum import FetchedFile, artefact_digest
+from tidegate_dataplane.agent.artefacts.compiled_file import check_compiled
 from tidegate_dataplane.agent.artefacts.facts import Facts, StoredFile, is_batched, plan_hash
 from tidegate_dataplane.agent.artefacts.oci import OciSource
 from tidegate_dataplane.agent.artefacts.onnx_file import read_onnx
@@ -13,12 +14,12 @@ from tidegate_dataplane.agent.artefacts.paths import checked_relative
 from tidegate_dataplane.agent.artefacts.receive import Basket, Progress, receive
 from tidegate_dataplane.agent.artefacts.source import Source
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, Scheme, parse_uri
+from tidegate_dataplane.agent.formats import BRINGS_CODE, MODEL_FILES
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat, Table
 
 MAX_CONFIG_BYTES = 1 << 20
 CONFIG_FILE = "config.pbtxt"
-MODEL_FILES = {ModelFormat.ONNX: "model.onnx", ModelFormat.PYTHON: "model.py"}
 
 OpenSource = Callable[[ArtefactUri, DesiredState], Source]
 
@@ -33,10 +34,11 @@ async def fetch(
     Raises:
         ArtefactError: with the reason; FetchFailed is the one that may pass by itself.
     """
-    if order.format is ModelFormat.PYTHON and not order.allow_python:
+    if order.format in BRINGS_CODE and not order.allow_python:
         raise ArtefactError(
             FailureReason.FORMAT_NOT_ALLOWED,
-            "format Python runs the artefact's own code and this cluster does not allow it (models.allowPython)",
+            f"format {order.format} runs the artefact's own code and this cluster does not allow it "
+            "(models.allowPython)",
         )
     what = f"{order.uri}/{order.version}"
     kept = Parts(parts, f"{what}\n{order.revision}")
@@ -60,7 +62,7 @@ async def _fetch_model(order: DesiredState, source: Source, basket: Basket) -> F
         _check_pin(order.sha256, await source.digest(), basket.what, "spec.model.sha256")
         await source.unpack(basket)
     config_text = await _fetch_config(source, basket)
-    facts = await (_fetch_onnx if order.format is ModelFormat.ONNX else _fetch_python)(order, source, basket)
+    facts = await _FETCHERS[order.format](order, source, basket)
     if isinstance(source, OciSource):
         facts = facts.model_copy(update={"digest": await source.digest()})
     return facts.model_copy(update={"config_text": config_text})
@@ -100,6 +102,20 @@ async def _fetch_python(order: DesiredState, source: Source, basket: Basket) -> 
     return _facts(order, files)
 
 
+async def _fetch_compiled(order: DesiredState, source: Source, basket: Basket) -> Facts:
+    model = await _fetch_model_file(order, source, basket)
+    await asyncio.to_thread(check_compiled, basket.folder / model.path, order.format)
+    return _facts(order, [model])
+
+
+_FETCHERS = {
+    ModelFormat.ONNX: _fetch_onnx,
+    ModelFormat.TORCH_EXPORT: _fetch_compiled,
+    ModelFormat.TENSORRT: _fetch_compiled,
+    ModelFormat.PYTHON: _fetch_python,
+}
+
+
 async def _fetch_model_file(order: DesiredState, source: Source, basket: Basket) -> FetchedFile:
     name = MODEL_FILES[order.format]
     try:
@@ -116,7 +132,7 @@ def _absent(order: DesiredState) -> ArtefactError:
     return ArtefactError(
         FailureReason.ARTEFACT_NOT_FOUND,
         f"there is no {order.uri.rstrip('/')}/{order.version}/{name}; "
-        f"an artefact lies at <uri>/<version>/{name}, and the version is a number",
+        f"an artefact of format {order.format} lies at <uri>/<version>/{name}, and the version is a number",
     )
 
 
