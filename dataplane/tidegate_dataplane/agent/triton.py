@@ -5,6 +5,7 @@ Seen on Triton 2.51 (24.10), and relied upon:
 - a load that fails leaves the versions that serve as they are, and so does one whose configuration is refused;
 - `version_policy.specific` with a version that has no folder loads without an error: readiness must be asked for;
 - a changed configuration loads every listed version again, the old ones answering meanwhile;
+- a platform that it does not know is "failed to poll from model repository", and only its log says of what;
 - a model_warmup that fails ends the server with signal 11 now and then, whatever else it serves;
 - loads of one model queue behind each other; one that hangs in a model's code blocks the next, not the serving.
 """
@@ -29,6 +30,8 @@ RPC_TIMEOUT_S = 5.0
 READY_TIMEOUT_S = 0.8
 CONTROL_HEADER = "triton-grpc-protocol-tidegate-control"
 NO_BACKEND = "unable to find backend library for backend"
+# All that a server says over the wire of a platform that is newer than itself; its log has "unexpected 'platform'".
+NO_PLATFORM = "failed to poll from model repository"
 # Where a model's own code fails, Triton adds the lines of it; they are in its log.
 TRACEBACK = "\n\nAt:\n"
 MAX_WORDS = 4096
@@ -114,12 +117,9 @@ class Triton:
             said = str(error.message()).strip()
         except (grpc.RpcError, OSError) as error:
             raise ServerGoneError(str(error)) from error
-        if NO_BACKEND in said:
-            return Refusal(
-                FailureReason.BACKEND_MISSING,
-                f"the server in this pod has no backend {config['backend']!r} ({said}); export the model to ONNX, or "
-                "have Tidegate run a Triton image with that backend (images.triton in the chart's values)",
-            )
+        missing = _missing_backend(said, config)
+        if missing is not None:
+            return Refusal(FailureReason.BACKEND_MISSING, missing)
         said = said.split(TRACEBACK)[0][:MAX_WORDS]
         found = (reason for words, reason in TELLING if words in said)
         return Refusal(next(found, FailureReason.LOAD_FAILED), said)
@@ -174,6 +174,20 @@ class Triton:
             if entry.get("name") == model and entry.get("version") == str(version) and entry.get("reason"):
                 return str(entry["reason"]).strip()
         return "the server loaded the model without this version and gives no reason"
+
+
+def _missing_backend(said: str, config: Config) -> str | None:
+    """Return in whole sentences that the server cannot run what `config` asks for, None where it said no such thing."""
+    if NO_BACKEND in said:
+        what = f"has no backend {config['backend']!r}"
+    elif NO_PLATFORM in said and "platform" in config:
+        what = f"does not know platform {config['platform']!r} of backend {config['backend']!r}"
+    else:
+        return None
+    return (
+        f"the server in this pod {what} ({said}); export the model to ONNX, or have Tidegate run a Triton image that "
+        "has it (images.triton in the chart's values)"
+    )
 
 
 def _ready(index: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
