@@ -1,6 +1,6 @@
 """The tail while versions change, against the tail while none does: interleaved in one run.
 
-    python bench/reload_tail.py [--state-dir DIR] [--pairs 5] [--seconds 30] [--every 10]
+    python bench/reload_tail.py [--state-dir DIR] [--pairs 5] [--seconds 30] [--every 10] [--cpu 500m]
 
 Each pair is one arm with a change of version every `--every` seconds and one without, the first of them in turn.
 Prints one JSON document; exits 1 when a request failed or p99 with changes is more than 10 % above p99 without.
@@ -58,11 +58,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--every", type=float, default=10.0)
     parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--cpu", default="500m", help="what a replica asks for")
     options = parser.parse_args()
     arms: dict[bool, list[list[Asked]]] = {True: [], False: []}
     with a_space(options.state_dir, "tail") as space:
         space.publish("probe", 1)
-        space.inference(replicas=options.replicas)
+        # A share of the CPU as a model has that answers in milliseconds; the tests' models ask for next to none.
+        space.inference(replicas=options.replicas, cpu=options.cpu)
         space.access()
         space.ready()
         reloads = Reloads(space)

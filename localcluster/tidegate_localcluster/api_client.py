@@ -1,8 +1,9 @@
-"""The few questions that the local cluster asks its API server, over HTTPS with a client certificate."""
+"""The few things that the local cluster asks of its API server, over HTTPS with a client certificate."""
 
 import http.client
 import json
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -14,7 +15,7 @@ TIMEOUT_S = 5.0
 
 
 class ApiClient:
-    """GET as one user; every call opens a connection of its own, so it may be shared by threads."""
+    """GET and merge patches as one user; every call opens a connection of its own, so it may be shared by threads."""
 
     def __init__(self, server: str, *, authority: Path, credentials: KeyPair) -> None:
         """Talk to `server` (an https URL) as the owner of `credentials`."""
@@ -41,25 +42,37 @@ class ApiClient:
 
     def get_text(self, path: str) -> str | None:
         """The same for what is not an object."""
-        connection = http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=TIMEOUT_S)
-        try:
-            connection.request("GET", path)
-            response = connection.getresponse()
-            body = response.read().decode(errors="replace")
-        except http.client.HTTPException as error:
-            raise ConnectionError(f"the API server broke off: {error!r}") from error
-        finally:
-            connection.close()
-        if response.status == http.client.NOT_FOUND:
+        status, text = self._call("GET", path)
+        if status == http.client.NOT_FOUND:
             return None
-        if response.status != http.client.OK:
-            raise LocalClusterError(f"GET {path} answered {response.status}: {body[:500]}")
-        return body
+        if status != http.client.OK:
+            raise LocalClusterError(f"GET {path} answered {status}: {text[:500]}")
+        return text
+
+    def merge(self, path: str, changes: Mapping[str, Any]) -> None:
+        """A merge patch of the object at `path`. Raises as `get` does, and where there is none."""
+        status, text = self._call("PATCH", path, json.dumps(changes), "application/merge-patch+json")
+        if status != http.client.OK:
+            raise LocalClusterError(f"PATCH {path} answered {status}: {text[:500]}")
 
     def items(self, path: str) -> list[dict[str, Any]]:
         """The items of the list at `path`."""
         found = self.get(path)
         return [] if found is None else cast("list[dict[str, Any]]", found["items"])
+
+    def _call(
+        self, method: str, path: str, body: str | None = None, content_type: str = "application/json"
+    ) -> tuple[int, str]:
+        """The status and the text of the answer."""
+        connection = http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, path, body, {"Content-Type": content_type} if body else {})
+            response = connection.getresponse()
+            return response.status, response.read().decode(errors="replace")
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"the API server broke off: {error!r}") from error
+        finally:
+            connection.close()
 
 
 def condition(resource: dict[str, Any], kind: str) -> bool:
