@@ -1,0 +1,68 @@
+"""Traffic while no process of the control plane runs: nothing may fail (P6).
+
+    python bench/control_plane_gone.py [--state-dir DIR] [--seconds 60]
+
+Controllers, xDS servers and dashboard are scaled to none for that long; afterwards a version is swapped.
+Prints one JSON document; exits 1 when a request failed, or when that swap is not carried out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from harness import Asking, a_space, failed, quantile_ms
+
+from fixtures.installed import until
+from tidegate_localcluster.binaries import default_home
+from tidegate_localcluster.demo import helm
+
+DEPLOYMENTS = {"tidegate-controllers": 2, "tidegate-xds": 2, "tidegate-web": 1}
+
+
+def main() -> int:
+    """Measures once."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--state-dir", type=Path, default=default_home() / "clusters" / "default")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    options = parser.parse_args()
+    with a_space(options.state_dir, "gone") as space:
+        space.publish("probe", 1, 2)
+        space.inference(replicas=2)
+        space.access()
+        space.ready()
+        kubectl = space.kubectl
+
+        def scale(replicas: dict[str, int]) -> None:
+            for name, count in replicas.items():
+                kubectl.run("scale", f"deployment/{name}", f"--replicas={count}", "-n", helm.NAMESPACE)
+
+        with Asking(space, clients=2) as asking:
+            before = time.monotonic()
+            time.sleep(options.seconds / 4)
+            there = asking.since(before)
+            scale(dict.fromkeys(DEPLOYMENTS, 0))
+            until(
+                lambda: not any(space.installed.component(name) for name in ("controllers", "xds", "web")),
+                "no process of the control plane is left",
+            )
+            gone_since = time.monotonic()
+            time.sleep(options.seconds)
+            gone = asking.since(gone_since)
+            scale(DEPLOYMENTS)
+            space.patch("inference", "probe", {"model": {"version": "2"}})
+            space.serves("probe", 2)
+            lost = failed(asking.asked)
+    figures = {
+        name: {"requests": len(asked), "failed": failed(asked), "p99_ms": quantile_ms(asked, 0.99)}
+        for name, asked in (("there", there), ("gone", gone))
+    }
+    print(json.dumps({"seconds_gone": options.seconds, "failed": lost, **figures}, indent=2))
+    return 1 if lost else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Requests that are lost while traffic moves and the control plane is killed: none may be (P1).
+
+    python bench/lost_requests.py [--state-dir DIR] [--flips 100] [--targets 100] [--swaps 20]
+
+Two Inferences behind one ModelAccess, under load all the time: weights flipped from one to the other, targets
+exchanged, versions swapped and rolled back.
+Before every tenth change controllers and xDS servers are killed with SIGKILL, so that it is carried out by their
+successors.
+Each change counts as done when an answer has come of the side that it leads to.
+Prints one JSON document; exits 1 when a request failed or was answered wrongly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from harness import Asking, a_space, failed
+
+from fixtures.installed import Space, until
+from tidegate_localcluster.binaries import default_home
+
+LEFT, RIGHT = 1, 2
+"""The versions that the two Inferences serve, by which an answer tells where it came from."""
+KILL_EVERY = 10
+
+
+class Changes:
+    """Makes changes one after the other, and waits for the answers that prove each."""
+
+    def __init__(self, space: Space, asking: Asking) -> None:
+        self._space = space
+        self._asking = asking
+        self.killed = 0
+
+    def run(self, count: int, change: Callable[[int], int]) -> dict[str, object]:
+        """Makes `count` changes; `change` takes the number and returns the version that answers afterwards."""
+        seconds: list[float] = []
+        first = time.monotonic()
+        for number in range(count):
+            if number % KILL_EVERY == 0:
+                self.killed += sum(
+                    self._space.installed.kill(f"tidegate {name}") for name in ("controllers", "xds")
+                )
+            started = time.monotonic()
+            version = change(number)
+            until(lambda: self._answered(version, started), f"version {version} answers", timeout_s=90)  # noqa: B023
+            seconds.append(time.monotonic() - started)
+        asked = self._asking.since(first)
+        return {
+            "changes": count,
+            "requests": len(asked),
+            "failed": failed(asked),
+            "median_s": round(statistics.median(seconds), 3),
+            "most_s": round(max(seconds), 3),
+        }
+
+    def _answered(self, version: int, started: float) -> bool:
+        return any(each.version == version for each in self._asking.since(started))
+
+
+def weights(space: Space, left: int, right: int) -> None:
+    """Sets the weights of the access's two targets."""
+    targets = [{"inference": "left", "weight": left}, {"inference": "right", "weight": right}]
+    space.patch("modelaccess", "probe", {"routes": [route(targets)]})
+
+
+def route(targets: list[dict[str, object]]) -> dict[str, object]:
+    """The one route of the access."""
+    return {"name": "default", "targets": targets, "timeout": "10s"}
+
+
+def main() -> int:
+    """Measures once."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--state-dir", type=Path, default=default_home() / "clusters" / "default")
+    parser.add_argument("--flips", type=int, default=100)
+    parser.add_argument("--targets", type=int, default=100)
+    parser.add_argument("--swaps", type=int, default=20)
+    options = parser.parse_args()
+    with a_space(options.state_dir, "lost") as space:
+        for name, version in (("left", LEFT), ("right", RIGHT)):
+            space.publish(name, LEFT, RIGHT)
+            # Both serve under one name, as the targets of one access have to.
+            space.inference(name, version=version)
+        space.access(("left", 100), ("right", 0))
+        space.ready("inference/left", "inference/right", "modelaccess/probe")
+        with Asking(space, clients=2) as asking:
+            changes = Changes(space, asking)
+
+            def flip(number: int) -> int:
+                to_right = number % 2 == 0
+                weights(space, 0 if to_right else 100, 100 if to_right else 0)
+                return RIGHT if to_right else LEFT
+
+            def exchange(number: int) -> int:
+                name, version = (("right", RIGHT), ("left", LEFT))[number % 2]
+                space.patch("modelaccess", "probe", {"routes": [route([{"inference": name, "weight": 100}])]})
+                return version
+
+            def swap(number: int) -> int:
+                version = (RIGHT, LEFT)[number % 2]
+                space.patch("inference", "left", {"model": {"version": str(version)}})
+                return version
+
+            figures = {
+                "weight_flips": changes.run(options.flips, flip),
+                "target_swaps": changes.run(options.targets, exchange),
+                "version_swaps_and_rollbacks": changes.run(2 * options.swaps, swap),
+            }
+            lost = failed(asking.asked)
+    print(json.dumps({"failed": lost, "killed_processes": changes.killed, **figures}, indent=2))
+    return 1 if lost else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
