@@ -1,0 +1,221 @@
+"""What the hop through our gateway costs: throughput against no hop, CPU against an Envoy that only routes (P5).
+
+    python bench/proxy_cost.py [--rounds 5] [--requests 20000] [--clients 16]
+
+gRPC requests of the Open Inference Protocol with 1 KiB of input, from h2load (Debian: nghttp2-client), on loopback.
+The model is an Envoy that answers by itself, faster than any model: so what is measured is the hop.
+Three arms in turn: no hop, an Envoy with one static route (`bare`), and our gateway with the snapshot of a ModelAccess
+that asks for nothing special (`ours`).
+Prints one JSON document; exits 1 when an answer was not 200, throughput through our gateway is below half of that
+without a hop, or its CPU for one request is above 1.3 times that of the bare one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tritonclient.grpc import service_pb2
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from builders.model_access import a_model_access
+from fixtures.envoy import Envoy, Gateway, eventually
+from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
+
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+LEAST_SHARE, MOST_CPU = 0.5, 1.3
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+class StaticEnvoy(Envoy):
+    """An Envoy without a control plane: it answers by itself, or hands on to `upstream` (host:port)."""
+
+    async def begin(self, upstream: str | None = None) -> None:
+        """Returns when it listens."""
+        action: dict[str, Any] = {"direct_response": {"status": 200, "body": {"inline_bytes": "AAAAAAA="}}}
+        clusters: list[dict[str, Any]] = []
+        if upstream is not None:
+            action = {"route": {"cluster": "model", "timeout": "5s"}}
+            clusters = [_cluster(*upstream.split(":"))]
+        config = self.folder / "static.yaml"
+        config.write_text(yaml.safe_dump(_static(action, clusters)))
+        admin_file = self.folder / "admin"
+        self._process = self._spawn(config, admin_file)
+
+        async def admin_address() -> str | None:
+            return admin_file.read_text() if admin_file.exists() else None
+
+        self.admin = await eventually("Envoy has an admin address", admin_address)
+        self.address = await eventually("Envoy listens", self._listener)
+
+
+def cpu_s(envoy: Envoy) -> float:
+    """CPU time that the process has taken."""
+    assert envoy._process is not None  # noqa: SLF001 - the fixture's own
+    fields = Path(f"/proc/{envoy._process.pid}/stat").read_text().rpartition(")")[2].split()  # noqa: SLF001
+    return (int(fields[11]) + int(fields[12])) * _TICK_S
+
+
+def _static(action: dict[str, Any], clusters: list[dict[str, Any]]) -> dict[str, Any]:
+    router = {
+        "name": "router",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+            "suppress_envoy_headers": True,
+        },
+    }
+    manager = {
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "bare",
+        "codec_type": "AUTO",
+        "http_filters": [router],
+        "route_config": {
+            "virtual_hosts": [
+                {"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, **action}]}
+            ]
+        },
+    }
+    anywhere = {"socket_address": {"address": "127.0.0.1", "port_value": 0}}
+    chain = {"filters": [{"name": "http", "typed_config": manager}]}
+    return {
+        "admin": {"address": anywhere},
+        "static_resources": {
+            "listeners": [{"name": "gateway", "address": anywhere, "filter_chains": [chain]}],
+            "clusters": clusters,
+        },
+    }
+
+
+def _cluster(host: str, port: str) -> dict[str, Any]:
+    options = {
+        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+        "explicit_http_config": {"http2_protocol_options": {}},
+    }
+    address = {"socket_address": {"address": host, "port_value": int(port)}}
+    return {
+        "name": "model",
+        "type": "STATIC",
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options
+        },
+        "load_assignment": {
+            "cluster_name": "model",
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
+        },
+    }
+
+
+@dataclass(slots=True)
+class Arm:
+    """One way to the model, and what was measured of it."""
+
+    address: str
+    hop: Envoy | None
+    per_second: list[float] = field(default_factory=list[float])
+    cpu_us: list[float] = field(default_factory=list[float])
+
+    def run(self, load: list[str], requests: int) -> None:
+        """One load to its end."""
+        before = cpu_s(self.hop) if self.hop else 0.0
+        said = subprocess.run(
+            [*load, f"http://{self.address}{INFER}"], capture_output=True, text=True, check=True, timeout=120
+        ).stdout
+        found = re.search(r"([\d.]+) req/s", said)
+        if found is None or f"status codes: {requests} 2xx" not in said:
+            raise SystemExit(f"not every answer was 200:\n{said}")
+        self.per_second.append(float(found[1]))
+        if self.hop:
+            self.cpu_us.append((cpu_s(self.hop) - before) / requests * 1e6)
+
+
+async def measure(options: argparse.Namespace, folder: Path) -> dict[str, Arm]:
+    """All rounds, the arms in turn."""
+    body = folder / "request"
+    message = service_pb2.ModelInferRequest(model_name="ctr", raw_input_contents=[bytes(1024)])
+    data = message.SerializeToString()
+    body.write_bytes(b"\0" + len(data).to_bytes(4, "big") + data)
+    headers = ["content-type: application/grpc", "te: trailers", "x-tidegate-access: ads/ctr"]
+    load = ["h2load", f"-n{options.requests}", f"-c{options.clients}", "-m1", "-t1", f"-d{body}"]
+    load += [argument for header in headers for argument in ("-H", header)]
+    async with AsyncExitStack() as stack:
+
+        def an_envoy(name: str) -> StaticEnvoy:
+            (folder / name).mkdir()
+            envoy = StaticEnvoy(folder / name)
+            stack.callback(envoy.stop)
+            return envoy
+
+        model, bare = an_envoy("model"), an_envoy("bare")
+        await model.begin()
+        await bare.begin(model.address)
+        host, _, port = model.address.partition(":")
+        endpoint = Endpoint(host, int(port), int(port))
+        (folder / "ours").mkdir()
+        gateway = await stack.enter_async_context(Gateway(folder / "ours"))
+        await gateway.start(
+            a_model_access(), Backend(BackendKey(BackendKind.INFERENCE, "ads", "ctr"), "ctr", (endpoint,))
+        )
+        arms = {
+            "none": Arm(model.address, None),
+            "bare": Arm(bare.address, bare),
+            "ours": Arm(gateway.envoy.address, gateway.envoy),
+        }
+        for arm in arms.values():  # Connections, caches and counters are there before anything counts.
+            await asyncio.to_thread(arm.run, load, options.requests)
+            arm.per_second.clear()
+            arm.cpu_us.clear()
+        for number in range(options.rounds):
+            for name in sorted(arms, reverse=bool(number % 2)):
+                await asyncio.to_thread(arms[name].run, load, options.requests)
+        return arms
+
+
+def main() -> int:
+    """Measures once."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--clients", type=int, default=16)
+    options = parser.parse_args()
+    if shutil.which("h2load") is None:
+        raise SystemExit("needs h2load, which Debian has in the package nghttp2-client")
+    with tempfile.TemporaryDirectory() as folder:
+        arms = asyncio.run(measure(options, Path(folder)))
+    none, bare, ours = arms["none"], arms["bare"], arms["ours"]
+    share = statistics.median(
+        one / other for one, other in zip(ours.per_second, none.per_second, strict=True)
+    )
+    cpu = statistics.median(one / other for one, other in zip(ours.cpu_us, bare.cpu_us, strict=True))
+    figures: dict[str, object] = {
+        name: {
+            "requests_per_s": [round(each) for each in arm.per_second],
+            "cpu_us_per_request": [round(each, 1) for each in arm.cpu_us],
+        }
+        for name, arm in arms.items()
+    }
+    result = {
+        "throughput_ours_to_none": round(share, 3),
+        "least": LEAST_SHARE,
+        "cpu_ours_to_bare": round(cpu, 3),
+        "most": MOST_CPU,
+    }
+    print(json.dumps({**result, **figures}, indent=2))
+    return 1 if share < LEAST_SHARE or cpu > MOST_CPU else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
