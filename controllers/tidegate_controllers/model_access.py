@@ -56,7 +56,7 @@ class ModelAccessReconciler:
         return plan.requeue_after
 
     def _observe(self, access: ModelAccess) -> AccessObserved:
-        names = sorted({target.inference for route in access.spec.routes for target in route.targets})
+        names = sorted(access.spec.inferences)
         found = (self._known.inferences.get(ObjectKey(access.key.namespace, name)) for name in names)
         backends = [self._backend(inference) for inference in found if inference is not None]
         return AccessObserved(

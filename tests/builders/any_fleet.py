@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Collection, Sequence
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -12,36 +14,88 @@ from builders.model_access import a_model_access
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing.fleet import FleetState
 
-NAMES = st.sampled_from(["a", "b", "c", "d"])
+ALL_NAMES = ["a", "b", "c", "d"]
+NAMES = st.sampled_from(ALL_NAMES)
 HOSTS = st.sampled_from(["x.com", "y.com", "z.com"])
 VALUES = st.text(string.printable[:95], min_size=1, max_size=20)
+
+
+def header_test(random: Random) -> dict[str, str]:
+    """One way to compare a header, expressions included that are larger than Envoy takes."""
+    return random.choice(
+        [
+            {"exact": random.choice(["vip", "a b", "~"])},
+            {"prefix": random.choice(["de-", " "])},
+            {"regex": random.choice(["a|b", "[a-z]{3,40}", "x{90}", "(y{10}){20}", ".*"])},
+        ]
+    )
+
+
+def route_extras(random: Random, targets: Collection[str]) -> dict[str, Any]:
+    """What a route may say besides its targets: any of it, or nothing."""
+    free = [name for name in ALL_NAMES if name not in targets]
+    extras = {
+        "sticky": random.choice([{"header": "x-user"}, {"cookie": "session"}]),
+        "mirror": [
+            {"inference": name, "percent": random.randint(1, 100)}
+            for name in random.sample(ALL_NAMES, random.randint(0, 2))
+        ],
+        "fallback": {"inference": random.choice(free)} if free else None,
+        "retry": {"attempts": random.randint(0, 5), "budgetPercent": random.randint(0, 100)},
+    }
+    return {name: value for name, value in extras.items() if value and random.random() < 0.5}
+
+
+def any_protection(random: Random) -> dict[str, Any]:
+    """Any of the limits, or none."""
+    outlier = {"consecutiveFailures": random.randint(1, 1000), "ejectFor": random.choice(["1s", "1h"])}
+    limits = {
+        "rateLimit": {"requests": random.randint(1, 1_000_000), "per": random.choice(["100ms", "1h"])},
+        "maxConcurrent": random.randint(1, 65_536),
+        "maxPending": random.randint(1, 65_536),
+        "outlier": outlier,
+        "deadline": random.random() < 0.5,
+    }
+    return {name: value for name, value in limits.items() if random.random() < 0.5}
+
+
+def fuzzed_access(random: Random, name: str, hosts: Sequence[str] = ()) -> ModelAccess:
+    """Any ModelAccess that the API accepts, with every field that there is."""
+    routes_: list[dict[str, Any]] = []
+    segments = random.sample(["x-segment", "x-scene", "x-place"], random.randint(0, 2))
+    for number, segment in enumerate([*segments, None]):
+        inferences = random.sample(ALL_NAMES, random.randint(1, 3))
+        targets = [
+            {"inference": inference, "weight": random.randint(1 if index == 0 else 0, 1_000_000)}
+            for index, inference in enumerate(inferences)
+        ]
+        route = {"name": f"r{number}", "targets": targets, "timeout": random.choice(["1ms", "1h"])}
+        if segment is not None:
+            route["match"] = {"headers": [{"name": segment, **header_test(random)}]}
+        routes_.append({**route, **route_extras(random, inferences)})
+    spec: dict[str, Any] = {"protection": any_protection(random)} if random.random() < 0.5 else {}
+    return a_model_access(
+        name,
+        random.choice(["ads", "shop"]),
+        hosts=list(hosts),
+        routes=routes_,
+        metadata={"creationTimestamp": f"2026-{random.randint(1, 12):02}-01T00:00:00Z"},
+        **spec,
+    )
 
 
 @st.composite
 def any_model_access(draw: st.DrawFn, name: str | None = None) -> ModelAccess:
     """Any ModelAccess that the API accepts, nearly."""
-    segments = draw(st.lists(VALUES, max_size=2, unique=True))
-    routes_: list[dict[str, Any]] = []
-    for number, segment in enumerate([*segments, None]):
-        inferences = draw(st.lists(NAMES, min_size=1, max_size=3, unique=True))
-        targets = [
-            {"inference": inference, "weight": draw(st.integers(1 if index == 0 else 0, 1_000_000))}
-            for index, inference in enumerate(inferences)
-        ]
-        route = {"name": f"r{number}", "targets": targets, "timeout": draw(st.sampled_from(["1ms", "1h"]))}
-        if segment is not None:
-            route["match"] = {"headers": [{"name": "x-segment", "exact": segment}]}
-        if draw(st.booleans()):
-            route["retry"] = {"attempts": draw(st.integers(0, 5)), "budgetPercent": draw(st.integers(0, 100))}
-        routes_.append(route)
-    month = draw(st.integers(1, 12))
-    return a_model_access(
-        name or draw(NAMES),
-        draw(st.sampled_from(["ads", "shop"])),
-        hosts=draw(st.lists(HOSTS, max_size=3, unique=True)),
-        routes=routes_,
-        metadata={"creationTimestamp": f"2026-{month:02}-01T00:00:00Z"},
-    )
+    random = draw(st.randoms(use_true_random=False))
+    hosts = draw(st.lists(HOSTS, max_size=3, unique=True))
+    access = fuzzed_access(random, name or draw(NAMES), hosts)
+    if access.spec.routes[0].match is None:
+        return access
+    # Any printable text is a value.
+    body = access.dump()
+    body["spec"]["routes"][0]["match"] = {"headers": [{"name": "x-segment", "exact": draw(VALUES)}]}
+    return ModelAccess.parse(body)
 
 
 @st.composite

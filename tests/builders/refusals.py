@@ -66,6 +66,19 @@ def _header(name: str, header: str, says: str, exact: str = "vip", path: str = "
     return _route(f"header-{name}", f"match.headers[0].{path}", says, match=match)
 
 
+def _compare(name: str, path: str, says: str, **comparison: str) -> Refusal:
+    match = {"headers": [{"name": "x-a", **comparison}]}
+    return _route(f"compare-{name}", f"match.headers[0]{path}", says, match=match)
+
+
+def _protection(name: str, path: str, says: str, **fields: Any) -> Refusal:
+    return Refusal(f"protection-{name}", model_access_body(protection=fields), f"spec.protection{path}", says)
+
+
+def _shadow(inference: str = "shadow", percent: int = 10) -> dict[str, Any]:
+    return {"inference": inference, "percent": percent}
+
+
 def _feature(name: str, path: str, says: str, **operations: Any) -> Refusal:
     body = feature_compute_body(features=[{"name": "f", **operations}])
     return Refusal(name, body, f"spec.features[0]{path}", says)
@@ -292,6 +305,42 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
         "match.headers",
         "Duplicate value",
         match={"headers": [{"name": "x-a", "exact": "1"}, {"name": "x-a", "exact": "2"}]},
+    ),
+    _compare("nothing", "", "give exactly one of exact, prefix, regex"),
+    _compare("two", "", "give exactly one of exact, prefix, regex", exact="a", prefix="a"),
+    _compare("prefix-empty", ".prefix", "at least 1 chars", prefix=""),
+    _compare("prefix-line-break", ".prefix", "should match", prefix="a\nb"),
+    _compare("regex-broken", ".regex", "error parsing regexp", regex="(a"),
+    _compare("regex-looks-ahead", ".regex", "error parsing regexp", regex="(?=a)"),
+    _compare("regex-long", ".regex", "may not be more than 256", regex="a" * 257),
+    _route("sticky-nothing", "sticky", "give exactly one of header, cookie", sticky={}),
+    _route(
+        "sticky-both",
+        "sticky",
+        "give exactly one of header, cookie",
+        sticky={"header": "x-user", "cookie": "user"},
+    ),
+    _route(
+        "sticky-ours", "sticky.header", "must not be host, x-envoy-", sticky={"header": "x-tidegate-target"}
+    ),
+    _route("sticky-cookie", "sticky.cookie", "must be letters, digits", sticky={"cookie": "a=b; c"}),
+    _route("mirror-none", "mirror[0].percent", "greater than or equal to 1", mirror=[_shadow(percent=0)]),
+    _route("mirror-more", "mirror[0].percent", "less than or equal to 100", mirror=[_shadow(percent=101)]),
+    _route("mirror-twice", "mirror", "Duplicate value", mirror=[_shadow(), _shadow()]),
+    _route("mirrors-many", "mirror", "at most 4", mirror=[_shadow(f"s{number}") for number in range(5)]),
+    _route("fallback-is-target", "fallback", "must not be a target", fallback={"inference": "ctr"}),
+    _protection("rate-zero", ".rateLimit.requests", "greater than or equal to 1", rateLimit={"requests": 0}),
+    _protection(
+        "rate-period", ".rateLimit.per", "must be from 100ms to 1h", rateLimit={"requests": 1, "per": "1ms"}
+    ),
+    _protection("concurrent-zero", ".maxConcurrent", "greater than or equal to 1", maxConcurrent=0),
+    _protection("pending-many", ".maxPending", "less than or equal to 65536", maxPending=65_537),
+    _protection("eject-for", ".outlier.ejectFor", "must be from 1s to 1h", outlier={"ejectFor": "0s"}),
+    _protection(
+        "failures",
+        ".outlier.consecutiveFailures",
+        "greater than or equal to 1",
+        outlier={"consecutiveFailures": 0},
     ),
     _route("targets-none", "targets", "at least 1 items", targets=[]),
     _route(

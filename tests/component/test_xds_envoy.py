@@ -339,3 +339,35 @@ async def test_a_pod_that_is_gone_costs_no_request(gateway: Gateway) -> None:
         await load.answered(200)
     assert load.errors == []
     assert set(load.answers) == {"there"}
+
+
+@pytest.mark.parametrize(
+    ("test", "taken", "left"),
+    [
+        ({"prefix": "de-"}, ["de-", "de-berlin"], ["de", "xde-", "DE-x"]),
+        ({"regex": "(de|fr)-[0-9]+"}, ["de-1", "fr-22"], ["de-", "xde-1", "de-1x", "es-1"]),
+        ({"exact": "de"}, ["de"], ["de-", "DE"]),
+    ],
+    ids=["prefix", "regex", "exact"],
+)
+async def test_a_header_is_compared_as_the_route_says(
+    gateway: Gateway, test: dict[str, str], taken: list[str], left: list[str]
+) -> None:
+    match = {"headers": [{"name": "x-place", **test}]}
+    client = await gateway.start(
+        a_model_access(routes=[a_route("some", "some", match=match), a_route("rest", "rest")]),
+        backend_of("some", await gateway.upstream("some")),
+        backend_of("rest", await gateway.upstream("rest")),
+    )
+    answers = {value: await client.infer(metadata=(*CTR, ("x-place", value))) for value in [*taken, *left]}
+    assert answers == dict.fromkeys(taken, "some") | dict.fromkeys(left, "rest")
+
+
+async def test_an_expression_that_envoy_would_not_take_holds_up_nobody(gateway: Gateway) -> None:
+    match = {"headers": [{"name": "x-place", "regex": "[a-z]{200}"}]}
+    client = await gateway.start(
+        a_model_access(routes=[a_route("some", match=match), a_route("rest")]),
+        backend_of("ctr", await gateway.upstream("v1")),
+    )
+    assert await client.infer(metadata=(*CTR, ("x-place", "a" * 200))) == "v1"
+    assert await gateway.envoy.stat("http.gateway.rds.gateway.update_rejected") == 0

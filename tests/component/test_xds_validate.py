@@ -7,13 +7,15 @@ import subprocess
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 
-from builders.any_fleet import any_fleet
+from builders.any_fleet import any_fleet, fuzzed_access
+from builders.fleet import a_backend, a_fleet
 from fixtures.envoy import envoy_binary
 from tidegate.routing import protos
 from tidegate.routing.bootstrap import BootstrapSettings, bootstrap, render
@@ -73,6 +75,16 @@ def validate(snapshot: Snapshot) -> str:
 @given(any_fleet())
 def test_envoy_takes_every_fleet(fleet: FleetState) -> None:
     assert validate(SnapshotBuilder(ListenerSettings(access_log=True)).build(plan(fleet))) == ""
+
+
+def test_envoy_takes_a_sample_of_fuzzed_accesses_in_one_configuration() -> None:
+    random = Random(7)
+    backends = [
+        a_backend(name, "10.0.0.1", namespace=namespace) for namespace in ("ads", "shop") for name in "abcd"
+    ]
+    accesses = [fuzzed_access(random, f"a{number}") for number in range(300)]
+    result = plan(a_fleet(*accesses, *backends))
+    assert validate(SnapshotBuilder(ListenerSettings()).build(result)) == ""
 
 
 def test_envoy_does_not_take_everything() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ def as_document(planned: RoutingPlan, snapshot: Snapshot) -> dict[str, Any]:
                             f"{target.inference}: weight {target.weight}, {target.endpoints} endpoints"
                             for target in route.targets
                         ],
+                        **({"mirror": [asdict(mirror) for mirror in route.mirrors]} if route.mirrors else {}),
+                        **({"fallback": asdict(route.fallback)} if route.fallback else {}),
                     }
                     for route in access.routes
                 ],

@@ -46,8 +46,22 @@ BODIES: tuple[Body, ...] = (
         hosts=["ctr.example.com"],
         routes=[
             a_route("vip", match=_MATCH, timeout="1s", retry={"attempts": 1, "budgetPercent": 20}),
-            a_route(),
+            a_route(
+                "more",
+                match={"headers": [{"name": "x-a", "prefix": "a"}, {"name": "x-b", "regex": "a|b"}]},
+                sticky={"header": "x-user"},
+                mirror=[{"inference": "shadow", "percent": 10}],
+                fallback={"inference": "small"},
+            ),
+            a_route(sticky={"cookie": "user"}),
         ],
+        protection={
+            "rateLimit": {"requests": 10, "per": "1s"},
+            "maxConcurrent": 5,
+            "maxPending": 5,
+            "outlier": {"consecutiveFailures": 5, "ejectFor": "30s"},
+            "deadline": True,
+        },
     ),
     feature_compute_body(),
 )

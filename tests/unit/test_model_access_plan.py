@@ -13,7 +13,8 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.planning.model_access import AccessObserved, plan_model_access
 from tidegate.planning.plan import Plan
 from tidegate.planning.proxies import ProxyView
-from tidegate.routing import hosts, planner
+from tidegate.routing import hosts
+from tidegate.routing.access_rules import plan_access
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,7 +31,7 @@ def a_plan(
     for name, count in (endpoints if endpoints is not None else {"ctr": 1}).items():
         key = BackendKey(BackendKind.INFERENCE, "ads", name)
         backends[key] = Backend(key, "ctr", tuple(Endpoint(f"10.0.0.{index}") for index in range(count)))
-    routing = planner.plan_access(access, backends, hosts.claim((access, *others)))
+    routing = plan_access(access, backends, hosts.claim((access, *others)))
     return plan_model_access(AccessObserved(access, NOW, routing, proxies, gateway="gateway:8080"))
 
 
@@ -121,3 +122,47 @@ def test_host_of_an_older_access_is_refused_and_only_the_user_can_mend_it() -> N
     assert ready(plan) == ("False", "HostConflict")
     assert ready(plan, "Stalled")[0] == "True"
     assert str(ObjectKey("ads", "older")) in str(plan.status["conditions"])
+
+
+def test_mirror_and_fallback_show_and_are_to_have_pods() -> None:
+    route = a_route(mirror=[{"inference": "shadow", "percent": 5}], fallback={"inference": "small"})
+    access = a_model_access(routes=[route])
+    proxies = [ProxyView("a", 1)]
+
+    plan = a_plan(access, endpoints={"ctr": 1, "shadow": 2, "small": 3}, proxies=proxies)
+    assert ready(plan, "TargetsReady") == ("True", "TargetsReady")
+    (shown,) = plan.status["routes"]  # type: ignore[misc]
+    assert shown["mirror"] == [{"inference": "shadow", "percent": 5, "endpoints": 2}]
+    assert shown["fallback"] == {"inference": "small", "serving": False, "endpoints": 3}
+
+    # Requests are answered without them, so the access stays ready.
+    plan = a_plan(access, endpoints={"ctr": 1, "shadow": 0, "small": 0}, proxies=proxies)
+    assert ready(plan, "TargetsReady") == ("False", "TargetNotReady")
+    assert ready(plan) == ("True", "Programmed")
+
+
+def test_a_fallback_that_serves_keeps_the_access_ready_and_says_so() -> None:
+    access = a_model_access(routes=[a_route(fallback={"inference": "small"})])
+    plan = a_plan(access, endpoints={"ctr": 0, "small": 1}, proxies=[ProxyView("a", 1)])
+    assert ready(plan) == ("True", "Programmed")
+    (shown,) = plan.status["routes"]  # type: ignore[misc]
+    assert shown["fallback"]["serving"]
+    assert shown["targets"] == [{"inference": "ctr", "weight": 0, "endpoints": 0}]
+
+
+def test_a_missing_mirror_is_named() -> None:
+    access = a_model_access(routes=[a_route(mirror=[{"inference": "shadow"}])])
+    plan = a_plan(access, endpoints={"ctr": 1}, proxies=[ProxyView("a", 1)])
+    assert ready(plan) == ("False", "TargetNotFound")
+
+
+def test_an_expression_that_is_too_large_stalls_by_name_and_the_targets_stay_ready() -> None:
+    match = {"headers": [{"name": "x-a", "regex": "a{200}"}]}
+    access = a_model_access(routes=[a_route("some", match=match), a_route()])
+    plan = a_plan(access, proxies=[ProxyView("a", 1)])
+    assert ready(plan) == ("False", "InvalidSpec")
+    assert ready(plan, "Stalled")[0] == "True"
+    assert ready(plan, "TargetsReady") == ("True", "TargetsReady")
+    items: Any = plan.status["conditions"]
+    (message,) = {item["message"] for item in items if item["type"] == "Ready"}
+    assert "spec.routes[some].match.headers[x-a].regex: the expression takes 204 instructions" in message

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.any_fleet import any_fleet, any_model_access
+from builders.any_fleet import any_fleet, any_model_access, fuzzed_access
 from builders.fleet import a_backend, a_feature_compute, a_fleet
 from builders.model_access import a_model_access, a_route
 from tidegate.api.meta import ObjectKey
@@ -239,8 +240,33 @@ def test_no_route_leads_to_a_cluster_that_is_not_there_or_is_empty(fleet: FleetS
     for host in result.ir.hosts:
         for rule in host.rules:
             assert {target.backend for target in rule.targets} <= known
+            assert {mirror.backend for mirror in rule.mirrors} <= awake
             live = {target.backend for target in rule.targets if target.weight}
             assert rule.unavailable is not None or (live and live <= awake)
+
+
+def test_ten_thousand_fuzzed_accesses_change_nothing_of_each_other() -> None:
+    """Every other one gets another spec or goes; what becomes of the rest stays as it is, down to their clusters."""
+    random = Random(20_261)
+    backends = [
+        a_backend(name, *(["10.0.0.1"] if name != "d" else []), namespace=namespace, model_name=model)
+        for namespace in ("ads", "shop")
+        for name, model in (("a", "ctr"), ("b", "ctr"), ("c", "cvr"), ("d", "ctr"))
+    ]
+    accesses = [fuzzed_access(random, f"a{number}") for number in range(10_000)]
+    result = plan(a_fleet(*accesses, *backends))
+
+    known = {pool.backend for pool in result.ir.pools}
+    assert len(known) == len(result.ir.pools)
+    for host in result.ir.hosts:
+        for rule in host.rules:
+            assert {part.backend for part in (*rule.targets, *rule.mirrors)} <= known
+            assert sum(target.weight for target in rule.targets) < 1 << 32
+
+    stay = accesses[::2]
+    others = [fuzzed_access(random, access.key.name) for access in accesses[1::4]]
+    after = plan(a_fleet(*stay, *others, *backends))
+    assert all(after.accesses[access.key] == result.accesses[access.key] for access in stay)
 
 
 @settings(max_examples=50, deadline=None)

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from builders.fleet import a_backend, a_fleet
 from builders.model_access import a_model_access
+from tidegate.api.meta import ObjectKey
 from tidegate.routing import protos, wire
 from tidegate.routing.envoy import endpoints
 from tidegate.routing.envoy.clusters import cluster_name, parse_cluster_name
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import BackendKey, BackendKind, Endpoint
-from tidegate.routing.ir import Pool, Protocol
+from tidegate.routing.ir import AccessPoolKey, Pool, PoolRole, Protocol
 from tidegate.routing.planner import plan
 from tidegate.routing.snapshot import Resource, SnapshotBuilder, TypeUrl, placeholder_cluster
 from tidegate.xds.messages import DiscoveryResponse, decode_request, encode_response
@@ -110,7 +111,16 @@ def test_the_name_of_a_cluster_tells_what_it_is(kind: BackendKind, protocol: Pro
     assert parse_cluster_name(cluster_name(key, protocol)) == (key, protocol)
 
 
-@pytest.mark.parametrize("name", ["", "xds", "a/b/c/d", "inference/ads/ctr", "inference/ads/ctr/udp"])
+@pytest.mark.parametrize("role", PoolRole)
+@pytest.mark.parametrize("fallback", ["", "small"])
+def test_the_name_of_an_accesss_own_cluster_tells_what_it_is(role: PoolRole, fallback: str) -> None:
+    key = AccessPoolKey(role, ObjectKey("ads", "ctr"), "ctr-v3", fallback)
+    assert parse_cluster_name(cluster_name(key, Protocol.GRPC)) == (key, Protocol.GRPC)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "xds", "a/b/c/d", "inference/ads/ctr", "inference/ads/ctr/udp", "access/ads/ctr/grpc"]
+)
 def test_a_foreign_cluster_has_no_stand_in(name: str) -> None:
     assert placeholder_cluster(name) is None
 

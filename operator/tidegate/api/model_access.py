@@ -8,12 +8,15 @@ from pydantic import Field
 
 from tidegate.api.conditions import ObservedCondition
 from tidegate.api.fields import DurationText, ObjectName, between
+from tidegate.api.matching import Match, Sticky
 from tidegate.api.meta import ApiModel, Resource, StatusModel
+from tidegate.api.protection import Protection
 from tidegate.api.schema import ListMap, ListSet, Rule, Rules, lacks, matches
 
 MAX_ROUTES: Final = 64
 MAX_TARGETS: Final = 16
 MAX_WEIGHT: Final = 1_000_000
+MAX_MIRRORS: Final = 4
 RESERVED_HOST_SUFFIX: Final = ".tidegate"
 
 Host = Annotated[
@@ -30,49 +33,6 @@ Host = Annotated[
         ),
     ),
 ]
-
-HeaderName = Annotated[
-    str,
-    Field(min_length=1, max_length=128),
-    Rules(
-        matches(
-            r"[a-z0-9][a-z0-9_-]*",
-            "must be a lower-case header name, as HTTP/2 sends it; pseudo-headers like :authority are not headers: "
-            "use hosts",
-        ),
-        lacks(
-            r"^(x-envoy-.*|x-tidegate-.*|host)$",
-            "must not be host, x-envoy-… or x-tidegate-…: the gateway itself sets or removes those",
-        ),
-    ),
-]
-
-
-class HeaderMatch(ApiModel):
-    """One header that a request must carry."""
-
-    name: Annotated[
-        HeaderName, Field(description="The header's name, lower-case; for gRPC, the metadata key.")
-    ]
-    exact: Annotated[
-        str,
-        Field(
-            min_length=1,
-            max_length=256,
-            pattern=r"^[ -~]+$",
-            description="The value it must have, byte for byte; printable ASCII.",
-        ),
-    ]
-
-
-class Match(ApiModel):
-    """Which requests a route takes: those that meet every condition here."""
-
-    headers: Annotated[
-        tuple[HeaderMatch, ...],
-        Field(min_length=1, max_length=8, description="Headers that must all be there, with these values."),
-        ListMap("name"),
-    ]
 
 
 class Target(ApiModel):
@@ -106,10 +66,46 @@ class Retry(ApiModel):
     ] = 20
 
 
+class Mirror(ApiModel):
+    """One Inference that gets a copy of some requests; its answers are thrown away."""
+
+    inference: Annotated[
+        ObjectName,
+        Field(
+            description="Name of an Inference in the same namespace, that serves under the same model name."
+        ),
+    ]
+    percent: Annotated[
+        int,
+        Field(strict=True, ge=1, le=100, description="How many of the route's requests it gets, in percent."),
+    ] = 100
+
+
+class Fallback(ApiModel):
+    """The Inference that answers when the targets cannot."""
+
+    inference: Annotated[
+        ObjectName,
+        Field(
+            description="Name of an Inference in the same namespace, that serves under the same model name "
+            "and is no target of the route."
+        ),
+    ]
+
+
 class Route(ApiModel):
     """Some of the requests, and where they go."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.fallback) || !self.targets.exists(t, t.inference == self.fallback.inference)",
+            message="must not be a target of the same route: there it would already be in use",
+            check=lambda route: (
+                route.fallback is None
+                or all(target.inference != route.fallback.inference for target in route.targets)
+            ),
+            field="fallback",
+        ),
         Rule(
             cel="self.targets.exists(t, t.weight > 0)",
             message="at least one target must have a weight above 0, or the route would answer nobody",
@@ -139,6 +135,38 @@ class Route(ApiModel):
         ),
     ] = "1s"
     retry: Annotated[Retry | None, Field(description="Absent: no retries.")] = None
+    sticky: Annotated[
+        Sticky | None,
+        Field(
+            description="Keeps each user on one target of the route: when weights move between two targets, "
+            "as many users move as the weights say, and nobody else. "
+            "Targets lie side by side in the order of their names, numbers by their value. "
+            "Absent: each request goes by weight, at random."
+        ),
+    ] = None
+    mirror: Annotated[
+        tuple[Mirror, ...],
+        Field(
+            max_length=MAX_MIRRORS,
+            description="Inferences that get copies of requests. Nobody waits for them, and each has a limit of its own: "
+            "64 copies in flight at each gateway replica, for gRPC and REST each; more are dropped.",
+        ),
+        ListMap("inference"),
+    ] = ()
+    fallback: Annotated[
+        Fallback | None,
+        Field(
+            description="Takes the requests of a target all of whose pods are left out because they fail "
+            "(protection.outlier), and all requests of the route when no target has a ready pod. "
+            "It does not take what a limit refuses. Absent: such requests are answered 503 (gRPC: UNAVAILABLE)."
+        ),
+    ] = None
+
+    @property
+    def inferences(self) -> frozenset[str]:
+        """Every Inference that the route names."""
+        names = {target.inference for target in self.targets} | {mirror.inference for mirror in self.mirror}
+        return frozenset(names | ({self.fallback.inference} if self.fallback else set()))
 
 
 class ModelAccessSpec(ApiModel):
@@ -177,6 +205,12 @@ class ModelAccessSpec(ApiModel):
         ),
         ListMap("name"),
     ]
+    protection: Annotated[Protection | None, Field(description=f"{Protection.__doc__} Absent: none.")] = None
+
+    @property
+    def inferences(self) -> frozenset[str]:
+        """Every Inference that the object names: what its routing depends on."""
+        return frozenset[str]().union(*(route.inferences for route in self.routes))
 
 
 class TargetStatus(StatusModel):
@@ -184,6 +218,30 @@ class TargetStatus(StatusModel):
 
     inference: Annotated[str, Field(max_length=63, description="Name of the Inference.")]
     weight: Annotated[int, Field(ge=0, description="Its weight in effect.")] = 0
+    endpoints: Annotated[int, Field(ge=0, description="Number of ready pods that it has.")] = 0
+
+
+class MirrorStatus(StatusModel):
+    """One mirror as the proxies see it."""
+
+    inference: Annotated[str, Field(max_length=63, description="Name of the Inference.")]
+    percent: Annotated[
+        int, Field(ge=0, description="How many requests it gets, in percent; 0 without a pod.")
+    ] = 0
+    endpoints: Annotated[int, Field(ge=0, description="Number of ready pods that it has.")] = 0
+
+
+class FallbackStatus(StatusModel):
+    """The fallback as the proxies see it."""
+
+    inference: Annotated[str, Field(max_length=63, description="Name of the Inference.")]
+    serving: Annotated[
+        bool,
+        Field(
+            description="Whether it takes every request of the route, since no target has a ready pod. "
+            "What it takes for pods that fail is in the gateways' metrics."
+        ),
+    ] = False
     endpoints: Annotated[int, Field(ge=0, description="Number of ready pods that it has.")] = 0
 
 
@@ -196,6 +254,11 @@ class RouteStatus(StatusModel):
         Field(max_length=MAX_TARGETS, description="Its targets in effect."),
         ListMap("inference"),
     ] = ()
+    mirror: Annotated[
+        Annotated[tuple[MirrorStatus, ...], Field(max_length=MAX_MIRRORS), ListMap("inference")] | None,
+        Field(description="Its mirrors in effect."),
+    ] = None
+    fallback: Annotated[FallbackStatus | None, Field(description="Its fallback.")] = None
 
 
 class Proxies(StatusModel):

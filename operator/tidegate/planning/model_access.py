@@ -6,15 +6,26 @@ from datetime import datetime
 from typing import Final
 
 from tidegate.api.conditions import ConditionType, ObservedCondition, merge
-from tidegate.api.model_access import ModelAccess, ModelAccessStatus, Proxies, RouteStatus, TargetStatus
+from tidegate.api.model_access import (
+    FallbackStatus,
+    MirrorStatus,
+    ModelAccess,
+    ModelAccessStatus,
+    Proxies,
+    Route,
+    RouteStatus,
+    TargetStatus,
+)
 from tidegate.api.reasons import Reason
 from tidegate.planning.plan import Plan
 from tidegate.planning.proxies import LOOK_AGAIN, ProxyView, answering_verdict, programmed_verdict
 from tidegate.planning.serving_status import Verdict, condition, standing
-from tidegate.routing.access_rules import AccessPlan, PlannedRoute
+from tidegate.routing.access_rules import AccessPlan, PlannedFallback, PlannedRoute
 
-_USERS_TO_MEND: Final = frozenset({Reason.HOST_CONFLICT, Reason.SERVED_NAME_MISMATCH})
+_USERS_TO_MEND: Final = frozenset({Reason.HOST_CONFLICT, Reason.SERVED_NAME_MISMATCH, Reason.INVALID_SPEC})
 """Refusals that no object still to come can cure; a missing target may simply not be applied yet."""
+
+_ABOUT_TARGETS: Final = frozenset({Reason.TARGET_NOT_FOUND, Reason.SERVED_NAME_MISMATCH})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +76,9 @@ def _proxies(observed: AccessObserved) -> Proxies:
     return Proxies(total=len(observed.proxies), acked=acked)
 
 
-def _refused(routing: AccessPlan) -> Verdict | None:
+def _refused(routing: AccessPlan, about: frozenset[Reason] = frozenset(Reason)) -> Verdict | None:
     """The first part of the spec that the gateways leave out, if there is one."""
-    first = next(iter(sorted(routing.refusals)), None)
+    first = next((refusal for refusal in sorted(routing.refusals) if refusal.reason in about), None)
     if first is None:
         return None
     message = f"{first.part}: {first.message}"
@@ -76,15 +87,30 @@ def _refused(routing: AccessPlan) -> Verdict | None:
 
 def _targets(access: ModelAccess, routing: AccessPlan) -> Verdict:
     """Whether everything that is to get traffic exists and has ready endpoints."""
-    refused = _refused(routing)
-    if refused is not None and refused.reason is not Reason.HOST_CONFLICT:
+    refused = _refused(routing, _ABOUT_TARGETS)
+    if refused is not None:
         return refused
-    wanted = {target.inference for route in access.spec.routes for target in route.targets if target.weight}
-    have = {target.inference for route in routing.routes for target in route.targets if target.endpoints}
+    planned = {route.name for route in routing.routes}
+    wanted = {name for route in access.spec.routes if route.name in planned for name in _traffic(route)}
+    have = {name for route in routing.routes for name in _awake(route)}
     if wanted <= have:
         return Verdict(True, Reason.TARGETS_READY, "every target with weight has ready endpoints")
     missing = min(wanted - have)
     return Verdict(False, Reason.TARGET_NOT_READY, f"Inference {missing} has no ready endpoint")
+
+
+def _traffic(route: Route) -> frozenset[str]:
+    """The Inferences that are to have pods: all that the route names, but for targets kept at 0."""
+    idle = {target.inference for target in route.targets if not target.weight}
+    return route.inferences - idle
+
+
+def _awake(route: PlannedRoute) -> frozenset[str]:
+    parts = [(target.inference, target.endpoints) for target in route.targets]
+    parts += [(mirror.inference, mirror.endpoints) for mirror in route.mirrors]
+    if route.fallback is not None:
+        parts.append((route.fallback.inference, route.fallback.endpoints))
+    return frozenset(inference for inference, endpoints in parts if endpoints)
 
 
 def _unanswered(routing: AccessPlan) -> Verdict | None:
@@ -101,4 +127,16 @@ def _route(route: PlannedRoute) -> RouteStatus:
             TargetStatus(inference=target.inference, weight=target.weight, endpoints=target.endpoints)
             for target in route.targets
         ),
+        mirror=tuple(
+            MirrorStatus(inference=mirror.inference, percent=mirror.percent, endpoints=mirror.endpoints)
+            for mirror in route.mirrors
+        )
+        or None,
+        fallback=_fallback(route.fallback) if route.fallback else None,
+    )
+
+
+def _fallback(fallback: PlannedFallback) -> FallbackStatus:
+    return FallbackStatus(
+        inference=fallback.inference, serving=fallback.serving, endpoints=fallback.endpoints
     )

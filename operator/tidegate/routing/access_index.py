@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _References:
-    """What one access refers to: Inferences that it sends traffic to, and hosts that it wants."""
+    """What one access refers to: Inferences that it names, and hosts that it wants."""
 
     inferences: frozenset[ObjectKey] = frozenset()
     hosts: frozenset[str] = frozenset()
@@ -61,9 +61,7 @@ class AccessIndex:
 
 def _references(access: ModelAccess) -> _References:
     namespace = access.metadata.namespace
-    inferences = frozenset(
-        ObjectKey(namespace, target.inference) for route in access.spec.routes for target in route.targets
-    )
+    inferences = frozenset(ObjectKey(namespace, name) for name in access.spec.inferences)
     return _References(inferences, frozenset(access.spec.hosts))
 
 

@@ -5,18 +5,35 @@ It depends on the access, its targets and the owners of its hosts, so no other a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.api.durations import parse_duration
+from tidegate.api.matching import HeaderMatch, Sticky
 from tidegate.api.meta import ObjectKey
-from tidegate.api.model_access import ModelAccess, Route, Target
+from tidegate.api.model_access import ModelAccess, Route
+from tidegate.api.patterns import MAX_PROGRAM_SIZE, program_size
 from tidegate.api.reasons import Reason
 from tidegate.routing import hosts
-from tidegate.routing.fleet import Backend, BackendKey, BackendKind
+from tidegate.routing.access_pools import AccessPools
+from tidegate.routing.fleet import Backend, BackendKey
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.ir import HeaderEquals, RouteRule, VirtualHost, WeightedBackend
+from tidegate.routing.ir import (
+    Comparison,
+    HeaderTest,
+    MirroredBackend,
+    Pool,
+    PoolKey,
+    RequestRate,
+    RouteRule,
+    User,
+    UserKind,
+    VirtualHost,
+    WeightedBackend,
+)
+from tidegate.routing.references import References
 from tidegate.routing.refusals import Refusal
+from tidegate.routing.sticky import Share, intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +46,31 @@ class PlannedTarget:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedMirror:
+    """One mirror as the proxies will see it: for status.routes."""
+
+    inference: str
+    percent: int
+    endpoints: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFallback:
+    """The fallback as the proxies will see it; `serving`: it takes all that the route takes."""
+
+    inference: str
+    serving: bool
+    endpoints: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedRoute:
     """One route as the proxies will see it: for status.routes."""
 
     name: str
     targets: tuple[PlannedTarget, ...]
+    mirrors: tuple[PlannedMirror, ...] = ()
+    fallback: PlannedFallback | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +83,8 @@ class AccessPlan:
     host: VirtualHost
     routes: tuple[PlannedRoute, ...]
     refusals: tuple[Refusal, ...]
+    pools: tuple[Pool, ...] = ()
+    """Those that no other access uses."""
 
     @property
     def unavailable(self) -> str | None:
@@ -58,8 +97,9 @@ def plan_access(
 ) -> AccessPlan:
     """What becomes of `access`; `owners` says to whom each host belongs (hosts.claim)."""
     key = access.key
-    served_name = _served_name(access, backends)
-    planned = [_plan_route(access, route, backends, served_name) for route in access.spec.routes]
+    references = References.of(access, backends)
+    pools = AccessPools(access)
+    planned = [_plan_route(access, route, references, pools) for route in access.spec.routes]
     won = (host for host in sorted(set(access.spec.hosts)) if owners[host] == key)
     return AccessPlan(
         access=key,
@@ -69,67 +109,182 @@ def plan_access(
             name=str(HostKey(HostKind.ACCESS, key)),
             title=f"ModelAccess {key}",
             domains=(str(key), hosts.access_host(key), *won),
-            rules=tuple(rule for rule, _, _ in planned),
+            rules=tuple(one.rule for one in planned if one.rule is not None),
+            rate=_rate(access),
         ),
-        routes=tuple(route for _, route, _ in planned),
+        routes=tuple(one.route for one in planned if one.rule is not None),
         refusals=(
             *hosts.refuse(access, owners),
-            *(refusal for _, _, refusals in planned for refusal in refusals),
+            *(refusal for one in planned for refusal in one.refusals),
         ),
+        pools=pools.own,
     )
 
 
-def _plan_route(
-    access: ModelAccess, route: Route, backends: Mapping[BackendKey, Backend], served_name: str | None
-) -> tuple[RouteRule, PlannedRoute, tuple[Refusal, ...]]:
-    usable: list[tuple[Target, Backend]] = []
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One route: for the proxies (None: left out), for the status, and what is refused of it."""
+
+    rule: RouteRule | None
+    route: PlannedRoute
+    refusals: tuple[Refusal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A target that can be used; `weight` is the one in effect, `asked` the one in the spec."""
+
+    backend: Backend
+    pool: PoolKey
+    asked: int
+    weight: int
+
+
+def _plan_route(access: ModelAccess, route: Route, references: References, pools: AccessPools) -> _Planned:
+    unfit = tuple(_unfit_patterns(access, route))
+    if unfit:
+        return _Planned(None, PlannedRoute(route.name, ()), unfit)
     refusals: list[Refusal] = []
-    for target in sorted(route.targets, key=lambda target: target.inference):
-        backend = backends.get(backend_key(access, target))
-        refusal = _refuse_target(access, route, target, backend, served_name)
-        if refusal is None and backend is not None:
-            usable.append((target, backend))
-        elif refusal is not None:
-            refusals.append(refusal)
-    anyone = any(target.weight and backend.endpoints for target, backend in usable)
-    weights = [target.weight if backend.endpoints or not anyone else 0 for target, backend in usable]
+
+    def usable(part: str, inference: str) -> Backend | None:
+        found = references.find(route, part, inference)
+        if isinstance(found, Refusal):
+            refusals.append(found)
+            return None
+        return found
+
+    named = sorted(route.targets, key=lambda target: target.inference)
+    found = [(target.weight, usable("targets", target.inference)) for target in named]
+    mirrors = [(mirror.percent, usable("mirror", mirror.inference)) for mirror in route.mirror]
+    fallback = usable("fallback", route.fallback.inference) if route.fallback else None
+    targets = _weigh(route, [(weight, one) for weight, one in found if one], fallback, pools)
+    rescue = _rescue(route, targets, fallback, pools)
     rule = RouteRule(
         name=route.name,
-        headers=_headers(route),
-        targets=tuple(
-            WeightedBackend(backend.key, weight) for (_, backend), weight in zip(usable, weights, strict=True)
-        ),
+        headers=tuple(_header_test(header) for header in (route.match.headers if route.match else ())),
+        targets=rescue or _arrange(route, targets),
         timeout=parse_duration(route.timeout),
         attempts=route.retry.attempts if route.retry else None,
-        unavailable=None if anyone else _why_nobody(access, route),
-    )
-    planned = PlannedRoute(
-        route.name,
-        tuple(
-            PlannedTarget(target.inference, weight, len(backend.endpoints))
-            for (target, backend), weight in zip(usable, weights, strict=True)
+        unavailable=None if rescue or _anyone(targets) else _why_nobody(access, route),
+        sticky=_user(route.sticky) if route.sticky and not rescue else None,
+        mirrors=tuple(
+            MirroredBackend(pools.mirror(one), percent) for percent, one in mirrors if one and one.endpoints
         ),
+        client_deadline=access.spec.protection is not None and access.spec.protection.deadline,
     )
-    return rule, planned, tuple(refusals)
+    return _Planned(
+        rule, _planned_route(route, targets, mirrors, fallback, serving=bool(rescue)), tuple(refusals)
+    )
 
 
-def _refuse_target(
-    access: ModelAccess, route: Route, target: Target, backend: Backend | None, served_name: str | None
-) -> Refusal | None:
-    part = f"spec.routes[{route.name}].targets: {target.inference}"
-    if backend is None:
-        message = (
-            f"Inference {target.inference} does not exist in namespace {access.key.namespace}: "
-            f"create it, or correct target of route {route.name}"
+def _weigh(
+    route: Route, found: Sequence[tuple[int, Backend]], fallback: Backend | None, pools: AccessPools
+) -> list[_Target]:
+    """The targets with their weights in effect: who has no pod takes no share, as long as another one can."""
+    anyone = any(weight and backend.endpoints for weight, backend in found)
+    return [
+        _Target(
+            backend,
+            pools.target(route, backend, fallback),
+            weight,
+            weight if backend.endpoints or not anyone else 0,
         )
-        return Refusal(access.key, Reason.TARGET_NOT_FOUND, part, message)
-    if backend.model_name != served_name:
-        message = (
-            f"Inference {target.inference} serves model {backend.model_name}, but the first target serves {served_name}, "
-            f"and a request names only one: set spec.model.name: {served_name} there"
+        for weight, backend in found
+    ]
+
+
+def _anyone(targets: Sequence[_Target]) -> bool:
+    return any(target.asked and target.backend.endpoints for target in targets)
+
+
+def _rescue(
+    route: Route, targets: Sequence[_Target], fallback: Backend | None, pools: AccessPools
+) -> tuple[WeightedBackend, ...]:
+    """The fallback as the only target, when no other can answer."""
+    if fallback is None:
+        return ()
+    # Chosen even when it is not needed, so that its cluster is there when it is.
+    pool = pools.target(route, fallback, None)
+    return (WeightedBackend(pool, 1),) if fallback.endpoints and not _anyone(targets) else ()
+
+
+def _arrange(route: Route, targets: Sequence[_Target]) -> tuple[WeightedBackend, ...]:
+    """The targets as the proxies get them: by weight, or as intervals of users."""
+    if route.sticky is None or not _anyone(targets):
+        return tuple(WeightedBackend(target.pool, target.weight) for target in targets)
+    pools = {target.backend.key.name: target.pool for target in targets}
+    line = intervals(
+        [
+            Share(target.backend.key.name, target.asked, awake=bool(target.backend.endpoints))
+            for target in targets
+        ]
+    )
+    return tuple(WeightedBackend(pools[interval.name], interval.length) for interval in line)
+
+
+def _planned_route(
+    route: Route,
+    targets: Sequence[_Target],
+    mirrors: Sequence[tuple[int, Backend | None]],
+    fallback: Backend | None,
+    *,
+    serving: bool,
+) -> PlannedRoute:
+    return PlannedRoute(
+        name=route.name,
+        targets=tuple(
+            PlannedTarget(
+                target.backend.key.name, 0 if serving else target.weight, len(target.backend.endpoints)
+            )
+            for target in targets
+        ),
+        mirrors=tuple(
+            PlannedMirror(one.key.name, percent if one.endpoints else 0, len(one.endpoints))
+            for percent, one in mirrors
+            if one
+        ),
+        fallback=PlannedFallback(fallback.key.name, serving, len(fallback.endpoints)) if fallback else None,
+    )
+
+
+def _unfit_patterns(access: ModelAccess, route: Route) -> list[Refusal]:
+    """The expressions of `route` that Envoy would not take; it would refuse everybody's routes along with them."""
+    return [
+        Refusal(
+            access.key,
+            Reason.INVALID_SPEC,
+            f"spec.routes[{route.name}].match.headers[{header.name}].regex",
+            f"{_what_is_unfit(size)}: make it smaller, or use exact or prefix; route {route.name} is left out meanwhile",
         )
-        return Refusal(access.key, Reason.SERVED_NAME_MISMATCH, part, message)
-    return None
+        for header in (route.match.headers if route.match else ())
+        if header.regex is not None
+        and ((size := program_size(header.regex)) is None or size > MAX_PROGRAM_SIZE)
+    ]
+
+
+def _what_is_unfit(size: int | None) -> str:
+    if size is None:
+        return "the expression does not compile in RE2"
+    return f"the expression takes {size} instructions of RE2, and Envoy allows {MAX_PROGRAM_SIZE}"
+
+
+def _header_test(header: HeaderMatch) -> HeaderTest:
+    if header.exact is not None:
+        return HeaderTest(header.name, Comparison.EXACT, header.exact)
+    if header.prefix is not None:
+        return HeaderTest(header.name, Comparison.PREFIX, header.prefix)
+    return HeaderTest(header.name, Comparison.REGEX, header.regex or "")
+
+
+def _user(sticky: Sticky) -> User:
+    if sticky.header is not None:
+        return User(UserKind.HEADER, sticky.header)
+    return User(UserKind.COOKIE, sticky.cookie or "")
+
+
+def _rate(access: ModelAccess) -> RequestRate | None:
+    limit = access.spec.protection.rate_limit if access.spec.protection else None
+    return RequestRate(limit.requests, parse_duration(limit.per)) if limit is not None else None
 
 
 def _why_nobody(access: ModelAccess, route: Route) -> str:
@@ -137,24 +292,3 @@ def _why_nobody(access: ModelAccess, route: Route) -> str:
         f"ModelAccess {access.key}: no target of route {route.name} has a ready endpoint; "
         f"see kubectl -n {access.key.namespace} describe modelaccess {access.key.name}"
     )
-
-
-def _served_name(access: ModelAccess, backends: Mapping[BackendKey, Backend]) -> str | None:
-    """The one model name that clients of `access` can ask for: that of the first target that exists."""
-    for route in access.spec.routes:
-        for target in route.targets:
-            backend = backends.get(backend_key(access, target))
-            if backend is not None:
-                return backend.model_name
-    return None
-
-
-def backend_key(access: ModelAccess, target: Target) -> BackendKey:
-    """The backend that `target` names; an access reaches those of its own namespace only."""
-    return BackendKey(BackendKind.INFERENCE, access.key.namespace, target.inference)
-
-
-def _headers(route: Route) -> tuple[HeaderEquals, ...]:
-    if route.match is None:
-        return ()
-    return tuple(HeaderEquals(header.name, header.exact) for header in route.match.headers)

@@ -12,10 +12,10 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing import hosts, planner
 from tidegate.routing.access_index import AccessIndex
-from tidegate.routing.access_rules import plan_access
+from tidegate.routing.access_rules import AccessPlan, plan_access
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, FleetState
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.ir import Pool
+from tidegate.routing.ir import Pool, PoolKey
 from tidegate.routing.planner import PlannedHost
 
 
@@ -24,7 +24,7 @@ class RoutingChange:
     """What is to be looked at anew, as it is now; None for what is gone. Some of it may be as it was."""
 
     hosts: Mapping[HostKey, PlannedHost | None]
-    pools: Mapping[BackendKey, Pool | None]
+    pools: Mapping[PoolKey, Pool | None]
 
 
 class LiveRouting:
@@ -35,6 +35,7 @@ class LiveRouting:
         self._backends: dict[BackendKey, Backend] = {}
         self._index = AccessIndex()
         self._budgets: dict[ObjectKey, Mapping[BackendKey, int]] = {}
+        self._own_pools: dict[ObjectKey, tuple[Pool, ...]] = {}
         self._changed_accesses: set[ObjectKey] = set()
         self._changed_backends: set[BackendKey] = set()
 
@@ -59,8 +60,11 @@ class LiveRouting:
         else:
             self._backends[key] = backend
         self._changed_backends.add(key)
-        if key.kind is BackendKind.INFERENCE and _seen_by_accesses(backend) != _seen_by_accesses(before):
-            self._changed_accesses.update(self._index.using(key.object_key))
+        if key.kind is BackendKind.INFERENCE:
+            users = self._index.using(key.object_key)
+            same = _seen_by_accesses(backend) == _seen_by_accesses(before)
+            # Pools of their own hold the endpoints too.
+            self._changed_accesses.update(user for user in users if not same or user in self._own_pools)
 
     def replace(self, fleet: FleetState) -> None:
         """The whole fleet, in place of all that was there."""
@@ -72,8 +76,14 @@ class LiveRouting:
 
     def take_change(self) -> RoutingChange:
         """What became of the routing since the last time."""
-        changed_hosts = {HostKey(HostKind.ACCESS, key): self._plan(key) for key in self._changed_accesses}
-        pools: dict[BackendKey, Pool | None] = {}
+        changed_hosts: dict[HostKey, PlannedHost | None] = {}
+        pools: dict[PoolKey, Pool | None] = {}
+        for access in self._changed_accesses:
+            plan = self._plan(access)
+            changed_hosts[HostKey(HostKind.ACCESS, access)] = (
+                None if plan is None else planner.access_host(plan)
+            )
+            pools.update(self._put_own_pools(access, () if plan is None else plan.pools))
         for key in self._changed_backends:
             backend = self._backends.get(key)
             pools[key] = None if backend is None else planner.pool(backend, self._budget(key))
@@ -84,13 +94,20 @@ class LiveRouting:
         self._changed_backends = set()
         return RoutingChange(changed_hosts, pools)
 
-    def _plan(self, key: ObjectKey) -> PlannedHost | None:
+    def _put_own_pools(self, key: ObjectKey, now: tuple[Pool, ...]) -> Mapping[PoolKey, Pool | None]:
+        """The pools of one access, and None for those that it has no longer."""
+        gone: dict[PoolKey, Pool | None] = {pool.backend: None for pool in self._own_pools.pop(key, ())}
+        if now:
+            self._own_pools[key] = now
+        return gone | {pool.backend: pool for pool in now}
+
+    def _plan(self, key: ObjectKey) -> AccessPlan | None:
         access = self._accesses.get(key)
         if access is None:
             return None
         rivals = [self._accesses[rival] for rival in self._index.rivals(access)]
         owners = hosts.claim([access, *rivals])
-        return planner.access_host(plan_access(access, self._backends, owners))
+        return plan_access(access, self._backends, owners)
 
     def _put_budgets(self, key: ObjectKey, budgets: Mapping[BackendKey, int]) -> None:
         before = self._budgets.pop(key, {})

@@ -15,10 +15,19 @@ from typing import Final
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing import hosts
-from tidegate.routing.access_rules import AccessPlan, backend_key, plan_access
+from tidegate.routing.access_rules import AccessPlan, plan_access
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, FleetState
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.ir import Pool, RouteRule, RoutingIR, VirtualHost, WeightedBackend
+from tidegate.routing.ir import (
+    AccessPoolKey,
+    Pool,
+    PoolKey,
+    RouteRule,
+    RoutingIR,
+    VirtualHost,
+    WeightedBackend,
+)
+from tidegate.routing.references import backend_key
 from tidegate.routing.refusals import Refusal
 
 # A FeatureCompute has no route of its own to set a timeout in; looking features up takes milliseconds.
@@ -49,7 +58,7 @@ class RoutingPlan:
 
     accesses: Mapping[ObjectKey, AccessPlan]
     hosts: Mapping[HostKey, PlannedHost]
-    pools: Mapping[BackendKey, Pool]
+    pools: Mapping[PoolKey, Pool]
 
     @property
     def ir(self) -> RoutingIR:
@@ -58,7 +67,7 @@ class RoutingPlan:
             hosts=tuple(
                 sorted((planned.host for planned in self.hosts.values()), key=lambda host: host.name)
             ),
-            pools=tuple(self.pools[key] for key in sorted(self.pools)),
+            pools=tuple(self.pools[key] for key in sorted(self.pools, key=_shared_first)),
         )
 
 
@@ -80,8 +89,15 @@ def plan(fleet: FleetState) -> RoutingPlan:
             **{HostKey(HostKind.ACCESS, key): access_host(access) for key, access in accesses.items()},
             **{features_key(backend.key): features_host(backend) for backend in features},
         },
-        pools={key: pool(backend, budgets.get(key)) for key, backend in fleet.backends.items()},
+        pools={
+            **{key: pool(backend, budgets.get(key)) for key, backend in fleet.backends.items()},
+            **{own.backend: own for access in accesses.values() for own in access.pools},
+        },
     )
+
+
+def _shared_first(key: PoolKey) -> tuple[bool, str]:
+    return isinstance(key, AccessPoolKey), str(key)
 
 
 def access_host(access: AccessPlan) -> PlannedHost:
@@ -131,7 +147,7 @@ def retry_budgets(access: ModelAccess) -> Mapping[BackendKey, int]:
         if route.retry is None or not route.retry.attempts:
             continue
         for target in route.targets:
-            key = backend_key(access, target)
+            key = backend_key(access, target.inference)
             budgets[key] = max(budgets.get(key, 0), route.retry.budget_percent)
     return budgets
 

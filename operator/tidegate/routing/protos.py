@@ -29,6 +29,7 @@ _MODULES: Final = (
     "envoy.config.listener.v3.listener_pb2",
     "envoy.config.route.v3.route_pb2",
     "envoy.extensions.access_loggers.stream.v3.stream_pb2",
+    "envoy.extensions.filters.http.local_ratelimit.v3.local_rate_limit_pb2",
     "envoy.extensions.filters.http.rbac.v3.rbac_pb2",
     "envoy.extensions.filters.http.router.v3.router_pb2",
     "envoy.extensions.filters.network.http_connection_manager.v3.http_connection_manager_pb2",

@@ -11,9 +11,8 @@ from typing import Final, TypeVar
 
 from tidegate.routing import protos
 from tidegate.routing.envoy import clusters, endpoints, listener, routes
-from tidegate.routing.fleet import BackendKey
 from tidegate.routing.hosts import HostKey
-from tidegate.routing.ir import Pool, Protocol
+from tidegate.routing.ir import Pool, PoolKey, Protocol
 from tidegate.routing.live import RoutingChange
 from tidegate.routing.planner import HostState, PlannedHost, RoutingPlan
 from tidegate.routing.refusals import Refusal
@@ -139,7 +138,7 @@ class SnapshotBuilder:
         self._clusters = ResourceSet()
         self._endpoints = ResourceSet()
         self._routes = _RouteTable()
-        self._pools: dict[BackendKey, Pool] = {}
+        self._pools: dict[PoolKey, Pool] = {}
         self._hosts: dict[HostKey, PlannedHost] = {}
         self._states: Sharded[HostKey, HostState] = Sharded()
         self._refusals: tuple[Refusal, ...] = ()
@@ -169,7 +168,7 @@ class SnapshotBuilder:
             refusals=self._refusals,
         )
 
-    def _take_pools(self, pools: Mapping[BackendKey, Pool | None]) -> None:
+    def _take_pools(self, pools: Mapping[PoolKey, Pool | None]) -> None:
         cluster_changes: dict[str, Resource | None] = {}
         endpoint_changes: dict[str, Resource | None] = {}
         for key, pool in pools.items():

@@ -1,20 +1,21 @@
-"""Pools → Envoy clusters: two for each backend, one over HTTP/2 for gRPC and one over HTTP/1.1 for REST."""
+"""Pools → Envoy clusters: two for each pool, one over HTTP/2 for gRPC and one over HTTP/1.1 for REST."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Final
 
+from tidegate.api.meta import ObjectKey
 from tidegate.routing import protos, wire
 from tidegate.routing.fleet import BackendKey, BackendKind
-from tidegate.routing.ir import Pool, Protocol
+from tidegate.routing.ir import AccessPoolKey, Ejection, Limits, Pool, PoolKey, PoolRole, Protocol
 
 TYPE: Final = "envoy.config.cluster.v3.Cluster"
 
 # Inside one cluster network: a node that does not answer by then is gone, and the retry on another host still fits a 1 s timeout.
 CONNECT_TIMEOUT_S: Final = 0.25
 
-# Protection is asked for in a ModelAccess; these only keep one broken backend from eating the proxy.
+# Protection is asked for in a ModelAccess; without it, these only keep one broken backend from eating the proxy.
 _MAX_CONNECTIONS: Final = 16_384
 _MAX_REQUESTS: Final = 65_536
 _MAX_RETRIES: Final = 1_024
@@ -22,34 +23,63 @@ _MAX_RETRIES: Final = 1_024
 # Below this many at once, retries are no storm yet; the percentage counts above it.
 _MIN_RETRY_CONCURRENCY: Final = 16
 
+_EJECTION_CHECK_S: Final = 0.5
+
 _NAME_FIELD: Final = 1
+_ALT_STAT_NAME_FIELD: Final = 28
 _PREFIX: Final = {BackendKind.INFERENCE: "inference", BackendKind.FEATURE_COMPUTE: "features"}
 
+# Between the target and its fallback; no name has one.
+_FALLBACK: Final = "+"
 
-def cluster_name(backend: BackendKey, protocol: Protocol) -> str:
+
+def cluster_name(pool: PoolKey, protocol: Protocol) -> str:
     """Also the name of its endpoints (EDS): one EDS name for each cluster, since two that share one stall each other 15 s."""
-    return f"{_PREFIX[backend.kind]}/{backend.namespace}/{backend.name}/{protocol}"
+    if isinstance(pool, BackendKey):
+        return f"{_PREFIX[pool.kind]}/{pool.namespace}/{pool.name}/{protocol}"
+    inferences = pool.inference + (f"{_FALLBACK}{pool.fallback}" if pool.fallback else "")
+    return f"{pool.role}/{pool.access}/{inferences}/{protocol}"
 
 
-def parse_cluster_name(name: str) -> tuple[BackendKey, Protocol] | None:
+def parse_cluster_name(name: str) -> tuple[PoolKey, Protocol] | None:
     """What `cluster_name` was given; None for a name that it never gives."""
     try:
-        prefix, namespace, backend, protocol = name.split("/")
-        kind = next(kind for kind, known in _PREFIX.items() if known == prefix)
-        return BackendKey(kind, namespace, backend), Protocol(protocol)
+        prefix, *names, protocol = name.split("/")
+        return _parse_pool(prefix, names), Protocol(protocol)
     except (ValueError, StopIteration):
         return None
 
 
+def _parse_pool(prefix: str, names: list[str]) -> PoolKey:
+    if prefix in _PREFIX.values():
+        namespace, backend = names
+        kind = next(kind for kind, known in _PREFIX.items() if known == prefix)
+        return BackendKey(kind, namespace, backend)
+    namespace, access, inferences = names
+    inference, _, fallback = inferences.partition(_FALLBACK)
+    return AccessPoolKey(PoolRole(prefix), ObjectKey(namespace, access), inference, fallback)
+
+
 def encode(pool: Pool, protocol: Protocol) -> bytes:
     """The serialised Cluster; its endpoints come apart, through EDS."""
-    name = cluster_name(pool.backend, protocol)
-    return wire.field(_NAME_FIELD, name.encode()) + _all_but_the_name(protocol, pool.retry_budget_percent)
+    name = wire.field(_NAME_FIELD, cluster_name(pool.backend, protocol).encode())
+    rest = _all_but_the_name(protocol, pool.retry_budget_percent, pool.limits, pool.ejection)
+    return name + _stat_name(pool.backend, protocol) + rest
+
+
+def _stat_name(pool: PoolKey, protocol: Protocol) -> bytes:
+    """Counters of a target are those of its Inference, whoever's cluster the requests went through; copies are counted apart."""
+    if isinstance(pool, BackendKey) or pool.role is PoolRole.SHADOW:
+        return b""
+    backend = BackendKey(BackendKind.INFERENCE, pool.access.namespace, pool.inference)
+    return wire.field(_ALT_STAT_NAME_FIELD, cluster_name(backend, protocol).encode())
 
 
 @cache
-def _all_but_the_name(protocol: Protocol, retry_budget_percent: int | None) -> bytes:
-    """The rest of a serialised Cluster, alike in all clusters with the same protocol and budget."""
+def _all_but_the_name(
+    protocol: Protocol, retry_budget_percent: int | None, limits: Limits | None, ejection: Ejection | None
+) -> bytes:
+    """The rest of a serialised Cluster, alike in all clusters with the same protocol, budget and protection."""
     return protos.encode(
         TYPE,
         {
@@ -61,7 +91,8 @@ def _all_but_the_name(protocol: Protocol, retry_budget_percent: int | None) -> b
             "common_lb_config": {"healthy_panic_threshold": {"value": 0.0}},
             # A pod that leaves EDS keeps its requests in flight and gets no new ones; there is no active health check to wait for.
             "ignore_health_on_host_removal": True,
-            "circuit_breakers": {"thresholds": [_thresholds(retry_budget_percent)]},
+            "circuit_breakers": {"thresholds": [_thresholds(retry_budget_percent, limits)]},
+            **({"outlier_detection": _outlier_detection(ejection)} if ejection else {}),
             "per_connection_buffer_limit_bytes": protos.wrapped(1 << 20),
             # A node that vanished without a word: probes find it in 20 s, not in the kernel's two hours.
             "upstream_connection_options": {
@@ -78,11 +109,13 @@ def _all_but_the_name(protocol: Protocol, retry_budget_percent: int | None) -> b
     )
 
 
-def _thresholds(retry_budget_percent: int | None) -> dict[str, object]:
+def _thresholds(retry_budget_percent: int | None, asked: Limits | None) -> dict[str, object]:
+    concurrent = asked.concurrent if asked else None
+    pending = asked.pending if asked else None
     limits: dict[str, object] = {
         "max_connections": {"value": _MAX_CONNECTIONS},
-        "max_pending_requests": {"value": _MAX_REQUESTS},
-        "max_requests": {"value": _MAX_REQUESTS},
+        "max_pending_requests": {"value": pending or _MAX_REQUESTS},
+        "max_requests": {"value": concurrent or _MAX_REQUESTS},
     }
     if retry_budget_percent is None:
         # Only requests of which nothing was sent are tried again then: they add no load, so they need no budget.
@@ -92,6 +125,22 @@ def _thresholds(retry_budget_percent: int | None) -> dict[str, object]:
         "min_retry_concurrency": {"value": _MIN_RETRY_CONCURRENCY},
     }
     return limits | {"retry_budget": budget}
+
+
+def _outlier_detection(ejection: Ejection) -> dict[str, object]:
+    """Failures in a row and nothing else: Envoy would also compare pods by success rate, which nobody asked for."""
+    every_pod = {"max_ejection_percent": {"value": 100}}
+    half = {"max_ejection_percent": {"value": 50}}
+    return {
+        "consecutive_5xx": {"value": ejection.failures},
+        "enforcing_success_rate": {"value": 0},
+        "base_ejection_time": protos.duration(ejection.duration),
+        # By default each further ejection would take longer.
+        "max_ejection_time": protos.duration(ejection.duration),
+        # How often Envoy looks whose time is over.
+        "interval": protos.seconds(_EJECTION_CHECK_S),
+        **(every_pod if ejection.all_pods else half),
+    }
 
 
 def _protocol_options(protocol: Protocol) -> dict[str, object]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from tidegate.routing import wire
 from tidegate.routing.envoy.clusters import cluster_name
+from tidegate.routing.fleet import Endpoint
 from tidegate.routing.ir import Pool, Protocol
 
 TYPE: Final = "envoy.config.endpoint.v3.ClusterLoadAssignment"
@@ -18,20 +20,34 @@ _LB_ENDPOINTS: Final = 2
 _ADDRESS: Final = 2
 _PORT_VALUE: Final = 3
 _ONLY: Final = 1
+_POLICY: Final = 4
+_OVERPROVISIONING_FACTOR: Final = 3
+_PRIORITY: Final = 5
+
+
+# Anyone of up to 1,000 targets' pods (percent, times the pods) keeps the fallback idle; by default it would share from the first ejection on.
+_ANY_POD: Final = 100_000
 
 
 def encode(pool: Pool, protocol: Protocol) -> bytes:
-    """The serialised ClusterLoadAssignment."""
+    """The serialised ClusterLoadAssignment; the fallback's pods are of the second priority."""
     name = wire.field(_CLUSTER_NAME, cluster_name(pool.backend, protocol).encode())
-    if not pool.endpoints:
-        return name
-    endpoints = (
+    first = wire.field(_ENDPOINTS, _locality(pool.endpoints, protocol)) if pool.endpoints else b""
+    if not pool.fallback:
+        return name + first
+    second = _locality(pool.fallback, protocol) + wire.number_field(_PRIORITY, 1)
+    policy = wire.field(_OVERPROVISIONING_FACTOR, wire.number_field(_ONLY, _ANY_POD))
+    return name + first + wire.field(_ENDPOINTS, second) + wire.field(_POLICY, policy)
+
+
+def _locality(endpoints: Sequence[Endpoint], protocol: Protocol) -> bytes:
+    pods = (
         _lb_endpoint(
             endpoint.address, endpoint.grpc_port if protocol is Protocol.GRPC else endpoint.http_port
         )
-        for endpoint in pool.endpoints
+        for endpoint in endpoints
     )
-    return name + wire.field(_ENDPOINTS, _LOCALITY + wire.fields(_LB_ENDPOINTS, endpoints))
+    return _LOCALITY + wire.fields(_LB_ENDPOINTS, pods)
 
 
 def _lb_endpoint(address: str, port: int) -> bytes:

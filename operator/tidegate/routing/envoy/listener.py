@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.routing import protos
-from tidegate.routing.envoy import allowlist, routes
+from tidegate.routing.envoy import allowlist, local_replies, rate_limit, routes
 
 TYPE: Final = "envoy.config.listener.v3.Listener"
 NAME: Final = "gateway"
@@ -21,10 +21,6 @@ _HEADER_MUTATION: Final = "envoy.extensions.http.early_header_mutation.header_mu
 _BUFFER_BYTES: Final = 1 << 20
 
 _MAX_HEADERS_KB: Final = 32
-
-# Envoy's short names: the route's timeout, a client that was too slow, and a stalled stream.
-_TIMEOUT_FLAGS: Final = ("UT", "SI", "DT")
-_GRPC_DEADLINE_EXCEEDED: Final = "4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +67,10 @@ def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
         "server_name": "tidegate",
         "server_header_transformation": "OVERWRITE",
         "early_header_mutation_extensions": [_target_header()],
-        "local_reply_config": _local_replies(),
+        "local_reply_config": local_replies.config(),
         "http_filters": [
             allowlist.rbac_filter(),
+            rate_limit.sleeping_filter(),
             protos.extension(
                 "envoy.filters.http.router",
                 "envoy.extensions.filters.http.router.v3.Router",
@@ -114,41 +111,6 @@ def _target_header() -> dict[str, object]:
         write(routes.TARGET_HEADER, "%REQ(:authority)%", "ADD_IF_ABSENT"),
     ]
     return protos.extension("tidegate.target", _HEADER_MUTATION, {"mutations": mutations})
-
-
-def _local_replies() -> dict[str, object]:
-    """What Envoy answers by itself, where its own words are not good enough."""
-    not_allowed = {
-        "filter": {
-            "status_code_filter": {
-                "comparison": {
-                    "op": "EQ",
-                    "value": {"default_value": 403, "runtime_key": "tidegate.not_allowed"},
-                }
-            }
-        },
-        "status_code": {"value": 404},
-        "body_format_override": {"text_format_source": {"inline_string": allowlist.ANSWER}},
-    }
-    # A timeout is a 504, which Envoy tells gRPC clients as UNAVAILABLE, and those try again.
-    grpc = {"name": "content-type", "string_match": {"prefix": "application/grpc"}}
-    deadline_exceeded = {
-        "filter": {
-            "and_filter": {
-                "filters": [
-                    {"response_flag_filter": {"flags": list(_TIMEOUT_FLAGS)}},
-                    {"header_filter": {"header": grpc}},
-                ]
-            }
-        },
-        "headers_to_add": [
-            {
-                "header": {"key": "grpc-status", "value": _GRPC_DEADLINE_EXCEEDED},
-                "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-            }
-        ],
-    }
-    return {"mappers": [not_allowed, deadline_exceeded]}
 
 
 def _client_trust() -> dict[str, object]:

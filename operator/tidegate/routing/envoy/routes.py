@@ -19,9 +19,10 @@ from typing import Final
 from google.protobuf.message import Message
 
 from tidegate.routing import protos, wire
+from tidegate.routing.envoy import rate_limit
 from tidegate.routing.envoy.allowlist import GRPC_SERVICE
 from tidegate.routing.envoy.clusters import cluster_name
-from tidegate.routing.ir import Protocol, RouteRule, VirtualHost
+from tidegate.routing.ir import Comparison, HeaderTest, Protocol, RouteRule, User, UserKind, VirtualHost
 
 TYPE: Final = "envoy.config.route.v3.RouteConfiguration"
 NAME: Final = "gateway"
@@ -103,8 +104,16 @@ def encode_host(host: VirtualHost) -> bytes:
             "routes": routes,
             # Here and not in every route, which would cost Envoy a sixth more to read.
             "retry_policy": _retry_policy(_NOTHING_SENT, _NOTHING_SENT_TRIES),
+            **({"typed_per_filter_config": rate_limit.for_host(host.rate)} if host.rate else {}),
         },
     )
+
+
+def _header(test: HeaderTest) -> dict[str, object]:
+    match: dict[str, object] = {str(test.comparison): test.value}
+    if test.comparison is Comparison.REGEX:
+        match = {"safe_regex": {"regex": test.value}}
+    return {"name": test.name, "string_match": match}
 
 
 def _route(host: VirtualHost, rule: RouteRule, protocol: Protocol) -> dict[str, object]:
@@ -113,9 +122,7 @@ def _route(host: VirtualHost, rule: RouteRule, protocol: Protocol) -> dict[str, 
         "stat_prefix": rule.name,
         "match": {
             "prefix": _PREFIXES[protocol],
-            "headers": [
-                {"name": header.name, "string_match": {"exact": header.value}} for header in rule.headers
-            ],
+            "headers": [_header(test) for test in rule.headers],
         },
     }
     if rule.unavailable is not None:
@@ -132,13 +139,44 @@ def _action(rule: RouteRule, protocol: Protocol) -> dict[str, object]:
     }
     if rule.attempts:
         action["retry_policy"] = _retry_policy(_ASKED, rule.attempts)
+    if rule.client_deadline:
+        # No second timer where the client says nothing: `timeout` is there for that.
+        action["max_stream_duration"] = {"grpc_timeout_header_max": protos.duration(rule.timeout)}
+    if rule.mirrors:
+        action["request_mirror_policies"] = [
+            {
+                "cluster": cluster_name(mirror.backend, protocol),
+                "runtime_fraction": {
+                    "default_value": {"numerator": mirror.percent, "denominator": "HUNDRED"}
+                },
+            }
+            for mirror in rule.mirrors
+        ]
+    return action | _destination(rule, protocol)
+
+
+def _destination(rule: RouteRule, protocol: Protocol) -> dict[str, object]:
     if len(rule.targets) == 1:
-        return action | {"cluster": cluster_name(rule.targets[0].backend, protocol)}
-    clusters = [
-        {"name": cluster_name(target.backend, protocol), "weight": {"value": target.weight}}
-        for target in rule.targets
-    ]
-    return action | {"weighted_clusters": {"clusters": clusters}}
+        return {"cluster": cluster_name(rule.targets[0].backend, protocol)}
+    clusters: dict[str, object] = {
+        "clusters": [
+            {"name": cluster_name(target.backend, protocol), "weight": {"value": target.weight}}
+            for target in rule.targets
+        ]
+    }
+    if rule.sticky is None:
+        return {"weighted_clusters": clusters}
+    return {
+        "weighted_clusters": clusters | {"use_hash_policy": {"value": True}},
+        "hash_policy": [_hashed(rule.sticky)],
+    }
+
+
+def _hashed(user: User) -> dict[str, object]:
+    """Where the point of a user on the line comes from; the pods behind a cluster are picked without it."""
+    if user.kind is UserKind.HEADER:
+        return {"header": {"header_name": user.name}}
+    return {"cookie": {"name": user.name}}
 
 
 @cache

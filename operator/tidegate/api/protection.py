@@ -1,0 +1,96 @@
+"""What a ModelAccess protects its models with: limits of its own, and ejection of pods that fail."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from tidegate.api.fields import DurationText, between
+from tidegate.api.meta import ApiModel
+
+MAX_LIMIT: Final = 65_536
+
+
+class RateLimit(ApiModel):
+    """How many requests the access takes; more are answered 429 (gRPC: RESOURCE_EXHAUSTED) with retry-after."""
+
+    requests: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=1,
+            le=1_000_000,
+            description="Number of requests in each period, gRPC and REST together, at each gateway replica: "
+            "with three replicas the whole is three times as much. "
+            "A burst of as many may come at once; a change of routing fills it up again.",
+        ),
+    ]
+    per: Annotated[
+        Annotated[DurationText, between("100ms", "1h")],
+        Field(description="The period, as a duration from 100ms to 1h."),
+    ] = "1s"
+
+
+class Outlier(ApiModel):
+    """When a pod that fails is left alone for a while."""
+
+    consecutive_failures: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=1,
+            le=1_000,
+            description="A pod is left out after this many failures in a row, as one gateway replica sees them: "
+            "server errors (REST 5xx; gRPC UNAVAILABLE, INTERNAL, UNKNOWN, DATA_LOSS, DEADLINE_EXCEEDED and the like), "
+            "timeouts and lost connections. At most half of a target's pods are left out, "
+            "or all of them where the route has a fallback.",
+        ),
+    ] = 5
+    eject_for: Annotated[
+        Annotated[DurationText, between("1s", "1h")],
+        Field(description="How long it is left out, as a duration from 1s to 1h."),
+    ] = "30s"
+
+
+class Protection(ApiModel):
+    """Limits of this access alone: they neither count nor bound what other accesses send to the same Inference."""
+
+    rate_limit: Annotated[RateLimit | None, Field(description=f"{RateLimit.__doc__} Absent: no limit.")] = (
+        None
+    )
+    max_concurrent: Annotated[
+        int | None,
+        Field(
+            strict=True,
+            ge=1,
+            le=MAX_LIMIT,
+            description="Most requests in flight to one target, at each gateway replica and for gRPC and REST each; "
+            "more are answered 503 with retry-after (gRPC: RESOURCE_EXHAUSTED). Absent: 65536.",
+        ),
+    ] = None
+    max_pending: Annotated[
+        int | None,
+        Field(
+            strict=True,
+            ge=1,
+            le=MAX_LIMIT,
+            description="Most requests that wait for a connection to one target, counted and answered like maxConcurrent. "
+            "Connections are kept, so requests wait when a pod is new or all connections are full. Absent: 65536.",
+        ),
+    ] = None
+    outlier: Annotated[
+        Outlier | None,
+        Field(
+            description=f"{Outlier.__doc__} Absent: never, but for routes with a fallback, which have the defaults."
+        ),
+    ] = None
+    deadline: Annotated[
+        bool,
+        Field(
+            strict=True,
+            description="Whether the gateway ends a gRPC request at its client's deadline (grpc-timeout) where that is "
+            "sooner than the route's timeout: a model that hangs then holds nothing for a client that has given up. "
+            "By default only the model and the client themselves keep that deadline.",
+        ),
+    ] = False

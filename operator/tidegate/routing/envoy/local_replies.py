@@ -1,0 +1,79 @@
+"""What Envoy answers by itself, where its own words are not good enough."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidegate.routing.envoy import allowlist
+
+# Envoy's short names: the route's timeout, a client that was too slow, and a stalled stream; and a limit that was reached.
+_TIMEOUT_FLAGS: Final = ("UT", "SI", "DT")
+_LIMIT_FLAGS: Final = ("UO",)
+
+_GRPC_DEADLINE_EXCEEDED: Final = "4"
+_GRPC_RESOURCE_EXHAUSTED: Final = "8"
+
+# Limits count what is in flight, which for a model is over in a fraction of a second; whole seconds are all that the header can say.
+_RETRY_AFTER_S: Final = "1"
+
+
+def config() -> dict[str, object]:
+    """The listener's local_reply_config; of several mappers that fit, the first counts."""
+    return {"mappers": [_not_allowed(), _deadline_exceeded(), _limit_reached(), _unavailable()]}
+
+
+def _not_allowed() -> dict[str, object]:
+    return {
+        "filter": _status(403, "tidegate.not_allowed"),
+        "status_code": {"value": 404},
+        "body_format_override": {"text_format_source": {"inline_string": allowlist.ANSWER}},
+    }
+
+
+def _deadline_exceeded() -> dict[str, object]:
+    """A timeout is a 504, which Envoy tells gRPC clients as UNAVAILABLE, and those try again."""
+    return {
+        "filter": _all(_flags(*_TIMEOUT_FLAGS), _grpc()),
+        "headers_to_add": [_header("grpc-status", _GRPC_DEADLINE_EXCEEDED)],
+    }
+
+
+def _limit_reached() -> dict[str, object]:
+    """A limit is a 503, which Envoy tells gRPC clients as UNAVAILABLE, as if nobody were there."""
+    return {
+        "filter": _all(_flags(*_LIMIT_FLAGS), _grpc()),
+        "headers_to_add": [
+            _header("grpc-status", _GRPC_RESOURCE_EXHAUSTED),
+            _header("retry-after", _RETRY_AFTER_S),
+        ],
+    }
+
+
+def _unavailable() -> dict[str, object]:
+    return {
+        "filter": _status(503, "tidegate.unavailable"),
+        "headers_to_add": [_header("retry-after", _RETRY_AFTER_S)],
+    }
+
+
+def _all(*filters: dict[str, object]) -> dict[str, object]:
+    return {"and_filter": {"filters": list(filters)}}
+
+
+def _flags(*flags: str) -> dict[str, object]:
+    return {"response_flag_filter": {"flags": list(flags)}}
+
+
+def _grpc() -> dict[str, object]:
+    return {
+        "header_filter": {"header": {"name": "content-type", "string_match": {"prefix": "application/grpc"}}}
+    }
+
+
+def _status(code: int, runtime_key: str) -> dict[str, object]:
+    value = {"default_value": code, "runtime_key": runtime_key}
+    return {"status_code_filter": {"comparison": {"op": "EQ", "value": value}}}
+
+
+def _header(key: str, value: str) -> dict[str, object]:
+    return {"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}

@@ -1,0 +1,60 @@
+"""Which of the Inferences that a ModelAccess names can be used, and what is said about the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess, Route
+from tidegate.api.reasons import Reason
+from tidegate.routing.fleet import Backend, BackendKey, BackendKind
+from tidegate.routing.refusals import Refusal
+
+
+def backend_key(access: ModelAccess, inference: str) -> BackendKey:
+    """The backend that `access` names; it reaches those of its own namespace only."""
+    return BackendKey(BackendKind.INFERENCE, access.key.namespace, inference)
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """The Inferences that one access can name; `served_name` is the one model name that its clients can ask for."""
+
+    access: ObjectKey
+    backends: Mapping[str, Backend]
+    served_name: str | None
+
+    @classmethod
+    def of(cls, access: ModelAccess, backends: Mapping[BackendKey, Backend]) -> References:
+        """Those that exist, of all that `access` names. The first target that exists says how the model is called."""
+        found = {name: backends.get(backend_key(access, name)) for name in access.spec.inferences}
+        known = {name: backend for name, backend in found.items() if backend is not None}
+        first = next(
+            (
+                target.inference
+                for route in access.spec.routes
+                for target in route.targets
+                if target.inference in known
+            ),
+            None,
+        )
+        return cls(access.key, known, known[first].model_name if first is not None else None)
+
+    def find(self, route: Route, part: str, inference: str) -> Backend | Refusal:
+        """The Inference that `route` names in its field `part`."""
+        where = f"spec.routes[{route.name}].{part}: {inference}"
+        backend = self.backends.get(inference)
+        if backend is None:
+            message = (
+                f"Inference {inference} does not exist in namespace {self.access.namespace}: "
+                f"create it, or correct {part.removesuffix('s')} of route {route.name}"
+            )
+            return Refusal(self.access, Reason.TARGET_NOT_FOUND, where, message)
+        if backend.model_name != self.served_name:
+            message = (
+                f"Inference {inference} serves model {backend.model_name}, but the first target serves {self.served_name}, "
+                f"and a request names only one: set spec.model.name: {self.served_name} there"
+            )
+            return Refusal(self.access, Reason.SERVED_NAME_MISMATCH, where, message)
+        return backend

@@ -1,0 +1,70 @@
+"""Which users belong to which target of a sticky route: intervals on one line, that weights stretch and nothing shuffles.
+
+A user is a fixed point on the line (Envoy's hash of a header, modulo `LENGTH`); a target is the interval as long as its share.
+The line never changes its length and the targets never change their order, so moving weight moves boundaries:
+between two neighbours exactly the users between the old boundary and the new one, all of them in one direction.
+Without a memory of earlier weights no layout can do that for every pair of three targets (ADR 18), so the order is one that people can foresee: by name, numbers by value.
+
+A target without a pod lends its interval to the others, by their weights; nobody else moves, and its users come back with its pods.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Final
+
+LENGTH: Final = 1_000_000_000
+"""Far above the largest sum of weights (16 targets of 1,000,000), so that the smallest weight has its users too."""
+
+_NUMBER: Final = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one target asked for, and whether it has a pod."""
+
+    name: str
+    weight: int
+    awake: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Consecutive points that belong to one target."""
+
+    name: str
+    length: int
+
+
+def intervals(shares: Sequence[Share]) -> tuple[Interval, ...]:
+    """The line from its beginning to its end; at least one share must be awake and have a weight."""
+    ordered = sorted(shares, key=lambda share: _by_name(share.name))
+    awake = [share for share in ordered if share.awake]
+    pieces: list[Interval] = []
+    for share, length in _split(LENGTH, ordered):
+        takers = [share] if share.awake else awake
+        pieces += [Interval(taker.name, part) for taker, part in _split(length, takers)]
+    return tuple(_joined(piece for piece in pieces if piece.length))
+
+
+def _by_name(name: str) -> list[tuple[int, int, str]]:
+    """Sorts v9 before v10."""
+    return [
+        (1, int(part), "") if part.isdigit() else (0, 0, part) for part in _NUMBER.split(name) if part
+    ] + [(-1, 0, name)]
+
+
+def _split(length: int, shares: Sequence[Share]) -> Iterator[tuple[Share, int]]:
+    """`length` by weight. Each boundary is rounded by itself, so that it moves only when its share of the line does."""
+    total = sum(share.weight for share in shares)
+    ends = [length * up_to // total if total else 0 for up_to in accumulate(share.weight for share in shares)]
+    for share, begin, end in zip(shares, [0, *ends], ends, strict=False):
+        yield share, end - begin
+
+
+def _joined(pieces: Iterator[Interval]) -> Iterator[Interval]:
+    for name, run in groupby(pieces, key=lambda piece: piece.name):
+        yield Interval(name, sum(piece.length for piece in run))
