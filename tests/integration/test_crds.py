@@ -131,7 +131,7 @@ def test_every_scheme_is_taken(kubectl: Kubectl, namespace: str, uri: str) -> No
     ("field", "values"),
     [
         ("tier", ["realtime", "nearline", "offline"]),
-        ("model.format", ["ONNX", "Python"]),
+        ("model.format", ["ONNX", "TorchExport", "TensorRT", "Python"]),
         ("batching.mode", ["Disabled", "Fixed"]),
     ],
 )

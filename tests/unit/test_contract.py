@@ -45,7 +45,7 @@ def test_a_report_comes_back() -> None:
         {"sha256": "abc"},
         {"max_batch_size": 0},
         {"keep_versions": 0},
-        {"format": "TorchExport"},
+        {"format": "SavedModel"},
     ],
 )
 def test_what_could_leave_the_repository_or_means_nothing_is_refused(change: dict[str, object]) -> None:
