@@ -1,5 +1,6 @@
 """Where room is left on nodes, looked up only while a pod of ours waits for some."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -30,6 +31,8 @@ class Room:
         self._cluster = cluster
         self._clock = clock
         self._seen: dict[str, _Seen] = {}
+        # Many objects begin to wait at once; one of their workers asks for all.
+        self._asking = asyncio.Lock()
 
     async def for_pods(self, pods: Sequence[PodView]) -> tuple[NodeRoom, ...]:
         """The nodes with most of what these pods lack; none when they lack nothing, or nobody says."""
@@ -38,10 +41,11 @@ class Room:
         return tuple({room.name: room for room in rooms}.values())
 
     async def _with_most(self, resource: str) -> tuple[NodeRoom, ...]:
-        seen, now_s = self._seen.get(resource), self._clock.monotonic()
-        if seen is None or now_s - seen.at_s >= _KEPT_S:
-            seen = self._seen[resource] = _Seen(now_s, await self._look(resource))
-        return seen.rooms
+        async with self._asking:
+            seen, now_s = self._seen.get(resource), self._clock.monotonic()
+            if seen is None or now_s - seen.at_s >= _KEPT_S:
+                seen = self._seen[resource] = _Seen(now_s, await self._look(resource))
+            return seen.rooms
 
     async def _look(self, resource: str) -> tuple[NodeRoom, ...]:
         try:

@@ -50,7 +50,7 @@ def any_protection(random: Random) -> dict[str, Any]:
     """Any of the limits, or none."""
     outlier = {"consecutiveFailures": random.randint(1, 1000), "ejectFor": random.choice(["1s", "1h"])}
     limits = {
-        "rateLimit": {"requests": random.randint(1, 1_000_000), "per": random.choice(["100ms", "1h"])},
+        "rateLimit": {"requests": random.randint(1, 1_000_000), "per": random.choice(["100ms", "1m"])},
         "maxConcurrent": random.randint(1, 65_536),
         "maxPending": random.randint(1, 65_536),
         "outlier": outlier,

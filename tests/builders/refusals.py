@@ -331,7 +331,7 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
     _route("fallback-is-target", "fallback", "must not be a target", fallback={"inference": "ctr"}),
     _protection("rate-zero", ".rateLimit.requests", "greater than or equal to 1", rateLimit={"requests": 0}),
     _protection(
-        "rate-period", ".rateLimit.per", "must be from 100ms to 1h", rateLimit={"requests": 1, "per": "1ms"}
+        "rate-period", ".rateLimit.per", "must be from 100ms to 1m", rateLimit={"requests": 1, "per": "1ms"}
     ),
     _protection("concurrent-zero", ".maxConcurrent", "greater than or equal to 1", maxConcurrent=0),
     _protection("pending-many", ".maxPending", "less than or equal to 65536", maxPending=65_537),

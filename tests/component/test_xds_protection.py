@@ -50,12 +50,12 @@ def limited(requests: int, per: str) -> ModelAccess:
 
 async def test_more_than_the_rate_is_refused_with_its_type_and_when_to_come_again(gateway: Gateway) -> None:
     v1 = await gateway.upstream("v1")
-    client = await gateway.start(limited(5, "1h"), a_model_access("other"), backend_of("ctr", v1))
+    client = await gateway.start(limited(5, "1m"), a_model_access("other"), backend_of("ctr", v1))
 
     assert await outcomes(client, 8) == Counter({"v1": 5, "RESOURCE_EXHAUSTED": 3})
     # One bucket for both protocols.
     status, _, headers = await client.rest("POST", INFER, headers=rest_header())
-    assert (status, headers["Retry-After"]) == (429, "3600")
+    assert (status, headers["Retry-After"]) == (429, "60")
     # What a client claims about itself changes nothing, and another access has no limit.
     escape = (*CTR, ("x-envoy-internal", "true"), ("x-envoy-ratelimited", "false"))
     assert await outcome(client, escape) == "RESOURCE_EXHAUSTED"
@@ -86,40 +86,59 @@ def capped(name: str = "ctr", **protection: Any) -> ModelAccess:
     return a_model_access(name, routes=[a_route(**PATIENT)], **fields)
 
 
-async def held(gateway: Gateway, *accesses: ModelAccess) -> tuple[Client, Upstream]:
-    """A gateway in front of a model that keeps each request for a while."""
+async def holding(gateway: Gateway, *accesses: ModelAccess) -> tuple[Client, Upstream]:
+    """A gateway in front of a model that keeps each request until the test lets go."""
     v1 = await gateway.upstream("v1")
     client = await gateway.start(*accesses, backend_of("ctr", v1))
     # The connection is there, so that nothing waits for it.
     assert [await outcome(client, CTR), await outcome(client, OTHER)] == ["v1", "v1"]
-    v1.delay_s = 1
+    v1.open.clear()
     return client, v1
 
 
+async def let_go(
+    gateway: Gateway, model: Upstream, *, refused: int, taken: int, protocol: str = "grpc"
+) -> None:
+    """Lets the model answer once as many requests have been refused and taken."""
+    overflow, before = f"cluster.inference/ads/ctr/{protocol}.upstream_rq_active_overflow", 2
+
+    async def all_are_there() -> bool:
+        return model.inferences - before == taken and await gateway.envoy.stat(overflow) == refused
+
+    await eventually(f"{refused} are refused and {taken} taken", all_are_there)
+    model.open.set()
+
+
 async def test_more_in_flight_than_allowed_is_refused_and_costs_no_other_access(gateway: Gateway) -> None:
-    client, _ = await held(gateway, capped(maxConcurrent=2), capped("other"))
-    mine, others = await asyncio.gather(in_flight(client, 6), in_flight(client, 6, OTHER))
+    client, v1 = await holding(gateway, capped(maxConcurrent=2), capped("other"))
+    mine, others, _ = await asyncio.gather(
+        in_flight(client, 6), in_flight(client, 6, OTHER), let_go(gateway, v1, refused=4, taken=8)
+    )
     assert mine == Counter({"v1": 2, "RESOURCE_EXHAUSTED": 4})
     assert others == Counter({"v1": 6})
-    assert await gateway.envoy.stat("cluster.inference/ads/ctr/grpc.upstream_rq_active_overflow") == 4
 
 
 async def test_two_accesses_to_one_model_have_a_limit_each(gateway: Gateway) -> None:
-    client, _ = await held(gateway, capped(maxConcurrent=2), capped("other", maxConcurrent=3))
-    mine, others = await asyncio.gather(in_flight(client, 6), in_flight(client, 6, OTHER))
+    client, v1 = await holding(gateway, capped(maxConcurrent=2), capped("other", maxConcurrent=3))
+    mine, others, _ = await asyncio.gather(
+        in_flight(client, 6), in_flight(client, 6, OTHER), let_go(gateway, v1, refused=7, taken=5)
+    )
     assert (mine["v1"], others["v1"]) == (2, 3)
 
 
 async def test_rest_is_told_503_and_when_to_come_again(gateway: Gateway) -> None:
-    client, _ = await held(gateway, capped(maxConcurrent=1), capped("other"))
-    answers = await asyncio.gather(*(client.rest("POST", INFER, headers=rest_header()) for _ in range(4)))
-    assert sorted(status for status, _, _ in answers) == [200, 503, 503, 503]
-    assert {headers.get("Retry-After") for status, _, headers in answers if status == 503} == {"1"}
+    client, v1 = await holding(gateway, capped(maxConcurrent=1), capped("other"))
+    calls = [client.rest("POST", INFER, headers=rest_header()) for _ in range(4)]
+    *answers, _ = await asyncio.gather(*calls, let_go(gateway, v1, refused=3, taken=1, protocol="http"))
+    said = [answer for answer in answers if answer is not None]
+    assert sorted(status for status, _, _ in said) == [200, 503, 503, 503]
+    assert {headers.get("Retry-After") for status, _, headers in said if status == 503} == {"1"}
 
 
 async def test_without_a_limit_all_of_them_pass(gateway: Gateway) -> None:
-    client, _ = await held(gateway, capped(), capped("other"))
-    assert await in_flight(client, 6) == Counter({"v1": 6})
+    client, v1 = await holding(gateway, capped(), capped("other"))
+    answered, _ = await asyncio.gather(in_flight(client, 6), let_go(gateway, v1, refused=0, taken=6))
+    assert answered == Counter({"v1": 6})
 
 
 # Ejection and fallback

@@ -154,6 +154,35 @@ def test_features_and_accesses_never_share_a_name() -> None:
 # Clusters
 
 
+def test_a_fallback_answers_while_no_target_exists() -> None:
+    """Whoever deletes the target must not take the fallback along."""
+    access = a_model_access(routes=[a_route("default", "gone", fallback={"inference": "small"})])
+
+    found = plan(a_fleet(access, a_backend("small", "10.0.0.1"))).accesses[access.key]
+
+    assert found.unavailable is None
+    assert [refusal.reason for refusal in found.refusals] == [Reason.TARGET_NOT_FOUND]
+
+
+def test_a_fallback_of_another_name_is_refused_while_a_target_exists() -> None:
+    access = a_model_access(routes=[a_route("default", "ctr", fallback={"inference": "small"})])
+    fleet = a_fleet(access, a_backend("ctr"), a_backend("small", "10.0.0.1", model_name="other"))
+
+    found = plan(fleet).accesses[access.key]
+
+    assert found.unavailable is not None
+    assert [refusal.reason for refusal in found.refusals] == [Reason.SERVED_NAME_MISMATCH]
+
+
+def test_retries_that_end_at_the_fallback_have_its_routes_budget() -> None:
+    retry = {"attempts": 5, "budgetPercent": 5}
+    access = a_model_access(routes=[a_route("default", "gone", retry=retry, fallback={"inference": "small"})])
+
+    result = plan(a_fleet(access, a_backend("small", "10.0.0.1")))
+
+    assert [pool.retry_budget_percent for pool in result.ir.pools if pool.endpoints] == [5]
+
+
 def test_the_largest_retry_budget_of_all_routes_counts() -> None:
     result = plan(
         a_fleet(

@@ -30,8 +30,10 @@ RPC_TIMEOUT_S = 5.0
 READY_TIMEOUT_S = 0.8
 CONTROL_HEADER = "triton-grpc-protocol-tidegate-control"
 NO_BACKEND = "unable to find backend library for backend"
-# All that a server says over the wire of a platform that is newer than itself; its log has "unexpected 'platform'".
+# All that a server says over the wire of any configuration that it refuses; its log says of what. Where it is asked for
+# a platform that older servers do not have, that is most likely it.
 NO_PLATFORM = "failed to poll from model repository"
+NEWER_PLATFORMS = frozenset({"torch_aoti"})
 # Where a model's own code fails, Triton adds the lines of it; they are in its log.
 TRACEBACK = "\n\nAt:\n"
 MAX_WORDS = 4096
@@ -180,7 +182,7 @@ def _missing_backend(said: str, config: Config) -> str | None:
     """Return in whole sentences that the server cannot run what `config` asks for, None where it said no such thing."""
     if NO_BACKEND in said:
         what = f"has no backend {config['backend']!r}"
-    elif NO_PLATFORM in said and "platform" in config:
+    elif NO_PLATFORM in said and config.get("platform") in NEWER_PLATFORMS:
         what = f"does not know platform {config['platform']!r} of backend {config['backend']!r}"
     else:
         return None

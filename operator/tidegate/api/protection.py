@@ -27,8 +27,8 @@ class RateLimit(ApiModel):
         ),
     ]
     per: Annotated[
-        Annotated[DurationText, between("100ms", "1h")],
-        Field(description="The period, as a duration from 100ms to 1h."),
+        Annotated[DurationText, between("100ms", "1m")],
+        Field(description="The period, as a duration from 100ms to 1m."),
     ] = "1s"
 
 

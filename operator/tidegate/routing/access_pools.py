@@ -42,7 +42,7 @@ class AccessPools:
         # Nothing stands behind a target without a pod: its routes lead to the fallback itself.
         behind = fallback.endpoints if fallback is not None and backend.endpoints else ()
         pool = _pool(key, backend, self._limits, ejection)
-        self._add(key, replace(pool, fallback=tuple(sorted(set(behind)))), _budget(route))
+        self._add(key, replace(pool, fallback=tuple(sorted(set(behind)))), retry_budget(route))
         return key
 
     def mirror(self, backend: Backend) -> PoolKey:
@@ -80,5 +80,6 @@ def _limits(protection: Protection) -> Limits | None:
     return Limits(protection.max_concurrent, protection.max_pending)
 
 
-def _budget(route: Route) -> int | None:
+def retry_budget(route: Route) -> int | None:
+    """The budget that a route gives its retries, in percent; None where it asks for none."""
     return route.retry.budget_percent if route.retry is not None and route.retry.attempts else None

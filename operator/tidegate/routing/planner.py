@@ -15,6 +15,7 @@ from typing import Final
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing import hosts
+from tidegate.routing.access_pools import retry_budget
 from tidegate.routing.access_rules import AccessPlan, plan_access
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, FleetState
 from tidegate.routing.hosts import HostKey, HostKind
@@ -141,14 +142,16 @@ def features_host(backend: Backend) -> PlannedHost:
 
 
 def retry_budgets(access: ModelAccess) -> Mapping[BackendKey, int]:
-    """The largest retry budget that `access` gives each of its targets, in percent."""
+    """The largest retry budget that `access` gives each Inference that answers for it, in percent."""
     budgets: dict[BackendKey, int] = {}
     for route in access.spec.routes:
-        if route.retry is None or not route.retry.attempts:
+        percent = retry_budget(route)
+        if percent is None:
             continue
-        for target in route.targets:
-            key = backend_key(access, target.inference)
-            budgets[key] = max(budgets.get(key, 0), route.retry.budget_percent)
+        rescue = (route.fallback,) if route.fallback is not None else ()
+        for answering in (*route.targets, *rescue):
+            key = backend_key(access, answering.inference)
+            budgets[key] = max(budgets.get(key, 0), percent)
     return budgets
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tidegate.api.meta import ObjectKey
@@ -17,6 +17,17 @@ def backend_key(access: ModelAccess, inference: str) -> BackendKey:
     return BackendKey(BackendKind.INFERENCE, access.key.namespace, inference)
 
 
+def _by_weight_of_word(access: ModelAccess) -> Iterator[str]:
+    """The Inferences that `access` names, those first that say how the model is called.
+
+    A fallback has the word while no target exists: that is what it is for.
+    """
+    routes = access.spec.routes
+    yield from (target.inference for route in routes for target in route.targets)
+    yield from (route.fallback.inference for route in routes if route.fallback is not None)
+    yield from (mirror.inference for route in routes for mirror in route.mirror)
+
+
 @dataclass(frozen=True, slots=True)
 class References:
     """The Inferences that one access can name; `served_name` is the one model name that its clients can ask for."""
@@ -27,18 +38,10 @@ class References:
 
     @classmethod
     def of(cls, access: ModelAccess, backends: Mapping[BackendKey, Backend]) -> References:
-        """Those that exist, of all that `access` names. The first target that exists says how the model is called."""
+        """Those that exist, of all that `access` names. The first of them says how the model is called."""
         found = {name: backends.get(backend_key(access, name)) for name in access.spec.inferences}
         known = {name: backend for name, backend in found.items() if backend is not None}
-        first = next(
-            (
-                target.inference
-                for route in access.spec.routes
-                for target in route.targets
-                if target.inference in known
-            ),
-            None,
-        )
+        first = next((name for name in _by_weight_of_word(access) if name in known), None)
         return cls(access.key, known, known[first].model_name if first is not None else None)
 
     def find(self, route: Route, part: str, inference: str) -> Backend | Refusal:
@@ -53,7 +56,7 @@ class References:
             return Refusal(self.access, Reason.TARGET_NOT_FOUND, where, message)
         if backend.model_name != self.served_name:
             message = (
-                f"Inference {inference} serves model {backend.model_name}, but the first target serves {self.served_name}, "
+                f"Inference {inference} serves model {backend.model_name}, but the others serve {self.served_name}, "
                 f"and a request names only one: set spec.model.name: {self.served_name} there"
             )
             return Refusal(self.access, Reason.SERVED_NAME_MISMATCH, where, message)
