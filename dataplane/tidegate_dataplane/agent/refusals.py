@@ -24,3 +24,10 @@ class ArtefactError(Exception):
     def __init__(self, reason: FailureReason, message: str) -> None:
         super().__init__(message)
         self.refusal = Refusal(reason, message)
+
+
+class DeniedError(ArtefactError):
+    """The other side answers and does not let us; credentials may still arrive there, so it may pass."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(FailureReason.FETCH_FAILED, message)

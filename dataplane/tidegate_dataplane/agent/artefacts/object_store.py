@@ -13,7 +13,7 @@ from tidegate_dataplane.agent.artefacts.credentials import Credentials
 from tidegate_dataplane.agent.artefacts.files import MAX_FILES
 from tidegate_dataplane.agent.artefacts.source import CHUNK_BYTES, Download, Resume
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri, Scheme
-from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.agent.refusals import ArtefactError, DeniedError
 from tidegate_dataplane.contract import FailureReason
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ class ObjectSource:
         """Write one object: afterwards it is there whole, or not at all."""
         from obstore import put_async
 
+        self._check_may_write(path)
         try:
             store = await self._store()
             async with asyncio.timeout(self._stall_timeout_s * 4):
@@ -151,6 +152,19 @@ class ObjectSource:
 
     def _key(self, path: str) -> str:
         return f"{self._uri.path}/{path}".strip("/")
+
+    def _check_may_write(self, path: str) -> None:
+        """Refuse to write to gs: without an identity.
+
+        `skip_signature` holds there for reading alone: to write, the store asks the metadata service of the node, and
+        would write as the node (apache/arrow-rs-object-store#520).
+        """
+        gs = self._uri.scheme is Scheme.GS
+        if gs and not any(_value(key, self._credentials) for key in GCS_IDENTITIES):
+            raise DeniedError(
+                f"{self._uri.text.rstrip('/')}/{path} may not be written: Secret {self._credentials.secret} of the "
+                "namespace has neither GOOGLE_SERVICE_ACCOUNT_KEY nor GOOGLE_BEARER_TOKEN"
+            )
 
     async def _store(self) -> "S3Store | GCSStore":
         """Return the store; an endpoint of the tenant's own is looked up and checked at every use."""
@@ -196,9 +210,7 @@ class ObjectSource:
         if isinstance(error, FileNotFoundError):
             return ArtefactError(FailureReason.ARTEFACT_NOT_FOUND, f"there is no {where}")
         if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
-            return ArtefactError(
-                FailureReason.FETCH_FAILED, f"{where} may not be {verb or 'read'}: {self._credentials.hint()}"
-            )
+            return DeniedError(f"{where} may not be {verb or 'read'}: {self._credentials.hint()}")
         said = "no answer in time" if isinstance(error, TimeoutError) else _first_line(error)
         return ArtefactError(
             FailureReason.FETCH_FAILED,

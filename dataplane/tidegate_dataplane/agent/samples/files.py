@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Protocol
 
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
-from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.agent.refusals import ArtefactError, DeniedError
 from tidegate_dataplane.agent.samples.buffer import Held, Portion
 from tidegate_dataplane.agent.samples.lines import Origin, line_of
 from tidegate_dataplane.agent.samples.sink import Fate, SinkError
-from tidegate_dataplane.contract import FailureReason, SampleProblem
+from tidegate_dataplane.contract import SampleProblem
 
 AT_MOST_RECORDS = 100_000
 LEVEL = 3
@@ -84,7 +84,7 @@ class FilesSink:
             if Fate.WRITTEN in fates:
                 await self._open_place().put(name, content)
         except ArtefactError as error:
-            refused = error.refusal.reason is not FailureReason.FETCH_FAILED
+            refused = isinstance(error, DeniedError) or not error.refusal.may_pass
             problem = SampleProblem.SINK_REFUSED if refused else SampleProblem.SINK_UNREACHABLE
             raise SinkError(problem, error.refusal.message) from error
         except OSError as error:
