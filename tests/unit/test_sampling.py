@@ -161,6 +161,20 @@ def test_an_agent_that_reads_nothing_costs_records_and_no_time(tmp_path: Path) -
     assert spent < 5.0  # 500 copies; a single wait for the agent would never have ended
 
 
+@pytest.mark.parametrize("rows", [MAX_BODY_BYTES // 4 + 1, 4 << 20])
+def test_a_request_too_large_for_a_record_is_told_of_at_once_whatever_the_buffer_holds(
+    tmp_path: Path, rows: int
+) -> None:
+    with RunnerAgent(tmp_path, share=1.0) as agent, agent.sampler() as sampler:
+        sampler.offer("large", {"x": np.zeros((rows, 1), dtype=np.float32)}, {})
+        wait_until(lambda: agent.lost["TooLarge"] == 1, what="the large one is told of", timeout_s=10)
+        sampler.offer("texts", {"x": np.full((rows, 1), b"", dtype=object)}, {})
+        wait_until(lambda: agent.lost["TooLarge"] == 2, what="the texts are told of", timeout_s=10)
+        sampler.offer("small", X, SCORE)
+        assert agent.records(1)[0].id == "small"
+        assert agent.lost == {"TooLarge": 2}
+
+
 def test_what_an_agent_took_with_it_is_counted(tmp_path: Path) -> None:
     with RunnerAgent(tmp_path, share=1.0) as agent, agent.sampler() as sampler:
         for number in range(5):

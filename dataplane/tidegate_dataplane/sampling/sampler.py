@@ -22,6 +22,8 @@ import numpy.typing as npt
 
 from tidegate_dataplane.sampling.choice import chosen
 from tidegate_dataplane.sampling.frames import (
+    ELEMENT,
+    MAX_BODY_BYTES,
     SOCKET,
     Dropped,
     Losses,
@@ -38,6 +40,7 @@ Array = npt.NDArray[Any]
 BUFFER_BYTES = 8 << 20
 # What Python's own objects take around a record, roughly.
 RECORD_BYTES = 1024
+TEXT_BYTES = 64
 FIRST_WORD_S = 1.0
 LOOK_AGAIN_S = 0.5
 SAY_LOSSES_S = 1.0
@@ -97,8 +100,8 @@ class Sampler:
         # One thread writes each of these alone, so nobody waits for a lock.
         self._put_bytes = 0
         self._taken_bytes = 0
-        self._full = 0
-        self._full_said = 0
+        self._refused = Counter[str]({Dropped.BUFFER_FULL: 0, Dropped.TOO_LARGE: 0})
+        self._refused_said = Counter[str]()
         self._share = 0.0
         self._losses: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -127,13 +130,23 @@ class Sampler:
         identity = request_id or uuid.uuid4().hex
         if not chosen(identity, self._share):
             return
-        size = RECORD_BYTES + sum(_size(array) for tensors in (inputs, outputs) for array in tensors.values())
+        arrays = (*inputs.values(), *outputs.values())
+        body = sum(map(_body_bytes, arrays))
+        size = RECORD_BYTES + body + TEXT_BYTES * sum(array.size for array in arrays if _is_text(array))
+        if body > MAX_BODY_BYTES:
+            self._refuse(Dropped.TOO_LARGE)
+            return
         if self._put_bytes - self._taken_bytes + size > self._most_bytes:
-            self._full += 1
+            self._refuse(Dropped.BUFFER_FULL)
             return
         sample = _Sample(identity, bool(request_id), time.time(), _copied(inputs), _copied(outputs), size)
         self._put_bytes += size
         self._queue.put(sample)
+
+    def _refuse(self, why: Dropped) -> None:
+        self._refused[why] += 1
+        if self._queue.empty():
+            self._queue.put(None)  # the writer may wait for a sample, and has something to say
 
     def finish(self) -> None:
         """Send what is left, for a moment at most."""
@@ -188,7 +201,9 @@ class Sampler:
                 continue
             if sample is None:
                 self._say_losses()
-                return
+                if self._ending and self._queue.empty():
+                    return
+                continue
             self._send_sample(sample)
             self._taken_bytes += sample.size
             if self._unsaid():
@@ -216,19 +231,19 @@ class Sampler:
                 return
 
     def _unsaid(self) -> bool:
-        return self._full > self._full_said or any(self._losses.values())
+        return self._refused != self._refused_said or any(self._losses.values())
 
     def _say_losses(self) -> None:
         with self._lock:
-            full, losses = self._full, Counter(self._losses)
-        counts = losses + Counter({Dropped.BUFFER_FULL.value: full - self._full_said})
+            refused, losses = Counter(self._refused), Counter(self._losses)
+        counts = losses + (refused - self._refused_said)
         if (
             not counts
             or self._socket is None
             or not self._sent_over(losses_frame(Losses(counts)), counts=False)
         ):
             return
-        self._full_said = full
+        self._refused_said = refused
         with self._lock:
             self._losses -= losses
 
@@ -252,10 +267,15 @@ class Sampler:
         return True
 
 
-def _size(array: Array) -> int:
-    if array.dtype.kind not in "OSU":
+def _is_text(array: Array) -> bool:
+    return array.dtype.kind in "OSU"
+
+
+def _body_bytes(array: Array) -> int:
+    """Return what the tensor takes in a frame; of text at least that, since a character may take four bytes."""
+    if not _is_text(array):
         return array.nbytes
-    return sum(len(text) + 64 for text in array.reshape(-1).tolist())
+    return ELEMENT.size * array.size + sum(map(len, array.reshape(-1).tolist()))
 
 
 def _copied(tensors: Mapping[str, Array]) -> tuple[_Copied, ...]:
@@ -263,6 +283,6 @@ def _copied(tensors: Mapping[str, Array]) -> tuple[_Copied, ...]:
 
 
 def _copy(name: str, array: Array) -> _Copied:
-    if array.dtype.kind in "OSU":
+    if _is_text(array):
         return _Copied(name, "BYTES", array.shape, b"", tuple(array.reshape(-1).tolist()))
     return _Copied(name, DATATYPES.get(array.dtype.name, "BYTES"), array.shape, np.asarray(array).tobytes())
