@@ -73,6 +73,18 @@ def test_another_share_or_server_needs_no_new_pod_and_a_claim_or_secret_does() -
     assert template(an_inference(logging=logging(nats={**NATS, "secretName": "nats"}))) != without
 
 
+def test_only_a_pod_that_writes_samples_to_a_claim_leaves_the_owners_of_its_files_alone() -> None:
+    def policy(**spec: Any) -> str | None:
+        plan = a_plan(an_inference(**spec))
+        pods = next(item for item in plan.apply if item["kind"] == "Deployment")["spec"]["template"]["spec"]
+        found: str | None = pods["securityContext"].get("fsGroupChangePolicy")
+        return found
+
+    assert policy(logging=logging(files={"uri": "pvc://samples/ctr"})) == "OnRootMismatch"
+    assert policy(logging=logging()) is None
+    assert policy() is None
+
+
 def test_a_changed_share_is_ordered_at_once_from_everybody_and_changes_no_version() -> None:
     before = a_plan(an_inference(replicas=3, logging=logging("0.1")))
     inference = an_inference(replicas=3, logging=logging("0.2"), metadata={"generation": 2})

@@ -81,13 +81,7 @@ def pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_S,
         "topologySpreadConstraints": [_spread(pod)],
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "runAsGroup": 65532,
-            "fsGroup": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": _security(pod),
         "initContainers": [_agent(pod, settings)],
         "containers": [_triton(pod, settings)],
         "volumes": _volumes(pod, settings),
@@ -106,6 +100,20 @@ def pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object
         },
         "spec": spec,
     }
+
+
+def _security(pod: ServingPod) -> dict[str, object]:
+    context: dict[str, object] = {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "fsGroup": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    if pod.sample_claim:
+        # Else the kubelet would go through all files of the log before every start of a pod.
+        context["fsGroupChangePolicy"] = "OnRootMismatch"
+    return context
 
 
 def _spread(pod: ServingPod) -> dict[str, object]:
