@@ -189,6 +189,18 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
         logging=_logging(url="nats://me:secret@nats.ads:4222"),
     ),
     _inference(
+        "nats-url-port",
+        "logging.sink.nats.url",
+        "with a port of 1 to 65535",
+        logging=_logging(url="nats://nats.ads:65536"),
+    ),
+    _inference(
+        "nats-url-port-zero",
+        "logging.sink.nats.url",
+        "with a port of 1 to 65535",
+        logging=_logging(url="nats://nats.ads:0"),
+    ),
+    _inference(
         "nats-subject-wildcard", "logging.sink.nats.subject", "must be words", logging=_logging(subject="a.>")
     ),
     _inference(

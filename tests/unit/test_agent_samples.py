@@ -211,6 +211,15 @@ async def test_what_was_not_written_is_tried_again_and_the_fates_are_counted() -
     assert counted(metrics, "_held") == 0
 
 
+async def test_a_record_that_is_given_up_does_not_say_that_the_sink_works(tmp_path: Path) -> None:
+    refused = SinkError(SampleProblem.SINK_REFUSED, "maximum messages exceeded")
+    outlet, metrics = outlet_to(PretendedSink(refused, [Fate.UNCONFIRMED]))
+    assert outlet.offer(a_record(), 1, lambda: None) is None
+    await outlet.finish(5.0)
+    assert outlet.problem is refused
+    assert counted(metrics, "_dropped_total", reason="Unconfirmed") == 1
+
+
 async def test_a_sink_that_stays_away_costs_what_is_held_and_says_so() -> None:
     sink = Unreachable()
     outlet, metrics = outlet_to(sink, most_bytes=3 * (RECORD_BYTES + 1))

@@ -56,7 +56,7 @@ class Settings(BaseModel):
         default=8 << 20, ge=1, description="samples of one file, before they are JSON and compressed"
     )
     sample_file_age_s: float = Field(default=60.0, gt=0, description="how long a sample waits for its file")
-    sample_finish_s: float = Field(default=8.0, ge=0, description="time for the sink when the agent ends")
+    sample_finish_s: float = Field(default=6.0, ge=0, description="time for the sink when the agent ends")
     node_cache_dir: Path | None = Field(
         default=None, description="folder of the node that pods of one namespace share; absent: no cache"
     )

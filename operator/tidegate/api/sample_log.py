@@ -12,6 +12,9 @@ from tidegate.api.meta import ApiModel
 from tidegate.api.schema import Rule, Rules, lacks, matches
 
 _HOST: Final = r"[A-Za-z0-9][-A-Za-z0-9.]*"
+_PORT: Final = (
+    r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"  # 1 to 65535
+)
 
 Share = Annotated[
     str,
@@ -30,8 +33,9 @@ NatsUrl = Annotated[
     Field(min_length=1, max_length=300),
     Rules(
         matches(
-            rf"(nats|tls)://{_HOST}(:[0-9]{{1,5}})?",
-            "must be nats://<host>:<port> or tls://<host>:<port>; credentials belong into the Secret of secretName",
+            rf"(nats|tls)://{_HOST}(:{_PORT})?",
+            "must be nats://<host>:<port> or tls://<host>:<port>, with a port of 1 to 65535; credentials belong into the "
+            "Secret of secretName",
         )
     ),
 ]
@@ -74,8 +78,8 @@ class NatsSink(ApiModel):
     secret_name: Annotated[
         ObjectName | None,
         Field(
-            description="Secret of the same namespace: token, or username and password; ca.crt, tls.crt "
-            "and tls.key for TLS. Mounted in the model's pods. Absent: no credentials."
+            description="Secret of the same namespace: nats-token, or nats-username and nats-password; ca.crt, "
+            "tls.crt and tls.key for TLS. No other key is read. Mounted in the model's pods. Absent: no credentials."
         ),
     ] = None
 

@@ -17,7 +17,8 @@ RECORD_BYTES = 2048
 class Held:
     """A record on its way to the sink; `settle` is called once, when it is written or given up.
 
-    `tried_s` is when it was first handed to a sink that did not say what became of it.
+    `tried_s` is when it was first handed to a sink that did not say what became of it, `refused_s` when it was first
+    refused by one.
     """
 
     record: Record
@@ -25,6 +26,7 @@ class Held:
     since_s: float
     settle: Callable[[], None]
     tried_s: float | None = None
+    refused_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,15 @@ AT_ONCE = 256
 UNCERTAIN_S = 100.0
 """A record whose acknowledgement was lost is tried again for so long: below the two minutes in which a stream knows
 what it has. After them it might appear twice, so it is dropped."""
+REFUSED_S = UNCERTAIN_S
+"""A record that the stream refuses is tried again for so long: most refusals are of the stream and pass, and one of a
+single record must not hold up the others for ever."""
+LARGER_THAN_STREAM_TAKES = 10054
+"""JetStream's err_code for a message above the stream's max_msg_size."""
+TOKEN, USERNAME, PASSWORD = "nats-token", "nats-username", "nats-password"
+"""What is sent to the server of the user's choice has names that no other Secret has: whoever may write an Inference
+could otherwise send any Secret of the namespace to a host of theirs."""
+CA, CERTIFICATE, PRIVATE_KEY = "ca.crt", "tls.crt", "tls.key"
 
 
 class NatsSink:
@@ -71,7 +80,9 @@ class NatsSink:
         # JSON takes milliseconds per record: in the loop, the probes would wait for it.
         lines = await asyncio.to_thread(self._lines, portion)
         pairs = zip(portion, lines, strict=True)
-        fates = await asyncio.gather(*(self._publish(client, stream, held, line) for held, line in pairs))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._publish(client, stream, held, line)) for held, line in pairs]
+        fates = [task.result() for task in tasks]
         if all(fate is Fate.AGAIN for fate in fates):
             await self.close()
             said = self._said or f"it did not acknowledge a record within {ACK_TIMEOUT_S:g} s"
@@ -102,7 +113,7 @@ class NatsSink:
         from nats.js.errors import APIError, NoStreamResponseError
 
         now = self._clock()
-        if held.tried_s is not None and now - held.tried_s > UNCERTAIN_S:
+        if _is_past(held.tried_s, now, UNCERTAIN_S) or _is_past(held.refused_s, now, REFUSED_S):
             return Fate.UNCONFIRMED
         if line is None or len(line) > client.max_payload:
             return Fate.TOO_LARGE
@@ -117,10 +128,19 @@ class NatsSink:
             )
             return Fate.AGAIN
         except APIError as error:
+            if error.err_code == LARGER_THAN_STREAM_TAKES:
+                return Fate.TOO_LARGE
             self._problem = self._refused(str(error.description))
+            held.refused_s = now if held.refused_s is None else held.refused_s
             return Fate.AGAIN
         except (errors.Error, OSError, TimeoutError):
             held.tried_s = held.tried_s if uncertain else now
+            return Fate.AGAIN
+        except (ValueError, TypeError, KeyError):  # nats-py, of an answer that is no acknowledgement
+            self._problem = self._refused(
+                f"something other than a stream answers on {self._order.subject}: end it, or name another subject"
+            )
+            held.tried_s = held.tried_s if uncertain else now  # a stream may have it nevertheless
             return Fate.AGAIN
         return Fate.DUPLICATE if ack.duplicate and not uncertain else Fate.WRITTEN
 
@@ -136,9 +156,9 @@ class NatsSink:
         from nats import errors
         from nats.aio.client import Client
 
-        parts = urlsplit(self._order.url)
-        host, port = parts.hostname or "", parts.port or PORT
+        scheme, host, port = self._address()
         credentials, client = self._credentials(), Client()
+        identity = self._identity(credentials, host)
         try:
             addresses = await checked_addresses(host, port, allow_loopback=self._allow_loopback)
             address = addresses[0][2]
@@ -146,14 +166,14 @@ class NatsSink:
             # To reconnect is ours, not the client's: it would go to any address that a server names.
             async with asyncio.timeout(CONNECT_WITHIN_S):
                 await client.connect(
-                    f"{parts.scheme}://{shown}:{port}",
+                    f"{scheme}://{shown}:{port}",
                     name=f"tidegate {self._origin.inference} {self._origin.pod}",
                     allow_reconnect=False,
                     max_reconnect_attempts=1,  # else it tries the first connection for ever
                     reconnect_time_wait=0,
                     connect_timeout=int(CONNECT_TIMEOUT_S),
                     error_cb=self._hear,
-                    **self._identity(credentials, host),
+                    **identity,
                 )
                 return client
         except ArtefactError as error:  # before there was a connection
@@ -162,29 +182,49 @@ class NatsSink:
             await _closed(client)
             said = self._said or credentials.redacted(str(error) or type(error).__name__)
             if "authorization" in said.lower():
-                raise self._refused(credentials.hint()) from error
+                raise self._refused(self._hint(credentials)) from error
             raise SinkError(
                 SampleProblem.SINK_UNREACHABLE, f"NATS at {self._order.url} cannot be reached: {said}"
             ) from error
 
+    def _address(self) -> tuple[str, str, int]:
+        try:
+            parts = urlsplit(self._order.url)
+            return parts.scheme, parts.hostname or "", parts.port or PORT
+        except ValueError as error:
+            raise self._refused(f"it is no address: {error}") from error
+
     def _identity(self, credentials: Credentials, host: str) -> dict[str, Any]:
         values = credentials.values
+        if self._order.secret and (missing := missing_keys(values)):
+            raise self._refused(f"Secret {self._order.secret} of the namespace {missing}")
         options: dict[str, Any] = {}
-        if "token" in values:
-            options["token"] = values["token"]
-        elif "username" in values:
-            options |= {"user": values["username"], "password": values.get("password", "")}
-        if self._order.url.startswith("tls://") or "ca.crt" in values:
-            options |= {"tls": self._tls(credentials), "tls_hostname": host}
+        if TOKEN in values:
+            options["token"] = values[TOKEN]
+        elif USERNAME in values:
+            options |= {"user": values[USERNAME], "password": values[PASSWORD]}
+        if self._order.url.startswith("tls://") or CA in values:
+            options |= {"tls": self._tls(values), "tls_hostname": host}
         return options
 
-    def _tls(self, credentials: Credentials) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        if "ca.crt" in credentials.values:
-            context.load_verify_locations(cadata=credentials.values["ca.crt"])
-        if "tls.crt" in credentials.values:
-            context.load_cert_chain(self._secret_dir / "tls.crt", self._secret_dir / "tls.key")
+    def _tls(self, values: Mapping[str, str]) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context()
+            if CA in values:
+                context.load_verify_locations(cadata=values[CA])
+            if CERTIFICATE in values:
+                context.load_cert_chain(self._secret_dir / CERTIFICATE, self._secret_dir / PRIVATE_KEY)
+        except (OSError, ValueError) as error:
+            where = f"{CA}, {CERTIFICATE} or {PRIVATE_KEY} in Secret {self._order.secret} of the namespace"
+            raise self._refused(f"{where} cannot be used: {error}") from error
         return context
+
+    def _hint(self, credentials: Credentials) -> str:
+        if credentials.values.keys() & {TOKEN, USERNAME, CERTIFICATE}:
+            return credentials.hint()
+        name = self._order.secret
+        wants = f"Secret {name} of the namespace has none" if name else "secretName names no Secret"
+        return f"it wants credentials, and {wants}: put {TOKEN}, or {USERNAME} and {PASSWORD}, into one"
 
     async def _hear(self, error: Exception) -> None:
         """Keep what is said beside the answers: why a connection failed, or a permission that is missing."""
@@ -200,6 +240,21 @@ async def _closed(client: "Client") -> None:
     """Close the client, and what a connection that did not come about has left open."""
     with contextlib.suppress(Exception):  # it is gone either way
         await asyncio.wait_for(client.close(), CLOSE_TIMEOUT_S)
+
+
+def missing_keys(values: Mapping[str, str]) -> str:
+    """Return what a Secret lacks, as the end of a sentence; empty where it has what it takes to connect."""
+    for one, other in ((USERNAME, PASSWORD), (CERTIFICATE, PRIVATE_KEY)):
+        for has, lacks in ((one, other), (other, one)):
+            if has in values and lacks not in values:
+                return f"has {has} and no {lacks}"
+    if not values.keys() & {TOKEN, USERNAME, CA, CERTIFICATE}:
+        return f"does not exist, or has neither {TOKEN} nor {USERNAME} and {PASSWORD} (nor {CA} or {CERTIFICATE})"
+    return ""
+
+
+def _is_past(since_s: float | None, now_s: float, limit_s: float) -> bool:
+    return since_s is not None and now_s - since_s > limit_s
 
 
 def message_id(inference: str, request_id: str) -> str:

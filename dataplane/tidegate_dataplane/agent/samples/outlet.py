@@ -16,6 +16,7 @@ log = structlog.get_logger()
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
+UNWRITTEN = frozenset({Fate.AGAIN, Fate.UNCONFIRMED})
 LOST = {Fate.TOO_LARGE: Dropped.TOO_LARGE, Fate.UNCONFIRMED: Dropped.UNCONFIRMED}
 
 
@@ -80,9 +81,10 @@ class Outlet:
             said = f"the sink failed with {type(error).__name__}: report it, with the agent's log"
             self._trouble(SinkError(SampleProblem.SINK_UNREACHABLE, said))
             return None
-        if self.problem is not None:
+        # What was given up does not say that the sink works again.
+        if self.problem is not None and not UNWRITTEN.issuperset(fates):
             log.info("samples_written_again")
-        self.problem = None
+            self.problem = None
         return fates
 
     def _trouble(self, error: SinkError) -> None:
