@@ -24,6 +24,7 @@ from harness import Asking, a_space, failed
 
 from fixtures.installed import Space, until
 from tidegate_localcluster.binaries import default_home
+from tidegate_localcluster.demo import helm
 
 LEFT, RIGHT = 1, 2
 """The versions that the two Inferences serve, by which an answer tells where it came from."""
@@ -44,9 +45,7 @@ class Changes:
         first = time.monotonic()
         for number in range(count):
             if number % KILL_EVERY == 0:
-                self.killed += sum(
-                    self._space.installed.kill(f"tidegate {name}") for name in ("controllers", "xds")
-                )
+                self._kill()
             started = time.monotonic()
             version = change(number)
             until(lambda: self._answered(version, started), f"version {version} answers", timeout_s=90)  # noqa: B023
@@ -59,6 +58,14 @@ class Changes:
             "median_s": round(statistics.median(seconds), 3),
             "most_s": round(max(seconds), 3),
         }
+
+    def _kill(self) -> None:
+        for name in ("controllers", "xds"):
+            self.killed += self._space.installed.kill(f"tidegate {name}")
+            # New pods at once: the kubelet lets a container that ends often wait for minutes.
+            label = f"app.kubernetes.io/component={name}"
+            arguments = ("-n", helm.NAMESPACE, "-l", label, "--force", "--grace-period=0", "--wait=false")
+            self._space.kubectl.run("delete", "pods", *arguments)
 
     def _answered(self, version: int, started: float) -> bool:
         return any(each.version == version for each in self._asking.since(started))
