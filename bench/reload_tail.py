@@ -23,30 +23,44 @@ from tidegate_localcluster.binaries import default_home
 LIMIT = 1.10
 
 
-class Reloads:
-    """One version after the other, each of them new to the replicas."""
+LOOK_EVERY_S = 0.5
+"""In both arms alike: the clients share a processor, and Python's lock, with whoever looks."""
 
-    def __init__(self, space: Space) -> None:
+
+class Reloads:
+    """One version after the other, each of them new to the replicas and published before anything is measured."""
+
+    def __init__(self, space: Space, most: int) -> None:
         self._space = space
         self.version = 1
+        space.publish("probe", *range(1, most + 2))
 
-    def one(self) -> None:
-        """Changes to the next version and waits until it serves."""
+    @property
+    def done(self) -> bool:
+        """Whether the newest version serves."""
+        versions = self._space.status("inference", "probe").get("versions", {})
+        return bool(versions.get("serving") == str(self.version))
+
+    def begin(self) -> None:
+        """Asks for the next version."""
         self.version += 1
-        self._space.publish("probe", self.version)
         self._space.patch("inference", "probe", {"model": {"version": str(self.version)}})
-        self._space.serves("probe", self.version)
 
 
-def arm(asking: Asking, seconds: float, every: float, reloads: Reloads | None) -> list[Asked]:
+def arm(asking: Asking, seconds: float, every: float, reloads: Reloads, *, changing: bool) -> list[Asked]:
     """The requests of one arm."""
     started = time.monotonic()
     due = started
     while time.monotonic() < started + seconds:
-        if reloads is not None and time.monotonic() >= due:
+        done = reloads.done
+        if changing and time.monotonic() >= due:
+            if not done:
+                raise SystemExit(
+                    f"version {reloads.version} does not serve {every:g} s after it was asked for"
+                )
             due += every
-            reloads.one()
-        time.sleep(0.1)
+            reloads.begin()
+        time.sleep(LOOK_EVERY_S)
     return list(asking.since(started))
 
 
@@ -62,17 +76,17 @@ def main() -> int:
     options = parser.parse_args()
     arms: dict[bool, list[list[Asked]]] = {True: [], False: []}
     with a_space(options.state_dir, "tail") as space:
-        space.publish("probe", 1)
+        reloads = Reloads(space, options.pairs * (int(options.seconds / options.every) + 1) + 1)
         # A share of the CPU as a model has that answers in milliseconds; the tests' models ask for next to none.
         space.inference(replicas=options.replicas, cpu=options.cpu)
         space.access()
         space.ready()
-        reloads = Reloads(space)
-        reloads.one()
+        reloads.begin()
+        space.serves("probe", reloads.version)
         with Asking(space, clients=2) as asking:
             for pair in range(options.pairs):
                 for changing in (pair % 2 == 0, pair % 2 == 1):
-                    asked = arm(asking, options.seconds, options.every, reloads if changing else None)
+                    asked = arm(asking, options.seconds, options.every, reloads, changing=changing)
                     arms[changing].append(asked)
     figures = {
         name: {

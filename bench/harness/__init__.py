@@ -37,6 +37,10 @@ def a_space(state_dir: Path, name: str) -> Iterator[Space]:
     site.helm.install(source_root() / "charts" / "tidegate", site.values)
     with platform.endpoints(site) as endpoints:
         space = Space(Installed(Cluster(state_dir), site, endpoints), f"bench-{name}")
+        # That of an earlier run may still be on its way out.
+        site.kubectl.run(
+            "wait", "--for=delete", f"namespace/{space.namespace}", "--timeout=90s", timeout_s=100
+        )
         site.kubectl.ensure_namespace(space.namespace)
         try:
             yield space
