@@ -208,18 +208,19 @@ def test_conflicts_of_an_access_are_named_and_end_with_the_spec_that_makes_them(
     for name in ("ctr", "cvr"):
         objects.apply(inference_body(name))
     targets = [{"inference": "ctr"}, {"inference": "cvr"}]
-    objects.apply(access("older", hosts=[host], routes=[{"name": "d", "targets": [{"inference": "ctr"}]}]))
-    objects.says("modelaccess", "older", Reason.TARGET_NOT_READY)
-    objects.apply(access("newer", hosts=[host], routes=[{"name": "d", "targets": targets}]))
-    assert host in objects.says("modelaccess", "newer", Reason.HOST_CONFLICT)
+    # Made within one second they are as old as each other, and then the name decides.
+    objects.apply(access("first", hosts=[host], routes=[{"name": "d", "targets": [{"inference": "ctr"}]}]))
+    objects.says("modelaccess", "first", Reason.TARGET_NOT_READY)
+    objects.apply(access("second", hosts=[host], routes=[{"name": "d", "targets": targets}]))
+    assert host in objects.says("modelaccess", "second", Reason.HOST_CONFLICT)
 
-    objects.patch("modelaccess", "newer", {"hosts": [f"other.{host}"]})
-    assert "serves model cvr" in objects.says("modelaccess", "newer", Reason.SERVED_NAME_MISMATCH)
+    objects.patch("modelaccess", "second", {"hosts": [f"other.{host}"]})
+    assert "serves model cvr" in objects.says("modelaccess", "second", Reason.SERVED_NAME_MISMATCH)
     only = [{"name": "d", "targets": targets[:1]}]
-    objects.patch("modelaccess", "newer", {"routes": only})
-    objects.says("modelaccess", "newer", Reason.TARGET_NOT_READY)
+    objects.patch("modelaccess", "second", {"routes": only})
+    objects.says("modelaccess", "second", Reason.TARGET_NOT_READY)
     # Nobody runs an xDS server here.
-    objects.says("modelaccess", "newer", Reason.XDS_UNREACHABLE, "Programmed")
+    objects.says("modelaccess", "second", Reason.XDS_UNREACHABLE, "Programmed")
 
 
 @pytest.mark.produces(Reason.PLAN_INVALID, Reason.PLAN_COMPILED)
