@@ -33,7 +33,7 @@ from tritonclient.grpc import service_pb2
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from builders.model_access import a_model_access
-from fixtures.envoy import Envoy, Gateway, eventually
+from fixtures.envoy import Envoy, Gateway
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -53,20 +53,12 @@ class StaticEnvoy(Envoy):
             clusters = [_cluster(*upstream.split(":"))]
         config = self.folder / "static.yaml"
         config.write_text(yaml.safe_dump(_static(action, clusters)))
-        admin_file = self.folder / "admin"
-        self._process = self._spawn(config, admin_file)
-
-        async def admin_address() -> str | None:
-            return admin_file.read_text() if admin_file.exists() else None
-
-        self.admin = await eventually("Envoy has an admin address", admin_address)
-        self.address = await eventually("Envoy listens", self._listener)
+        await self._run(config)
 
 
 def cpu_s(envoy: Envoy) -> float:
     """CPU time that the process has taken."""
-    assert envoy._process is not None  # noqa: SLF001 - the fixture's own
-    fields = Path(f"/proc/{envoy._process.pid}/stat").read_text().rpartition(")")[2].split()  # noqa: SLF001
+    fields = Path(f"/proc/{envoy.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * _TICK_S
 
 

@@ -17,7 +17,7 @@ def backend_key(access: ModelAccess, inference: str) -> BackendKey:
     return BackendKey(BackendKind.INFERENCE, access.key.namespace, inference)
 
 
-def _by_weight_of_word(access: ModelAccess) -> Iterator[str]:
+def _in_naming_order(access: ModelAccess) -> Iterator[str]:
     """The Inferences that `access` names, those first that say how the model is called.
 
     A fallback has the word while no target exists: that is what it is for.
@@ -41,7 +41,7 @@ class References:
         """Those that exist, of all that `access` names. The first of them says how the model is called."""
         found = {name: backends.get(backend_key(access, name)) for name in access.spec.inferences}
         known = {name: backend for name, backend in found.items() if backend is not None}
-        first = next((name for name in _by_weight_of_word(access) if name in known), None)
+        first = next((name for name in _in_naming_order(access) if name in known), None)
         return cls(access.key, known, known[first].model_name if first is not None else None)
 
     def find(self, route: Route, part: str, inference: str) -> Backend | Refusal:
