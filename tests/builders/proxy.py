@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tidegate.api.meta import ObjectKey
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.planner import HostState
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash, version_of
+from tidegate.xds.delta import DeltaStream
+from tidegate.xds.delta_messages import DeltaRequest
 from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse
+from tidegate.xds.steps import DiscoveryStream
 from tidegate.xds.stream import AdsStream
 
 CLUSTER, ENDPOINT, LISTENER, ROUTE = TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.LISTENER, TypeUrl.ROUTE
@@ -59,13 +63,13 @@ def a_snapshot(
 
 @dataclass
 class Proxy:
-    """Envoy, as far as discovery goes.
+    """Envoy, as far as discovery goes, in the dialect 'state of the world'.
 
     `clusters` and `endpoints` are what serves; a new or changed cluster is in `warming` until its endpoints come after it.
     `outbox` holds requests that have not reached the server, `inbox` responses that have not reached the proxy.
     """
 
-    stream: AdsStream
+    stream: DiscoveryStream[Any]
     node: str = "gateway-1"
     clusters: dict[str, str] = field(default_factory=dict)
     warming: dict[str, str] = field(default_factory=dict)
@@ -73,14 +77,19 @@ class Proxy:
     routes_to: tuple[str, ...] | None = None
     refuses: set[TypeUrl] = field(default_factory=set)
     inbox: deque[DiscoveryResponse] = field(default_factory=deque)
-    outbox: deque[DiscoveryRequest] = field(default_factory=deque)
+    outbox: deque[Any] = field(default_factory=deque)
     received: list[DiscoveryResponse] = field(default_factory=list)
     names: dict[TypeUrl, frozenset[str]] = field(default_factory=dict)
     nonces: dict[TypeUrl, str] = field(default_factory=dict)
     versions: dict[TypeUrl, str] = field(default_factory=dict)
     now: float = 0.0
 
-    def connect(self, stream: AdsStream | None = None) -> None:
+    @staticmethod
+    def a_stream(snapshot: Snapshot | None, **options: Any) -> DiscoveryStream[Any]:
+        """The server's side of a stream in this proxy's dialect."""
+        return AdsStream(snapshot, **options)
+
+    def connect(self, stream: DiscoveryStream[Any] | None = None) -> None:
         """Opens the stream, or a new one: then everything that it was subscribed to is asked for again."""
         if stream is not None:
             self.stream = stream
@@ -89,7 +98,11 @@ class Proxy:
         self.nonces.clear()
         for type_url in (CLUSTER, ENDPOINT, LISTENER, ROUTE):
             if type_url in self.names or type_url in {CLUSTER, LISTENER}:
-                self._ask(type_url)
+                self._subscribe(type_url)
+
+    def _subscribe(self, type_url: TypeUrl) -> None:
+        """The first request of a type on a stream."""
+        self._ask(type_url)
 
     def server_takes(self) -> None:
         """The oldest request arrives at the server."""
@@ -113,10 +126,13 @@ class Proxy:
         if type_url in self.refuses:
             self._ask(type_url, error="no, thank you")
             return response
-        self.versions[type_url] = response.version
+        self._remember(type_url, response)
         self._ask(type_url)
         self._apply(type_url, response)
         return response
+
+    def _remember(self, type_url: TypeUrl, response: DiscoveryResponse) -> None:
+        self.versions[type_url] = response.version
 
     def settle(self) -> list[DiscoveryResponse]:
         """Everything on the way arrives, until nothing is; what the proxy received."""
@@ -138,7 +154,7 @@ class Proxy:
 
     def _apply(self, type_url: TypeUrl, response: DiscoveryResponse) -> None:
         if type_url is CLUSTER:
-            self._apply_clusters(response)
+            self._apply_clusters(self._clusters_of(response))
         elif type_url is ENDPOINT:
             for resource in response.resources:
                 if resource.name in self.names.get(ENDPOINT, frozenset()):
@@ -147,14 +163,16 @@ class Proxy:
                         self.clusters[resource.name] = self.warming.pop(resource.name)
         elif type_url is LISTENER:
             if ROUTE not in self.names:
-                self.names[ROUTE] = frozenset({GATEWAY})
-                self._ask(ROUTE)
+                self._want(ROUTE, frozenset({GATEWAY}))
         else:
             body = response.resources[0].body.decode()
             self.routes_to = tuple(body.split(",")) if body else ()
 
-    def _apply_clusters(self, response: DiscoveryResponse) -> None:
-        wanted = {resource.name: resource.version for resource in response.resources}
+    def _clusters_of(self, response: DiscoveryResponse) -> dict[str, str]:
+        """Every cluster that there is to be after `response`, and its version."""
+        return {resource.name: resource.version for resource in response.resources}
+
+    def _apply_clusters(self, wanted: Mapping[str, str]) -> None:
         for name in [name for name in self.clusters if name not in wanted]:
             del self.clusters[name]
             self.endpoints.pop(name, None)
@@ -167,8 +185,12 @@ class Proxy:
                 self.warming[name] = version
         names = frozenset(wanted)
         if names != self.names.get(ENDPOINT, frozenset()):
-            self.names[ENDPOINT] = names
-            self._ask(ENDPOINT)
+            self._want(ENDPOINT, names)
+
+    def _want(self, type_url: TypeUrl, names: frozenset[str]) -> None:
+        """Other names than before, told to the server."""
+        self.names[type_url] = names
+        self._ask(type_url)
 
     def _ask(self, type_url: TypeUrl, error: str | None = None) -> None:
         """As Envoy does: a request that still waits to be sent is brought up to date instead of sent twice."""
@@ -185,3 +207,61 @@ class Proxy:
                 self.outbox[index] = request
                 return
         self.outbox.append(request)
+
+
+@dataclass
+class DeltaProxy(Proxy):
+    """Envoy in the dialect 'delta'. `known` are the versions that it tells the next server."""
+
+    known: dict[TypeUrl, dict[str, str]] = field(default_factory=dict)
+    opened: set[TypeUrl] = field(default_factory=set)
+
+    @staticmethod
+    def a_stream(snapshot: Snapshot | None, **options: Any) -> DiscoveryStream[Any]:
+        """The server's side of a stream in this proxy's dialect."""
+        return DeltaStream(snapshot, **{key: options[key] for key in options if key != "placeholder"})
+
+    def connect(self, stream: DiscoveryStream[Any] | None = None) -> None:
+        """Opens the stream, or a new one, and says what it has."""
+        self.opened.clear()
+        super().connect(stream)
+
+    def _subscribe(self, type_url: TypeUrl) -> None:
+        self.opened.add(type_url)
+        names = self.names.get(type_url, frozenset())
+        versions = dict(self.known.get(type_url, {}))
+        self.outbox.append(DeltaRequest(type_url, subscribe=names, versions=versions, node=self.node))
+
+    def _remember(self, type_url: TypeUrl, response: DiscoveryResponse) -> None:
+        known = self.known.setdefault(type_url, {})
+        known.update({resource.name: resource.version for resource in response.resources})
+        for name in response.removed:
+            known.pop(name, None)
+
+    def _clusters_of(self, response: DiscoveryResponse) -> dict[str, str]:
+        changed = {resource.name: resource.version for resource in response.resources}
+        clusters = {**self.clusters, **self.warming, **changed}
+        return {name: version for name, version in clusters.items() if name not in response.removed}
+
+    def _want(self, type_url: TypeUrl, names: frozenset[str]) -> None:
+        before = self.names.get(type_url, frozenset())
+        self.names[type_url] = names
+        for name in before - names:
+            self.known.get(type_url, {}).pop(name, None)
+        if type_url not in self.opened:
+            self._subscribe(type_url)
+            return
+        for index, waiting in enumerate(self.outbox):
+            if waiting.type_url == type_url:
+                # What was given up and is wanted again must be sent again.
+                self.outbox[index] = replace(
+                    waiting,
+                    subscribe=(waiting.subscribe | (names - before)) & names,
+                    unsubscribe=(waiting.unsubscribe | (before - names)) - names,
+                )
+                return
+        self.outbox.append(DeltaRequest(type_url, names - before, before - names))
+
+    def _ask(self, type_url: TypeUrl, error: str | None = None) -> None:
+        """The answer to the newest response; every one is answered."""
+        self.outbox.append(DeltaRequest(type_url, nonce=self.nonces.get(type_url, ""), error=error))

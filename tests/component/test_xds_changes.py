@@ -15,7 +15,7 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.routing.fleet import Backend
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash
-from tidegate.xds.stream import AdsStream
+from tidegate.xds.steps import DiscoveryStream
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
 ACCESS = HostKey(HostKind.ACCESS, ObjectKey("ads", "ctr"))
@@ -33,7 +33,10 @@ def replacements(one: Upstream, other: Upstream, count: int) -> Iterator[Fleet]:
         )
 
 
-async def test_replacing_the_target_and_deleting_the_old_one_loses_nothing(gateway: Gateway) -> None:
+async def test_replacing_the_target_and_deleting_the_old_one_loses_nothing(
+    gateway_of_either_dialect: Gateway,
+) -> None:
+    gateway = gateway_of_either_dialect
     one, other = await gateway.upstream("one"), await gateway.upstream("other")
     client = await gateway.start(a_model_access(), backend_of("ctr", one))
     load = Load(client, CTR)
@@ -51,8 +54,8 @@ async def test_replacing_the_target_and_deleting_the_old_one_loses_nothing(gatew
 async def test_without_the_gate_the_same_replacements_do_lose_requests(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(AdsStream, "_gate_open", lambda *_: True)
-    monkeypatch.setattr(AdsStream, "_routing_settled", lambda *_: True)
+    monkeypatch.setattr(DiscoveryStream, "_gate_open", lambda *_: True)
+    monkeypatch.setattr(DiscoveryStream, "_routing_settled", lambda *_: True)
     one, other = await gateway.upstream("one"), await gateway.upstream("other")
     client = await gateway.start(a_model_access(), backend_of("ctr", one))
     load = Load(client, CTR)
@@ -63,7 +66,10 @@ async def test_without_the_gate_the_same_replacements_do_lose_requests(
     assert load.errors
 
 
-async def test_a_newer_snapshot_in_the_middle_of_a_change_loses_nothing(gateway: Gateway) -> None:
+async def test_a_newer_snapshot_in_the_middle_of_a_change_loses_nothing(
+    gateway_of_either_dialect: Gateway,
+) -> None:
+    gateway = gateway_of_either_dialect
     one, other = await gateway.upstream("one"), await gateway.upstream("other")
     client = await gateway.start(a_model_access(), backend_of("ctr", one))
     load = Load(client, CTR)
@@ -77,8 +83,11 @@ async def test_a_newer_snapshot_in_the_middle_of_a_change_loses_nothing(gateway:
     assert load.errors == []
 
 
-async def test_a_changed_cluster_serves_at_once(gateway: Gateway) -> None:
+async def test_a_changed_cluster_serves_at_once(
+    gateway_of_either_dialect: Gateway,
+) -> None:
     """It would wait 15 s for its endpoints if they were not sent again."""
+    gateway = gateway_of_either_dialect
     old, new = await gateway.upstream("old"), await gateway.upstream("new")
     client = await gateway.start(a_model_access(), backend_of("ctr", old))
     async with asyncio.timeout(5):
@@ -163,7 +172,10 @@ async def refused(control_plane: ControlPlane) -> str:
 
 
 @pytest.mark.parametrize("type_url", [TypeUrl.ROUTE, TypeUrl.CLUSTER])
-async def test_a_refused_configuration_leaves_the_last_good_one(gateway: Gateway, type_url: TypeUrl) -> None:
+async def test_a_refused_configuration_leaves_the_last_good_one(
+    gateway_of_either_dialect: Gateway, type_url: TypeUrl
+) -> None:
+    gateway = gateway_of_either_dialect
     old, new = await gateway.upstream("old"), await gateway.upstream("new")
     client = await gateway.start(a_model_access(), backend_of("ctr", old), backend_of("new", new))
     control_plane = gateway.control_plane
@@ -206,7 +218,10 @@ async def test_a_refused_cluster_does_not_stop_the_endpoints_of_the_others(gatew
     await eventually("the other cluster's endpoints arrive", answered_by_new)
 
 
-async def test_the_gateway_serves_on_without_its_xds_server(gateway: Gateway) -> None:
+async def test_the_gateway_serves_on_without_its_xds_server(
+    gateway_of_either_dialect: Gateway,
+) -> None:
+    gateway = gateway_of_either_dialect
     one, other = await gateway.upstream("one"), await gateway.upstream("other")
     client = await gateway.start(a_model_access(), backend_of("ctr", one))
     load = Load(client, CTR)

@@ -17,7 +17,7 @@ from tidegate.planning.proxies import ProxyView
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.report_server import report_application
-from tidegate.xds.stream import StreamProgress
+from tidegate.xds.steps import StreamProgress
 from tidegate_controllers.proxies import Proxies
 
 FIRST = a_snapshot({"a": 1}, routes_to=["a"], generation=1)

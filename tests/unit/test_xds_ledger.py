@@ -15,7 +15,7 @@ from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, proxies_of
-from tidegate.xds.stream import StreamProgress
+from tidegate.xds.steps import StreamProgress
 
 CTR = CTR_HOST
 FIRST = a_snapshot({"a": 1}, routes_to=["a"], generation=1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.proxy import CLUSTER, ENDPOINT, GATEWAY, LISTENER, ROUTE, Proxy, a_snapshot
+from builders.proxy import CLUSTER, ENDPOINT, GATEWAY, LISTENER, ROUTE, DeltaProxy, Proxy, a_snapshot
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
 from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse
 from tidegate.xds.stream import AdsStream
@@ -387,14 +387,18 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.parametrize("dialect", [Proxy, DeltaProxy])
 @settings(max_examples=300, deadline=None)
-@given(STEPS)
-def test_no_order_of_events_leads_a_route_to_what_the_proxy_lacks(steps: list[Snapshot | str]) -> None:
+@given(steps=STEPS)
+def test_no_order_of_events_leads_a_route_to_what_the_proxy_lacks(
+    dialect: type[Proxy], steps: list[Snapshot | str]
+) -> None:
     goal: Snapshot | None = None
-    proxy = a_proxy(None, placeholder=stand_in)
+    proxy = dialect(dialect.a_stream(None, placeholder=stand_in))
+    proxy.connect()
 
     def reconnect() -> None:
-        proxy.connect(AdsStream(goal, placeholder=stand_in))
+        proxy.connect(dialect.a_stream(goal, placeholder=stand_in))
 
     for step in [*steps, OLD]:
         if isinstance(step, Snapshot):

@@ -78,6 +78,16 @@ class Sharded(Mapping[K, V]):
         )
         return result
 
+    def differing(self, other: Sharded[K, V]) -> frozenset[K]:
+        """The keys under which the two have different values; looks only through parts that are not the same object."""
+        return frozenset(
+            key
+            for ours, theirs in zip(self._parts, other._parts, strict=True)
+            if ours is not theirs
+            for key in {**ours, **theirs}
+            if key not in ours or key not in theirs or ours[key] != theirs[key]
+        )
+
 
 def _part(key: object) -> int:
     return zlib.crc32(str(key).encode()) % _PARTS

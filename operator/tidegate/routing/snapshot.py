@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeVar
+from weakref import ReferenceType, ref
 
 from tidegate.routing import protos
 from tidegate.routing.envoy import clusters, endpoints, listener, routes
@@ -85,10 +86,11 @@ _EMPTY: Final = version_of({})
 class ResourceSet(Mapping[str, Resource]):
     """All resources of one type; a change copies little of it, and its version is that of the content alone."""
 
-    __slots__ = ("_digests", "_resources", "version")
+    __slots__ = ("__weakref__", "_compared", "_digests", "_resources", "version")
 
     def __init__(self) -> None:
         self._set(Sharded(), [_EMPTY] * len(Sharded[str, Resource]().parts))
+        self._compared: tuple[ReferenceType[ResourceSet], frozenset[str]] | None = None
 
     def _set(self, resources: Sharded[str, Resource], digests: list[str]) -> None:
         self._resources = resources
@@ -123,6 +125,23 @@ class ResourceSet(Mapping[str, Resource]):
     def shards(self) -> Sharded[str, Resource]:
         """The resources themselves; the parts that two sets have in common are the same objects."""
         return self._resources
+
+    def differing(self, before: ResourceSet) -> frozenset[str]:
+        """The names under which this set and `before` have different resources; remembered, since many proxies ask the same."""
+        if self._compared is None or self._compared[0]() is not before:
+            self._compared = ref(before), self._resources.differing(before.shards)
+        return self._compared[1]
+
+
+def differing(before: Resources, after: Resources) -> frozenset[str]:
+    """The names under which two sets have different resources."""
+    if before is after:
+        return frozenset()
+    if isinstance(before, ResourceSet) and isinstance(after, ResourceSet):
+        return after.differing(before)
+    return frozenset(
+        name for name in {**before, **after} if name not in after or after[name] != before.get(name)
+    )
 
 
 class SnapshotBuilder:

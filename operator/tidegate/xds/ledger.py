@@ -8,7 +8,7 @@ from tidegate.routing.hosts import HostKey
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy
-from tidegate.xds.stream import StreamProgress
+from tidegate.xds.steps import StreamProgress
 
 # A proxy that comes back goes on with what it had; for how many that left this is remembered.
 _REMEMBERED_NODES = 1_000

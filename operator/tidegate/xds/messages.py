@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tidegate.routing import protos, wire
 from tidegate.routing.snapshot import Resource
@@ -34,12 +34,16 @@ class DiscoveryRequest:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryResponse:
-    """What the server says: all resources of the type (CDS, LDS), or those that changed (EDS, RDS)."""
+    """What the server says: all resources of the type (CDS, LDS), or those that changed (EDS, RDS).
+
+    In the delta dialect always those that changed, and `removed` names those that are deleted.
+    """
 
     type_url: str
     version: str
     nonce: str
     resources: tuple[Resource, ...]
+    removed: tuple[str, ...] = ()
 
 
 def decode_request(data: bytes) -> DiscoveryRequest:
@@ -50,11 +54,16 @@ def decode_request(data: bytes) -> DiscoveryRequest:
         names=frozenset(message.resource_names),
         version=message.version_info,
         nonce=message.response_nonce,
-        error=message.error_detail.message or f"code {message.error_detail.code}"
-        if message.HasField("error_detail")
-        else None,
+        error=reason(message),
         node=message.node.id,
     )
+
+
+def reason(request: Any) -> str | None:
+    """Why a request on the wire refuses what it answers; None when it does not."""
+    if not request.HasField("error_detail"):
+        return None
+    return request.error_detail.message or f"code {request.error_detail.code}"
 
 
 def encode_response(response: DiscoveryResponse) -> bytes:

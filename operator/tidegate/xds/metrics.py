@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tidegate.routing.snapshot import TypeUrl
-from tidegate.xds.stream import Counters
+from tidegate.xds.steps import Counters
 
 _LABELS = {
     TypeUrl.CLUSTER: "cluster",

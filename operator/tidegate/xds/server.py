@@ -1,4 +1,4 @@
-"""The aggregated discovery service on grpc.aio: a thin shell around one `AdsStream` for each proxy."""
+"""The aggregated discovery service on grpc.aio, in both dialects: a thin shell around one `DiscoveryStream` for each proxy."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ import itertools
 import time
 from collections.abc import AsyncIterable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
 
 import grpc.aio
 import structlog
 
 from tidegate.routing.snapshot import Snapshot, placeholder_cluster
 from tidegate.xds.cache import SnapshotCache
+from tidegate.xds.delta import DeltaStream
+from tidegate.xds.delta_messages import decode_delta_request, encode_delta_response
 from tidegate.xds.ledger import AckLedger
-from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse, decode_request, encode_response
+from tidegate.xds.messages import DiscoveryResponse, decode_request, encode_response
 from tidegate.xds.metrics import XdsMetrics
-from tidegate.xds.stream import GATE_TIMEOUT_S, AdsStream
+from tidegate.xds.steps import GATE_TIMEOUT_S, DiscoveryStream
+from tidegate.xds.stream import AdsStream
 
 _SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
-_METHOD: Final = "StreamAggregatedResources"
+_STATE_OF_THE_WORLD: Final = "StreamAggregatedResources"
+_DELTA: Final = "DeltaAggregatedResources"
 
 # A proxy that asks faster than it is answered waits; four types make four requests at a time.
 _MAILBOX_SIZE: Final = 64
@@ -32,6 +37,7 @@ _MAX_REQUEST_BYTES: Final = 64 << 20
 _log = structlog.stdlib.get_logger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ class XdsServer:
         self._settings = settings
         self._clock = clock
         self._server: grpc.aio.Server | None = None
-        self._sessions: dict[int, _Session] = {}
+        self._sessions: dict[int, _Session[Any]] = {}
         self._numbers = itertools.count(1)
         self._stopping = False
         self._changed_at = clock()
@@ -78,10 +84,19 @@ class XdsServer:
         Raises RuntimeError when the address is not to be had.
         """
         server = grpc.aio.server(options=_channel_options(self._settings))
-        handler = grpc.stream_stream_rpc_method_handler(
-            self._serve, request_deserializer=decode_request, response_serializer=encode_response
-        )
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),))
+        handlers = {
+            _STATE_OF_THE_WORLD: grpc.stream_stream_rpc_method_handler(
+                partial(self._serve, AdsStream),
+                request_deserializer=decode_request,
+                response_serializer=encode_response,
+            ),
+            _DELTA: grpc.stream_stream_rpc_method_handler(
+                partial(self._serve, DeltaStream),
+                request_deserializer=decode_delta_request,
+                response_serializer=encode_delta_response,
+            ),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
         port = server.add_insecure_port(address)
         await server.start()
         self._server = server
@@ -105,15 +120,17 @@ class XdsServer:
         for session in self._sessions.values():
             session.mailbox.wake()
 
-    async def _serve(self, requests: AsyncIterable[DiscoveryRequest], context: Context) -> None:
+    async def _serve(
+        self, dialect: type[DiscoveryStream[R]], requests: AsyncIterable[R], context: Context
+    ) -> None:
         session = _Session(
             number=next(self._numbers),
-            stream=AdsStream(
+            stream=dialect(
                 self._cache.snapshot,
                 gate_timeout_s=self._settings.gate_timeout_s,
                 placeholder=placeholder_cluster,
             ),
-            mailbox=_Mailbox(),
+            mailbox=_Mailbox[R](),
             snapshot=self._cache.snapshot,
             opened_at=self._clock(),
         )
@@ -131,7 +148,7 @@ class XdsServer:
                 grpc.StatusCode.UNAVAILABLE, f"nothing was read for {self._settings.write_timeout_s} s"
             )
 
-    async def _converse(self, session: _Session, context: Context) -> bool:
+    async def _converse(self, session: _Session[Any], context: Context) -> bool:
         """Takes what happened and answers, until the proxy goes or this server stops; False when the proxy reads nothing."""
         stream = session.stream
         while not self._stopping:
@@ -147,7 +164,7 @@ class XdsServer:
                 return False
         return True
 
-    def _step(self, session: _Session, request: DiscoveryRequest | None) -> list[DiscoveryResponse]:
+    def _step(self, session: _Session[R], request: R | None) -> list[DiscoveryResponse]:
         now = self._clock()
         responses: list[DiscoveryResponse] = []
         snapshot = self._cache.snapshot
@@ -161,7 +178,7 @@ class XdsServer:
         self._record(session, now)
         return responses
 
-    def _record(self, session: _Session, now: float) -> None:
+    def _record(self, session: _Session[Any], now: float) -> None:
         progress = session.stream.progress
         self._ledger.record(session.number, progress)
         self._metrics.take(session.stream.counters)
@@ -174,7 +191,7 @@ class XdsServer:
             if progress.nack is not None:
                 _log.warning("proxy_refused", node=progress.node, message=progress.nack)
 
-    def _part(self, session: _Session, context: Context) -> None:
+    def _part(self, session: _Session[Any], context: Context) -> None:
         del self._sessions[session.number]
         node = session.stream.progress.node
         self._ledger.closed(session.number, node)
@@ -182,11 +199,11 @@ class XdsServer:
         _log.info("proxy_disconnected", node=node, peer=context.peer())
 
 
-class _Mailbox:
+class _Mailbox(Generic[R]):
     """What a stream is to look at next: requests in their order, and wake-ups, of which many are as good as one."""
 
     def __init__(self) -> None:
-        self._requests: asyncio.Queue[DiscoveryRequest] = asyncio.Queue(_MAILBOX_SIZE)
+        self._requests: asyncio.Queue[R] = asyncio.Queue(_MAILBOX_SIZE)
         self._awake = asyncio.Event()
         self.closed = False
 
@@ -194,7 +211,7 @@ class _Mailbox:
         """Makes `next` return, now or the next time that it is called."""
         self._awake.set()
 
-    async def fill(self, requests: AsyncIterable[DiscoveryRequest]) -> None:
+    async def fill(self, requests: AsyncIterable[R]) -> None:
         """Takes requests in until there are no more."""
         try:
             async for request in requests:
@@ -204,7 +221,7 @@ class _Mailbox:
             self.closed = True
             self._awake.set()
 
-    async def next(self, timeout_s: float | None) -> DiscoveryRequest | None:
+    async def next(self, timeout_s: float | None) -> R | None:
         """The next request; None after a wake-up, after `timeout_s`, or at the end."""
         if self._requests.empty() and not self.closed:
             with contextlib.suppress(TimeoutError):
@@ -215,12 +232,12 @@ class _Mailbox:
 
 
 @dataclass(slots=True)
-class _Session:
+class _Session(Generic[R]):
     """One open stream. `snapshot` is the last that it was told of, `acked` and `nack` the last that were recorded."""
 
     number: int
-    stream: AdsStream
-    mailbox: _Mailbox
+    stream: DiscoveryStream[R]
+    mailbox: _Mailbox[R]
     snapshot: Snapshot | None
     opened_at: float
     acked: Snapshot | None = None

@@ -1,30 +1,34 @@
-"""What one proxy has of one type of resource, and what it said about it."""
+"""What one proxy has of one type of resource, and what it said about it; the two dialects differ in what a response means."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate.routing.snapshot import Resource, Resources, TypeUrl
-from tidegate.xds.messages import DiscoveryRequest
+from tidegate.routing.snapshot import Resource, Resources, TypeUrl, differing
 
-# A response of these types is the whole set, and what it lacks is deleted; of the others it is what changed.
+# What of these types a proxy has and the server does not is deleted; of the others it is left alone.
+# In a state of the world, a response of these types is therefore the whole set.
 WHOLE: Final = frozenset({TypeUrl.CLUSTER, TypeUrl.LISTENER})
 
-_WILDCARD: Final = "*"
+WILDCARD: Final = "*"
+
+Change = dict[str, Resource | None]
+"""Resources by name; None for one that is deleted."""
 
 
-def requested_names(type_url: TypeUrl, request: DiscoveryRequest) -> frozenset[str] | None:
-    """The names that a first request asks for; None for everything there is."""
-    if type_url in WHOLE and (not request.names or _WILDCARD in request.names):
-        return None
-    return request.names
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a proxy should have of one type: `changes` under every name where that may differ from what it has, `whole()` under all names."""
+
+    changes: Mapping[str, Resource | None]
+    whole: Callable[[], dict[str, Resource]]
 
 
 @dataclass(slots=True)
 class Subscription:
-    """One type on one stream.
+    """One type on one stream, in the dialect 'state of the world'.
 
     `names` None: everything there is.
     `accepted`: what the proxy acknowledged, None before the first time. `sent`: the last that it was sent, accepted or not.
@@ -32,22 +36,31 @@ class Subscription:
     """
 
     type_url: TypeUrl
-    names: frozenset[str] | None
+    names: Set[str] | None
     accepted: dict[str, Resource] | None = None
     sent: dict[str, Resource] = field(default_factory=dict[str, Resource])
-    in_flight: dict[str, Resource] | None = None
-    refused: dict[str, Resource] | None = None
+    in_flight: Change | None = None
+    refused: Change | None = None
     nonce: str = ""
     error: str | None = None
-    _complete: Resources | None = None
+    _base: Resources | None = None
+    _touched: set[str] = field(default_factory=set[str])
 
     def is_complete(self, resources: Resources) -> bool:
         """Whether it is known that the proxy has of these all that it is to have, and nothing else."""
-        return self._complete is resources
+        return self._base is resources and not self._touched
 
     def completed(self, resources: Resources) -> None:
-        """Remembers that; until the proxy is sent or says anything new, the same set need not be looked through again."""
-        self._complete = resources
+        """Remembers that: from now on only what differs from these, or is touched, need be looked at."""
+        self._base = resources
+        self._touched.clear()
+
+    def candidates(self, resources: Resources) -> Collection[str]:
+        """The names under which the proxy may have something else than `resources`."""
+        if self._base is None:
+            return {*resources, *self.sent, *(self.accepted or ()), *self._touched}
+        changed = differing(self._base, resources)
+        return changed if not self._touched else self._touched.union(changed)
 
     def wants(self, name: str) -> bool:
         """Whether the proxy asked for it."""
@@ -64,66 +77,105 @@ class Subscription:
         held = self.held(resource.name)
         return held is not None and held.version == resource.version
 
+    def lacks(self, name: str) -> bool:
+        """Whether the proxy has nothing under `name`, for certain."""
+        return self.held(name) is None and (self.refused is None or name not in self.refused)
+
     def was_sent(self, resource: Resource) -> bool:
         """Whether this is the last that the proxy was sent under its name."""
         sent = self.sent.get(resource.name)
         return sent is not None and sent.version == resource.version
 
-    def to_send(self, wanted: Resources) -> dict[str, Resource] | None:
-        """The resources of the next response if the proxy is to have `wanted`; None when there is nothing to say.
+    def to_send(self, target: Target) -> Change | None:
+        """The next response if the proxy is to have `target`; None when there is nothing to say.
 
         A response that was refused is not sent again as it was.
         """
-        if self.type_url in WHOLE:
-            changed = dict(wanted)
-            if self.accepted is not None and self.refused is None and _alike(changed, self.accepted):
-                return None
-        else:
-            changed = {name: resource for name, resource in wanted.items() if not self.has(resource)}
-            if not changed:
-                return None
-        if self.refused is not None and _alike(changed, self.refused):
+        changed = self._changed(target)
+        if changed is None or (self.refused is not None and _alike(changed, self.refused)):
             return None
         return changed
 
-    def send(self, resources: dict[str, Resource], nonce: str) -> None:
-        """`resources` are on their way."""
-        self._complete = None
+    def _changed(self, target: Target) -> Change | None:
+        if self.type_url not in WHOLE:
+            return self._lacking(target) or None
+        if self.accepted is not None and self.refused is None and self._fits(target):
+            return None
+        return dict(target.whole())
+
+    def _lacking(self, target: Target) -> Change:
+        return {
+            name: resource
+            for name, resource in target.changes.items()
+            if resource is not None and not self.has(resource)
+        }
+
+    def _fits(self, target: Target) -> bool:
+        return all(
+            self.lacks(name) if resource is None else self.has(resource)
+            for name, resource in target.changes.items()
+        )
+
+    def send(self, change: Change, nonce: str) -> frozenset[str]:
+        """`change` is on its way; returns what it deletes."""
+        gone = frozenset[str]()
+        if self.type_url in WHOLE:
+            gone = frozenset(self.sent.keys() - change.keys())
+            self._touched |= gone
+            self.sent = {}
+        self._put_in_flight(change, nonce)
+        return gone
+
+    def _put_in_flight(self, change: Change, nonce: str) -> None:
         self.nonce = nonce
-        self.in_flight = resources
+        self.in_flight = change
+        if self.refused is not None:
+            self._touched |= self.refused.keys()
         self.refused = None
-        self.sent = dict(resources) if self.type_url in WHOLE else {**self.sent, **resources}
+        for name, resource in change.items():
+            if resource is None:
+                self.sent.pop(name, None)
+                self._touched.add(name)
+            else:
+                if not self.has(resource):
+                    self._touched.add(name)
+                self.sent[name] = resource
 
     def accept(self) -> None:
         """The proxy acknowledged what is in flight."""
-        self._complete = None
-        kept = {} if self.type_url in WHOLE else self.accepted or {}
-        self.accepted = {**kept, **(self.in_flight or {})}
+        if self.accepted is None or self.type_url in WHOLE:
+            self.accepted = {}
+        self._take_in_flight(self.accepted)
+
+    def _take_in_flight(self, accepted: dict[str, Resource]) -> None:
+        for name, resource in (self.in_flight or {}).items():
+            if resource is None:
+                accepted.pop(name, None)
+            else:
+                accepted[name] = resource
         self.in_flight = None
         self.error = None
 
     def refuse(self, error: str) -> None:
         """The proxy refused what is in flight and keeps what it had."""
-        self._complete = None
         self.refused = self.in_flight
+        self._touched |= (self.refused or {}).keys()
         self.in_flight = None
         self.error = error
 
-    def ask_for(self, names: frozenset[str]) -> None:
+    def ask_for(self, names: Set[str]) -> None:
         """The proxy's newest list of names. Nothing changes for one that asked for everything."""
-        if self.names is None:
+        if self.names is None or names == self.names:
             return
-        if names == self.names:
-            return
-        self._complete = None
-        gone = self.names - names
+        gone = frozenset(self.names - names)
+        self._touched |= self.names ^ names
         self.names = names
         if self.type_url not in WHOLE:
             self.forget(gone)
 
-    def forget(self, names: frozenset[str]) -> None:
+    def forget(self, names: Set[str]) -> None:
         """The proxy has dropped these, so they are to be sent again if it asks again."""
-        self._complete = None
+        self._touched |= names
         for held in (self.accepted, self.sent, self.in_flight, self.refused):
             if held is not None:
                 _drop(held, names)
@@ -132,12 +184,82 @@ class Subscription:
             self.error = None
 
 
-def _drop(resources: dict[str, Resource], names: frozenset[str]) -> None:
-    for name in names & resources.keys():
+@dataclass(slots=True)
+class DeltaSubscription(Subscription):
+    """One type on one stream, in the dialect 'delta': a response holds what changed and names what is deleted.
+
+    `explicit` are the names that the proxy asked for; `names` is None while it asks for everything besides.
+    `unseen` is what it had before this stream, of which the version is known and nothing else.
+    """
+
+    explicit: set[str] = field(default_factory=set[str])
+    unseen: dict[str, Resource] = field(default_factory=dict[str, Resource])
+
+    @classmethod
+    def first(cls, type_url: TypeUrl, names: Set[str], versions: Mapping[str, str]) -> DeltaSubscription:
+        """As the first request of a stream says: the names, and the versions of what the proxy has from an earlier one."""
+        wildcard = WILDCARD in names or (type_url in WHOLE and not names)
+        explicit = set(names - {WILDCARD})
+        unseen = {name: Resource(name, version, b"") for name, version in versions.items()}
+        return cls(
+            type_url,
+            None if wildcard else explicit,
+            accepted=dict(unseen) if unseen else None,
+            sent=dict(unseen),
+            explicit=explicit,
+            unseen=unseen,
+        )
+
+    def _changed(self, target: Target) -> Change | None:
+        change = {
+            name: resource
+            for name, resource in self._lacking(target).items()
+            if resource is not self.unseen.get(name)
+        }
+        if self.type_url in WHOLE:
+            gone = (name for name, resource in target.changes.items() if resource is None)
+            change.update((name, None) for name in gone if not self.lacks(name))
+        # Who asks for everything is told when there is nothing, or would wait for it.
+        return change if change or (self.accepted is None and self.type_url in WHOLE) else None
+
+    def send(self, change: Change, nonce: str) -> frozenset[str]:
+        """As in the other dialect."""
+        self._put_in_flight(change, nonce)
+        return frozenset(name for name, resource in change.items() if resource is None)
+
+    def accept(self) -> None:
+        """As in the other dialect."""
+        if self.accepted is None:
+            self.accepted = {}
+        for name in self.in_flight or ():
+            self.unseen.pop(name, None)
+        self._take_in_flight(self.accepted)
+
+    def subscribe(self, added: Set[str], removed: Set[str]) -> None:
+        """The proxy wants more and less; what it asks for again it is sent again."""
+        if removed:
+            self.explicit -= removed
+            if WILDCARD in removed and self.names is None:
+                self.names = self.explicit
+                self.forget((self.accepted or {}).keys() - self.explicit)
+            self.forget(removed - {WILDCARD} if self.names is not None else frozenset[str]())
+        if added:
+            if WILDCARD in added:
+                self.names, self._base = None, None
+            self.explicit |= added - {WILDCARD}
+            self.forget(added - {WILDCARD})
+
+
+def _drop(resources: dict[str, Resource] | Change, names: Set[str]) -> None:
+    for name in [name for name in names if name in resources]:
         del resources[name]
 
 
-def _alike(some: Mapping[str, Resource], others: Mapping[str, Resource]) -> bool:
+def _alike(some: Change, others: Change) -> bool:
     return len(some) == len(others) and all(
-        name in others and others[name].version == resource.version for name, resource in some.items()
+        name in others and _version(others[name]) == _version(resource) for name, resource in some.items()
     )
+
+
+def _version(resource: Resource | None) -> str | None:
+    return None if resource is None else resource.version
