@@ -54,6 +54,29 @@ def publish_hungry(folder: Path, version: int, *, mebibytes: int) -> str:
     return _write(folder, version, model)
 
 
+def publish_balloon(folder: Path, version: int) -> str:
+    """The same, but a request takes as many mebibytes as its largest x says, while it is answered."""
+    offset = numpy_helper.from_array(np.array([STEP * version], dtype=np.float32), "offset")
+    mebibyte = numpy_helper.from_array(np.array([1 << 18], dtype=np.int64), "mebibyte")
+    graph = helper.make_graph(
+        [
+            helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0, axes=[0]),
+            helper.make_node("Cast", ["largest"], ["whole"], to=TensorProto.INT64),
+            helper.make_node("Mul", ["whole", "mebibyte"], ["size"]),
+            helper.make_node("ConstantOfShape", ["size"], ["zeros"]),
+            helper.make_node("ReduceSum", ["zeros"], ["nothing"], keepdims=0),
+            helper.make_node("Add", ["x", "offset"], ["sum"]),
+            helper.make_node("Add", ["sum", "nothing"], ["score"]),
+        ],
+        "balloon",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 1])],
+        [helper.make_tensor_value_info("score", TensorProto.FLOAT, ["rows", 1])],
+        [offset, mebibyte],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return _write(folder, version, model)
+
+
 def publish_unloadable(folder: Path, version: int, *, extra_input: bool = False) -> str:
     """A whole model with an operator that nobody has; `extra_input` makes its signature another one too."""
     names = ["x", "more"] if extra_input else ["x"]

@@ -11,7 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from tidegate_dataplane.sampling.frames import LENGTHS, Losses, Record, Told, parse_frame, told_line
+from tidegate_dataplane.sampling.frames import (
+    LENGTHS,
+    Goodbye,
+    Hello,
+    Losses,
+    Record,
+    Told,
+    parse_frame,
+    told_line,
+)
 from tidegate_dataplane.sampling.sampler import Sampler
 from tidegate_localcluster.process import wait_until
 
@@ -23,6 +32,7 @@ class RunnerAgent:
         self.path = folder / "samples.sock"
         self.taken: list[Record] = []
         self.lost: Counter[str] = Counter()
+        self.words: list[Hello | Goodbye] = []
         self._share = share
         self._may_read = threading.Event()
         if reading:
@@ -108,7 +118,10 @@ class RunnerAgent:
             while lengths := frames.read(LENGTHS.size):
                 header, body = LENGTHS.unpack(lengths)
                 said = parse_frame(frames.read(header), frames.read(body))
-                if isinstance(said, Losses):
-                    self.lost.update(said.counts)
-                else:
-                    self.taken.append(said)
+                match said:
+                    case Losses():
+                        self.lost.update(said.counts)
+                    case Record():
+                        self.taken.append(said)
+                    case _:
+                        self.words.append(said)

@@ -20,6 +20,7 @@ class Pod:
     served_model: str | None = "ctr"
     active: bool = False
     answer: bool | None = True
+    resting: bool = False
 
     async def is_ready(self, model: str) -> bool | None:
         assert model == self.served_model
@@ -33,7 +34,7 @@ def pod() -> Pod:
 
 @pytest_asyncio.fixture
 async def client(pod: Pod) -> AsyncIterator[TestClient]:
-    app = probes_app(pod, pod, pod, Metrics())  # type: ignore[arg-type]
+    app = probes_app(pod, pod, pod, pod, Metrics())  # type: ignore[arg-type]
     async with TestClient(TestServer(app, host="127.0.0.1")) as client:
         yield client
 
@@ -63,6 +64,14 @@ async def test_a_slow_answer_changes_nothing(client: TestClient, pod: Pod) -> No
     pod.answer = True
     assert await ready(client)
     pod.answer = None
+    assert await ready(client)
+
+
+async def test_a_pod_whose_model_process_just_ended_is_not_ready(client: TestClient, pod: Pod) -> None:
+    pod.resting = True
+    assert not await ready(client)
+
+    pod.resting = False
     assert await ready(client)
 
 

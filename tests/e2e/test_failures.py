@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.installed import Space, until
+from builders import probe_model
+from fixtures.installed import Space, refused, until
 from tidegate.api.reasons import Reason
 
 
@@ -49,3 +50,28 @@ def test_pods_that_cannot_run_say_why_and_run_once_that_is_mended(space: Space) 
     space.patch("inference", "claimless", {"model": {"uri": space.uri("probe")}})
     for name in ("imageless", "large", "claimless"):
         _answers(space, name)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.produces(Reason.OUT_OF_MEMORY, Reason.POD_FAILING)
+def test_a_model_whose_process_ends_while_it_serves_is_not_ready_and_says_why(space: Space) -> None:
+    """Triton calls such a model ready and refuses its requests, and Kubernetes takes no notice."""
+    probe_model.publish_balloon(space.folder("probe"), 1)
+    space.inference()
+    space.access()
+    space.ready()
+    assert space.ask(x=1.0).version == "1"
+
+    refused(lambda: space.ask(x=900.0))
+    # The kernel ends the model's process alone, or with it the container: that depends on the node.
+    assert "memory limit of 512Mi" in _says(space, "probe", Reason.OUT_OF_MEMORY)
+
+    # The way out is in the message.
+    space.patch("inference", "probe", {"resources": {"memory": "2Gi"}})
+    space.ready("inference/probe", "modelaccess/probe")
+    assert space.ask(x=900.0).version == "1"
+
+    assert space.end_model("probe") == 1
+    assert "the process that runs version 1 ended" in _says(space, "probe", Reason.POD_FAILING)
+    space.ready("inference/probe", "modelaccess/probe")
+    space.answers(1)

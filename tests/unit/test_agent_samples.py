@@ -17,6 +17,7 @@ from builders.fake_clock import FakeClock
 from builders.metrics_page import metric
 from tidegate_dataplane.agent.artefacts.uri import parse_uri
 from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.agent.runners import Runners
 from tidegate_dataplane.agent.samples.buffer import RECORD_BYTES, Buffer, Held, Portion, Seen
 from tidegate_dataplane.agent.samples.files import ClaimPlace, FilesSink
 from tidegate_dataplane.agent.samples.lines import Origin, line_of
@@ -275,7 +276,7 @@ def a_log(tmp_path: Path, sink: PretendedSink) -> SampleLog:
         opened.append(order)
         return sink
 
-    log = SampleLog(Settings(run_dir=tmp_path), Metrics(), open_sink)
+    log = SampleLog(Settings(run_dir=tmp_path), Metrics(), open_sink, Runners(Metrics()))
     log.opened = opened  # type: ignore[attr-defined]
     return log
 
@@ -305,7 +306,7 @@ async def test_a_report_says_how_the_log_is(tmp_path: Path) -> None:
 
 
 async def test_a_place_that_is_not_allowed_is_refused_and_nothing_is_sampled(tmp_path: Path) -> None:
-    log = SampleLog(Settings(run_dir=tmp_path), Metrics(), sinks(Settings(), {}))
+    log = SampleLog(Settings(run_dir=tmp_path), Metrics(), sinks(Settings(), {}), Runners(Metrics()))
     log.follow(a_desired_state(samples=SampleOrder(share=1, url="file:///etc")))
     report = log.report(native=False)
     await log.finish()

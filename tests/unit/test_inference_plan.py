@@ -1,5 +1,6 @@
 """Planning an Inference: what is applied, what is ordered, and what the user is told."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +18,7 @@ from tidegate.resources.inference import inference_objects, source_digest
 from tidegate.resources.names import SOURCE_LABEL
 from tidegate.resources.serving import template_digest
 from tidegate.resources.settings import ServingSettings
-from tidegate_dataplane.contract import DesiredState, FailureReason, VersionMemory
+from tidegate_dataplane.contract import DesiredState, FailureReason, RunnerEnd, VersionMemory
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SETTINGS = ServingSettings(
@@ -84,6 +85,29 @@ def test_ready_only_when_the_agent_says_so_for_this_generation() -> None:
     assert conditions(older)["Ready"][0] == "False"
     assert [order.desired.generation for order in older.orders] == [1]
     assert conditions(silent)["Ready"] == ("False", "AgentUnreachable")
+
+
+@pytest.mark.parametrize(("memory", "reason"), [(True, "OutOfMemory"), (False, "PodFailing")])
+def test_a_model_process_that_ended_takes_ready_away_for_as_long_as_the_agent_says_so(
+    memory: bool, reason: str
+) -> None:
+    inference = an_inference()
+    pod = replace(a_pod_of(inference), memory_limit="512Mi")
+    end = RunnerEnd(version=1, killed_for_memory=memory)
+
+    ended = a_plan(inference, pods=[pod], reports={"p0": a_report(1, ended=end)})
+    still = a_plan(again(inference, ended), pods=[pod], reports={"p0": a_report(1, ended=end)})
+    over = a_plan(again(inference, ended), pods=[pod], reports={"p0": a_report(1)})
+
+    assert conditions(ended)["Ready"] == ("False", reason)
+    assert conditions(ended)["ModelLoaded"] == ("True", "ModelLoaded")
+    assert "pod p0: the process that runs version 1" in message(ended)
+    assert ("limit of 512Mi" in message(ended)) is memory
+    assert [event.reason for event in ended.events if event.type is EventType.WARNING] == [reason]
+    assert ended.requeue_after is not None
+    assert still.events == ()
+    assert conditions(over)["Ready"] == ("True", "AllReplicasReady")
+    assert over.requeue_after is None
 
 
 def test_status_says_what_the_agents_said_about_the_model() -> None:

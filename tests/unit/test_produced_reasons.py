@@ -21,7 +21,6 @@ EXCUSED: Mapping[Reason, str] = {
     Reason.NO_PROXIES: "not yet: needs the gateways of the whole cluster scaled to none; tests/unit/test_proxies.py",
     Reason.SAMPLING_UNSUPPORTED: "needs a Triton with an ONNX backend, which the test's server is not built with; "
     "tests/unit/test_agent_samples.py",
-    Reason.POD_FAILING: "not yet: needs a container that keeps ending; tests/unit/test_inference_plan.py",
 }
 """Why a reason that the user has to do something about is produced by no test on the real thing."""
 

@@ -21,6 +21,7 @@ from tidegate_dataplane.agent.metrics import Metrics
 from tidegate_dataplane.agent.refusals import ArtefactError, Refusal
 from tidegate_dataplane.agent.reporting import Doing, make_report, served_model
 from tidegate_dataplane.agent.repository import Installed, Repository
+from tidegate_dataplane.agent.runners import Runners
 from tidegate_dataplane.agent.settings import OnnxBackend, Settings
 from tidegate_dataplane.agent.state import Fetch, Load, Memory, Observed, ServerState, Tidy
 from tidegate_dataplane.agent.triton import ServerGoneError
@@ -88,9 +89,11 @@ class Agent:
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
         samples: Samples | None = None,
+        runners: Runners | None = None,
     ) -> None:
         self._settings = settings
         self._samples = samples
+        self._runners = runners
         self._server = server
         self._repository = repository
         self._keepsake = keepsake
@@ -98,6 +101,8 @@ class Agent:
         self._metrics = metrics
         self._clock = clock
         self._changed = asyncio.Event()
+        if runners is not None:
+            runners.subscribe(self._changed.set)
         self._desired: DesiredState | None = None
         self._memory = Memory(backend=settings.onnx_backend)
         self._observed = Observed(ServerState(), {})
@@ -142,9 +147,12 @@ class Agent:
         report = make_report(
             self._settings.pod_name, self._desired, self._observed, self._memory, self._doing
         )
-        if self._samples is None:
-            return report
-        return report.model_copy(update={"samples": self._samples.report(native=native)})
+        return report.model_copy(
+            update={
+                "samples": self._samples.report(native=native) if self._samples is not None else None,
+                "ended": self._runners.report() if self._runners is not None else None,
+            }
+        )
 
     @property
     def served_model(self) -> str | None:
@@ -206,7 +214,12 @@ class Agent:
         stored = await asyncio.to_thread(
             lambda: {name: self._repository.stored(name) for name in self._repository.models()}
         )
-        self._observed = Observed(server, stored)
+        self._observed = Observed(
+            server,
+            stored,
+            broken=self._runners.broken if self._runners is not None else frozenset(),
+            marks=self._runners.marks if self._runners is not None else {},
+        )
         self._memory = state.with_backend(self._memory, server)
         self._metrics.triton_up.set(server.live)
         serving = max(server.ready.get(self.served_model or "", ()), default=0)
@@ -292,6 +305,8 @@ class Agent:
             await self._put_back()
             self._failed(order, refusal)
             return
+        if self._runners is not None:
+            self._runners.loaded(order.model)
         await self._proven(action)
         seconds = self._clock() - started
         self._metrics.load_seconds.observe(seconds)

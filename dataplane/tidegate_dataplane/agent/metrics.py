@@ -42,6 +42,14 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self.runner_ends = Counter(
+            "tidegate_agent_runner_ends",
+            "Processes of model versions that ended without having been unloaded, by why: memory or other.",
+            ["why"],
+            registry=self.registry,
+        )
+        for why in ("memory", "other"):
+            self.runner_ends.labels(why)
         self.samples = Counter(
             "tidegate_agent_samples", "Answered requests that are in the sample.", registry=self.registry
         )

@@ -14,6 +14,7 @@ from tidegate_dataplane.agent.warm_up import one_row_of_zeros, with_warm_up, wit
 from tidegate_dataplane.contract import BatchingMode, DesiredState, FailureReason, ModelFormat, TensorSpec
 
 CONFIG_DIGEST = "tidegate_config_digest"
+LOADED_ANEW = "tidegate_loaded_anew"
 INTRA_OP_THREADS = "intra_op_thread_count"
 ON_CPU = [{"kind": "KIND_CPU", "count": 1}]
 
@@ -79,12 +80,17 @@ def config_digest(config: Config) -> str:
     return hashlib.sha256(json.dumps(bare, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def for_versions(config: Config, versions: Sequence[int]) -> Config:
-    """Return the configuration that serves exactly `versions`; requests without one get the highest."""
-    digest = {CONFIG_DIGEST: {"string_value": config_digest(config)}}
+def for_versions(config: Config, versions: Sequence[int], *, mark: str = "") -> Config:
+    """Return the configuration that serves exactly `versions`; requests without one get the highest.
+
+    A `mark` makes it another one for the server, and the same for us.
+    """
+    ours = {CONFIG_DIGEST: {"string_value": config_digest(config)}}
+    if mark:
+        ours[LOADED_ANEW] = {"string_value": mark}
     return {
         **config,
-        "parameters": {**config.get("parameters", {}), **digest},
+        "parameters": {**config.get("parameters", {}), **ours},
         "version_policy": {"specific": {"versions": sorted(versions)}},
     }
 

@@ -7,6 +7,7 @@ from aiohttp import web
 from tidegate_dataplane.agent.drain import Drain
 from tidegate_dataplane.agent.loop import Agent
 from tidegate_dataplane.agent.metrics import CONTENT_TYPE, Metrics
+from tidegate_dataplane.agent.runners import Runners
 
 
 class Readiness(Protocol):
@@ -17,7 +18,9 @@ class Readiness(Protocol):
         ...
 
 
-def probes_app(agent: Agent, server: Readiness, drain: Drain, metrics: Metrics) -> web.Application:
+def probes_app(
+    agent: Agent, server: Readiness, drain: Drain, runners: Runners, metrics: Metrics
+) -> web.Application:
     """Return /startedz, /healthz, /readyz and /metrics."""
 
     last = False
@@ -29,6 +32,8 @@ def probes_app(agent: Agent, server: Readiness, drain: Drain, metrics: Metrics) 
         nonlocal last
         if drain.active:
             return web.Response(text="draining\n", status=503)
+        if runners.resting:
+            return web.Response(text="the model's process ended\n", status=503)
         model = agent.served_model
         answer = await server.is_ready(model) if model is not None else False
         # A pod that is short of CPU is slow, not broken: whether Triton hangs is for its own liveness probe to say.

@@ -20,6 +20,7 @@ from tidegate_dataplane.agent.loop import Agent
 from tidegate_dataplane.agent.metrics import Metrics
 from tidegate_dataplane.agent.probes import probes_app
 from tidegate_dataplane.agent.repository import Repository
+from tidegate_dataplane.agent.runners import Runners
 from tidegate_dataplane.agent.samples.log import SampleLog
 from tidegate_dataplane.agent.samples.places import sinks
 from tidegate_dataplane.agent.settings import Settings
@@ -42,7 +43,8 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
     repository.prepare()
     metrics = Metrics()
     triton = Triton(settings.triton_grpc, key, metrics=settings.triton_metrics)
-    samples = SampleLog(settings, metrics, sinks(settings, environment))
+    runners = Runners(metrics)
+    samples = SampleLog(settings, metrics, sinks(settings, environment), runners)
     agent = Agent(
         settings,
         triton,
@@ -51,6 +53,7 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
         sources(settings, environment),
         metrics,
         samples=samples,
+        runners=runners,
     )
     agent.start_with(_first_order(settings))
     drain = Drain(
@@ -71,7 +74,8 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
     control = ControlServer(
         control_app(agent), pem, authority, address=settings.address, port=settings.control_port
     )
-    probes = web.AppRunner(probes_app(agent, triton, drain, metrics), access_log=None, handle_signals=False)
+    app = probes_app(agent, triton, drain, runners, metrics)
+    probes = web.AppRunner(app, access_log=None, handle_signals=False)
     await samples.start()
     await control.start()
     await probes.setup()

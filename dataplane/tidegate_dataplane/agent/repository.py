@@ -22,7 +22,7 @@ HOSTS = {
 # What our models need at run time; it travels with the version, so the server's image cannot disagree.
 PARTS_OF = {
     ModelFormat.ONNX: ("__init__.py", "sampling"),
-    ModelFormat.FEATURES: ("__init__.py", "contract", "features"),
+    ModelFormat.FEATURES: ("__init__.py", "contract", "features", "sampling"),
 }
 
 

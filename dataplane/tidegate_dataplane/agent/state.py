@@ -34,10 +34,16 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The server and the disk; `stored` maps model → version → what it is."""
+    """The server and the disk; `stored` maps model → version → what it is.
+
+    `broken` are models that the server calls ready and whose processes have ended; with another mark than before a
+    model is loaded anew (runners.py).
+    """
 
     server: ServerState
     stored: Mapping[str, Mapping[int, Facts]]
+    broken: frozenset[str] = frozenset()
+    marks: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +164,11 @@ def _step(
         memory.proven == order
         and serves(order, server)
         and server.digests.get(order.model) == config_digest(config)
+        and order.model not in observed.broken
     ):
         return None
     versions = _versions(order, observed, config)
-    return Load(order, versions, for_versions(config, versions))
+    return Load(order, versions, for_versions(config, versions, mark=observed.marks.get(order.model, "")))
 
 
 def serves(order: DesiredState, server: ServerState) -> bool:

@@ -150,6 +150,13 @@ class SampleReport(ContractModel):
     message: str = ""
 
 
+class RunnerEnd(ContractModel):
+    """The process that runs a version ended without having been unloaded, and was started again."""
+
+    version: int
+    killed_for_memory: bool
+
+
 class AgentReport(ContractModel):
     """What is true in the pod now; never what was ordered.
 
@@ -171,3 +178,6 @@ class AgentReport(ContractModel):
     bytes_total: int | None = None
     failure: VersionFailure | None = None
     samples: SampleReport | None = Field(default=None, exclude_if=lambda samples: samples is None)
+    ended: RunnerEnd | None = Field(
+        default=None, exclude_if=lambda ended: ended is None, description="a few seconds ago"
+    )

@@ -1,5 +1,6 @@
 """What runner and agent say to each other over the pod's socket.
 
+The runner says first who it is, and at last that it goes; without that last word its process has ended by itself.
 The runner sends frames: two lengths of four bytes, big-endian, then a header in JSON, then the tensors' bytes.
 The agent sends lines of JSON: the share to sample, and how many records of this connection it has dealt with.
 """
@@ -7,7 +8,7 @@ The agent sends lines of JSON: the share to sample, and how many records of this
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -62,6 +63,25 @@ class Losses:
 
 
 @dataclass(frozen=True, slots=True)
+class Hello:
+    """The first frame of a connection: which version the runner runs, in which server.
+
+    `server` is the same for as long as the server's process is.
+    `memory_kills` is how many processes of the container the kernel has ended at its memory limit so far.
+    """
+
+    model: str
+    version: int
+    server: str
+    memory_kills: int
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """The last frame of a runner that was unloaded."""
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """A line of the agent."""
 
@@ -89,12 +109,20 @@ def record_frame(record: Record) -> bytes | None:
 
 def losses_frame(losses: Losses) -> bytes:
     """Return the frame that tells what was dropped."""
-    frame = _frame({"dropped": dict(losses.counts)}, b"")
-    assert frame is not None  # noqa: S101 - a handful of numbers
-    return frame
+    return _small_frame({"dropped": dict(losses.counts)})
 
 
-def parse_frame(header: bytes, body: bytes) -> Record | Losses:
+def hello_frame(hello: Hello) -> bytes:
+    """Return the frame that a connection begins with."""
+    return _small_frame({"hello": asdict(hello)})
+
+
+def goodbye_frame() -> bytes:
+    """Return the frame that a connection ends with."""
+    return _small_frame({"goodbye": True})
+
+
+def parse_frame(header: bytes, body: bytes) -> Record | Losses | Hello | Goodbye:
     """Return what a frame says.
 
     Raises:
@@ -104,6 +132,10 @@ def parse_frame(header: bytes, body: bytes) -> Record | Losses:
         said: dict[str, Any] = json.loads(header)
         if "dropped" in said:
             return Losses({Dropped(name).value: int(count) for name, count in said["dropped"].items()})
+        if "hello" in said:
+            return _hello(said["hello"])
+        if "goodbye" in said:
+            return Goodbye()
         inputs, rest = _tensors(said["inputs"], memoryview(body))
         outputs, rest = _tensors(said["outputs"], rest)
         return Record(
@@ -151,6 +183,16 @@ def _frame(header: Mapping[str, Any], body: bytes) -> bytes | None:
     if len(text) > MAX_HEADER_BYTES:
         return None
     return LENGTHS.pack(len(text), len(body)) + text + body
+
+
+def _small_frame(header: Mapping[str, Any]) -> bytes:
+    frame = _frame(header, b"")
+    assert frame is not None  # noqa: S101 - a handful of words
+    return frame
+
+
+def _hello(said: Mapping[str, Any]) -> Hello:
+    return Hello(str(said["model"]), int(said["version"]), str(said["server"]), int(said["memory_kills"]))
 
 
 def _described(tensor: Tensor) -> list[Any]:

@@ -21,14 +21,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate_dataplane.sampling.choice import chosen
+from tidegate_dataplane.sampling.container import memory_kills, server_identity
 from tidegate_dataplane.sampling.frames import (
     ELEMENT,
     MAX_BODY_BYTES,
     SOCKET,
     Dropped,
+    Hello,
     Losses,
     Record,
     Tensor,
+    goodbye_frame,
+    hello_frame,
     losses_frame,
     parse_line,
     record_frame,
@@ -157,6 +161,8 @@ class Sampler:
             self._connected.notify_all()
             if self._socket is not None:
                 with contextlib.suppress(OSError):
+                    if not self._writer.is_alive():  # else it may be in the middle of a frame
+                        self._socket.sendall(goodbye_frame())
                     self._socket.shutdown(socket.SHUT_RDWR)
 
     def _read(self) -> None:
@@ -175,6 +181,9 @@ class Sampler:
 
     def _listen(self, connection: socket.socket) -> None:
         done = 0
+        connection.sendall(
+            hello_frame(Hello(self._model, int(self._version), server_identity(), memory_kills()))
+        )
         with self._connected:
             self._socket, self._sent = connection, 0
             self._connected.notify_all()

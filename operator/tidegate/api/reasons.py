@@ -125,7 +125,8 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "Read the registry's words in the message; the images are named in the chart's values, under images.",
         ),
         Reason.POD_FAILING: ReasonDoc(
-            "A container keeps ending or cannot start.",
+            "A container keeps ending or cannot start, or the process that runs a version ended while it served; "
+            "that is loaded anew, and the pod takes no requests for some seconds.",
             "Read the message; then kubectl logs of that container, or raise spec.resources if it was killed for memory.",
         ),
         Reason.NO_CAPACITY: ReasonDoc(
@@ -189,7 +190,7 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "Read kubectl logs --previous of container triton; publish a corrected version.",
         ),
         Reason.OUT_OF_MEMORY: ReasonDoc(
-            "A version does not fit into the memory of a replica, beside those that it keeps; or a container was killed at its limit while it served.",
+            "A version does not fit into the memory of a replica, beside those that it keeps; or a container, or the process that runs a version, was killed at the limit while it served.",
             "Raise spec.resources.memory, keep fewer versions with spec.rollout.keepVersions, publish a smaller one, or send smaller requests.",
         ),
         Reason.WARMUP_FAILED: ReasonDoc(

@@ -10,13 +10,16 @@ from tidegate.api.feature_compute import FeatureCompute, FeatureComputeStatus
 from tidegate.api.inference import Tensor
 from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
+from tidegate.planning import runner_ends
 from tidegate.planning.config_maps import stale
 from tidegate.planning.feature_plan import compile_plan
 from tidegate.planning.plan import Event, EventType, Plan
 from tidegate.planning.pods import PodView
 from tidegate.planning.proxies import LOOK_AGAIN, ProxyView, answering_verdict
 from tidegate.planning.room import NodeRoom
+from tidegate.planning.runner_ends import runner_events, runner_verdict
 from tidegate.planning.serving_status import (
+    PODS_IN_TROUBLE,
     Refusal,
     Verdict,
     condition,
@@ -24,6 +27,7 @@ from tidegate.planning.serving_status import (
     selector_text,
     standing,
 )
+from tidegate.planning.swap_failures import Replica
 from tidegate.resources.feature_compute import (
     features_objects,
     features_selector,
@@ -83,13 +87,19 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Plan
     )
     # No generation is asked for: its spec changes nothing in the routing.
     published = answering_verdict(observed.proxies, 0)
-    status = _status(observed, plan, _Verdicts(sources, there, published))
+    ended = runner_verdict([Replica(pod, observed.reports.get(pod.uid)) for pod in pods])
+    status = _status(observed, plan, _Verdicts(sources, there, published, ended))
     return Plan(
         apply=objects,
         delete=stale(observed.config_maps, observed.pods, source),
         status=status.dump(),
-        events=_events(features.status, status),
-        requeue_after=_requeue(observed, sources, pods, reports) or _unpublished(there, published),
+        events=(
+            *_events(features.status, status),
+            *runner_events(features.status.conditions, ended),
+        ),
+        requeue_after=_requeue(observed, sources, pods, reports)
+        or _unpublished(there, published)
+        or (runner_ends.LOOK_AGAIN if ended is not None else None),
     )
 
 
@@ -101,6 +111,8 @@ class _Verdicts:
     pods: Verdict
     published: Verdict
     """Whether the gateways have its endpoints."""
+    ended: Verdict | None
+    """A process of a pod that ended of late."""
 
 
 def _refused(observed: FeaturesObserved, message: str) -> Plan:
@@ -165,6 +177,8 @@ def _ready_verdict(observed: FeaturesObserved, verdicts: _Verdicts) -> Verdict:
         return observed.refusal.verdict()
     if sources.reason is Reason.SOURCE_FAILED and not pods.holds:
         return sources
+    if pods.reason not in PODS_IN_TROUBLE and verdicts.ended is not None:
+        return verdicts.ended
     if not pods.holds or pods.reason is Reason.SCALED_TO_ZERO:
         return pods
     return pods if published.holds else published

@@ -20,13 +20,15 @@ from tidegate.api.inference import (
 )
 from tidegate.api.quantities import parse_quantity
 from tidegate.api.reasons import Reason
+from tidegate.planning import runner_ends, sample_log
 from tidegate.planning.config_maps import stale, start_text
 from tidegate.planning.deployments import DeploymentView
 from tidegate.planning.plan import Event, EventType, Plan
 from tidegate.planning.pods import PodView
 from tidegate.planning.rollout import Attempt, Rollout, attempt_id, plan_rollout, rolled_back, rollout_verdict
 from tidegate.planning.room import NodeRoom
-from tidegate.planning.sample_log import LOOK_AGAIN, sample_conditions, sample_events, without_sample_log
+from tidegate.planning.runner_ends import runner_events, runner_verdict
+from tidegate.planning.sample_log import sample_conditions, sample_events, without_sample_log
 from tidegate.planning.serving_status import (
     PODS_IN_TROUBLE,
     Refusal,
@@ -100,7 +102,10 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Pl
         delete=stale(observed.config_maps, observed.pods, source, rollout.sources),
         orders=swap.orders,
         status=status.dump(),
-        events=_events(inference.status, status),
+        events=(
+            *_events(inference.status, status),
+            *runner_events(inference.status.conditions, runner_verdict(replicas)),
+        ),
         requeue_after=_requeue(observed, target, swap, replicas),
     )
 
@@ -334,6 +339,9 @@ def _ready_verdict(
         return observed.refusal.verdict()
     if pods.reason in _PODS_FIRST or (not pods.holds and not replicas):
         return pods
+    ended = runner_verdict(replicas)
+    if ended is not None:
+        return ended
     if not model.holds:
         return model
     return Verdict(True, Reason.ALL_REPLICAS_READY, model.message) if pods.holds else pods
@@ -365,8 +373,10 @@ def _requeue(
         return _FAILING  # whose name is taken, or whose quota is full, is not among the objects that wake us
     if swap.retry_after is not None:
         return max(swap.retry_after, timedelta(seconds=1))
+    if runner_verdict(replicas) is not None:
+        return runner_ends.LOOK_AGAIN
     if swap.done or not replicas:
-        return LOOK_AGAIN if observed.inference.spec.logging is not None else None
+        return sample_log.LOOK_AGAIN if observed.inference.spec.logging is not None else None
     if swap.failure is not None and not swap.orders and not swap.retrying:
         return _FAILING
     at_work = any(replica.report is not None and not serves(replica, target) for replica in replicas)

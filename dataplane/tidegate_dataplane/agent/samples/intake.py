@@ -7,10 +7,13 @@ from pathlib import Path
 
 import structlog
 
+from tidegate_dataplane.agent.runners import Runners
 from tidegate_dataplane.sampling.frames import (
     LENGTHS,
     MAX_BODY_BYTES,
     MAX_HEADER_BYTES,
+    Goodbye,
+    Hello,
     Losses,
     Record,
     Told,
@@ -56,17 +59,19 @@ class Peer:
 
 
 class Intake:
-    """Listens for runners; every frame goes to `take`, with its size and the peer that sent it."""
+    """Listens for runners, and tells `runners` who comes and goes; what they sampled goes to `take`."""
 
     def __init__(
         self,
         path: Path,
         share: Callable[[], float],
         take: Callable[[Record | Losses, int, Peer], None],
+        runners: Runners,
     ) -> None:
         self._path = path
         self._share = share
         self._take = take
+        self._runners = runners
         self._server: asyncio.Server | None = None
         self._peers: dict[Peer, asyncio.Task[object] | None] = {}
 
@@ -114,6 +119,7 @@ class Intake:
         except asyncio.CancelledError:
             return  # `close` has the last word
         self._peers.pop(peer, None)
+        self._runners.gone(peer)
         with contextlib.suppress(ConnectionError):
             peer.close()
 
@@ -123,4 +129,10 @@ class Intake:
             raise ValueError(f"a frame of {header_bytes} and {body_bytes} bytes")
         header = await reader.readexactly(header_bytes)
         body = await reader.readexactly(body_bytes)
-        self._take(parse_frame(header, body), header_bytes + body_bytes, peer)
+        match parse_frame(header, body):
+            case Hello() as hello:
+                self._runners.here(peer, hello)
+            case Goodbye():
+                self._runners.unloaded(peer)
+            case said:
+                self._take(said, header_bytes + body_bytes, peer)

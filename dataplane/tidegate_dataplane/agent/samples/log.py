@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tidegate_dataplane.agent.metrics import Metrics
 from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.agent.runners import Runners
 from tidegate_dataplane.agent.samples.buffer import Buffer, Seen
 from tidegate_dataplane.agent.samples.intake import Intake, Peer
 from tidegate_dataplane.agent.samples.lines import Origin
@@ -33,6 +34,7 @@ class SampleLog:
         settings: Settings,
         metrics: Metrics,
         open_sink: OpenSink,
+        runners: Runners,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -46,7 +48,7 @@ class SampleLog:
         self._refused: SinkError | None = None
         self._finishing: set[asyncio.Task[None]] = set()
         self._dropped_s: float | None = None
-        self._intake = Intake(settings.run_dir / SOCKET, lambda: self._share, self._take)
+        self._intake = Intake(settings.run_dir / SOCKET, lambda: self._share, self._take, runners)
 
     async def start(self) -> None:
         """Listen for runners."""

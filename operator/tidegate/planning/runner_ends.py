@@ -1,0 +1,51 @@
+"""What the status says when the process that runs a model ended while it served, and the agent has it loaded anew.
+
+Kubernetes sees nothing of it: Triton is the container's process, and goes on.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from tidegate.api.conditions import ConditionType, ObservedCondition
+from tidegate.api.reasons import Reason
+from tidegate.planning.plan import Event, EventType
+from tidegate.planning.serving_status import Verdict
+from tidegate.planning.swap_failures import Replica
+
+LOOK_AGAIN: Final = timedelta(seconds=5)
+"""An agent reports an end for a quarter of a minute, and nothing wakes us when that is over."""
+
+
+def runner_verdict(replicas: Sequence[Replica]) -> Verdict | None:
+    """The first end that an agent reports; None when there was none of late."""
+    return next((found for replica in replicas if (found := _ended(replica)) is not None), None)
+
+
+def runner_events(before: Sequence[ObservedCondition], ended: Verdict | None) -> tuple[Event, ...]:
+    """One event when Ready begins to name an end."""
+    ready = next((each for each in before if each.type == ConditionType.READY.value), None)
+    if ended is None or (ready is not None and ready.message == ended.message):
+        return ()
+    return (Event(EventType.WARNING, ended.reason.value, ended.message),)
+
+
+def _ended(replica: Replica) -> Verdict | None:
+    end = replica.report.ended if replica.report is not None else None
+    if end is None:
+        return None
+    process = f"pod {replica.pod.key.name}: the process that runs version {end.version}"
+    if end.killed_for_memory:
+        limit = f"limit of {replica.pod.memory_limit}" if replica.pod.memory_limit else "limit"
+        return Verdict(
+            False,
+            Reason.OUT_OF_MEMORY,
+            f"{process} was killed at the container's memory {limit} while it served; "
+            "raise spec.resources.memory, or send smaller requests",
+        )
+    return Verdict(
+        False,
+        Reason.POD_FAILING,
+        f"{process} ended while it served, and the model is loaded anew; "
+        "the log of container triton may say why",
+    )

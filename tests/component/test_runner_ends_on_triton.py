@@ -1,0 +1,93 @@
+"""A model's process that ends in a real Triton: nobody but the agent says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+
+from builders.metrics_page import metric
+from builders.probe_model import publish
+from fixtures.agent import ModelPod
+from tidegate_dataplane.contract import Phase, RunnerEnd
+from tidegate_localcluster.process import wait_until
+
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def pod(model_pod: ModelPod) -> ModelPod:
+    """Serves version 1."""
+    for version in (1, 2):
+        publish(model_pod.artefact, version)
+    model_pod.start_agent(model_pod.order())
+    model_pod.triton.start()
+    _serves(model_pod, 1)
+    return model_pod
+
+
+def _serves(pod: ModelPod, version: int) -> None:
+    pod.wait_for(
+        f"version {version} serves", lambda said: said.phase is Phase.READY and said.serving == version
+    )
+
+
+def _model_processes(pod: ModelPod) -> list[int]:
+    """Those that run a model of this server: its children."""
+    assert pod.triton.process is not None
+    children = Path(f"/proc/{pod.triton.process.pid}/task/{pod.triton.process.pid}/children")
+    found = [int(pid) for pid in children.read_text().split()]
+    return [pid for pid in found if "python_backend_stub" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def _ask(pod: ModelPod) -> float | None:
+    """A score; None when the server refused."""
+    with triton_grpc.InferenceServerClient(pod.triton.grpc) as client:
+        tensor = triton_grpc.InferInput("x", [1, 1], "FP32")
+        tensor.set_data_from_numpy(np.zeros((1, 1), dtype=np.float32))
+        try:
+            return float(client.infer(pod.model, [tensor], client_timeout=10).as_numpy("score")[0, 0])
+        except triton_grpc.InferenceServerException:
+            return None
+
+
+def test_a_model_process_that_ends_rests_the_pod_and_is_reported(pod: ModelPod) -> None:
+    assert pod.probe("/readyz") == 200
+    (process,) = _model_processes(pod)
+    os.kill(process, signal.SIGKILL)
+    wait_until(lambda: pod.probe("/readyz") == 503, what="the pod takes no requests", timeout_s=10)
+
+    # Triton calls the model ready all along, and refuses its requests until it is loaded anew.
+    wait_until(lambda: _ask(pod) == 1000.0, what="the model answers again", timeout_s=20)
+    said = pod.wait_for("the end is reported", lambda report: report.ended is not None)
+    assert said.ended == RunnerEnd(version=1, killed_for_memory=False)
+    assert said.phase is Phase.READY
+    assert metric(pod.metrics(), "tidegate_agent_runner_ends_total", why="other") == 1
+    wait_until(lambda: pod.probe("/readyz") == 200, what="the pod takes requests again", timeout_s=20)
+
+
+def test_without_the_agent_a_model_whose_process_ended_answers_nobody_and_is_called_ready(
+    pod: ModelPod,
+) -> None:
+    """What the agent is there for; should Triton learn to do it by itself, this says so."""
+    pod.stop_agent()
+    (process,) = _model_processes(pod)
+    os.kill(process, signal.SIGKILL)
+
+    assert [_ask(pod) for _ in range(3)] == [None] * 3
+    with triton_grpc.InferenceServerClient(pod.triton.grpc) as client:
+        assert client.is_model_ready(pod.model)
+
+
+def test_versions_that_come_and_go_are_no_ends(pod: ModelPod) -> None:
+    for version in (2, 1):
+        pod.put(pod.order(version, keep_versions=1))
+        _serves(pod, version)
+        assert pod.probe("/readyz") == 200
+
+    assert pod.report().ended is None
+    assert metric(pod.metrics(), "tidegate_agent_runner_ends_total", why="other") == 0

@@ -1,0 +1,128 @@
+"""Processes of models that end: what the agent makes of the words on the pod's socket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builders.metrics_page import metric
+from builders.runner_agent import RunnerAgent
+from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.agent.runners import RECENTLY_S, REST_S, Runners
+from tidegate_dataplane.contract import RunnerEnd
+from tidegate_dataplane.sampling.container import memory_kills, server_identity
+from tidegate_dataplane.sampling.frames import Goodbye, Hello
+from tidegate_localcluster.process import wait_until
+
+
+class Pod:
+    """Runners over a clock that stands still."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.metrics = Metrics()
+        self.runners = Runners(self.metrics, lambda: self.now)
+
+    def ended(self, why: str) -> float:
+        return metric(self.metrics.text().decode(), "tidegate_agent_runner_ends_total", why=why)
+
+
+def hello(version: int = 1, *, server: str = "1-100", kills: int = 0) -> Hello:
+    return Hello("ctr", version, server, kills)
+
+
+def test_a_process_that_ends_is_named_and_rests_the_pod() -> None:
+    pod = Pod()
+    pod.runners.here("a", hello())
+    assert not pod.runners.resting
+
+    pod.runners.gone("a")
+    assert pod.runners.resting
+    assert pod.runners.report() == RunnerEnd(version=1, killed_for_memory=False)
+    assert pod.ended("other") == 0  # it may be the server that ends
+
+    pod.runners.here("b", hello())
+    assert pod.runners.report() == RunnerEnd(version=1, killed_for_memory=False)
+    assert (pod.ended("other"), pod.ended("memory")) == (1, 0)
+    pod.now = REST_S
+    assert not pod.runners.resting
+    pod.now = RECENTLY_S
+    assert pod.runners.report() is None
+
+
+def test_the_kernels_count_says_that_it_was_memory() -> None:
+    pod = Pod()
+    pod.runners.here("a", hello(kills=2))
+    pod.runners.gone("a")
+    pod.runners.here("b", hello(kills=3))
+
+    assert pod.runners.report() == RunnerEnd(version=1, killed_for_memory=True)
+    assert pod.ended("memory") == 1
+
+
+def test_who_is_unloaded_or_whose_server_was_started_anew_has_not_ended_by_itself() -> None:
+    pod = Pod()
+    pod.runners.here("a", hello())
+    pod.runners.unloaded("a")
+    pod.runners.gone("a")
+    assert not pod.runners.resting
+
+    pod.runners.here("b", hello())
+    pod.runners.gone("b")
+    pod.runners.here("c", hello(server="1-900", kills=5))
+    assert pod.runners.report() is None
+    assert pod.ended("other") == pod.ended("memory") == 0
+
+
+def test_a_broken_model_is_to_be_loaded_anew_under_another_mark_each_time() -> None:
+    pod = Pod()
+    woken: list[int] = []
+    pod.runners.subscribe(lambda: woken.append(1))
+    pod.runners.here("a", hello())
+    assert (pod.runners.broken, pod.runners.marks) == (frozenset(), {})
+
+    pod.runners.gone("a")
+    first = pod.runners.marks["ctr"]
+    assert pod.runners.broken == {"ctr"}
+    pod.runners.loaded("ctr")
+    assert pod.runners.broken == frozenset()
+    assert pod.runners.marks["ctr"] == first
+
+    pod.runners.here("b", hello())
+    pod.runners.gone("b")
+    assert pod.runners.marks["ctr"] != first
+    assert len(woken) == 2
+
+
+def test_a_peer_that_never_said_who_it_is_changes_nothing() -> None:
+    pod = Pod()
+    pod.runners.gone("a")
+    assert not pod.runners.resting
+
+
+def test_a_runner_says_first_who_it_is_and_at_last_that_it_goes(tmp_path: Path) -> None:
+    with RunnerAgent(tmp_path, share=0.0) as agent:
+        with agent.sampler():
+            wait_until(lambda: bool(agent.words), what="the runner has said who it is", timeout_s=10)
+        wait_until(lambda: len(agent.words) == 2, what="the runner has said that it goes", timeout_s=10)
+
+    first, last = agent.words
+    assert first == Hello("ctr", 3, server_identity(), memory_kills())
+    assert last == Goodbye()
+
+
+def test_kills_are_counted_in_either_version_of_control_groups(tmp_path: Path) -> None:
+    assert memory_kills(tmp_path) == 0
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    assert memory_kills(tmp_path) == 3
+    (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 2\noom_kill 2\n")
+    assert memory_kills(tmp_path) == 2
+
+
+def test_a_server_is_the_same_while_its_process_is(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    stat = tmp_path / "7" / "stat"
+    stat.write_text("7 (triton server) S " + " ".join(str(number) for number in range(4, 53)))
+    assert server_identity(7, tmp_path) == "7-22"
+    stat.unlink()
+    assert server_identity(7, tmp_path) == "7"
