@@ -77,6 +77,42 @@ def publish_balloon(folder: Path, version: int) -> str:
     return _write(folder, version, model)
 
 
+def publish_slow(folder: Path, version: int, *, rounds: int) -> str:
+    """The same, but a request goes so many rounds for each whole unit of its largest x."""
+    values = {"offset": np.float32(STEP * version), "rounds": np.int64(rounds), "go": np.bool_(True)}
+    weights = [numpy_helper.from_array(np.asarray(value), name) for name, value in values.items()]
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["going"], ["goes_on"]), helper.make_node("Sin", ["sum"], ["next"])],
+        "round",
+        [
+            helper.make_tensor_value_info("number", TensorProto.INT64, []),
+            helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("sum", TensorProto.FLOAT, []),
+        ],
+        [
+            helper.make_tensor_value_info("goes_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, []),
+        ],
+    )
+    graph = helper.make_graph(
+        [
+            helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
+            helper.make_node("Cast", ["largest"], ["units"], to=TensorProto.INT64),
+            helper.make_node("Mul", ["units", "rounds"], ["trips"]),
+            helper.make_node("Loop", ["trips", "go", "largest"], ["end"], body=body),
+            helper.make_node("Sub", ["end", "end"], ["nothing"]),
+            helper.make_node("Add", ["x", "offset"], ["sum_of_both"]),
+            helper.make_node("Add", ["sum_of_both", "nothing"], ["score"]),
+        ],
+        "slow",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 1])],
+        [helper.make_tensor_value_info("score", TensorProto.FLOAT, ["rows", 1])],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return _write(folder, version, model)
+
+
 def publish_unloadable(folder: Path, version: int, *, extra_input: bool = False) -> str:
     """A whole model with an operator that nobody has; `extra_input` makes its signature another one too."""
     names = ["x", "more"] if extra_input else ["x"]

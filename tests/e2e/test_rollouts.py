@@ -151,7 +151,7 @@ def test_template_whose_pods_never_get_ready_goes_back_and_a_corrected_one_comes
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.produces(Reason.NO_CAPACITY)
+@pytest.mark.produces(Reason.NO_CAPACITY, Reason.DRAINING)
 def test_in_place_replaces_every_pod_on_a_node_without_a_free_slice_and_surge_says_that_it_cannot(
     space: Space, tmp_path: Path
 ) -> None:
@@ -162,7 +162,7 @@ def test_in_place_replaces_every_pod_on_a_node_without_a_free_slice_and_surge_sa
             load.wait_sent(100, timeout_s=30)
             # Surge needs one slice more than there is.
             space.patch("inference", "probe", {"resources": {"memory": "513Mi"}})
-            _ready(space, "NoCapacity")
+            _ready(space, Reason.NO_CAPACITY)
             said = space.condition("inference", "probe")["message"]
             assert "Insufficient nvidia.com/gpu.shared" in said
             assert f"{SLICES} ready pods of the previous template" in said
@@ -172,6 +172,7 @@ def test_in_place_replaces_every_pod_on_a_node_without_a_free_slice_and_surge_sa
 
             # The way out that the message names.
             space.patch("inference", "probe", {"rollout": {"mode": "InPlace"}})
+            _ready(space, Reason.DRAINING)
             _replaced(space, before, SLICES)
             _lossless(load)
         assert min(ready()) == SLICES - 1

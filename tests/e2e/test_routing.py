@@ -15,20 +15,7 @@ CHI_SQUARE_0_001 = 10.83
 """Critical value for one degree of freedom: a fair split is beyond it once in a thousand runs."""
 
 
-def _answered(space: Space, inference: str) -> float:
-    """Rows that the Tritons of an Inference say they have answered."""
-    total = 0.0
-    for pod in space.installed.pods(space.namespace, f"tidegate.io/inference={inference}"):
-        page = space.installed.metrics(space.namespace, pod["metadata"]["name"], 8002)
-        total += sum(
-            m.value
-            for m in page
-            if m.name == "nv_inference_request_success" and m.labels.get("model") == "probe"
-        )
-    return total
-
-
-def _distance(seen: tuple[float, float], share: float) -> float:
+def _distance(seen: tuple[int, int], share: float) -> float:
     """Pearson's chi-square of two counts against an expected share of the first."""
     total = sum(seen)
     wanted = (total * share, total * (1 - share))
@@ -42,11 +29,11 @@ def test_weights_80_20_are_what_the_tritons_count(space: Space) -> None:
         space.inference(name, version=version)
     space.access(("a", 80), ("b", 20))
     space.ready("inference/a", "inference/b", "modelaccess/probe")
-    before = _answered(space, "a"), _answered(space, "b")
+    before = space.counted("a"), space.counted("b")
     with space.load(1, 2, max_seconds=120) as load:
         load.wait_sent(4000, timeout_s=100)
         report = load.finish()
-    seen = _answered(space, "a") - before[0], _answered(space, "b") - before[1]
+    seen = space.counted("a") - before[0], space.counted("b") - before[1]
 
     assert report.failed == 0, report.errors
     assert sum(seen) == report.sent

@@ -1,0 +1,203 @@
+"""Every field of a ModelAccess before real Tritons: what they counted, and what they did not, beside each its control.
+
+`a` answers as version 1 and `b` as version 2; `slow` (3) takes a third of a second and more where x is 1, and
+`fragile` (4) refuses more than one row. Edges of each field are in tests/component, on an Envoy before test servers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from builders import probe_model
+from fixtures.installed import Client, Installed, Space, a_space, until
+
+pytestmark = pytest.mark.timeout(240)
+
+VERSIONS = {"a": "1", "b": "2", "slow": "3", "fragile": "4"}
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The four Inferences, which all tests of this file ask and none changes."""
+
+    space: Space
+
+    def access(self, name: str, *routes: Mapping[str, Any], **spec: Any) -> None:
+        """Applies an access and waits until the gateways run it."""
+        named = [{"name": f"r{number}", **route} for number, route in enumerate(routes)]
+        self.space.apply("ModelAccess", name, {"routes": named, **spec})
+        self.space.ready(f"modelaccess/{name}")
+
+    def outcome(self, access: str, *, x: float = 0.0, rows: int = 1, **headers: str) -> str:
+        """The version that answered one request, or the status that refused it."""
+        client = Client(self.space.installed.endpoints.gateway, f"{self.space.namespace}/{access}", headers)
+        try:
+            return client.score({"x": np.full((rows, 1), x, dtype=np.float32)}).version
+        except InferenceServerException as error:
+            return str(error.status()).removeprefix("StatusCode.")
+        finally:
+            client.close()
+
+    def outcomes(self, access: str, count: int, **request: Any) -> Counter[str]:
+        """The same for many, one after the other."""
+        return Counter(self.outcome(access, **request) for _ in range(count))
+
+    def at_once(self, access: str, count: int, **request: Any) -> Counter[str]:
+        """The same for many at a time."""
+        with ThreadPoolExecutor(count) as pool:
+            return Counter(pool.map(lambda _: self.outcome(access, **request), range(count)))
+
+    @property
+    def gateways(self) -> int:
+        """How many share the requests."""
+        return len(self.space.installed.component("gateway"))
+
+    def counts(self, *inferences: str) -> tuple[int, ...]:
+        """Requests that the Tritons have run."""
+        return tuple(map(self.space.counted, inferences))
+
+
+@pytest.fixture(scope="module")
+def fleet(installed: Installed) -> Iterator[Fleet]:
+    with a_space(installed, "fields") as space:
+        space.publish("a", 1)
+        space.publish("b", 2)
+        probe_model.publish_slow(space.folder("slow"), 3, rounds=500_000)
+        probe_model.publish_for_one_row(space.folder("fragile"), 4)
+        for name, version in VERSIONS.items():
+            space.inference(name, version=int(version))
+        space.ready(*(f"inference/{name}" for name in VERSIONS))
+        yield Fleet(space)
+
+
+def to(*names: str, **route: Any) -> dict[str, Any]:
+    """A route to these Inferences in equal shares."""
+    return {"targets": [{"inference": name} for name in names], **route}
+
+
+def on(header: str, **comparison: str) -> dict[str, Any]:
+    return {"match": {"headers": [{"name": header, **comparison}]}}
+
+
+def more(before: Sequence[int], after: Sequence[int]) -> tuple[int, ...]:
+    return tuple(now - then for then, now in zip(before, after, strict=True))
+
+
+def test_exact_prefix_and_regex_pick_the_route(fleet: Fleet) -> None:
+    fleet.access(
+        "matches",
+        to("a", **on("x-user-segment", exact="vip")),
+        to("b", **on("x-scene", prefix="home-")),
+        to("slow", **on("x-scene", regex="feed-[0-9]+")),
+        to("fragile"),
+    )
+    before = fleet.counts(*VERSIONS)
+    asked = [
+        ({"x-user-segment": "vip"}, "1"),
+        ({"x-user-segment": "vip", "x-scene": "home-top"}, "1"),  # the first route that fits
+        ({"x-scene": "home-top"}, "2"),
+        ({"x-scene": "feed-17"}, "3"),
+        ({"x-scene": "feed-17b"}, "4"),  # the whole value has to fit
+        ({"x-scene": "at-home-"}, "4"),
+        ({}, "4"),
+    ]
+
+    assert [fleet.outcome("matches", **headers) for headers, _ in asked] == [version for _, version in asked]
+    assert more(before, fleet.counts(*VERSIONS)) == (2, 1, 1, 3)
+
+
+@pytest.mark.parametrize("by", ["header", "cookie"])
+def test_sticky_keeps_each_user_on_one_triton_and_moves_them_one_way(fleet: Fleet, by: str) -> None:
+    name = f"sticky-{by}"
+    sticky = {"header": "x-user-id"} if by == "header" else {"cookie": "user"}
+
+    def shares(a: int, b: int) -> dict[str, Any]:
+        return {"targets": [{"inference": "a", "weight": a}, {"inference": "b", "weight": b}]}
+
+    def seen() -> list[str]:
+        users = [f"user-{number}" for number in range(60)]
+        headers = [{"x-user-id": user} if by == "header" else {"cookie": f"user={user}"} for user in users]
+        return [fleet.outcome(name, **each) for each in headers]
+
+    fleet.access(name, {**shares(70, 30), "sticky": sticky})
+    first, again = seen(), seen()
+    assert first == again
+    assert set(first) == {"1", "2"}
+
+    fleet.access(name, {**shares(40, 60), "sticky": sticky})
+    until(lambda: seen() != first, "users move with the weight")
+    moved = {(then, now) for then, now in zip(first, seen(), strict=True) if then != now}
+    assert moved == {("1", "2")}
+
+    # The control: without sticky the same user is answered by both.
+    fleet.access(name, shares(50, 50))
+    until(lambda: len({fleet.outcome(name, **{"x-user-id": "user-1"}) for _ in range(20)}) == 2, "by chance")
+
+
+def test_a_mirror_is_asked_as_often_and_answers_nobody(fleet: Fleet) -> None:
+    fleet.access("mirrored", to("a", mirror=[{"inference": "b", "percent": 100}]))
+    fleet.access("plain", to("a"))
+    before = fleet.counts("a", "b")
+
+    assert fleet.outcomes("mirrored", 20) == {"1": 20}
+    until(lambda: more(before, fleet.counts("a", "b")) == (20, 20), "the copies are counted")
+    assert fleet.outcomes("plain", 10) == {"1": 10}
+    assert more(before, fleet.counts("a", "b")) == (30, 20)
+
+
+def test_a_route_ends_requests_at_its_timeout(fleet: Fleet) -> None:
+    fleet.access("hasty", to("slow", timeout="50ms"))
+    fleet.access("patient", to("slow", timeout="30s"))
+
+    assert fleet.outcome("hasty", x=1.0) == "DEADLINE_EXCEEDED"
+    assert fleet.outcome("patient", x=1.0) == "3"
+    assert fleet.outcome("hasty") == "3"
+
+
+def test_the_fallback_answers_for_pods_that_fail_and_nobody_else_does(fleet: Fleet) -> None:
+    outlier = {"outlier": {"consecutiveFailures": 3, "ejectFor": "60s"}}
+    fleet.access("rescued", to("fragile", fallback={"inference": "b"}), protection=outlier)
+    fleet.access("alone", to("fragile"), protection=outlier)
+    before = fleet.counts("b")
+
+    assert fleet.outcomes("rescued", 3, rows=2).keys().isdisjoint(VERSIONS.values())
+    until(lambda: fleet.outcome("rescued", rows=2) == "2", "the fallback answers", timeout_s=20)
+    assert more(before, fleet.counts("b"))[0] >= 1
+    # Another access to the same pods has not given them up, and has nobody to turn to.
+    settled = fleet.counts("b")
+    assert fleet.outcome("alone") == "4"
+    assert fleet.outcome("alone", rows=2) not in VERSIONS.values()
+    assert fleet.counts("b") == settled
+
+
+def test_the_rate_that_is_over_never_reaches_a_triton(fleet: Fleet) -> None:
+    fleet.access("limited", to("a"), protection={"rateLimit": {"requests": 5, "per": "1m"}})
+    fleet.access("unlimited", to("a"))
+    before = fleet.counts("a")
+
+    # Each gateway has a limit of its own, and requests go to either.
+    seen = fleet.outcomes("limited", 16)
+    assert 5 <= seen["1"] <= 5 * fleet.gateways
+    assert seen["1"] + seen["RESOURCE_EXHAUSTED"] == 16
+    assert fleet.outcomes("unlimited", 16) == {"1": 16}
+    assert more(before, fleet.counts("a")) == (seen["1"] + 16,)
+
+
+def test_more_at_once_than_allowed_never_reaches_a_triton(fleet: Fleet) -> None:
+    fleet.access("narrow", to("slow", timeout="30s"), protection={"maxConcurrent": 2})
+    fleet.access("wide", to("slow", timeout="30s"))
+    before = fleet.counts("slow")
+
+    seen = fleet.at_once("narrow", 8, x=1.0)
+    assert 2 <= seen["3"] <= 2 * fleet.gateways
+    assert seen["3"] + seen["RESOURCE_EXHAUSTED"] == 8
+    assert more(before, fleet.counts("slow")) == (seen["3"],)
+    assert fleet.at_once("wide", 8, x=1.0) == {"3": 8}
