@@ -3,7 +3,7 @@
     python bench/xds_fanout.py [--proxies 100 1000] [--runs 5] [--changes 5]
 
 The xDS server runs in this process; the proxies are streams with a connection each in one other process, which accept all they get.
-A change is one more weight in one route: every proxy gets the routes anew, and says that it has them.
+A change is one more weight in one route: every proxy gets the routes of that access anew, and says that it has them.
 Prints one JSON document with every measurement; exits 1 when the medians miss the target.
 """
 
@@ -33,15 +33,14 @@ from builders.fleet import a_backend
 from builders.model_access import a_model_access, a_route
 from fixtures.envoy import ControlPlane, eventually
 from tidegate.routing import protos
-from tidegate.routing.envoy import routes
 from tidegate.routing.snapshot import TypeUrl
 
 RATIO_LIMIT = 12.0
 LIMIT_S = 0.2
 
-_METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
-_REQUEST = "envoy.service.discovery.v3.DiscoveryRequest"
-_RESPONSE = "envoy.service.discovery.v3.DiscoveryResponse"
+_METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+_REQUEST = "envoy.service.discovery.v3.DeltaDiscoveryRequest"
+_RESPONSE = "envoy.service.discovery.v3.DeltaDiscoveryResponse"
 
 
 class Arrivals:
@@ -65,26 +64,24 @@ async def proxy(number: int, port: int, arrivals: Arrivals) -> None:
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
         call = channel.stream_stream(_METHOD)()
-        names: dict[str, list[str]] = {TypeUrl.ROUTE: [routes.NAME]}
+        node = {"id": f"gateway-{number}"}
 
-        async def ask(type_url: str, **fields: Any) -> None:
-            request = {"type_url": type_url, "resource_names": names.get(type_url, []), **fields}
-            await call.write(protos.encode(_REQUEST, {**request, "node": {"id": f"gateway-{number}"}}))
+        async def say(type_url: str, **fields: Any) -> None:
+            await call.write(protos.encode(_REQUEST, {"type_url": type_url, **fields}))
 
-        for type_url in (TypeUrl.CLUSTER, TypeUrl.LISTENER, TypeUrl.ROUTE):
-            await ask(type_url)
+        for type_url in (TypeUrl.CLUSTER, TypeUrl.LISTENER, TypeUrl.SCOPE):
+            await say(type_url, node=node)
         while True:
             data = await call.read()
             if data is grpc.aio.EOF:
                 return
             response = protos.decode(_RESPONSE, data)
-            if response.type_url == TypeUrl.ROUTE:
-                arrivals.count(response.version_info)
-            await ask(response.type_url, version_info=response.version_info, response_nonce=response.nonce)
-            if response.type_url == TypeUrl.CLUSTER and TypeUrl.ENDPOINT not in names:
-                bodies = [protos.described(each.SerializeToString()) for each in response.resources]
-                names[TypeUrl.ENDPOINT] = [str(body["name"]) for body in bodies]
-                await ask(TypeUrl.ENDPOINT)
+            if response.type_url == TypeUrl.SCOPE:
+                arrivals.count(response.system_version_info)
+            await say(response.type_url, response_nonce=response.nonce)
+            if response.type_url == TypeUrl.CLUSTER:
+                names = [resource.name for resource in response.resources]
+                await say(TypeUrl.ENDPOINT, resource_names_subscribe=names)
 
 
 def proxies(count: int, port: int, parent: Connection) -> None:
@@ -143,12 +140,12 @@ async def run(count: int, changes: int) -> list[float]:
     port = await control_plane.start()
     times: list[float] = []
     async with connected(count, port) as pipe:
-        await arrival(pipe, snapshot.versions[TypeUrl.ROUTE])
+        await arrival(pipe, snapshot.versions[TypeUrl.SCOPE])
         for weight in range(2, changes + 2):
             await quiet(control_plane, count)
             started = time.monotonic()
             snapshot = control_plane.set(*fleet(weight))
-            times.append(await arrival(pipe, snapshot.versions[TypeUrl.ROUTE]) - started)
+            times.append(await arrival(pipe, snapshot.versions[TypeUrl.SCOPE]) - started)
     await control_plane.server.stop(at_once=True)
     return times
 

@@ -17,7 +17,7 @@ from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse
 from tidegate.xds.steps import DiscoveryStream
 from tidegate.xds.stream import AdsStream
 
-CLUSTER, ENDPOINT, LISTENER, ROUTE = TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.LISTENER, TypeUrl.ROUTE
+CLUSTER, ENDPOINT, LISTENER, SCOPE = TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.LISTENER, TypeUrl.SCOPE
 GATEWAY = "gateway"
 
 # What two snapshots have alike is one object, as it is where a builder makes them.
@@ -46,7 +46,7 @@ def a_snapshot(
         CLUSTER: cluster_set,
         ENDPOINT: endpoint_set,
         LISTENER: {GATEWAY: Resource(GATEWAY, "l1", b"")},
-        ROUTE: {GATEWAY: Resource(GATEWAY, content_hash([body]), body)},
+        SCOPE: {GATEWAY: Resource(GATEWAY, content_hash([body]), body)},
     }
     versions = {type_url: version_of(of_type) for type_url, of_type in resources.items()}
     shared = {
@@ -96,7 +96,7 @@ class Proxy:
         self.inbox.clear()
         self.outbox.clear()
         self.nonces.clear()
-        for type_url in (CLUSTER, ENDPOINT, LISTENER, ROUTE):
+        for type_url in (CLUSTER, ENDPOINT, LISTENER, SCOPE):
             if type_url in self.names or type_url in {CLUSTER, LISTENER}:
                 self._subscribe(type_url)
 
@@ -162,8 +162,9 @@ class Proxy:
                     if resource.name in self.warming:
                         self.clusters[resource.name] = self.warming.pop(resource.name)
         elif type_url is LISTENER:
-            if ROUTE not in self.names:
-                self._want(ROUTE, frozenset({GATEWAY}))
+            if SCOPE not in self.names:
+                self.names[SCOPE] = frozenset()
+                self._subscribe(SCOPE)
         else:
             body = response.resources[0].body.decode()
             self.routes_to = tuple(body.split(",")) if body else ()

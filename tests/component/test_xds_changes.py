@@ -171,7 +171,7 @@ async def refused(control_plane: ControlPlane) -> str:
     return await eventually("the proxy refuses", nack)
 
 
-@pytest.mark.parametrize("type_url", [TypeUrl.ROUTE, TypeUrl.CLUSTER])
+@pytest.mark.parametrize("type_url", [TypeUrl.SCOPE, TypeUrl.CLUSTER])
 async def test_a_refused_configuration_leaves_the_last_good_one(
     gateway_of_either_dialect: Gateway, type_url: TypeUrl
 ) -> None:
@@ -192,7 +192,7 @@ async def test_a_refused_configuration_leaves_the_last_good_one(
         assert set(load.answers) == {"old"}
         assert control_plane.ledger.programmed(ACCESS, 1)
         assert not control_plane.ledger.programmed(ACCESS, 2)
-        kind = "route" if type_url is TypeUrl.ROUTE else "cluster"
+        kind = "route" if type_url is TypeUrl.SCOPE else "cluster"
         assert control_plane.metric("tidegate_xds_nacks_total", type=kind) == 1
 
         control_plane.cache.set(good)

@@ -79,6 +79,9 @@ async def test_feature_computes_have_names_of_their_own(gateway: Gateway) -> Non
         {"x-tidegate-access": "ads/nobody", "host": "ctr.ads.tidegate"},
         {"x-tidegate-features": "ads/ctr"},
         {"x-tidegate-target": "ads/ctr"},
+        {"x-tidegate-target": "access/ads/ctr"},
+        {"x-tidegate-access": "hosts", "host": "ctr.ads.tidegate"},
+        {"x-tidegate-features": "hosts", "host": "ctr.ads.tidegate"},
         {"host": "nobody.ads.tidegate"},
         {},
     ],
@@ -370,4 +373,4 @@ async def test_an_expression_that_envoy_would_not_take_holds_up_nobody(gateway: 
         backend_of("ctr", await gateway.upstream("v1")),
     )
     assert await client.infer(metadata=(*CTR, ("x-place", "a" * 200))) == "v1"
-    assert await gateway.envoy.stat("http.gateway.rds.gateway.update_rejected") == 0
+    assert await gateway.envoy.stat("http.gateway.scoped_rds.gateway.update_rejected") == 0

@@ -19,6 +19,7 @@ from builders.fleet import a_backend, a_fleet
 from fixtures.envoy import envoy_binary
 from tidegate.routing import protos
 from tidegate.routing.bootstrap import BootstrapSettings, bootstrap, render
+from tidegate.routing.envoy import routes
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import FleetState
 from tidegate.routing.planner import plan
@@ -48,10 +49,12 @@ def as_static(snapshot: Snapshot) -> dict[str, Any]:
     plain = {
         kind: [described(resource.body) for resource in snapshot.resources[kind].values()] for kind in TypeUrl
     }
-    (listener,), (routes,) = plain[TypeUrl.LISTENER], plain[TypeUrl.ROUTE]
+    (listener,) = plain[TypeUrl.LISTENER]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
-    del manager["rds"]
-    manager["route_config"] = routes
+    manager["scoped_routes"].pop("scoped_rds")
+    manager["scoped_routes"]["scoped_route_configurations_list"] = {
+        "scoped_route_configurations": plain[TypeUrl.SCOPE]
+    }
     config = bootstrap(BootstrapSettings(metrics_port=None))
     static: dict[str, Any] = {"listeners": [listener], "clusters": plain[TypeUrl.CLUSTER]}
     static["clusters"] += config["static_resources"]["clusters"]  # type: ignore[index]
@@ -91,15 +94,14 @@ def test_envoy_does_not_take_everything() -> None:
     """The control: a routing that we would never render."""
     result = plan(FleetState([], {}))
     snapshot = SnapshotBuilder(ListenerSettings()).build(result)
+    twice = {"name": "gateway", "virtual_hosts": [{"name": name, "domains": ["x.com"]} for name in "ab"]}
+    key = {"fragments": [{"string_key": routes.HOSTS}]}
     body = protos.any_of(
-        "envoy.config.route.v3.RouteConfiguration",
-        protos.encode(
-            "envoy.config.route.v3.RouteConfiguration",
-            {"name": "gateway", "virtual_hosts": [{"name": name, "domains": ["x.com"]} for name in "ab"]},
-        ),
+        routes.TYPE,
+        protos.encode(routes.TYPE, {"name": routes.HOSTS, "key": key, "route_configuration": twice}),
     )
-    bad = replace(snapshot.resources[TypeUrl.ROUTE]["gateway"], body=body)
-    resources = {**snapshot.resources, TypeUrl.ROUTE: {"gateway": bad}}
+    bad = replace(snapshot.resources[TypeUrl.SCOPE][routes.HOSTS], body=body)
+    resources = {**snapshot.resources, TypeUrl.SCOPE: {routes.HOSTS: bad}}
     assert "unique" in validate(replace(snapshot, resources=resources))
 
 

@@ -67,7 +67,7 @@ def as_document(planned: RoutingPlan, snapshot: Snapshot) -> dict[str, Any]:
             type_url.name.lower(): [
                 described(resource.body) for _, resource in sorted(snapshot.resources[type_url].items())
             ]
-            for type_url in (TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.ROUTE)
+            for type_url in (TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.SCOPE)
         },
     }
 
@@ -75,8 +75,8 @@ def as_document(planned: RoutingPlan, snapshot: Snapshot) -> dict[str, Any]:
 def described(body: bytes) -> Any:
     """A resource in plain types, as YAML can show it; virtual hosts by name, since their order means nothing."""
     document = json.loads(json.dumps(protos.described(body), sort_keys=True))
-    if "virtual_hosts" in document:
-        document["virtual_hosts"].sort(key=lambda host: (host["name"] == "nobody", host["name"]))
+    if "route_configuration" in document:
+        document["route_configuration"].get("virtual_hosts", []).sort(key=lambda host: host["name"])
     return document
 
 

@@ -77,11 +77,6 @@ def fresh(body: dict[str, Any], **spec: Any) -> str:
     return json.dumps({**body, "metadata": names, "spec": {**body["spec"], **spec}})
 
 
-def hosts(found: dict[str, Any]) -> dict[str, Any]:
-    """The virtual hosts of a response, by name."""
-    return {host["name"]: host for host in found["gateway"]["virtual_hosts"]}
-
-
 def test_what_a_proxy_gets_follows_the_objects(
     kubectl: Kubectl, kubeconfig: Path, crds: None, namespace: str, tmp_path: Path
 ) -> None:
@@ -90,20 +85,20 @@ def test_what_a_proxy_gets_follows_the_objects(
     with xds(kubeconfig, tmp_path) as (_, channel):
         clusters, routes = (
             Stream(channel, TypeUrl.CLUSTER),
-            Stream(channel, TypeUrl.ROUTE, ["gateway"]),
+            Stream(channel, TypeUrl.SCOPE),
         )
         cluster, host = f"inference/{namespace}/one/grpc", f"access/{namespace}/ctr"
         assert cluster in clusters.next()
-        assert host not in hosts(routes.next())
+        assert host not in routes.next()
 
         access = model_access_body("ctr", namespace, routes=[a_route("default", "one")])
         kubectl("apply", "-f", "-", stdin=fresh(access))
-        routes.until("the access is routed", lambda found: host in hosts(found))
+        routes.until("the access is routed", lambda found: host in found)
 
         kubectl("delete", "inference", "one", "-n", namespace)
         clusters.until("the cluster is gone", lambda found: cluster not in found)
         kubectl("delete", "modelaccess", "ctr", "-n", namespace)
-        routes.until("the access is gone", lambda found: host not in hosts(found))
+        routes.until("the access is gone", lambda found: host not in found)
 
 
 def test_a_process_that_is_told_to_stop_ends_its_streams_in_good_order(

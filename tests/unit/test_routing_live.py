@@ -117,7 +117,7 @@ def test_what_changes_nothing_is_the_same_snapshot() -> None:
     before = replica.put(a_model_access(), a_backend("ctr", "10.0.0.1"))
     after = replica.put(a_model_access(status={"observedGeneration": 1}))
     assert same(before, after)
-    assert after.resources[TypeUrl.ROUTE] is before.resources[TypeUrl.ROUTE]
+    assert after.resources[TypeUrl.SCOPE] is before.resources[TypeUrl.SCOPE]
 
 
 def test_an_older_snapshot_stays_as_it_was() -> None:

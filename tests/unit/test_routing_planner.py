@@ -120,8 +120,8 @@ def test_the_older_access_has_the_host() -> None:
     newer = a_model_access("newer", hosts=["x.com"], metadata={"creationTimestamp": "2026-02-01T00:00:00Z"})
     older = a_model_access("older", hosts=["x.com"], metadata={"creationTimestamp": "2026-01-01T00:00:00Z"})
     result = plan(a_fleet(newer, older)).accesses
-    assert "x.com" in result[older.key].host.domains
-    assert "x.com" not in result[newer.key].host.domains
+    assert "x.com" in result[older.key].host.hosts
+    assert "x.com" not in result[newer.key].host.hosts
     (refusal,) = result[newer.key].refusals[:1]
     assert (refusal.reason, refusal.part) == (Reason.HOST_CONFLICT, "spec.hosts: x.com")
     assert "ads/older" in refusal.message
@@ -130,13 +130,13 @@ def test_the_older_access_has_the_host() -> None:
 
 def test_of_two_as_old_the_first_by_name_has_the_host() -> None:
     a, b = a_model_access("a", hosts=["x.com"]), a_model_access("b", hosts=["x.com"])
-    assert "x.com" in plan(a_fleet(b, a)).accesses[a.key].host.domains
+    assert "x.com" in plan(a_fleet(b, a)).accesses[a.key].host.hosts
 
 
 def test_one_without_an_age_wins_over_nobody() -> None:
     unborn = a_model_access("a", hosts=["x.com"], metadata={"creationTimestamp": None})
     stored = a_model_access("b", hosts=["x.com"])
-    assert "x.com" in plan(a_fleet(unborn, stored)).accesses[stored.key].host.domains
+    assert "x.com" in plan(a_fleet(unborn, stored)).accesses[stored.key].host.hosts
 
 
 def test_features_and_accesses_never_share_a_name() -> None:
@@ -147,7 +147,7 @@ def test_features_and_accesses_never_share_a_name() -> None:
             a_feature_compute("ctr", "10.0.0.1"),
         )
     )
-    domains = [domain for host in result.ir.hosts for domain in host.domains]
+    domains = [domain for host in result.ir.hosts for domain in host.hosts]
     assert len(domains) == len(set(domains))
 
 
@@ -210,7 +210,7 @@ def test_every_backend_has_clusters_whether_routed_to_or_not() -> None:
         for target in ("a", "b")
     )
     changed = [kind for kind in TypeUrl if before.versions[kind] != after.versions[kind]]
-    assert changed == [TypeUrl.ROUTE]
+    assert changed == [TypeUrl.SCOPE]
 
 
 # Properties
@@ -250,11 +250,11 @@ def test_one_access_never_changes_the_bytes_of_another(fleet: FleetState, intrud
     """But for the hosts that the older takes from the newer."""
     without = plan(fleet)
     with_it = plan(FleetState([*fleet.accesses, intruder], fleet.backends))
-    taken = set(with_it.accesses[intruder.key].host.domains)
+    taken = set(with_it.accesses[intruder.key].host.hosts)
     for key, access in without.accesses.items():
         after = with_it.accesses[key].host
-        if set(access.host.domains) & taken:
-            assert set(access.host.domains) - set(after.domains) <= taken
+        if set(access.host.hosts) & taken:
+            assert set(access.host.hosts) - set(after.hosts) <= taken
             assert after.rules == access.host.rules
         else:
             assert routes.encode_host(after) == routes.encode_host(access.host)
@@ -301,5 +301,5 @@ def test_ten_thousand_fuzzed_accesses_change_nothing_of_each_other() -> None:
 @settings(max_examples=50, deadline=None)
 @given(any_fleet())
 def test_every_name_leads_to_one_access(fleet: FleetState) -> None:
-    domains = [domain for host in plan(fleet).ir.hosts for domain in host.domains]
+    domains = [domain for host in plan(fleet).ir.hosts for domain in host.hosts]
     assert len(domains) == len(set(domains))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders.proxy import CLUSTER, ENDPOINT, LISTENER, ROUTE, DeltaProxy, Proxy, a_snapshot
+from builders.proxy import CLUSTER, ENDPOINT, LISTENER, SCOPE, DeltaProxy, Proxy, a_snapshot
 from tidegate.routing import protos
 from tidegate.routing.envoy import clusters
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
@@ -42,7 +42,7 @@ def test_a_replaced_target_is_two_clusters_and_no_more() -> None:
     assert said(proxy.settle()) == [
         (CLUSTER, ["new"], []),
         (ENDPOINT, ["new"], []),
-        (ROUTE, ["gateway"], []),
+        (SCOPE, ["gateway"], []),
         (CLUSTER, [], ["old"]),
     ]
     assert proxy.clusters == {"new": "c1", "other": "c1"}
@@ -62,7 +62,7 @@ def test_a_proxy_that_comes_back_is_sent_what_changed_meanwhile() -> None:
     assert said(proxy.settle()) == [
         (CLUSTER, ["new"], []),
         (ENDPOINT, ["new"], []),
-        (ROUTE, ["gateway"], []),
+        (SCOPE, ["gateway"], []),
         (CLUSTER, [], ["old"]),
     ]
 
@@ -120,7 +120,7 @@ def test_a_request_without_a_nonce_answers_nothing() -> None:
 # Refusals
 
 
-@pytest.mark.parametrize("kind", [CLUSTER, ENDPOINT, ROUTE])
+@pytest.mark.parametrize("kind", [CLUSTER, ENDPOINT, SCOPE])
 @pytest.mark.parametrize("cure", [OLD, a_snapshot({"cure": 1}, routes_to=["cure"])], ids=["back", "on"])
 def test_a_refusal_keeps_the_last_good_until_the_next_snapshot(kind: TypeUrl, cure: Snapshot) -> None:
     proxy = a_settled_proxy()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.proxy import CLUSTER, ENDPOINT, GATEWAY, LISTENER, ROUTE, DeltaProxy, Proxy, a_snapshot
+from builders.proxy import CLUSTER, ENDPOINT, GATEWAY, LISTENER, SCOPE, DeltaProxy, Proxy, a_snapshot
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
 from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse
 from tidegate.xds.stream import AdsStream
@@ -66,17 +66,17 @@ def test_a_proxy_that_connects_first_is_served_once_there_is_a_snapshot() -> Non
     proxy = a_proxy(None)
     proxy.settle()
     proxy.set(OLD)
-    assert kinds(proxy.settle()) == [CLUSTER, ENDPOINT, LISTENER, ROUTE]
+    assert kinds(proxy.settle()) == [CLUSTER, ENDPOINT, LISTENER, SCOPE]
     assert proxy.routes_to == ("old",)
 
 
 def test_a_new_proxy_gets_clusters_and_endpoints_before_listeners_and_routes() -> None:
-    assert kinds(a_proxy().settle()) == [CLUSTER, ENDPOINT, LISTENER, ROUTE]
+    assert kinds(a_proxy().settle()) == [CLUSTER, ENDPOINT, LISTENER, SCOPE]
 
 
 def test_an_empty_fleet_still_gets_its_listener() -> None:
     proxy = a_proxy(a_snapshot({}))
-    assert kinds(proxy.settle()) == [CLUSTER, LISTENER, ROUTE]
+    assert kinds(proxy.settle()) == [CLUSTER, LISTENER, SCOPE]
     assert proxy.stream.progress.acked is not None
 
 
@@ -109,7 +109,7 @@ def test_a_replaced_target_is_made_before_the_old_one_is_broken() -> None:
     proxy = a_settled_proxy()
     proxy.set(NEW)
     responses = proxy.settle()
-    assert kinds(responses) == [CLUSTER, ENDPOINT, ROUTE, CLUSTER]
+    assert kinds(responses) == [CLUSTER, ENDPOINT, SCOPE, CLUSTER]
     assert [names(response) for response in responses] == [{"old", "new"}, {"new"}, {GATEWAY}, {"new"}]
     assert proxy.stream.progress.acked is NEW
 
@@ -122,13 +122,13 @@ def test_routes_wait_for_the_acceptance_of_the_endpoints() -> None:
     while proxy.outbox:
         assert proxy.routes_to == ("old",)
         proxy.server_takes()
-    assert kinds(list(proxy.inbox)) == [ROUTE]
+    assert kinds(list(proxy.inbox)) == [SCOPE]
 
 
 def test_old_clusters_wait_for_the_acceptance_of_the_routes() -> None:
     proxy = a_settled_proxy()
     proxy.set(NEW)
-    arrive(proxy, ROUTE)
+    arrive(proxy, SCOPE)
     assert not proxy.inbox
     assert "old" in proxy.clusters
     proxy.settle()
@@ -152,7 +152,7 @@ def test_only_changed_endpoints_are_sent() -> None:
 def test_a_change_of_routes_alone_sends_routes_alone() -> None:
     proxy = a_settled_proxy(a_snapshot({"a": 1, "b": 1}, routes_to=["a"]))
     proxy.set(a_snapshot({"a": 1, "b": 1}, routes_to=["b"]))
-    assert kinds(proxy.settle()) == [ROUTE]
+    assert kinds(proxy.settle()) == [SCOPE]
 
 
 def test_a_changed_cluster_is_followed_by_its_endpoints() -> None:
@@ -188,7 +188,7 @@ def test_a_cluster_that_comes_back_gets_its_endpoints_again() -> None:
 def test_endpoints_that_fall_to_none_are_held_back_until_no_route_leads_there() -> None:
     both = a_settled_proxy(a_snapshot({"a": 1, "b": 1}, routes_to=["a", "b"]))
     both.set(a_snapshot({"a": 1, "b": 1}, routes_to=["b"], endpoints={"a": 0}))
-    assert kinds(both.settle()) == [ROUTE, ENDPOINT]
+    assert kinds(both.settle()) == [SCOPE, ENDPOINT]
     assert both.endpoints["a"].vacant
 
 
@@ -201,7 +201,7 @@ def test_endpoints_that_fall_to_none_where_no_route_leads_go_straight_out() -> N
 # A newer snapshot in the middle
 
 
-@pytest.mark.parametrize("kind", [CLUSTER, ENDPOINT, ROUTE])
+@pytest.mark.parametrize("kind", [CLUSTER, ENDPOINT, SCOPE])
 def test_going_back_in_the_middle_ends_where_it_began(kind: TypeUrl) -> None:
     proxy = a_settled_proxy()
     proxy.set(NEW)
@@ -240,7 +240,7 @@ def test_the_answer_to_an_older_response_is_no_answer_to_the_newer() -> None:
 # Refusals
 
 
-@pytest.mark.parametrize("kind", [CLUSTER, ENDPOINT, ROUTE])
+@pytest.mark.parametrize("kind", [CLUSTER, ENDPOINT, SCOPE])
 def test_a_refusal_keeps_the_last_good_and_says_why(kind: TypeUrl) -> None:
     proxy = a_settled_proxy()
     proxy.refuses = {kind}
@@ -255,7 +255,7 @@ def test_a_refusal_keeps_the_last_good_and_says_why(kind: TypeUrl) -> None:
 
 def test_what_was_refused_is_not_sent_again() -> None:
     proxy = a_settled_proxy()
-    proxy.refuses = {ROUTE}
+    proxy.refuses = {SCOPE}
     proxy.set(NEW)
     proxy.settle()
     proxy.set(a_snapshot({"new": 1}, routes_to=["new"], generation=2))
@@ -263,7 +263,7 @@ def test_what_was_refused_is_not_sent_again() -> None:
     assert proxy.settle() == []
 
 
-@pytest.mark.parametrize("kind", [CLUSTER, ENDPOINT, ROUTE])
+@pytest.mark.parametrize("kind", [CLUSTER, ENDPOINT, SCOPE])
 @pytest.mark.parametrize("cure", [OLD, a_snapshot({"cure": 1}, routes_to=["cure"])], ids=["back", "on"])
 def test_after_a_refusal_the_next_snapshot_is_reached(kind: TypeUrl, cure: Snapshot) -> None:
     proxy = a_settled_proxy()
@@ -297,7 +297,7 @@ def test_silence_holds_up_the_routes_for_the_gates_time_and_is_counted() -> None
     proxy.wait(9.9)
     assert not proxy.inbox
     proxy.wait(0.1)
-    assert kinds(list(proxy.inbox)) == [ROUTE]
+    assert kinds(list(proxy.inbox)) == [SCOPE]
     assert proxy.stream.counters.gate_misses == 1
     assert proxy.stream.wake_at is None
 
@@ -305,7 +305,7 @@ def test_silence_holds_up_the_routes_for_the_gates_time_and_is_counted() -> None
 def test_silence_never_breaks_anything() -> None:
     proxy = a_settled_proxy()
     proxy.set(NEW)
-    arrive(proxy, ROUTE)
+    arrive(proxy, SCOPE)
     proxy.outbox.clear()  # The proxy runs the new routes and never says so.
     proxy.wait(3600)
     assert not proxy.inbox

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
@@ -60,9 +62,9 @@ def test_endpoints_are_what_protobuf_writes(pool: Pool, protocol: Protocol) -> N
 @given(st.lists(st.binary(max_size=300), max_size=4), st.text(), st.text())
 def test_a_response_is_what_protobuf_reads(bodies: list[bytes], version: str, nonce: str) -> None:
     resources = tuple(Resource("r", "v", wire.packed_any("t", body)) for body in bodies)
-    data = encode_response(DiscoveryResponse(TypeUrl.ROUTE, version, nonce, resources))
+    data = encode_response(DiscoveryResponse(TypeUrl.SCOPE, version, nonce, resources))
     message = protos.decode("envoy.service.discovery.v3.DiscoveryResponse", data)
-    assert (message.version_info, message.nonce, message.type_url) == (version, nonce, TypeUrl.ROUTE)
+    assert (message.version_info, message.nonce, message.type_url) == (version, nonce, TypeUrl.SCOPE)
     assert [resource.value for resource in message.resources] == bodies
 
 
@@ -94,14 +96,15 @@ def test_rubbish_is_refused() -> None:
         decode_request(b"\xff\xff\xff")
 
 
-def test_routes_that_are_joined_are_one_configuration() -> None:
+def test_hosts_that_are_joined_are_one_scope_and_each_access_has_its_own() -> None:
     fleet = a_fleet(a_model_access("a"), a_model_access("b"), a_backend("ctr", "10.0.0.1"))
-    snapshot = SnapshotBuilder(ListenerSettings()).build(plan(fleet))
-    described = protos.described(snapshot.resources[TypeUrl.ROUTE]["gateway"].body)
-    hosts = described["virtual_hosts"]
-    assert isinstance(hosts, list)
-    assert sorted(host["name"] for host in hosts) == ["access/ads/a", "access/ads/b", "nobody"]
-    assert hosts[-1]["name"] == "nobody"
+    scopes = SnapshotBuilder(ListenerSettings()).build(plan(fleet)).resources[TypeUrl.SCOPE]
+    assert set(scopes) == {"hosts", "access/ads/a", "access/ads/b"}
+    for name, hosts in (("hosts", {"access/ads/a", "access/ads/b"}), ("access/ads/a", {"access/ads/a"})):
+        described: Any = protos.described(scopes[name].body)
+        assert described["key"] == {"fragments": [{"string_key": name}]}
+        configuration = described["route_configuration"]
+        assert {host["name"] for host in configuration["virtual_hosts"]} == hosts
 
 
 @pytest.mark.parametrize("kind", BackendKind)

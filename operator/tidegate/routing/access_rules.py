@@ -108,7 +108,7 @@ def plan_access(
         host=VirtualHost(
             name=str(HostKey(HostKind.ACCESS, key)),
             title=f"ModelAccess {key}",
-            domains=(str(key), hosts.access_host(key), *won),
+            hosts=(hosts.access_host(key), *won),
             rules=tuple(one.rule for one in planned if one.rule is not None),
             rate=_rate(access),
         ),

@@ -120,14 +120,14 @@ class RequestRate:
 
 @dataclass(frozen=True, slots=True)
 class VirtualHost:
-    """One name to call, or several for the same thing: `domains` holds `namespace/name` for the header and the hosts.
+    """One object that answers, under its `name` (`access/<namespace>/<name>`) and its `hosts`.
 
     `title` names the object in messages: `ModelAccess ads/ctr`.
     """
 
     name: str
     title: str
-    domains: tuple[str, ...]
+    hosts: tuple[str, ...]
     rules: tuple[RouteRule, ...]
     rate: RequestRate | None = None
 

@@ -134,7 +134,7 @@ def features_host(backend: Backend) -> PlannedHost:
     host = VirtualHost(
         name=str(features_key(backend.key)),
         title=f"FeatureCompute {key}",
-        domains=(f"features/{key}", hosts.features_host(key)),
+        hosts=(hosts.features_host(key),),
         rules=(rule,),
     )
     # Its spec changes nothing in the routing, so every generation of it is there at once.

@@ -13,7 +13,7 @@ from weakref import ReferenceType, ref
 from tidegate.routing import protos
 from tidegate.routing.envoy import clusters, endpoints, listener, routes
 from tidegate.routing.hosts import HostKey
-from tidegate.routing.ir import Pool, PoolKey, Protocol
+from tidegate.routing.ir import Pool, PoolKey, Protocol, VirtualHost
 from tidegate.routing.live import RoutingChange
 from tidegate.routing.planner import HostState, PlannedHost, RoutingPlan
 from tidegate.routing.refusals import Refusal
@@ -31,7 +31,7 @@ class TypeUrl(StrEnum):
     CLUSTER = protos.TYPE_URL_PREFIX + clusters.TYPE
     ENDPOINT = protos.TYPE_URL_PREFIX + endpoints.TYPE
     LISTENER = protos.TYPE_URL_PREFIX + listener.TYPE
-    ROUTE = protos.TYPE_URL_PREFIX + routes.TYPE
+    SCOPE = protos.TYPE_URL_PREFIX + routes.TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class SnapshotBuilder:
         self._listeners = ResourceSet().changed({gateway.name: gateway})
         self._clusters = ResourceSet()
         self._endpoints = ResourceSet()
-        self._routes = _RouteTable()
+        self._scopes = _ScopeTable()
         self._pools: dict[PoolKey, Pool] = {}
         self._hosts: dict[HostKey, PlannedHost] = {}
         self._states: Sharded[HostKey, HostState] = Sharded()
@@ -176,7 +176,7 @@ class SnapshotBuilder:
             TypeUrl.CLUSTER: self._clusters,
             TypeUrl.ENDPOINT: self._endpoints,
             TypeUrl.LISTENER: self._listeners,
-            TypeUrl.ROUTE: self._routes.resources,
+            TypeUrl.SCOPE: self._scopes.resources,
         }
         versions = {type_url: of_type.version for type_url, of_type in resources.items()}
         return Snapshot(
@@ -202,7 +202,7 @@ class SnapshotBuilder:
         self._endpoints = self._endpoints.changed(endpoint_changes)
 
     def _take_hosts(self, planned: Mapping[HostKey, PlannedHost | None]) -> None:
-        rendered: dict[str, bytes | None] = {}
+        rendered: dict[str, VirtualHost | None] = {}
         refusing = False
         for key, now in planned.items():
             before = self._hosts.get(key)
@@ -210,9 +210,9 @@ class SnapshotBuilder:
                 continue
             refusing = refusing or bool((now and now.refusals) or (before and before.refusals))
             if now is None or before is None or now.host != before.host:
-                rendered[str(key)] = None if now is None else routes.encode_host(now.host)
+                rendered[str(key)] = None if now is None else now.host
             _keep(self._hosts, key, now)
-        self._routes.take(rendered)
+        self._scopes.take(rendered)
         self._states = self._states.changed(
             {key: None if now is None else now.state for key, now in planned.items()}
         )
@@ -222,38 +222,45 @@ class SnapshotBuilder:
             )
 
 
-class _RouteTable:
-    """The one RouteConfiguration, joined from virtual hosts that are already serialised.
+class _ScopeTable:
+    """The scope of each virtual host, and that of all hosts, joined from pieces that are already serialised.
 
-    A change joins one part of them anew; the rest is copied, 1 ms for 10,000.
+    Only a change of hosts joins a piece of it anew and copies the others.
     """
 
     def __init__(self) -> None:
-        self._hosts = ResourceSet()
-        self._joined = [b""] * len(self._hosts.shards.parts)
-        self.resources = ResourceSet()
-        self._join()
+        self._aliases = ResourceSet()
+        self._joined = [b""] * len(self._aliases.shards.parts)
+        self.resources = ResourceSet().changed({routes.HOSTS: self._hosts()})
 
-    def take(self, bodies: Mapping[str, bytes | None]) -> None:
+    def take(self, hosts: Mapping[str, VirtualHost | None]) -> None:
         """Other virtual hosts, by name; None for one that is gone."""
-        changes = {
-            name: None if body is None else Resource(name, content_hash([body]), body)
-            for name, body in bodies.items()
-        }
-        before, self._hosts = self._hosts, self._hosts.changed(changes)
-        if self._hosts is before:
-            return
-        parts = zip(self._hosts.shards.parts, before.shards.parts, strict=True)
-        for number, (now, was) in enumerate(parts):
-            if now is not was:
-                self._joined[number] = routes.virtual_hosts(now[name].body for name in sorted(now))
-        self._join()
+        changes = {name: None if host is None else _scope(host) for name, host in hosts.items()}
+        before = self._aliases
+        self._aliases = before.changed(
+            {name: None if host is None else _alias(host) for name, host in hosts.items()}
+        )
+        if self._aliases is not before:
+            parts = zip(self._aliases.shards.parts, before.shards.parts, strict=True)
+            for number, (now, was) in enumerate(parts):
+                if now is not was:
+                    self._joined[number] = routes.virtual_hosts(now[name].body for name in sorted(now))
+            changes[routes.HOSTS] = self._hosts()
+        self.resources = self.resources.changed(changes)
 
-    def _join(self) -> None:
-        frame, nobody = routes.frame(), routes.nobody()
-        version = content_hash([frame, self._hosts.version, nobody])
-        body = protos.any_of(routes.TYPE, frame, *self._joined, nobody)
-        self.resources = self.resources.changed({routes.NAME: Resource(routes.NAME, version, body)})
+    def _hosts(self) -> Resource:
+        body = protos.any_of(routes.TYPE, routes.encode_hosts(self._joined))
+        return Resource(routes.HOSTS, content_hash([self._aliases.version]), body)
+
+
+def _scope(host: VirtualHost) -> Resource:
+    body = protos.any_of(routes.TYPE, routes.encode_scope(host))
+    return Resource(host.name, content_hash([body]), body)
+
+
+def _alias(host: VirtualHost) -> Resource:
+    body = routes.encode_alias(host)
+    return Resource(host.name, content_hash([body]), body)
 
 
 def _keep(known: dict[K, V], key: K, value: V | None) -> None:

@@ -11,7 +11,7 @@ _LABELS = {
     TypeUrl.CLUSTER: "cluster",
     TypeUrl.ENDPOINT: "endpoint",
     TypeUrl.LISTENER: "listener",
-    TypeUrl.ROUTE: "route",
+    TypeUrl.SCOPE: "route",
 }
 
 

@@ -27,11 +27,13 @@ from tidegate.xds.subscription import WHOLE, Change, Subscription, Target
 
 GATE_TIMEOUT_S: Final = 10.0
 
-_ORDER: Final = (TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.LISTENER, TypeUrl.ROUTE)
-_ROUTING: Final = (TypeUrl.LISTENER, TypeUrl.ROUTE)
+_ORDER: Final = (TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.LISTENER, TypeUrl.SCOPE)
+# What every proxy asks for of its own accord; the rest once it has something that needs it.
+_FIRST: Final = (TypeUrl.CLUSTER, TypeUrl.LISTENER)
+_ROUTING: Final = (TypeUrl.LISTENER, TypeUrl.SCOPE)
 
 # Whoever asks for every cluster (listener) is to have the endpoints (routes) of every one.
-_FOLLOWS: Final = {TypeUrl.ENDPOINT: TypeUrl.CLUSTER, TypeUrl.ROUTE: TypeUrl.LISTENER}
+_FOLLOWS: Final = {TypeUrl.ENDPOINT: TypeUrl.CLUSTER, TypeUrl.SCOPE: TypeUrl.LISTENER}
 
 
 R = TypeVar("R")
@@ -330,8 +332,7 @@ class DiscoveryStream(ABC, Generic[R]):
     def _has_all(self, type_url: TypeUrl, goal: Snapshot) -> bool:
         subscription, resources = self._subscriptions.get(type_url), goal.resources[type_url]
         if subscription is None:
-            # A proxy subscribes to endpoints and routes once it has something that needs them.
-            return type_url not in WHOLE and not any(True for _ in self._due(type_url, goal))
+            return type_url not in _FIRST and not any(True for _ in self._due(type_url, goal))
         if subscription.is_complete(resources):
             return True
         if subscription.in_flight is not None or (type_url in WHOLE and subscription.accepted is None):

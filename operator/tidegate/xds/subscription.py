@@ -10,7 +10,7 @@ from tidegate.routing.snapshot import Resource, Resources, TypeUrl, differing
 
 # What of these types a proxy has and the server does not is deleted; of the others it is left alone.
 # In a state of the world, a response of these types is therefore the whole set.
-WHOLE: Final = frozenset({TypeUrl.CLUSTER, TypeUrl.LISTENER})
+WHOLE: Final = frozenset({TypeUrl.CLUSTER, TypeUrl.LISTENER, TypeUrl.SCOPE})
 
 WILDCARD: Final = "*"
 

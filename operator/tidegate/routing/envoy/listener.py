@@ -1,4 +1,4 @@
-"""The gateway's one Envoy listener: gRPC and REST on one port, hardened against clients, routes by RDS."""
+"""The gateway's one Envoy listener: gRPC and REST on one port, hardened against clients, with scoped routes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.routing import protos
-from tidegate.routing.envoy import allowlist, local_replies, rate_limit, routes
+from tidegate.routing.envoy import allowlist, by_host, local_replies, rate_limit, routes
 
 TYPE: Final = "envoy.config.listener.v3.Listener"
 NAME: Final = "gateway"
@@ -60,16 +60,14 @@ def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
         "stat_prefix": "gateway",
         "codec_type": "AUTO",
         # Until it has routes, the listener takes no connection: by default it would after 15 s.
-        "rds": {
-            "config_source": {**protos.ADS, "initial_fetch_timeout": protos.seconds(0)},
-            "route_config_name": routes.NAME,
-        },
+        "scoped_routes": _scoped_routes(),
         "server_name": "tidegate",
         "server_header_transformation": "OVERWRITE",
         "early_header_mutation_extensions": [_target_header()],
         "local_reply_config": local_replies.config(),
         "http_filters": [
             allowlist.rbac_filter(),
+            *by_host.filters(),
             rate_limit.sleeping_filter(),
             protos.extension(
                 "envoy.filters.http.router",
@@ -85,8 +83,21 @@ def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
     }
 
 
+def _scoped_routes() -> dict[str, object]:
+    name = {"name": by_host.TARGET_HEADER, "index": 0}
+    return {
+        "name": NAME,
+        "scope_key_builder": {"fragments": [{"header_value_extractor": name}]},
+        # Scopes hold their routes, so nothing is asked for by this.
+        "rds_config_source": dict(protos.ADS),
+        "scoped_rds": {
+            "scoped_rds_config_source": {**protos.ADS, "initial_fetch_timeout": protos.seconds(0)}
+        },
+    }
+
+
 def _target_header() -> dict[str, object]:
-    """Writes what the request asks for into `routes.TARGET_HEADER`: the access, else the features, else the host.
+    """Writes what the request asks for into `by_host.TARGET_HEADER`: the access, else the features, else `routes.HOSTS`.
 
     Before that, everything that a client says in Envoy's own language is taken out.
     Each step changes a header in place, so the later ones see what the earlier ones did.
@@ -95,20 +106,19 @@ def _target_header() -> dict[str, object]:
     def write(header: str, value: str, action: str) -> dict[str, object]:
         return {"append": {"header": {"key": header, "value": value}, "append_action": action}}
 
+    target = by_host.TARGET_HEADER
     mutations = [
         {"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}},
-        {"remove": routes.TARGET_HEADER},
+        {"remove": target},
+        write(target, f"%REQ({routes.ACCESS_HEADER})%", "OVERWRITE_IF_EXISTS_OR_ADD"),
+        write(target, f"{routes.ACCESS_PREFIX}%REQ({target})%", "OVERWRITE_IF_EXISTS"),
         write(
             routes.FEATURES_HEADER,
-            f"features/%REQ({routes.FEATURES_HEADER})%",
+            f"{routes.FEATURES_PREFIX}%REQ({routes.FEATURES_HEADER})%",
             "OVERWRITE_IF_EXISTS",
         ),
-        write(
-            routes.TARGET_HEADER,
-            f"%REQ({routes.ACCESS_HEADER}?{routes.FEATURES_HEADER})%",
-            "OVERWRITE_IF_EXISTS_OR_ADD",
-        ),
-        write(routes.TARGET_HEADER, "%REQ(:authority)%", "ADD_IF_ABSENT"),
+        write(target, f"%REQ({routes.FEATURES_HEADER})%", "ADD_IF_ABSENT"),
+        write(target, routes.HOSTS, "ADD_IF_ABSENT"),
     ]
     return protos.extension("tidegate.target", _HEADER_MUTATION, {"mutations": mutations})
 

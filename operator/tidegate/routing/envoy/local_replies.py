@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidegate.routing.envoy import allowlist
+from tidegate.routing.envoy import allowlist, routes
 
 # Envoy's short names: the route's timeout, a client that was too slow, and a stalled stream; and a limit that was reached.
 _TIMEOUT_FLAGS: Final = ("UT", "SI", "DT")
 _LIMIT_FLAGS: Final = ("UO",)
+_NO_ROUTE_FLAGS: Final = ("NR",)
 
 _GRPC_DEADLINE_EXCEEDED: Final = "4"
 _GRPC_RESOURCE_EXHAUSTED: Final = "8"
@@ -19,7 +20,16 @@ _RETRY_AFTER_S: Final = "1"
 
 def config() -> dict[str, object]:
     """The listener's local_reply_config; of several mappers that fit, the first counts."""
-    return {"mappers": [_not_allowed(), _deadline_exceeded(), _limit_reached(), _unavailable()]}
+    return {"mappers": [_unknown(), _not_allowed(), _deadline_exceeded(), _limit_reached(), _unavailable()]}
+
+
+def _unknown() -> dict[str, object]:
+    """No scope has this name; Envoy by itself would tell gRPC clients UNIMPLEMENTED, without a word."""
+    return {
+        "filter": _flags(*_NO_ROUTE_FLAGS),
+        "body": {"inline_string": routes.UNKNOWN},
+        "headers_to_add": [_header("grpc-status", routes.GRPC_NOT_FOUND)],
+    }
 
 
 def _not_allowed() -> dict[str, object]:

@@ -1,12 +1,10 @@
-"""Virtual hosts → one Envoy RouteConfiguration, made by joining virtual hosts that are already serialised.
+"""Virtual hosts → Envoy's scoped routes: a RouteConfiguration for each access, so that a change of one is sent and read alone.
 
-Header and host are one thing here.
-The listener writes what a request asks for into `x-tidegate-target` (`ads/ctr`, `features/ads/user`, or its host without the port), and `vhost_header` makes Envoy pick the virtual host by that header instead of the authority.
-So a ModelAccess is one virtual host whose domains are its key and its hosts; the look-up is one hash, in any letter case, for 10,000 accesses as for one; and the header wins over the host.
-A matcher tree over the header would do the same with every access written once for each name that it has; plain routes would be tried one after the other.
-
-All of it is one resource, which Envoy reads anew at every change: 0.1 s for 1,000 accesses, 0.3 s for 3,000 (Envoy 1.40, one core).
-Far beyond that, scoped routes keyed by the same header give every access a RouteConfiguration of its own.
+The listener writes what a request asks for into `x-tidegate-target`: `access/ads/ctr`, `features/ads/user`, or `hosts` when it names neither.
+Envoy picks the scope of that name: one look-up, for 10,000 accesses as for one.
+Scopes are compared letter by letter and hosts are not, so hosts have a scope of their own, in which each access is a virtual host with its hosts and nothing else.
+That one is no answer: it wakes the filters of envoy/by_host.py, which write the name of the access into the header and have Envoy pick the scope again.
+It changes when accesses come, go or change their hosts; weights, targets and all else are not in it.
 """
 
 from __future__ import annotations
@@ -19,23 +17,37 @@ from typing import Final
 from google.protobuf.message import Message
 
 from tidegate.routing import protos, wire
-from tidegate.routing.envoy import rate_limit
+from tidegate.routing.envoy import by_host, rate_limit
 from tidegate.routing.envoy.allowlist import GRPC_SERVICE
 from tidegate.routing.envoy.clusters import cluster_name
 from tidegate.routing.ir import Comparison, HeaderTest, Protocol, RouteRule, User, UserKind, VirtualHost
 
-TYPE: Final = "envoy.config.route.v3.RouteConfiguration"
-NAME: Final = "gateway"
+TYPE: Final = "envoy.config.route.v3.ScopedRouteConfiguration"
+_CONFIGURATION: Final = "envoy.config.route.v3.RouteConfiguration"
+_VIRTUAL_HOST: Final = "envoy.config.route.v3.VirtualHost"
+
+HOSTS: Final = "hosts"
+"""The scope of requests that name nothing but a host."""
+
+ACCESS_PREFIX: Final = "access/"
+FEATURES_PREFIX: Final = "features/"
+"""What the names of scopes begin with (routing.hosts.HostKey)."""
 
 ACCESS_HEADER: Final = "x-tidegate-access"
 FEATURES_HEADER: Final = "x-tidegate-features"
-TARGET_HEADER: Final = "x-tidegate-target"
 
 # Written for the gateway's own use.
-_NOT_FOR_MODELS: Final = (TARGET_HEADER, FEATURES_HEADER, "x-envoy-external-address")
+_NOT_FOR_MODELS: Final = (by_host.TARGET_HEADER, FEATURES_HEADER, "x-envoy-external-address")
 
-_VIRTUAL_HOSTS_FIELD: Final = 2
-_GRPC_NOT_FOUND: Final = "5"
+# Field numbers of ScopedRouteConfiguration, RouteConfiguration and VirtualHost; those of the messages in a key are all 1.
+_NAME: Final = 1
+_KEY: Final = 3
+_INLINE: Final = 5
+_VIRTUAL_HOSTS: Final = 2
+_DOMAINS: Final = 2
+_ROUTES: Final = 3
+_ROUTE_NAME: Final = 14
+GRPC_NOT_FOUND: Final = "5"
 _PREFIXES: Final = {Protocol.GRPC: f"/{GRPC_SERVICE}/", Protocol.HTTP: "/v2"}
 
 # Nothing was sent yet under these conditions, so the request is safe on another host whatever it does.
@@ -59,34 +71,53 @@ UNKNOWN: Final = (
 )
 
 
-@cache
-def frame() -> bytes:
-    """The serialised RouteConfiguration without virtual hosts: those go behind it, and `nobody` last."""
-    return protos.encode(
-        TYPE,
-        {
-            "name": NAME,
-            "vhost_header": TARGET_HEADER,
-            "request_headers_to_remove": list(_NOT_FOR_MODELS),
-        },
-    )
+def encode_scope(host: VirtualHost) -> bytes:
+    """The serialised ScopedRouteConfiguration of one access; the same bytes whatever others there are."""
+    return scope(host.name, _of_an_access(), virtual_hosts([encode_host(host)]))
+
+
+def encode_hosts(aliases: Iterable[bytes]) -> bytes:
+    """The ScopedRouteConfiguration of all hosts, from what `virtual_hosts` made of `encode_alias`."""
+    return scope(HOSTS, _of_hosts(), *aliases)
+
+
+def scope(name: str, *configuration: bytes) -> bytes:
+    """A serialised ScopedRouteConfiguration around a RouteConfiguration without its name; both are called as their key."""
+    key = wire.field(1, wire.field(1, name.encode()))
+    inline = b"".join((wire.field(_NAME, name.encode()), *configuration))
+    return wire.field(_NAME, name.encode()) + wire.field(_KEY, key) + wire.field(_INLINE, inline)
 
 
 def virtual_hosts(bodies: Iterable[bytes]) -> bytes:
     """Some of the virtual hosts of a RouteConfiguration; their order means nothing."""
-    return wire.fields(_VIRTUAL_HOSTS_FIELD, bodies)
+    return wire.fields(_VIRTUAL_HOSTS, bodies)
 
 
 @cache
-def nobody() -> bytes:
-    """The last virtual host of a RouteConfiguration: that of requests for names that nobody has."""
-    return virtual_hosts(
-        [
-            protos.encode(
-                "envoy.config.route.v3.VirtualHost",
-                {"name": "nobody", "domains": ["*"], "routes": _not_found(UNKNOWN)},
-            )
-        ]
+def _of_an_access() -> bytes:
+    return protos.encode(_CONFIGURATION, {"request_headers_to_remove": list(_NOT_FOR_MODELS)})
+
+
+@cache
+def _of_hosts() -> bytes:
+    return protos.encode(_CONFIGURATION, {"typed_per_filter_config": by_host.awake()})
+
+
+def encode_alias(host: VirtualHost) -> bytes:
+    """The hosts of one access as a serialised VirtualHost, whose route is called as the scope to go to.
+
+    A filter that the access wakes up must be awake here already, since Envoy sets up the filters once for each request.
+    """
+    route = wire.field(_ROUTE_NAME, host.name.encode()) + _any_request()
+    hosts = wire.fields(_DOMAINS, (name.encode() for name in host.hosts))
+    awake = protos.encode(_VIRTUAL_HOST, _filters(host)) if host.rate else b""
+    return wire.field(_NAME, host.name.encode()) + hosts + wire.field(_ROUTES, route) + awake
+
+
+@cache
+def _any_request() -> bytes:
+    return protos.encode(
+        "envoy.config.route.v3.Route", {"match": {"prefix": "/"}, "direct_response": {"status": 404}}
     )
 
 
@@ -97,16 +128,21 @@ def encode_host(host: VirtualHost) -> bytes:
         body = f"{host.title}: no route matches the headers of this request, and there is no route without match\n"
         routes += _not_found(body)
     return protos.encode(
-        "envoy.config.route.v3.VirtualHost",
+        _VIRTUAL_HOST,
         {
             "name": host.name,
-            "domains": list(host.domains),
+            "domains": ["*"],
             "routes": routes,
             # Here and not in every route, which would cost Envoy a sixth more to read.
             "retry_policy": _retry_policy(_NOTHING_SENT, _NOTHING_SENT_TRIES),
-            **({"typed_per_filter_config": rate_limit.for_host(host.rate)} if host.rate else {}),
+            **_filters(host),
         },
     )
+
+
+def _filters(host: VirtualHost) -> dict[str, object]:
+    """What a virtual host says about the listener's filters."""
+    return {"typed_per_filter_config": rate_limit.for_host(host.rate)} if host.rate else {}
 
 
 def _header(test: HeaderTest) -> dict[str, object]:
@@ -208,7 +244,7 @@ def _not_found(body: str) -> list[dict[str, object]]:
     """404 for REST; for gRPC NOT_FOUND, where Envoy by itself would say UNIMPLEMENTED."""
     answer: dict[str, object] = {"direct_response": {"status": 404, "body": {"inline_string": body}}}
     grpc_status: dict[str, object] = {
-        "header": {"key": "grpc-status", "value": _GRPC_NOT_FOUND},
+        "header": {"key": "grpc-status", "value": GRPC_NOT_FOUND},
         "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
     }
     return [

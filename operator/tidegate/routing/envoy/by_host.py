@@ -1,0 +1,49 @@
+"""Requests that name a host and no access: two filters that turn the host into the access, and sleep for everybody else.
+
+The scope of hosts (envoy/routes.py) wakes them up. The first writes the name of the route into the header by which scopes are picked.
+The second does nothing but have the route looked up again, which the first cannot.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidegate.routing import protos, wire
+
+# Also written by the listener (envoy/listener.py) and read by the scoped routes.
+TARGET_HEADER: Final = "x-tidegate-target"
+
+_REWRITE: Final = "tidegate.by_host"
+_AGAIN: Final = "tidegate.by_host.again"
+_HEADER_MUTATION: Final = "envoy.extensions.filters.http.header_mutation.v3.HeaderMutation"
+_FOR_ROUTES: Final = "envoy.extensions.filters.http.header_mutation.v3.HeaderMutationPerRoute"
+_SET_FILTER_STATE: Final = "envoy.extensions.filters.http.set_filter_state.v3.Config"
+
+# Newer than the Python package of Envoy's messages, so written by hand.
+_CLEAR_ROUTE_CACHE: Final = 2
+
+
+def filters() -> list[dict[str, object]]:
+    """For the listener, before every filter that a virtual host has a say in."""
+    state = {
+        "object_key": "tidegate.by_host",
+        "factory_key": "envoy.string",
+        "format_string": {"text_format_source": {"inline_string": "1"}},
+    }
+    again = protos.encode(_SET_FILTER_STATE, {"on_request_headers": [state]})
+    again += wire.number_field(_CLEAR_ROUTE_CACHE, 1)
+    typed = {"type_url": protos.TYPE_URL_PREFIX + _SET_FILTER_STATE, "value": again}
+    return [
+        {**protos.extension(_REWRITE, _HEADER_MUTATION), "disabled": True},
+        {"name": _AGAIN, "typed_config": typed, "disabled": True},
+    ]
+
+
+def awake() -> dict[str, object]:
+    """What the scope of hosts says about them."""
+    name = {"key": TARGET_HEADER, "value": "%ROUTE_NAME%"}
+    mutation = {"append": {"header": name, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}
+    return {
+        _REWRITE: protos.packed(_FOR_ROUTES, {"mutations": {"request_mutations": [mutation]}}),
+        _AGAIN: protos.packed("envoy.config.route.v3.FilterConfig", {"config": {}}),
+    }
