@@ -1,0 +1,271 @@
+"""P4: the time from an accepted edit of a ModelAccess to the last request that behaved as before it, for one field after the other.
+
+    python bench/edit_visible.py [--state-dir DIR] [--runs 5] [--output build/edit_visible.json]
+
+Real Tritons behind the gateways of the whole cluster. Requests are asked one after the other, each over a connection of
+its own, so that either gateway may get it; a time is that from the call of the API server to the start of the last old one.
+`resolution_s` is the longest pause between two such starts. Prints one JSON document; exits 1 when any time is over the target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import numpy as np
+from harness import a_space
+from tritonclient.utils import InferenceServerException
+
+from builders import probe_model
+from fixtures.installed import Client, Space
+from tidegate_localcluster.binaries import default_home
+
+LIMIT_S = 1.0
+WATCHED_S = 2.0
+"""How long old behaviour is looked for after the first new one."""
+PATIENCE_S = 30.0
+OLD = 5
+"""So many old answers in a row before an edit."""
+
+Spec = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A field, the spec before and after, and what a request shows of it."""
+
+    field: str
+    before: Spec
+    after: Spec
+    ask: Callable[[Space], str]
+    new: str
+
+
+def to(inference: str, **route: Any) -> Spec:
+    """One route to one Inference."""
+    return {"name": "r", "targets": [{"inference": inference}], **route}
+
+
+def routes(*routes: Mapping[str, Any], **spec: Any) -> Spec:
+    """A spec with these routes, named by number."""
+    return {"routes": [{**route, "name": f"r{number}"} for number, route in enumerate(routes)], **spec}
+
+
+def matched(**comparison: str) -> Spec:
+    """Those with the header go to `b`, the others to `a`."""
+    headers = [{"name": "x-scene", **comparison}]
+    return routes(to("b", match={"headers": headers}), to("a"))
+
+
+def asks(x: float = 0.0, **headers: str) -> Callable[[Space], str]:
+    """One request: the version that answers, or the status."""
+
+    def ask(space: Space) -> str:
+        access = f"{space.namespace}/edited"
+        client = Client(space.installed.endpoints.gateway, access, headers)
+        try:
+            return client.score({"x": np.full((1, 1), x, dtype=np.float32)}).version
+        except InferenceServerException as error:
+            return str(error.status()).removeprefix("StatusCode.")
+        finally:
+            client.close()
+
+    return ask
+
+
+def ask_for_a_host(space: Space) -> str:
+    """One REST request to a host of the access."""
+    body = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [0.0]}]}
+    request = Request(
+        f"http://{space.installed.endpoints.gateway}/v2/models/probe/infer",
+        data=json.dumps(body).encode(),
+        headers={"content-type": "application/json", "host": "edited.example.com"},
+    )
+    try:
+        with urlopen(request, timeout=10) as response:
+            return str(json.load(response)["model_version"])
+    except HTTPError as error:
+        with error:
+            return str(error.code)
+
+
+def ask_many(space: Space) -> str:
+    """Six slow requests at once: whether one was refused."""
+    with ThreadPoolExecutor(6) as pool:
+        seen = set(pool.map(lambda _: asks(x=1.0)(space), range(6)))
+    return "refused" if "RESOURCE_EXHAUSTED" in seen else "answered"
+
+
+def ask_as_one_user(space: Space) -> str:
+    """Ten requests of one user: whether all went to one target (by chance once in 512 times)."""
+    ask = asks(**{"x-user-id": "user-1"})
+    return "one" if len({ask(space) for _ in range(10)}) == 1 else "both"
+
+
+def ask_and_look_for_a_copy(space: Space) -> str:
+    """One request: whether the mirror's Triton counted one more."""
+    before = space.counted("b")
+    asks()(space)
+    until = time.monotonic() + 0.1
+    while time.monotonic() < until:
+        if space.counted("b") > before:
+            return "copied"
+    return "alone"
+
+
+NOTHING: Spec = {"hosts": None, "protection": None}
+HALVES = {"targets": [{"inference": "a", "weight": 1}, {"inference": "b", "weight": 1}]}
+EDITS = (
+    Edit("targets.inference", routes(to("a")), routes(to("b")), asks(), "2"),
+    Edit(
+        "targets.weight",
+        routes({"targets": [{"inference": "a", "weight": 1}, {"inference": "b", "weight": 0}]}),
+        routes({"targets": [{"inference": "a", "weight": 0}, {"inference": "b", "weight": 1}]}),
+        asks(),
+        "2",
+    ),
+    Edit("match.exact", matched(exact="feed"), matched(exact="home"), asks(**{"x-scene": "home"}), "2"),
+    Edit("match.prefix", matched(prefix="fe"), matched(prefix="ho"), asks(**{"x-scene": "home"}), "2"),
+    Edit("match.regex", matched(regex="f.*"), matched(regex="h.*"), asks(**{"x-scene": "home"}), "2"),
+    Edit("hosts", routes(to("a")), routes(to("a"), hosts=["edited.example.com"]), ask_for_a_host, "1"),
+    Edit(
+        "timeout",
+        routes(to("slow", timeout="10s")),
+        routes(to("slow", timeout="20ms")),
+        asks(x=1.0),
+        "DEADLINE_EXCEEDED",
+    ),
+    Edit(
+        "sticky",
+        routes(HALVES),
+        routes({**HALVES, "sticky": {"header": "x-user-id"}}),
+        ask_as_one_user,
+        "one",
+    ),
+    Edit(
+        "mirror",
+        routes(to("a")),
+        routes(to("a", mirror=[{"inference": "b"}])),
+        ask_and_look_for_a_copy,
+        "copied",
+    ),
+    Edit("fallback", routes(to("nobody")), routes(to("nobody", fallback={"inference": "b"})), asks(), "2"),
+    Edit(
+        "protection.rateLimit",
+        routes(to("a")),
+        routes(to("a"), protection={"rateLimit": {"requests": 1, "per": "1m"}}),
+        asks(),  # the first request in each gateway passes, and counts as old
+        "RESOURCE_EXHAUSTED",
+    ),
+    Edit(
+        "protection.maxConcurrent",
+        routes(to("slow", timeout="10s")),
+        routes(to("slow", timeout="10s"), protection={"maxConcurrent": 1}),
+        ask_many,
+        "refused",
+    ),
+)
+
+
+class Watching:
+    """Asks the same thing all the time, and notes when each request began and what it showed."""
+
+    def __init__(self, space: Space, ask: Callable[[Space], str]) -> None:
+        self._space = space
+        self._ask = ask
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.seen: list[tuple[float, str]] = []
+
+    def __enter__(self) -> Watching:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(30)
+
+    def wait(self, holds: Callable[[Sequence[str]], bool], what: str) -> None:
+        """Waits until what was seen so far is as it should be."""
+        end = time.monotonic() + PATIENCE_S
+        while not holds([shown for _, shown in tuple(self.seen)]):
+            if time.monotonic() > end:
+                raise AssertionError(f"not in {PATIENCE_S} s: {what}; last seen: {self.seen[-5:]}")
+            time.sleep(0.01)
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            started = time.monotonic()
+            self.seen.append((started, self._ask(self._space)))
+
+
+def measure(space: Space, edit: Edit) -> dict[str, float]:
+    """One edit: the start of the last old behaviour after it was begun, and the longest pause between two looks."""
+    space.patch("modelaccess", "edited", NOTHING | edit.before)
+    with Watching(space, edit.ask) as watching:
+        old_again = f"{edit.field} is as before the edit"
+        watching.wait(lambda shown: len(shown) > OLD and edit.new not in shown[-OLD:], old_again)
+        edited = time.monotonic()
+        space.patch("modelaccess", "edited", edit.after)
+        watching.wait(lambda shown: edit.new in shown[-1:], f"{edit.field} is as after the edit")
+        time.sleep(WATCHED_S)
+    after = [(at, shown) for at, shown in watching.seen if at >= edited]
+    last_old = max((at for at, shown in after if shown != edit.new), default=edited)
+    pauses = (later - earlier for (earlier, _), (later, _) in itertools.pairwise(after))
+    return {"seconds": round(last_old - edited, 3), "resolution_s": round(max(pauses, default=0.0), 3)}
+
+
+def main() -> int:
+    """Measures every field `--runs` times, one field after the other in each run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--state-dir", type=Path, default=default_home() / "clusters" / "default")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=Path("build/edit_visible.json"))
+    options = parser.parse_args()
+    times: dict[str, list[float]] = {edit.field: [] for edit in EDITS}
+    pauses: dict[str, list[float]] = {edit.field: [] for edit in EDITS}
+    with a_space(options.state_dir, "edits") as space:
+        space.publish("a", 1)
+        space.publish("b", 2)
+        probe_model.publish_slow(space.folder("slow"), 3, rounds=100_000)
+        for name, version in (("a", 1), ("b", 2), ("slow", 3)):
+            space.inference(name, version=version)
+        space.inference("nobody", uri=space.uri("a"), replicas=0, tier="nearline")
+        space.ready("inference/a", "inference/b", "inference/slow")
+        space.apply("ModelAccess", "edited", EDITS[0].before)
+        for _ in range(options.runs):
+            for edit in EDITS:
+                found = measure(space, edit)
+                print(json.dumps({"field": edit.field, **found}), file=sys.stderr)
+                times[edit.field].append(found["seconds"])
+                pauses[edit.field].append(found["resolution_s"])
+    fields = {
+        field: {
+            "median_s": statistics.median(seconds),
+            "max_s": max(seconds),
+            "resolution_s": max(pauses[field]),
+        }
+        for field, seconds in times.items()
+    }
+    slowest = max(found["max_s"] for found in fields.values())
+    result = {"runs": options.runs, "limit_s": LIMIT_S, "slowest_s": slowest, "fields": fields}
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+    return 1 if slowest > LIMIT_S else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
