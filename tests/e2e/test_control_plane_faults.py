@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fixtures.installed import Space, sample, stays, until
+from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.errors import CommandError
 
 _WRITES = {"POST", "PUT", "PATCH", "APPLY", "DELETE"}
@@ -75,10 +76,18 @@ def test_killing_triton_is_noticed(space: Space) -> None:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.produces(Reason.NO_PROXIES)
 def test_restarting_every_pod_in_any_order_ends_ready(space: Space) -> None:
     _serving(space)
+    scale = ("scale", "deployment/tidegate-gateway", "-n", "tidegate-system")
+    space.kubectl.run(*scale, "--replicas=0")
+    until(
+        lambda: space.condition("modelaccess", "probe").get("reason") == Reason.NO_PROXIES,
+        "Ready says NoProxies",
+        evidence=lambda: space.status("modelaccess", "probe"),
+    )
+    space.kubectl.run(*scale, "--replicas=2")
     for selector, namespace in (
-        ("app.kubernetes.io/component=gateway", "tidegate-system"),
         ("tidegate.io/inference=probe", space.namespace),
         ("app.kubernetes.io/component=xds", "tidegate-system"),
         ("app.kubernetes.io/component=controllers", "tidegate-system"),
