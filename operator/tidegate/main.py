@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from tidegate import __version__
+from tidegate.cli.xds import register
 from tidegate.errors import TidegateError
 from tidegate.processes.controllers import run_controllers
 from tidegate.processes.web import run_web
@@ -38,9 +39,16 @@ def controllers(kubeconfig: Kubeconfig = None) -> None:
     _run(run_controllers(settings, PodIdentity(), _cluster(kubeconfig)))
 
 
-@app.command()
-def xds(kubeconfig: Kubeconfig = None) -> None:
-    """Run the xDS server that configures the gateways."""
+xds = typer.Typer(name="xds", help="The xDS server: without a command, run it.", invoke_without_command=True)
+register(xds)
+app.add_typer(xds)
+
+
+@xds.callback()
+def serve_xds(context: typer.Context, kubeconfig: Kubeconfig = None) -> None:
+    """Run the xDS server that configures the gateways; or, with a command, ask those that run."""
+    if context.invoked_subcommand is not None:
+        return
     settings = _start()
     _run(run_xds(settings, _cluster(kubeconfig)))
 

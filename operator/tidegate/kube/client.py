@@ -124,6 +124,18 @@ class KubeClient:
             Request("GET", kind.path(namespace), self._settings.request_timeout, query=query)
         )
 
+    async def read_from_pod(
+        self, pod: ObjectKey, port: int, path: str, query: Mapping[str, str] | None = None
+    ) -> dict[str, Any] | None:
+        """The JSON that a pod answers to GET `path`, asked through the API server; None for 404.
+
+        Needs the right to get `pods/proxy`.
+        """
+        through = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}:{port}/proxy{path}"
+        return await self._transport.call(
+            Request("GET", through, self._settings.request_timeout, query=query or {})
+        )
+
     async def apply(self, manifest: Manifest, fence: Fence) -> Manifest:
         """See port.Cluster. The object gets the annotations tidegate.io/applied and tidegate.io/epoch."""
         kind, metadata = kind_of(manifest), manifest["metadata"]

@@ -23,7 +23,7 @@ from tidegate.settings import Settings
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.metrics import XdsMetrics
-from tidegate.xds.report_server import report_application
+from tidegate.xds.report_server import add_inspection, report_application
 from tidegate.xds.server import XdsServer
 
 _GATHER_S: Final = 0.01
@@ -62,6 +62,8 @@ async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
     report_sync(probes, feed.stores)
     probes.add_readiness("snapshot", lambda: None if cache.snapshot else "no snapshot yet")
     server = XdsServer(cache, ledger, metrics)
+    report = report_application(ledger)
+    add_inspection(report, cache, server.states)
     publisher = Publisher(feed, cache, SnapshotBuilder(ListenerSettings()), metrics)
     client_settings = ClientSettings(field_manager="tidegate-xds", user_agent="tidegate-xds")
     async with (
@@ -74,7 +76,7 @@ async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
                 start_watches(tasks, client, feed.objects)
                 start_watches(tasks, client, [feed.pods], selector=f"{MANAGED_BY}={MANAGER}")
                 tasks.create_task(publisher.run())
-                tasks.create_task(_serve_report(ledger, settings.report_port))
+                tasks.create_task(_serve_report(report, settings.report_port))
                 await synced(feed.stores)
                 await server.start(f"0.0.0.0:{settings.xds_port}")
 
@@ -84,8 +86,8 @@ async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
             await server.stop()
 
 
-async def _serve_report(ledger: AckLedger, port: int) -> None:
-    runner = web.AppRunner(report_application(ledger), access_log=None)
+async def _serve_report(report: web.Application, port: int) -> None:
+    runner = web.AppRunner(report, access_log=None)
     await runner.setup()
     try:
         await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104

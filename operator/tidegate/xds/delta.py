@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from tidegate.routing.snapshot import TypeUrl
 from tidegate.xds.delta_messages import DeltaRequest
 from tidegate.xds.messages import DiscoveryResponse
@@ -14,6 +16,8 @@ class DeltaStream(DiscoveryStream[DeltaRequest]):
 
     A proxy that comes back names the version of everything that it has, so that it is sent nothing twice, and needs no stand-ins.
     """
+
+    DIALECT: ClassVar[str] = "delta"
 
     def on_request(self, request: DeltaRequest, now: float) -> list[DiscoveryResponse]:
         """The proxy subscribes, accepts or refuses. Types that are not served are left unanswered."""

@@ -18,6 +18,7 @@ from tidegate.routing.snapshot import Snapshot, placeholder_cluster
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.delta import DeltaStream
 from tidegate.xds.delta_messages import decode_delta_request, encode_delta_response
+from tidegate.xds.inspection import ProxyState
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.messages import DiscoveryResponse, decode_request, encode_response
 from tidegate.xds.metrics import XdsMetrics
@@ -114,6 +115,11 @@ class XdsServer:
             for session in self._sessions.values():
                 session.mailbox.wake()
         await self._server.stop(None if at_once else self._settings.drain_s)
+
+    def states(self) -> list[ProxyState]:
+        """How far every connected proxy is."""
+        sessions = [session for session in self._sessions.values() if session.stream.progress.node]
+        return [_state(session) for session in sessions]
 
     def _changed(self) -> None:
         self._changed_at = self._clock()
@@ -242,6 +248,12 @@ class _Session(Generic[R]):
     opened_at: float
     acked: Snapshot | None = None
     nack: str | None = None
+
+
+def _state(session: _Session[Any]) -> ProxyState:
+    stream, progress = session.stream, session.stream.progress
+    revision = progress.acked.revision if progress.acked else ""
+    return ProxyState(progress.node, stream.DIALECT, revision, stream.states(), progress.nack)
 
 
 def _channel_options(settings: XdsServerSettings) -> list[tuple[str, int]]:

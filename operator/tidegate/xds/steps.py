@@ -17,11 +17,12 @@ Once a proxy is known to run a snapshot in full, only what differs from that is 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
 from tidegate.routing.snapshot import Resource, Resources, Snapshot, TypeUrl, version_of
+from tidegate.xds.inspection import SyncState
 from tidegate.xds.messages import DiscoveryResponse
 from tidegate.xds.subscription import WHOLE, Change, Subscription, Target
 
@@ -65,9 +66,12 @@ class Counters:
 class DiscoveryStream(ABC, Generic[R]):
     """What both dialects have in common; each adds how its requests (R) are read.
 
+    `DIALECT` is its name, for people.
     Every method takes the time in seconds of any steady clock, and returns what to send, in order.
     `placeholder` makes a stand-in for a cluster that a reconnecting proxy has and this process never knew.
     """
+
+    DIALECT: ClassVar[str]
 
     def __init__(
         self,
@@ -95,6 +99,18 @@ class DiscoveryStream(ABC, Generic[R]):
         errors = (subscription.error for subscription in self._subscriptions.values())
         nack = next((error for error in errors if error is not None), None)
         return StreamProgress(self._node, self._acked, nack, self._warm)
+
+    def states(self) -> Mapping[TypeUrl, SyncState]:
+        """How far the proxy is with each type that it asked for."""
+        return {type_url: self._state(subscription) for type_url, subscription in self._subscriptions.items()}
+
+    def _state(self, subscription: Subscription) -> SyncState:
+        if subscription.error is not None:
+            return SyncState.NACKED
+        if self._goal is None:
+            return SyncState.NOT_SENT
+        complete = self._has_all(subscription.type_url, self._goal)
+        return SyncState.SYNCED if complete else SyncState.STALE
 
     @property
     def wake_at(self) -> float | None:

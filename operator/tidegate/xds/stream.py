@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from tidegate.routing.snapshot import TypeUrl
 from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse
@@ -15,6 +15,8 @@ _REPEATS_WITHIN_S: Final = 0.5
 
 class AdsStream(DiscoveryStream[DiscoveryRequest]):
     """The stream of one proxy (StreamAggregatedResources); the steps are those of xds.steps."""
+
+    DIALECT: ClassVar[str] = "state of the world"
 
     def on_request(self, request: DiscoveryRequest, now: float) -> list[DiscoveryResponse]:
         """The proxy subscribes, accepts or refuses. Types that are not served are left unanswered."""

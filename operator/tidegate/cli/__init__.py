@@ -1,0 +1,1 @@
+"""The command line for people: what they ask a running control plane."""

@@ -1,0 +1,178 @@
+"""`tidegate xds status | dump | diff`: what the xDS servers serve and how far each proxy is, asked of the servers themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import aiohttp
+import typer
+
+from tidegate.api.meta import ObjectKey
+from tidegate.errors import ApiUnavailableError, PermanentError, TidegateError
+from tidegate.kube.client import ClientSettings, KubeClient
+from tidegate.kube.kinds import POD
+
+_PATIENCE: Final = timedelta(seconds=30)
+_REPORT_PORT: Final = 18001
+_SELECTOR: Final = "app.kubernetes.io/name=tidegate,app.kubernetes.io/component=xds"
+
+
+class Format(StrEnum):
+    """How answers are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Address = Annotated[
+    str | None,
+    typer.Option(help="host:port of one xDS server's report, instead of asking through the API server."),
+]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Where the xDS servers run.")]
+KubeconfigOption = Annotated[
+    Path | None, typer.Option(help="Cluster to connect to; default $KUBECONFIG.", show_default=False)
+]
+Output = Annotated[Format, typer.Option("--output", "-o", help="text or json.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to `tidegate xds`."""
+    app.command("status")(status)
+    app.command("dump")(dump)
+    app.command("diff")(diff)
+
+
+def status(
+    address: Address = None,
+    namespace: Namespace = "tidegate-system",
+    kubeconfig: KubeconfigOption = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show every connected proxy, and for each type whether it runs the newest (SYNCED, STALE, NACKED)."""
+    answers = _ask("/v1/proxies", {}, address, namespace, kubeconfig)
+    proxies = [{**proxy, "server": server} for server, said in answers.items() for proxy in said["proxies"]]
+    if output is Format.JSON:
+        typer.echo(json.dumps({"proxies": proxies}, indent=2))
+        return
+    for line in status_lines(proxies):
+        typer.echo(line)
+
+
+def dump(
+    revision: Annotated[
+        str, typer.Argument(help="A revision, its beginning, current or previous.")
+    ] = "current",
+    address: Address = None,
+    namespace: Namespace = "tidegate-system",
+    kubeconfig: KubeconfigOption = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show a whole snapshot; as text, the names and versions of its resources. Secrets are left out."""
+    found = _first(f"/v1/snapshots/{revision}", {}, address, namespace, kubeconfig)
+    if output is Format.JSON:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    typer.echo(f"revision {found['revision']}")
+    for kind, resources in found["resources"].items():
+        for resource in resources:
+            typer.echo(f"{kind:10}{resource['version']}  {resource['name']}")
+
+
+def diff(
+    before: Annotated[
+        str, typer.Argument(help="A revision, its beginning, current or previous.")
+    ] = "previous",
+    after: Annotated[str, typer.Argument(help="The same, for the later one.")] = "current",
+    address: Address = None,
+    namespace: Namespace = "tidegate-system",
+    kubeconfig: KubeconfigOption = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Show what differs between two revisions that the servers still keep. Secrets are left out."""
+    found = _first("/v1/diff", {"from": before, "to": after}, address, namespace, kubeconfig)
+    if output is Format.JSON:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    typer.echo(f"{found['from']} -> {found['to']}")
+    for kind, changes in found["changes"].items():
+        for change in changes:
+            typer.echo(f"{change['change']:9}{kind:10}{change['name']}")
+
+
+def status_lines(proxies: list[dict[str, Any]]) -> list[str]:
+    """One line for each proxy, and one more where it refuses something."""
+    if not proxies:
+        return ["no proxy is connected"]
+    lines = [f"{'PROXY':40}{'REVISION':18}TYPES"]
+    for proxy in proxies:
+        types = " ".join(f"{kind}={state}" for kind, state in proxy["types"].items())
+        lines.append(f"{proxy['node']:40}{proxy['revision'] or '-':18}{types}")
+        lines += [f"  refused: {proxy['nack']}"] if proxy["nack"] else []
+    return lines
+
+
+Answers = dict[str, dict[str, Any]]
+
+
+def _first(path: str, query: Mapping[str, str], *place: Any) -> dict[str, Any]:
+    """The answer of any server that knows the revision: all replicas make the same ones of the same objects."""
+    return next(iter(_ask(path, query, *place).values()))
+
+
+def _ask(
+    path: str, query: Mapping[str, str], address: str | None, namespace: str, kubeconfig: Path | None
+) -> Answers:
+    try:
+        if address is not None:
+            return asyncio.run(_directly(address, path, query))
+        named = kubeconfig or os.environ.get("KUBECONFIG")
+        return asyncio.run(_through_api_server(path, query, namespace, Path(named) if named else None))
+    except TidegateError as error:
+        typer.echo(f"tidegate: {error}", err=True)
+        sys.exit(1)
+
+
+async def _directly(address: str, path: str, query: Mapping[str, str]) -> Answers:
+    timeout = aiohttp.ClientTimeout(total=_PATIENCE.total_seconds())
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"http://{address}{path}", params=query) as response,
+        ):
+            said = await response.json()
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        message = f"no xDS server answers at {address}: {error}"
+        raise ApiUnavailableError(message) from error
+    if "error" in said:
+        raise PermanentError(said["error"])
+    return {address: said}
+
+
+async def _through_api_server(
+    path: str, query: Mapping[str, str], namespace: str, kubeconfig: Path | None
+) -> Answers:
+    settings = ClientSettings(
+        field_manager="tidegate-cli", user_agent="tidegate-cli", request_timeout=_PATIENCE
+    )
+    answers: Answers = {}
+    async with await KubeClient.connect(settings, kubeconfig=kubeconfig) as client:
+        for pod in await client.list(POD, namespace=namespace, selector=_SELECTOR):
+            name = pod["metadata"]["name"]
+            said = await client.read_from_pod(ObjectKey(namespace, name), _REPORT_PORT, path, query)
+            if said is not None:
+                answers[name] = said
+    if not answers:
+        message = (
+            f"no xDS server in namespace {namespace} knows {path}: "
+            "choose its namespace with -n, or a revision that tidegate xds dump still shows"
+        )
+        raise PermanentError(message)
+    return answers

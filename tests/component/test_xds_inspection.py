@@ -1,0 +1,134 @@
+"""`tidegate xds status | dump | diff` against a running server with a real Envoy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from typer.testing import CliRunner
+
+from builders.model_access import a_model_access, a_route
+from fixtures.envoy import Gateway, backend_of, eventually
+from tidegate.main import app
+from tidegate.routing import protos
+from tidegate.routing.snapshot import Resource, TypeUrl, content_hash
+from tidegate.xds import inspection
+from tidegate.xds.report_server import add_inspection, report_application
+
+
+@asynccontextmanager
+async def served(gateway: Gateway) -> AsyncIterator[str]:
+    """The address of the report, as the process serves it."""
+    plane = gateway.control_plane
+    application = report_application(plane.ledger)
+    add_inspection(application, plane.cache, plane.server.states)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def run(*arguments: str) -> tuple[int, str]:
+    """Exit code and output of `tidegate xds`."""
+    result = await asyncio.to_thread(CliRunner().invoke, app, ["xds", *arguments])
+    return result.exit_code, result.output
+
+
+async def as_json(*arguments: str) -> Any:
+    code, output = await run(*arguments, "-o", "json")
+    assert code == 0, output
+    return json.loads(output)
+
+
+async def test_status_dump_and_diff_tell_what_a_change_was(gateway: Gateway) -> None:
+    one = backend_of("one", await gateway.upstream("one"))
+    await gateway.start(a_model_access(routes=[a_route("default", "one")]), one)
+    async with served(gateway) as address:
+        first = gateway.control_plane.cache.history[-1].revision
+        weights = a_model_access(routes=[a_route("default", "one", timeout="3s")])
+        snapshot = await gateway.control_plane.push(weights, one)
+
+        (proxy,) = (await as_json("status", "--address", address))["proxies"]
+        assert (proxy["node"], proxy["dialect"], proxy["revision"]) == (
+            "gateway-1",
+            "delta",
+            snapshot.revision,
+        )
+        assert set(proxy["types"].values()) == {"SYNCED"}
+        assert {"cluster", "endpoint", "listener", "scope"} <= set(proxy["types"])
+
+        told = await as_json("diff", "--address", address)
+        assert (told["from"], told["to"]) == (first, snapshot.revision)
+        (change,) = told["changes"]["scope"]
+        assert set(told["changes"]) == {"scope"}
+        assert (change["name"], change["change"]) == ("access/ads/ctr", "changed")
+        assert "3s" in json.dumps(change["after"])
+        assert "3s" not in json.dumps(change["before"])
+
+        before = await as_json("dump", first[:8], "--address", address)
+        assert before["revision"] == first
+        assert "3s" not in json.dumps(before)
+        _, text = await run("dump", "--address", address)
+        assert "inference/ads/one/grpc" in text
+
+
+async def test_a_proxy_that_refuses_is_shown_with_its_reason(gateway: Gateway) -> None:
+    one = backend_of("one", await gateway.upstream("one"))
+    await gateway.start(a_model_access(routes=[a_route("default", "one")]), one)
+    good = gateway.control_plane.cache.history[-1]
+    scope = good.resources[TypeUrl.SCOPE]["access/ads/ctr"]
+    body = scope.body[:-3] + b"\xff\xff\xff"
+    bad = replace(scope, body=body, version=content_hash([body]))
+    scopes = {**good.resources[TypeUrl.SCOPE], scope.name: bad}
+    spoilt = replace(
+        good,
+        revision="spoilt",
+        resources={**good.resources, TypeUrl.SCOPE: scopes},
+        versions={**good.versions, TypeUrl.SCOPE: "spoilt"},
+    )
+    gateway.control_plane.cache.set(spoilt)
+
+    async def refused() -> bool:
+        return any(state.nack for state in gateway.control_plane.server.states())
+
+    await eventually("the proxy refuses", refused)
+    async with served(gateway) as address:
+        (proxy,) = (await as_json("status", "--address", address))["proxies"]
+        assert proxy["types"]["scope"] == "NACKED"
+        assert proxy["revision"] == good.revision
+        assert proxy["nack"]
+        _, text = await run("status", "--address", address)
+        assert "refused:" in text
+
+
+async def test_a_revision_that_nobody_keeps_is_an_error_with_a_way_out(gateway: Gateway) -> None:
+    await gateway.start(a_model_access(), backend_of("ctr", await gateway.upstream("one")))
+    async with served(gateway) as address:
+        code, output = await run("dump", "0123456789", "--address", address)
+        assert (code, "no such revision" in output) == (1, True)
+        code, output = await run("diff", "--address", address)
+        assert (code, "no such revision" in output) == (1, True)
+    code, output = await run("status", "--address", address)
+    assert (code, "no xDS server answers" in output) == (1, True)
+
+
+@pytest.mark.parametrize("redacted", [True, False])
+def test_secrets_are_named_and_not_shown(redacted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"name": "a", "alt_stat_name": "canary-of-a-secret"}
+    body = protos.any_of(
+        "envoy.config.cluster.v3.Cluster", protos.encode("envoy.config.cluster.v3.Cluster", fields)
+    )
+    if redacted:
+        monkeypatch.setattr(inspection, "REDACTED_TYPES", {TypeUrl.CLUSTER})
+    shown = inspection.shown(TypeUrl.CLUSTER, Resource("a", "1", body))
+    assert shown["name"] == "a"
+    assert ("canary-of-a-secret" in json.dumps(shown)) is not redacted
