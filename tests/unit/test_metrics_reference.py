@@ -13,6 +13,7 @@ from tidegate.runtime.queue_metrics import QueueMetrics
 from tidegate.xds.metrics import XdsMetrics
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.pipeline.counters import FAMILIES as PIPELINE_FAMILIES
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
@@ -23,11 +24,12 @@ def exported() -> set[str]:
     XdsMetrics(registry)
     registry.register(ObjectMetrics([ObjectStore(INFERENCE)], lambda: True))
     families = [*registry.collect(), *Metrics().registry.collect()]
-    return {
+    of_processes = {
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in families
         if family.name.startswith("tidegate_")
     }
+    return of_processes | PIPELINE_FAMILIES.keys()
 
 
 def test_the_page_lists_what_is_exported() -> None:

@@ -17,6 +17,8 @@ CONFIG_DIGEST = "tidegate_config_digest"
 LOADED_ANEW = "tidegate_loaded_anew"
 INTRA_OP_THREADS = "intra_op_thread_count"
 ON_CPU = [{"kind": "KIND_CPU", "count": 1}]
+# Batches that a pipeline has under way: an instance only waits for answers. More would cut what waits into more calls.
+PIPELINE_INSTANCES = [{"kind": "KIND_CPU", "count": 4}]
 
 # What the config.pbtxt beside an artefact that is not code may set.
 KEPT_FIELDS = frozenset(
@@ -112,7 +114,8 @@ def _derived(
     if native:
         config |= _native(order.format)
     else:
-        config = {"instance_group": ON_CPU, **config, "backend": "python"}
+        instances = PIPELINE_INSTANCES if order.format is ModelFormat.PIPELINE else ON_CPU
+        config = {"instance_group": instances, **config, "backend": "python"}
     config["max_batch_size"] = order.max_batch_size if facts.batched else 0
     config["input"] = [_declaration(spec, batched=facts.batched) for spec in facts.inputs]
     config["output"] = [_declaration(spec, batched=facts.batched) for spec in facts.outputs]

@@ -18,11 +18,13 @@ PACKAGE = Path(__file__).parent.parent
 HOSTS = {
     ModelFormat.ONNX: PACKAGE / "models" / "host" / "model.py",
     ModelFormat.FEATURES: PACKAGE / "models" / "features" / "model.py",
+    ModelFormat.PIPELINE: PACKAGE / "models" / "pipeline" / "model.py",
 }
 # What our models need at run time; it travels with the version, so the server's image cannot disagree.
 PARTS_OF = {
     ModelFormat.ONNX: ("__init__.py", "sampling"),
     ModelFormat.FEATURES: ("__init__.py", "contract", "features", "sampling"),
+    ModelFormat.PIPELINE: ("__init__.py", "contract", "pipeline", "sampling"),
 }
 
 
@@ -131,6 +133,8 @@ def _complete(folder: Path, order: DesiredState) -> None:
         _copy_package(folder / PACKAGE.name, PARTS_OF[order.format])
     if order.format is ModelFormat.FEATURES and order.plan is not None:
         (folder / "plan.json").write_text(order.plan.to_json())
+    if order.format is ModelFormat.PIPELINE and order.pipeline is not None:
+        (folder / "pipeline.json").write_text(order.pipeline.to_json())
     for directory, _, names in os.walk(folder):
         for name in names:
             (Path(directory) / name).chmod(0o644)

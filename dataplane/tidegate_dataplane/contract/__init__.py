@@ -13,6 +13,7 @@ from tidegate_dataplane.contract.features import (
     LookupType,
     Table,
 )
+from tidegate_dataplane.contract.pipeline import DEFAULTED, Call, Part, PipelinePlan
 from tidegate_dataplane.contract.serving import (
     LOAD_TIMEOUT_S,
     AgentReport,
@@ -32,10 +33,12 @@ from tidegate_dataplane.contract.serving import (
 from tidegate_dataplane.contract.tensors import TensorSpec
 
 __all__ = [
+    "DEFAULTED",
     "LOAD_TIMEOUT_S",
     "AgentReport",
     "BatchingMode",
     "Bucketize",
+    "Call",
     "Cross",
     "DesiredState",
     "Entity",
@@ -49,7 +52,9 @@ __all__ = [
     "LookupType",
     "ModelFormat",
     "OwnerKind",
+    "Part",
     "Phase",
+    "PipelinePlan",
     "RunnerEnd",
     "SampleOrder",
     "SampleProblem",

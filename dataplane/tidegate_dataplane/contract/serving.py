@@ -7,6 +7,7 @@ from pydantic import Field
 
 from tidegate_dataplane.contract.base import ContractModel
 from tidegate_dataplane.contract.features import FeaturePlan
+from tidegate_dataplane.contract.pipeline import PipelinePlan
 from tidegate_dataplane.contract.tensors import TensorSpec
 
 GIBIBYTE = 1024**3
@@ -23,6 +24,7 @@ class OwnerKind(StrEnum):
 
     INFERENCE = "Inference"
     FEATURE_COMPUTE = "FeatureCompute"
+    MODEL_ACCESS = "ModelAccess"
 
 
 class ModelFormat(StrEnum):
@@ -33,6 +35,7 @@ class ModelFormat(StrEnum):
     TENSORRT = "TensorRT"
     PYTHON = "Python"
     FEATURES = "Features"
+    PIPELINE = "Pipeline"
 
 
 class BatchingMode(StrEnum):
@@ -96,7 +99,7 @@ class DesiredState(ContractModel):
     """The whole order for one pod; the agent works towards it until the next one arrives.
 
     `epoch` is the leader's term: an agent refuses an order from an older term than the newest it has seen.
-    `uri` holds version folders and is empty for a FeatureCompute, whose tables stand in `plan`.
+    `uri` holds version folders and is empty for a FeatureCompute, whose tables stand in `plan`, and for a pipeline.
     """
 
     owner: str = Field(description="namespace/name of the owning object")
@@ -125,6 +128,7 @@ class DesiredState(ContractModel):
     )
     allow_python: bool = False
     plan: FeaturePlan | None = None
+    pipeline: PipelinePlan | None = Field(default=None, exclude_if=lambda pipeline: pipeline is None)
     samples: SampleOrder | None = Field(default=None, exclude_if=lambda samples: samples is None)
 
 

@@ -3,7 +3,7 @@
 from pydantic import BaseModel, ConfigDict
 
 from tidegate_dataplane.agent.artefacts.onnx_file import OnnxFacts
-from tidegate_dataplane.contract import DesiredState, FeaturePlan, ModelFormat, TensorSpec
+from tidegate_dataplane.contract import DesiredState, ModelFormat, TensorSpec
 
 
 class StoredFile(BaseModel):
@@ -45,13 +45,14 @@ class Facts(BaseModel):
             and self.version == order.version
             and self.revision == order.revision
             and self.format is order.format
-            and self.plan_hash == plan_hash(order.plan)
+            and self.plan_hash == plan_hash(order)
             and order.sha256 in (None, self.digest)
         )
 
 
-def plan_hash(plan: FeaturePlan | None) -> str:
-    """Return the plan's digest, computed rather than believed; empty without a plan."""
+def plan_hash(order: DesiredState) -> str:
+    """Return the digest of the order's plan, computed rather than believed; empty without a plan."""
+    plan = order.plan or order.pipeline
     return plan.digest() if plan else ""
 
 

@@ -40,6 +40,8 @@ async def fetch(
             f"format {order.format} runs the artefact's own code and this cluster does not allow it "
             "(models.allowPython)",
         )
+    if order.format is ModelFormat.PIPELINE:
+        return _pipeline_facts(order)
     what = f"{order.uri}/{order.version}"
     kept = Parts(parts, f"{what}\n{order.revision}")
     kept.prepare()
@@ -153,6 +155,15 @@ async def _fetch_tables(order: DesiredState, basket: Basket, open_source: OpenSo
     return facts.model_copy(update={"inputs": plan.inputs, "outputs": plan.outputs, "batched": True})
 
 
+def _pipeline_facts(order: DesiredState) -> Facts:
+    """A pipeline is its plan: there is nothing to fetch."""
+    plan = order.pipeline
+    if plan is None:
+        raise ArtefactError(FailureReason.ARTEFACT_INVALID, f"{order.owner} orders a pipeline without a plan")
+    facts = _facts(order, [])
+    return facts.model_copy(update={"inputs": plan.inputs, "outputs": plan.outputs, "batched": True})
+
+
 async def _fetch_table(
     table: Table, path: str, order: DesiredState, basket: Basket, open_source: OpenSource
 ) -> FetchedFile:
@@ -200,7 +211,7 @@ def _facts(order: DesiredState, files: list[FetchedFile]) -> Facts:
         version=order.version,
         revision=order.revision,
         format=order.format,
-        plan_hash=plan_hash(order.plan),
+        plan_hash=plan_hash(order),
         digest=artefact_digest(files),
         files=tuple(StoredFile(path=file.path, size=file.size, sha256=file.sha256) for file in files),
     )

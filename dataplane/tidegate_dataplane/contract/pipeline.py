@@ -1,0 +1,61 @@
+"""A compiled pipeline: which features and models a request goes through, and what becomes of their answers."""
+
+import hashlib
+import json
+
+from pydantic import Field
+
+from tidegate_dataplane.contract.base import ContractModel
+from tidegate_dataplane.contract.tensors import TensorSpec
+
+DEFAULTED = "tidegate_defaulted"
+"""The output that marks partial answers: BYTES [-1, 1], the parts whose default was taken, empty when none was."""
+
+
+class Call(ContractModel):
+    """One model behind the gateway, and how it is asked.
+
+    `title` names it in errors: Inference ctr-v3. `headers` lead to it at the gateway.
+    `outputs` are those that are asked for, at least one.
+    """
+
+    title: str
+    headers: dict[str, str]
+    model: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...] = Field(min_length=1)
+    timeout_us: int = Field(ge=1)
+
+
+class Part(ContractModel):
+    """One of the models that are asked at the same time; its one output is answered under `name`.
+
+    A part with a `default` is optional: what it does not answer in time is filled with that decimal.
+    """
+
+    name: str
+    call: Call
+    default: str | None = None
+
+
+class PipelinePlan(ContractModel):
+    """Everything that one route's pipeline does, with its tensors spelled out.
+
+    `gateway` is the host:port that every call goes through.
+    `inputs` is what clients send, each of shape [-1, …]; a model's input that no feature gives comes from there.
+    `outputs` has one for each part, and DEFAULTED last where a part is optional.
+    `hash` is `digest()`, filled in by whoever compiled the plan.
+    """
+
+    gateway: str
+    features: Call | None = None
+    parts: tuple[Part, ...] = Field(min_length=1)
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    hash: str = ""
+
+    def digest(self) -> str:
+        """Return the sha256 (hex) over the plan's canonical JSON without `hash`."""
+        content = self.model_dump(mode="json", by_alias=True, exclude={"hash"})
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,117 @@
+"""One call of a plan over one kept connection to the gateway.
+
+REST with Triton's binary tensors, by the standard library alone: a serving Triton's Python has no gRPC client.
+"""
+
+import contextlib
+import http.client
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+from tidegate_dataplane.contract import Call
+from tidegate_dataplane.pipeline.failures import CallError, FailureKind
+from tidegate_dataplane.pipeline.wire import LENGTH_HEADER, Arrays, decode, encode
+
+MAX_WORDS = 2048
+KINDS: Mapping[int, FailureKind] = {
+    400: FailureKind.REFUSED,
+    413: FailureKind.REFUSED,
+    408: FailureKind.TIMED_OUT,
+    504: FailureKind.TIMED_OUT,
+    500: FailureKind.FAILED,
+}
+"""By HTTP status; all others say that nobody answers, or that a limit was reached."""
+
+
+class Caller:
+    """Asks for one call's answer, one request at a time; used by one thread, but for `abort`."""
+
+    def __init__(self, gateway: str, call: Call, clock: Callable[[], float] = time.monotonic) -> None:
+        host, _, port = gateway.rpartition(":")
+        self._host, self._port = host, int(port)
+        self._call = call
+        self._clock = clock
+        self._connection: http.client.HTTPConnection | None = None
+
+    def ask(self, arrays: Arrays, deadline_s: float) -> Arrays:
+        """Return the call's outputs for these inputs, before the clock says `deadline_s`.
+
+        A connection that the gateway has closed since the last call is made anew; asking twice changes nothing.
+
+        Raises:
+            CallError: there is no answer.
+        """
+        body, json_length = encode(arrays, self._call.inputs, self._call.outputs)
+        headers = {
+            **self._call.headers,
+            LENGTH_HEADER: str(json_length),
+            "Content-Type": "application/octet-stream",
+        }
+        kept = self._connection is not None
+        try:
+            return self._exchange(body, headers, deadline_s)
+        except (OSError, http.client.HTTPException) as error:
+            self.abort()
+            if not kept or isinstance(error, TimeoutError):
+                raise self._without_answer(error, deadline_s) from error
+        try:
+            return self._exchange(body, headers, deadline_s)
+        except (OSError, http.client.HTTPException) as error:
+            self.abort()
+            raise self._without_answer(error, deadline_s) from error
+
+    def abort(self) -> None:
+        """Give the connection up, and whatever is under way on it; any thread may call this."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if connection.sock is not None:
+            # Closing alone would not wake a thread that reads from it.
+            with contextlib.suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
+        connection.close()
+
+    def _exchange(self, body: bytes, headers: Mapping[str, str], deadline_s: float) -> Arrays:
+        connection = self._connection or http.client.HTTPConnection(self._host, self._port)
+        self._connection = connection
+        self._limit(connection, deadline_s)
+        connection.request("POST", f"/v2/models/{self._call.model}/infer", body, dict(headers))
+        self._limit(connection, deadline_s)
+        response = connection.getresponse()
+        content = response.read()
+        if response.will_close:
+            self.abort()
+        if response.status != http.HTTPStatus.OK:
+            raise CallError(KINDS.get(response.status, FailureKind.UNAVAILABLE), _words(response, content))
+        try:
+            return decode(content, int(response.headers.get(LENGTH_HEADER, len(content))))
+        except (ValueError, KeyError, TypeError) as error:
+            raise CallError(FailureKind.FAILED, f"an answer that cannot be read: {error}") from error
+
+    def _limit(self, connection: http.client.HTTPConnection, deadline_s: float) -> None:
+        left_s = deadline_s - self._clock()
+        if left_s <= 0:
+            raise TimeoutError
+        connection.timeout = left_s
+        if connection.sock is not None:
+            connection.sock.settimeout(left_s)
+
+    def _without_answer(self, error: Exception, deadline_s: float) -> CallError:
+        if isinstance(error, TimeoutError) or self._clock() >= deadline_s:
+            return CallError(FailureKind.TIMED_OUT, f"no answer within {self._call.timeout_us / 1000:g} ms")
+        what = str(error) or type(error).__name__
+        return CallError(
+            FailureKind.UNAVAILABLE, f"the gateway {self._host}:{self._port} does not answer: {what}"
+        )
+
+
+def _words(response: http.client.HTTPResponse, content: bytes) -> str:
+    """Return what was said about it, by Triton in JSON or by the gateway in plain text."""
+    text = content.decode(errors="replace").strip()
+    with contextlib.suppress(ValueError):
+        said = json.loads(text)
+        if isinstance(said, dict) and "error" in said:
+            text = str(said["error"])
+    return (text or f"{response.status} {response.reason}")[:MAX_WORDS]

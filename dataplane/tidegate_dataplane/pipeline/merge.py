@@ -1,0 +1,40 @@
+"""What a client is answered: each part's output under its name, defaults where an optional part failed, and the mark of it."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tidegate_dataplane.contract import DEFAULTED, Part, TensorSpec
+from tidegate_dataplane.pipeline.failures import CallError
+from tidegate_dataplane.pipeline.rows import Outcome
+from tidegate_dataplane.pipeline.wire import NUMPY_TYPES, Array, Arrays
+
+
+def merge(outcomes: Mapping[str, Outcome], parts: Mapping[str, Part], rows: int) -> Arrays | CallError:
+    """Return the answer to one request of `rows` rows, or why there is none: a part that is not optional failed."""
+    answer: dict[str, Array] = {}
+    defaulted: list[str] = []
+    for name, part in parts.items():
+        outcome = outcomes[name]
+        (output,) = part.call.outputs
+        if not isinstance(outcome, CallError):
+            answer[name] = outcome[output.name]
+        elif part.default is None:
+            return of_part(name, part.call.title, outcome)
+        else:
+            answer[name] = _filled(output, part.default, rows)
+            defaulted.append(name)
+    if any(part.default is not None for part in parts.values()):
+        answer[DEFAULTED] = np.full((rows, 1), ",".join(defaulted).encode(), dtype=object)
+    return answer
+
+
+def of_part(name: str, title: str, error: CallError) -> CallError:
+    """Return the same error, saying whose it is."""
+    return CallError(error.kind, f"{name} ({title}): {error}")
+
+
+def _filled(output: TensorSpec, default: str, rows: int) -> Array:
+    dtype = np.dtype(NUMPY_TYPES[output.dtype])
+    value = float(default) if dtype.kind == "f" else int(default)
+    return np.full((rows, *output.shape[1:]), value, dtype=dtype)

@@ -1,0 +1,72 @@
+"""One call of a plan at work: on a thread and a connection of its own, held to its deadline."""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from tidegate_dataplane.contract import Call
+from tidegate_dataplane.pipeline.caller import Caller
+from tidegate_dataplane.pipeline.failures import CallError, FailureKind
+from tidegate_dataplane.pipeline.rows import Outcome, ask_together
+from tidegate_dataplane.pipeline.wire import Arrays
+
+GRACE_S = 0.005
+"""The thread notices its deadline by itself; this much later it is cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A call under way for so many requests."""
+
+    future: "Future[list[Outcome]]"
+    requests: int
+    deadline_s: float
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a worker has done so far; only ever grows."""
+
+    calls: int = 0
+    rows: int = 0
+
+
+class Worker:
+    """Begins a call and collects what came of it; one at a time."""
+
+    def __init__(self, gateway: str, call: Call, clock: Callable[[], float] = time.monotonic) -> None:
+        self._call = call
+        self._clock = clock
+        self._caller = Caller(gateway, call, clock)
+        self._names = [spec.name for spec in call.inputs]
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"call {call.title}")
+        self.tally = Tally()
+
+    def begin(self, requests: Sequence[Arrays]) -> Pending:
+        """Ask for these requests; the call's deadline begins now."""
+        deadline_s = self._clock() + self._call.timeout_us / 1e6
+        future = self._thread.submit(
+            ask_together, partial(self._ask, deadline_s=deadline_s), requests, self._names
+        )
+        return Pending(future, len(requests), deadline_s)
+
+    def collect(self, pending: Pending) -> list[Outcome]:
+        """Return what each request got, once all is there or the deadline has passed."""
+        try:
+            return pending.future.result(max(pending.deadline_s - self._clock(), 0) + GRACE_S)
+        except TimeoutError:
+            self._caller.abort()
+            words = f"no answer within {self._call.timeout_us / 1000:g} ms"
+            return [CallError(FailureKind.TIMED_OUT, words)] * pending.requests
+
+    def close(self) -> None:
+        """End the connection and the thread."""
+        self._caller.abort()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _ask(self, arrays: Arrays, deadline_s: float) -> Arrays:
+        self.tally.calls += 1
+        self.tally.rows += len(next(iter(arrays.values())))
+        return self._caller.ask(arrays, deadline_s)

@@ -1,0 +1,143 @@
+"""A batch of a pipeline, without sockets: joined, split, halved where a model refuses, and filled where one may fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tidegate_dataplane.contract import DEFAULTED, Call, Part, TensorSpec
+from tidegate_dataplane.pipeline.failures import CallError, FailureKind
+from tidegate_dataplane.pipeline.merge import merge
+from tidegate_dataplane.pipeline.rows import ask_together
+from tidegate_dataplane.pipeline.wire import Arrays, decode, encode
+
+
+class Model:
+    """Doubles x; refuses rows below zero, and says nothing at all once it is `gone`."""
+
+    def __init__(self, *, gone: bool = False) -> None:
+        self.gone = gone
+        self.asked: list[int] = []
+
+    def __call__(self, arrays: Arrays) -> Arrays:
+        self.asked.append(len(arrays["x"]))
+        if self.gone:
+            raise CallError(FailureKind.UNAVAILABLE, "nobody")
+        if (arrays["x"] < 0).any():
+            raise CallError(FailureKind.FAILED, "below zero")
+        return {"y": arrays["x"] * 2}
+
+
+def requests(*rows: Sequence[float]) -> list[Arrays]:
+    return [{"x": np.array(one, dtype=np.float32)[:, None], "unused": np.zeros(1)} for one in rows]
+
+
+def answers(outcomes: Sequence[object]) -> list[object]:
+    return [
+        str(one) if isinstance(one, CallError) else one["y"].ravel().tolist()  # type: ignore[index]
+        for one in outcomes
+    ]
+
+
+def test_all_requests_are_one_call_and_each_gets_its_own_rows() -> None:
+    model = Model()
+    outcomes = ask_together(model, requests([1, 2], [3], [4, 5, 6]), ["x"])
+
+    assert answers(outcomes) == [[2, 4], [6], [8, 10, 12]]
+    assert model.asked == [6]
+
+
+def test_a_refused_row_fails_its_request_alone() -> None:
+    model = Model()
+    outcomes = ask_together(model, requests([1], [2], [3], [4], [5], [-6], [7], [8]), ["x"])
+
+    assert answers(outcomes) == [[2], [4], [6], [8], [10], "below zero", [14], [16]]
+    # Down to the one and back up: 8, then 4 + 4, 2 + 2, 1 + 1.
+    assert model.asked == [8, 4, 4, 2, 1, 1, 2]
+
+
+def test_a_model_that_is_gone_is_not_asked_again() -> None:
+    model = Model(gone=True)
+
+    assert answers(ask_together(model, requests([1], [2]), ["x"])) == ["nobody", "nobody"]
+    assert model.asked == [2]
+
+
+def test_rows_of_different_shapes_are_different_calls() -> None:
+    model = Model()
+    mixed = [{"x": np.ones((1, 1))}, {"x": np.ones((1, 3))}, {"x": np.ones((2, 1))}]
+
+    assert [
+        one["y"].shape for one in ask_together(model, mixed, ["x"]) if not isinstance(one, CallError)
+    ] == [
+        (1, 1),
+        (1, 3),
+        (2, 1),
+    ]
+    assert model.asked == [3, 1]
+
+
+def test_an_answer_that_is_not_row_by_row_is_no_answer() -> None:
+    outcomes = ask_together(lambda arrays: {"y": arrays["x"][:1]}, requests([1], [2]), ["x"])
+
+    # Asked alone each is one row, so each has its own.
+    assert answers(outcomes) == [[1], [2]]
+    (outcome,) = ask_together(lambda arrays: {"y": np.zeros(())}, requests([1]), ["x"])
+    assert "must answer row by row" in str(outcome)
+
+
+def a_part(name: str, default: str | None = None, dtype: str = "FP32") -> Part:
+    output = TensorSpec(name="score", dtype=dtype, shape=(-1, 2))
+    call = Call(title=f"Inference {name}", headers={}, model=name, inputs=(), outputs=(output,), timeout_us=1)
+    return Part(name=name, call=call, default=default)
+
+
+FAILED = CallError(FailureKind.TIMED_OUT, "no answer within 20 ms")
+
+
+@pytest.mark.parametrize(
+    ("default", "dtype", "value"), [("0.25", "FP32", 0.25), ("-3", "INT64", -3), ("1", "BOOL", 1)]
+)
+def test_a_default_fills_every_element_and_is_marked(default: str, dtype: str, value: float) -> None:
+    parts = {"a": a_part("a"), "b": a_part("b", default, dtype)}
+    answer = merge({"a": {"score": np.ones((3, 2))}, "b": FAILED}, parts, rows=3)
+
+    assert not isinstance(answer, CallError)
+    assert answer["b"].shape == (3, 2)
+    assert (answer["b"] == value).all()
+    assert answer[DEFAULTED].tolist() == [[b"b"]] * 3
+
+
+def test_whoever_is_not_optional_fails_the_request_by_name() -> None:
+    answer = merge({"a": FAILED}, {"a": a_part("a")}, rows=1)
+
+    assert isinstance(answer, CallError)
+    assert (answer.kind, str(answer)) == (FailureKind.TIMED_OUT, "a (Inference a): no answer within 20 ms")
+
+
+def test_every_type_comes_back_from_the_wire_as_it_went() -> None:
+    arrays = {
+        "f": np.array([[1.5], [2.5]], dtype=np.float16),
+        "i": np.array([[-1], [2]], dtype=np.int64),
+        "b": np.array([[True], [False]]),
+        "s": np.array([["é".encode()], [b""]], dtype=object),
+    }
+    types = {"f": "FP16", "i": "INT64", "b": "BOOL", "s": "BYTES"}
+    specs = [TensorSpec(name=name, dtype=types[name], shape=(-1, 1)) for name in arrays]
+    body, length = encode(arrays, specs, specs)
+    head = json.loads(body[:length])
+    # What a server answers looks like what it was asked.
+    again = json.dumps({"outputs": head["inputs"]}).encode()
+    found = decode(again + body[length:], len(again))
+
+    for name, array in arrays.items():
+        assert found[name].tolist() == array.tolist()
+
+
+def test_a_tensor_that_is_not_binary_is_refused() -> None:
+    body = json.dumps({"outputs": [{"name": "y", "datatype": "FP32", "shape": [1], "data": [1]}]}).encode()
+    with pytest.raises(ValueError, match="output y came as JSON"):
+        decode(body, len(body))
