@@ -26,6 +26,18 @@ class Accesses:
         """Those that send traffic to an Inference, or would if it existed."""
         return self._index.using(inference)
 
+    def get(self, key: ObjectKey) -> ModelAccess | None:
+        """One access; None when there is none or it does not parse."""
+        return self._parsed.get(key)
+
+    def looking_up(self, features: ObjectKey) -> tuple[ObjectKey, ...]:
+        """Those with a pipeline that asks a FeatureCompute, or would if it existed."""
+        return self._index.looking_up(features)
+
+    def calling(self, access: ObjectKey) -> tuple[ObjectKey, ...]:
+        """Those with a pipeline that calls another access, or would if it existed."""
+        return self._index.calling(access)
+
     def owners(self, access: ModelAccess) -> Mapping[str, ObjectKey]:
         """For every host in the spec of `access`, the access that it leads to (routing.hosts.claim).
 

@@ -12,7 +12,15 @@ from tidegate.api.reasons import Reason
 from tidegate.errors import PermanentError, RetryableError
 from tidegate.kube.changes import needs_apply
 from tidegate.kube.fence import Fence
-from tidegate.kube.kinds import CONFIG_MAP, Kind, kind_of
+from tidegate.kube.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    POD_DISRUPTION_BUDGET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    Kind,
+    kind_of,
+)
 from tidegate.kube.port import Cluster, EventNote, Manifest
 from tidegate.kube.store import ObjectStore, key_of
 from tidegate.planning.plan import Deletion, Plan
@@ -21,7 +29,9 @@ from tidegate.planning.serving_status import Refusal
 from tidegate.resources.names import MANAGED_BY, MANAGER
 from tidegate_controllers.stores import Stores
 
-_DELETABLE: Final[Mapping[str, Kind]] = {CONFIG_MAP.kind: CONFIG_MAP}
+_DELETABLE: Final[Mapping[str, Kind]] = {
+    kind.kind: kind for kind in (CONFIG_MAP, DEPLOYMENT, SERVICE, SERVICE_ACCOUNT, POD_DISRUPTION_BUDGET)
+}
 
 log = structlog.get_logger(__name__)
 

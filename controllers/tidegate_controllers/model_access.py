@@ -1,6 +1,6 @@
 """ModelAccess: says what the gateways make of it; the xDS servers do the rest from the same objects."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from tidegate.api.inference import Inference
@@ -8,54 +8,68 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import MODEL_ACCESS
-from tidegate.kube.parsed import Parsed
-from tidegate.planning.fleet import inference_backend, takes_traffic
+from tidegate.planning.fleet import inference_backend, pipeline_backend, pipeline_backends, takes_traffic
 from tidegate.planning.model_access import AccessObserved, plan_model_access
+from tidegate.planning.pipelines import PipelinesPlan, plan_pipelines
 from tidegate.planning.pods import pod_view
-from tidegate.resources.names import INFERENCE_LABEL, label_value
+from tidegate.resources.names import INFERENCE_LABEL, PIPELINE_LABEL, label_value
+from tidegate.resources.settings import ServingSettings
 from tidegate.routing.access_rules import plan_access
 from tidegate.routing.fleet import Backend
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.runtime.clock import Clock
-from tidegate_controllers.accesses import Accesses
 from tidegate_controllers.carry_out import Writer
+from tidegate_controllers.known import Known
+from tidegate_controllers.pipelines import observe_pipelines
 from tidegate_controllers.proxies import Proxies
+from tidegate_controllers.serving import Observer
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What outlives a term: the caches that this kind reads, parsed and indexed."""
+class PodSettings:
+    """What pods of pipelines are seen by and made from; `gateway` is where they and clients reach the gateways, `host:port`."""
 
-    inferences: Parsed[Inference]
-    accesses: Accesses
+    observer: Observer
+    serving: ServingSettings
+    gateway: str
 
 
 class ModelAccessReconciler:
     """Observe, plan, apply: one pass over one ModelAccess."""
 
-    def __init__(self, writer: Writer, known: Known, proxies: Proxies, gateway: str, clock: Clock) -> None:
-        """`gateway` is where clients inside the cluster reach the gateways, `host:port`."""
+    def __init__(
+        self, writer: Writer, known: Known, proxies: Proxies, pods: PodSettings, clock: Clock
+    ) -> None:
         self._writer = writer
         self._known = known
         self._proxies = proxies
-        self._gateway = gateway
+        self._pods = pods
         self._clock = clock
 
     async def reconcile(self, key: ObjectKey) -> timedelta | None:
-        """Brings the status of one ModelAccess up to date; returns when to look again."""
+        """Brings the pipelines and the status of one ModelAccess up to date; returns when to look again."""
         body = self._writer.stores.accesses.get(key)
         if body is None or body["metadata"].get("deletionTimestamp"):
-            return None
+            return None  # its children go with it, through their owner references
         try:
             access = ModelAccess.parse(body)
         except InvalidSpecError as error:
             await self._writer.refuse(MODEL_ACCESS, body, str(error), self._clock.now())
             return None
-        plan = plan_model_access(self._observe(access))
+        observed = self._observe(access, await self._plan_pipelines(access))
+        plan = plan_model_access(observed)
+        refusal = await self._writer.children(access, plan)
+        if refusal is not None:
+            plan = plan_model_access(replace(observed, refusal=refusal.verdict()))
         await self._writer.status(MODEL_ACCESS, body, plan)
         return plan.requeue_after
 
-    def _observe(self, access: ModelAccess) -> AccessObserved:
+    async def _plan_pipelines(self, access: ModelAccess) -> PipelinesPlan:
+        pods = self._pods
+        observed = await observe_pipelines(access, self._known, self._writer.stores, pods.observer)
+        return plan_pipelines(access, replace(observed, gateway=pods.gateway), pods.serving)
+
+    def _observe(self, access: ModelAccess, pipelines: PipelinesPlan) -> AccessObserved:
         names = sorted(access.spec.inferences)
         found = (self._known.inferences.get(ObjectKey(access.key.namespace, name)) for name in names)
         backends = [self._backend(inference) for inference in found if inference is not None]
@@ -64,12 +78,27 @@ class ModelAccessReconciler:
             now=self._clock.now(),
             routing=plan_access(
                 access,
-                {one.key: one for one in backends if one is not None},
+                {one.key: one for one in (*backends, *self._pipeline_backends(access)) if one is not None},
                 self._known.accesses.owners(access),
             ),
             proxies=self._proxies.view(HostKey(HostKind.ACCESS, access.key), access.metadata.uid),
-            gateway=self._gateway,
+            gateway=self._pods.gateway,
+            pipelines=pipelines,
         )
+
+    def _pipeline_backends(self, access: ModelAccess) -> list[Backend]:
+        pods = self._writer.stores.pods
+        return [
+            pipeline_backend(
+                access,
+                route,
+                map(
+                    pod_view,
+                    pods.by_label(PIPELINE_LABEL, label_value(key.name), namespace=key.namespace),
+                ),
+            )
+            for key, route in pipeline_backends(access).items()
+        ]
 
     def _backend(self, inference: Inference) -> Backend | None:
         if not takes_traffic(inference):

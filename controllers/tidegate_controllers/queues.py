@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tidegate.api.meta import ObjectKey
-from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
+from tidegate.resources.names import ACCESS_LABEL, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
 from tidegate.routing.hosts import HostKind
 from tidegate.runtime.workqueue import WorkQueue
 from tidegate_controllers.accesses import Accesses
@@ -43,11 +43,23 @@ def connect(stores: Stores, accesses: Accesses, queues: Queues, proxies: Proxies
     for store in stores.owned():
         Owners(store, INFERENCE_LABEL, queues.inferences.add)
         Owners(store, FEATURE_COMPUTE_LABEL, queues.features.add)
+        Owners(store, ACCESS_LABEL, queues.accesses.add)
+
+    def wake_callers(called: ObjectKey) -> None:
+        for access in accesses.calling(called):
+            queues.accesses.add(access)
 
     def wake_users(inference: ObjectKey) -> None:
         for access in accesses.using(inference):
             queues.accesses.add(access)
+            wake_callers(access)
+
+    def wake_lookers_up(features: ObjectKey) -> None:
+        for access in accesses.looking_up(features):
+            queues.accesses.add(access)
 
     stores.inferences.subscribe(wake_users)
+    stores.accesses.subscribe(wake_callers)
+    stores.features.subscribe(wake_lookers_up)
     Owners(stores.pods, INFERENCE_LABEL, wake_users)
     accesses.subscribe_rivals(queues.accesses.add)

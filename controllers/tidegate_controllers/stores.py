@@ -9,14 +9,22 @@ from tidegate.kube import kinds
 from tidegate.kube.kinds import Kind
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
-from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, MANAGED_BY, MANAGER
+from tidegate.resources.names import (
+    ACCESS_LABEL,
+    FEATURE_COMPUTE_LABEL,
+    INFERENCE_LABEL,
+    MANAGED_BY,
+    MANAGER,
+    PIPELINE_LABEL,
+)
 
 OURS: Final = f"{MANAGED_BY}={MANAGER}"
 """Label selector of everything that the controllers create; nothing else is watched."""
 
 
 def _owned(kind: Kind) -> Callable[[], ObjectStore]:
-    return lambda: ObjectStore(kind, labels=(INFERENCE_LABEL, FEATURE_COMPUTE_LABEL))
+    labels = (INFERENCE_LABEL, FEATURE_COMPUTE_LABEL, ACCESS_LABEL, PIPELINE_LABEL)
+    return lambda: ObjectStore(kind, labels=labels)
 
 
 @dataclass(frozen=True, slots=True)

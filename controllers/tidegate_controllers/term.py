@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from prometheus_client import CollectorRegistry
 
+from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.fence import Fence
@@ -21,7 +22,8 @@ from tidegate_controllers.accesses import Accesses
 from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.feature_compute import FeatureComputeReconciler
 from tidegate_controllers.inference import InferenceReconciler
-from tidegate_controllers.model_access import Known, ModelAccessReconciler
+from tidegate_controllers.known import Known
+from tidegate_controllers.model_access import ModelAccessReconciler, PodSettings
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.queues import Queues, connect
 from tidegate_controllers.room import Room
@@ -82,7 +84,11 @@ class Terms:
             features=queue("feature-compute", lambda key: self._current.get().features.reconcile(key)),
             accesses=queue("model-access", lambda key: self._current.get().access.reconcile(key)),
         )
-        self._known = Known(Parsed(Inference, parts.stores.inferences), Accesses(parts.stores.accesses))
+        self._known = Known(
+            Parsed(Inference, parts.stores.inferences),
+            Parsed(FeatureCompute, parts.stores.features),
+            Accesses(parts.stores.accesses),
+        )
         connect(parts.stores, self._known.accesses, self.queues, parts.proxies)
 
     async def lead(self, fence: Fence) -> None:
@@ -93,7 +99,13 @@ class Terms:
         self._current.reconcilers = _Reconcilers(
             inference=InferenceReconciler(writer, parts.agents, observer, parts.serving, parts.clock),
             features=FeatureComputeReconciler(writer, observer, parts.proxies, parts.serving, parts.clock),
-            access=ModelAccessReconciler(writer, self._known, parts.proxies, parts.gateway, parts.clock),
+            access=ModelAccessReconciler(
+                writer,
+                self._known,
+                parts.proxies,
+                PodSettings(observer, parts.serving, parts.gateway),
+                parts.clock,
+            ),
         )
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from builders.fleet import a_backend, a_fleet
 from builders.model_access import a_model_access
 from tidegate.api.model_access import ModelAccess
-from tidegate.routing.fleet import FleetState
+from tidegate.planning.fleet import pipeline_backends
+from tidegate.routing.fleet import Backend, Endpoint, FleetState
 
 ALL_NAMES = ["a", "b", "c", "d"]
 NAMES = st.sampled_from(ALL_NAMES)
 HOSTS = st.sampled_from(["x.com", "y.com", "z.com"])
+CALLS = st.lists(NAMES, max_size=2, unique=True).map(lambda names: tuple(sorted(names)))
 VALUES = st.text(string.printable[:95], min_size=1, max_size=20)
 
 
@@ -46,6 +48,14 @@ def route_extras(random: Random, targets: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in extras.items() if value and random.random() < 0.5}
 
 
+def any_pipeline(random: Random, inferences: Sequence[str]) -> dict[str, Any]:
+    """A pipeline over these Inferences, and at times over a ModelAccess."""
+    models: list[dict[str, Any]] = [{"inference": name, "as": f"p_{name}"} for name in inferences]
+    if random.random() < 0.3:
+        models.append({"access": random.choice(ALL_NAMES), "as": "inner"})
+    return {"models": models, "modelName": random.choice(["ctr", "cvr"])}
+
+
 def any_protection(random: Random) -> dict[str, Any]:
     """Any of the limits, or none."""
     outlier = {"consecutiveFailures": random.randint(1, 1000), "ejectFor": random.choice(["1s", "1h"])}
@@ -69,10 +79,13 @@ def fuzzed_access(random: Random, name: str, hosts: Sequence[str] = ()) -> Model
             {"inference": inference, "weight": random.randint(1 if index == 0 else 0, 1_000_000)}
             for index, inference in enumerate(inferences)
         ]
-        route = {"name": f"r{number}", "targets": targets, "timeout": random.choice(["1ms", "1h"])}
+        route: dict[str, Any] = {"name": f"r{number}", "timeout": random.choice(["1ms", "1h"])}
         if segment is not None:
             route["match"] = {"headers": [{"name": segment, **header_test(random)}]}
-        routes_.append({**route, **route_extras(random, inferences)})
+        if random.random() < 0.25:
+            routes_.append({**route, "pipeline": any_pipeline(random, inferences)})
+        else:
+            routes_.append({**route, "targets": targets, **route_extras(random, inferences)})
     spec: dict[str, Any] = {"protection": any_protection(random)} if random.random() < 0.5 else {}
     return a_model_access(
         name,
@@ -112,4 +125,10 @@ def any_fleet(draw: st.DrawFn) -> FleetState:
         for name in draw(st.lists(NAMES, unique=True))
         for namespace in ("ads", "shop")
     ]
-    return a_fleet(*accesses.values(), *backends)
+    pipelines = [
+        Backend(key, "ctr", draw(st.sampled_from([(), (Endpoint("10.0.0.9"),)])), calls=draw(CALLS))
+        for access in accesses.values()
+        for key in pipeline_backends(access)
+        if draw(st.booleans())
+    ]
+    return a_fleet(*accesses.values(), *backends, *pipelines)

@@ -57,6 +57,12 @@ def _routes(name: str, path: str, says: str, *routes: Mapping[str, Any]) -> Refu
     return Refusal(name, model_access_body(routes=list(routes)), path, says)
 
 
+def _pipeline(name: str, path: str, says: str, *models: Mapping[str, Any], **fields: Any) -> Refusal:
+    pipeline = {"models": list(models or ({"inference": "ctr", "as": "pctr"},)), **fields.pop("pipeline", {})}
+    route = {"name": "default", "pipeline": pipeline, **fields}
+    return Refusal(f"pipeline-{name}", model_access_body(routes=[route]), f"spec.routes[0].{path}", says)
+
+
 def _host(name: str, host: str, says: str) -> Refusal:
     return Refusal(f"host-{name}", model_access_body(hosts=[host]), "spec.hosts[0]", says)
 
@@ -272,6 +278,45 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
 
 MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
     Refusal("access-name", model_access_body("ctr.ads"), "metadata", "metadata.name must be a DNS label"),
+    _pipeline(
+        "and-targets", "targets", "give exactly one of targets, pipeline", targets=[{"inference": "ctr"}]
+    ),
+    _pipeline(
+        "fallback", "pipeline", "sticky, mirror and fallback are for targets", fallback={"inference": "ctr"}
+    ),
+    _pipeline(
+        "patient",
+        "pipeline",
+        "the timeout of a pipeline's model must be shorter than the route's",
+        {"inference": "ctr", "as": "pctr", "timeout": "1s"},
+    ),
+    _pipeline(
+        "both",
+        "pipeline.models[0]",
+        "give exactly one of inference, access",
+        {"inference": "ctr", "as": "pctr", "access": "ctr"},
+    ),
+    _pipeline(
+        "default-alone",
+        "pipeline.models[0].default",
+        "default is what an optional model",
+        {"inference": "ctr", "as": "pctr", "default": "1"},
+    ),
+    _pipeline(
+        "no-deadline",
+        "pipeline.models[0].timeout",
+        "an optional model needs a timeout of its own",
+        {"inference": "ctr", "as": "pctr", "optional": True, "default": "1"},
+    ),
+    _pipeline(
+        "reserved",
+        "pipeline.models[0].as",
+        "must not be features or tidegate_defaulted",
+        {"inference": "ctr", "as": "features"},
+    ),
+    _pipeline(
+        "model-name", "pipeline.modelName", "must begin with a letter or digit", pipeline={"modelName": "-x"}
+    ),
     _host("upper-case", "CTR.example.com", "must be a lower-case DNS name"),
     _host("port", "ctr.example.com:80", "must be a lower-case DNS name"),
     _host("wildcard", "*.example.com", "must be a lower-case DNS name"),

@@ -10,9 +10,13 @@ import yaml
 
 from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference
+from builders.model_access import a_model_access
+from builders.pipeline import some_callees
 from fixtures.golden import CheckGolden
+from tidegate.api.reasons import Reason
 from tidegate.planning.feature_compute import FeaturesObserved, plan_features
 from tidegate.planning.inference import InferenceObserved, plan_inference
+from tidegate.planning.pipelines import PipelinesObserved, plan_pipelines
 from tidegate.planning.plan import Plan
 from tidegate.resources.settings import ServingSettings
 
@@ -78,3 +82,39 @@ def test_feature_compute(check_golden: CheckGolden) -> None:
     plan = plan_features(FeaturesObserved(a_feature_compute(), NOW), SETTINGS)
 
     check_golden(FOLDER / "feature-compute.yaml", _documents(plan))
+
+
+def test_pipeline(check_golden: CheckGolden) -> None:
+    access = a_model_access(
+        "scene",
+        routes=[
+            {
+                "name": "home",
+                "timeout": "100ms",
+                "pipeline": {
+                    "features": "user-features",
+                    "models": [
+                        {"inference": "ctr", "as": "pctr"},
+                        {
+                            "access": "cvr",
+                            "as": "pcvr",
+                            "optional": True,
+                            "timeout": "20ms",
+                            "default": "0.01",
+                        },
+                    ],
+                    "replicas": 2,
+                    "resources": {"cpu": "500m", "memory": "512Mi"},
+                },
+            }
+        ],
+    )
+    observed = PipelinesObserved(callees=some_callees(), gateway="tidegate-gateway.tidegate.svc:8080")
+    plan = plan_pipelines(access, observed, SETTINGS)
+
+    assert plan.verdict is not None
+    assert plan.verdict.reason is Reason.WAITING_FOR_REPLICAS
+    check_golden(
+        FOLDER / "pipeline.yaml",
+        yaml.safe_dump_all([dict(manifest) for manifest in plan.apply], sort_keys=False, width=120),
+    )

@@ -31,6 +31,7 @@ def a_fleet_from(document: Mapping[str, Any]) -> FleetState:
             BackendKey(BackendKind(entry.get("kind", "Inference")), entry["namespace"], entry["name"]),
             entry.get("model", entry["name"]),
             tuple(Endpoint(address) for address in entry.get("pods", ())),
+            calls=tuple(entry.get("calls", ())),
         )
         for entry in document["backends"]
     ]
@@ -54,6 +55,7 @@ def as_document(planned: RoutingPlan, snapshot: Snapshot) -> dict[str, Any]:
                         ],
                         **({"mirror": [asdict(mirror) for mirror in route.mirrors]} if route.mirrors else {}),
                         **({"fallback": asdict(route.fallback)} if route.fallback else {}),
+                        **({"parts": [asdict(part) for part in route.parts]} if route.parts else {}),
                     }
                     for route in access.routes
                 ],

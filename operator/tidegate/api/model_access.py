@@ -7,9 +7,11 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 
 from tidegate.api.conditions import ObservedCondition
+from tidegate.api.durations import parse_duration
 from tidegate.api.fields import DurationText, ObjectName, between
 from tidegate.api.matching import Match, Sticky
 from tidegate.api.meta import ApiModel, Resource, StatusModel
+from tidegate.api.pipeline import MAX_PARTS, Pipeline
 from tidegate.api.protection import Protection
 from tidegate.api.schema import ListMap, ListSet, Rule, Rules, lacks, matches
 
@@ -98,7 +100,29 @@ class Route(ApiModel):
 
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            cel="!has(self.fallback) || !self.targets.exists(t, t.inference == self.fallback.inference)",
+            cel="has(self.targets) != has(self.pipeline)",
+            message="give exactly one of targets, pipeline",
+            check=lambda route: bool(route.targets) != (route.pipeline is not None),
+            field="targets",
+        ),
+        Rule(
+            cel="!has(self.pipeline) || !(has(self.sticky) || has(self.mirror) || has(self.fallback))",
+            message="sticky, mirror and fallback are for targets: a pipeline's models may be ModelAccesses that have them",
+            check=lambda route: (
+                route.pipeline is None or not (route.sticky or route.mirror or route.fallback)
+            ),
+            field="pipeline",
+        ),
+        Rule(
+            cel="!has(self.pipeline) || self.pipeline.models.all(m, !has(m.timeout) || "
+            "duration(m.timeout) < duration(self.timeout))",
+            message="the timeout of a pipeline's model must be shorter than the route's, or nobody would wait for the answer",
+            check=lambda route: _waits_for_parts(route),
+            field="pipeline",
+        ),
+        Rule(
+            cel="!has(self.fallback) || !has(self.targets) || "
+            "!self.targets.exists(t, t.inference == self.fallback.inference)",
             message="must not be a target of the same route: there it would already be in use",
             check=lambda route: (
                 route.fallback is None
@@ -107,9 +131,9 @@ class Route(ApiModel):
             field="fallback",
         ),
         Rule(
-            cel="self.targets.exists(t, t.weight > 0)",
+            cel="!has(self.targets) || self.targets.exists(t, t.weight > 0)",
             message="at least one target must have a weight above 0, or the route would answer nobody",
-            check=lambda route: any(target.weight > 0 for target in route.targets),
+            check=lambda route: not route.targets or any(target.weight > 0 for target in route.targets),
             field="targets",
         ),
     )
@@ -125,9 +149,19 @@ class Route(ApiModel):
     ] = None
     targets: Annotated[
         tuple[Target, ...],
-        Field(min_length=1, max_length=MAX_TARGETS, description="The Inferences that share its requests."),
+        Field(
+            max_length=MAX_TARGETS,
+            json_schema_extra={
+                "minItems": 1
+            },  # Here none is the same as absent: the rule about pipeline has it.
+            description="The Inferences that share its requests. Either this or pipeline.",
+        ),
         ListMap("inference"),
-    ]
+    ] = ()
+    pipeline: Annotated[
+        Pipeline | None,
+        Field(description=f"{Pipeline.__doc__} Either this or targets."),
+    ] = None
     timeout: Annotated[
         Annotated[DurationText, between("1ms", "1h")],
         Field(
@@ -166,7 +200,15 @@ class Route(ApiModel):
     def inferences(self) -> frozenset[str]:
         """Every Inference that the route names."""
         names = {target.inference for target in self.targets} | {mirror.inference for mirror in self.mirror}
-        return frozenset(names | ({self.fallback.inference} if self.fallback else set()))
+        parts = self.pipeline.inferences if self.pipeline else frozenset[str]()
+        return frozenset(names | ({self.fallback.inference} if self.fallback else set()) | parts)
+
+
+def _waits_for_parts(route: Route) -> bool:
+    if route.pipeline is None:
+        return True
+    whole = parse_duration(route.timeout)
+    return all(part.timeout is None or parse_duration(part.timeout) < whole for part in route.pipeline.models)
 
 
 class ModelAccessSpec(ApiModel):
@@ -245,6 +287,33 @@ class FallbackStatus(StatusModel):
     endpoints: Annotated[int, Field(ge=0, description="Number of ready pods that it has.")] = 0
 
 
+class PartStatus(StatusModel):
+    """One model of a pipeline as the proxies see it."""
+
+    name: Annotated[str, Field(alias="as", max_length=63, description="What its answer is called.")]
+    inference: Annotated[
+        str | None, Field(max_length=63, description="Name of the Inference, where it is one.")
+    ] = None
+    access: Annotated[
+        str | None, Field(max_length=63, description="Name of the ModelAccess, where it is one.")
+    ] = None
+    endpoints: Annotated[
+        int | None, Field(ge=0, description="Number of ready pods that the Inference has.")
+    ] = None
+
+
+class PipelineStatus(StatusModel):
+    """A pipeline's pods, and the models that they ask."""
+
+    replicas: Annotated[int, Field(ge=0, description="Number of pods that exist.")] = 0
+    ready_replicas: Annotated[int, Field(ge=0, description="Number of pods that answer.")] = 0
+    models: Annotated[
+        tuple[PartStatus, ...],
+        Field(max_length=MAX_PARTS, description="Its models."),
+        ListMap("as", attribute="name"),
+    ] = ()
+
+
 class RouteStatus(StatusModel):
     """One route as the proxies run it."""
 
@@ -259,6 +328,7 @@ class RouteStatus(StatusModel):
         Field(description="Its mirrors in effect."),
     ] = None
     fallback: Annotated[FallbackStatus | None, Field(description="Its fallback.")] = None
+    pipeline: Annotated[PipelineStatus | None, Field(description="Its pipeline.")] = None
 
 
 class Proxies(StatusModel):

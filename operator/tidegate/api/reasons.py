@@ -65,6 +65,7 @@ class Reason(StrEnum):
     TARGET_NOT_READY = "TargetNotReady"
     SERVED_NAME_MISMATCH = "ServedNameMismatch"
     HOST_CONFLICT = "HostConflict"
+    PIPELINE_INVALID = "PipelineInvalid"
     # FeatureCompute
     PLAN_COMPILED = "PlanCompiled"
     PLAN_INVALID = "PlanInvalid"
@@ -259,6 +260,10 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
         Reason.HOST_CONFLICT: ReasonDoc(
             "An older ModelAccess already has one of these hosts.",
             "Choose another host, or delete the older object.",
+        ),
+        Reason.PIPELINE_INVALID: ReasonDoc(
+            "The models and features of a pipeline do not fit together; what ran before runs on.",
+            "Change the model, feature or field that the message names.",
         ),
         Reason.PLAN_COMPILED: ReasonDoc(
             "The features are compiled; status.planHash names the plan.", _NOTHING

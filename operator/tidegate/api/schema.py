@@ -107,6 +107,8 @@ class ListMap:
     """Annotated[tuple[…], ListMap("name")]: items are unique by that key, and merged by it in server-side apply."""
 
     key: str
+    attribute: str = ""
+    """What the key is called in Python, where that differs."""
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -123,7 +125,7 @@ class ListMap:
         }
 
     def _unique(self, items: Sequence[Any]) -> Sequence[Any]:
-        _refuse_duplicates([getattr(item, self.key) for item in items], what=self.key)
+        _refuse_duplicates([getattr(item, self.attribute or self.key) for item in items], what=self.key)
         return items
 
 

@@ -37,10 +37,11 @@ CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.CONTROLLERS: (
         Rule("tidegate.io", _KINDS, _READ),
         Rule("tidegate.io", tuple(f"{kind}/status" for kind in _KINDS), ("patch",)),
-        Rule("apps", ("deployments",), _APPLY),
-        Rule("", ("services", "serviceaccounts"), _APPLY),
+        # All are deleted with their owners; these verbs are for pipelines, which go with a route of theirs.
+        Rule("apps", ("deployments",), (*_APPLY, "delete")),
+        Rule("", ("services", "serviceaccounts"), (*_APPLY, "delete")),
         Rule("", ("configmaps",), (*_APPLY, "delete")),
-        Rule("policy", ("poddisruptionbudgets",), _APPLY),
+        Rule("policy", ("poddisruptionbudgets",), (*_APPLY, "delete")),
         Rule("", ("pods",), _READ),
         Rule("", ("nodes",), ("list",)),
         Rule("", ("events",), ("create", "patch")),

@@ -1,31 +1,53 @@
 """From objects and pods to what routing starts from: every backend with the pods that can answer now."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import Resource
+from tidegate.api.model_access import ModelAccess
 from tidegate.planning.pods import PodView
-from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
+from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, PIPELINE_LABEL
 from tidegate.resources.pod import GRPC_PORT, HTTP_PORT
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
+from tidegate.routing.pipelines import pipeline_key
 
 BACKEND_LABELS: Final[Mapping[BackendKind, str]] = {
     BackendKind.INFERENCE: INFERENCE_LABEL,
     BackendKind.FEATURE_COMPUTE: FEATURE_COMPUTE_LABEL,
+    BackendKind.PIPELINE: PIPELINE_LABEL,
 }
 """The label of a backend's pods; its value is resources.names.label_value of the backend's name."""
 
 
 def inference_backend(inference: Inference, pods: Iterable[PodView]) -> Backend:
     """An Inference and those of its pods that can answer now."""
-    return _backend(BackendKind.INFERENCE, inference, inference.served_name, pods)
+    key = BackendKey(BackendKind.INFERENCE, inference.key.namespace, inference.key.name)
+    return _backend(key, inference, inference.served_name, pods)
 
 
 def features_backend(features: FeatureCompute, pods: Iterable[PodView]) -> Backend:
     """A FeatureCompute and those of its pods that can answer now."""
-    return _backend(BackendKind.FEATURE_COMPUTE, features, features.metadata.name, pods)
+    key = BackendKey(BackendKind.FEATURE_COMPUTE, features.key.namespace, features.key.name)
+    return _backend(key, features, features.metadata.name, pods)
+
+
+def pipeline_backends(access: ModelAccess) -> Mapping[BackendKey, str]:
+    """The backends that answer for pipelines of an access, and the route of each."""
+    return {
+        pipeline_key(access.key, route.name): route.name
+        for route in access.spec.routes
+        if route.pipeline is not None
+    }
+
+
+def pipeline_backend(access: ModelAccess, route: str, pods: Iterable[PodView]) -> Backend:
+    """The pipeline of one route and those of its pods that can answer now; all of them may still call models."""
+    all_pods = tuple(pods)
+    backend = _backend(pipeline_key(access.key, route), access, access.metadata.name, all_pods)
+    return replace(backend, calls=tuple(sorted({name for pod in all_pods for name in pod.calls})))
 
 
 def takes_traffic(resource: Resource | None) -> bool:
@@ -33,11 +55,10 @@ def takes_traffic(resource: Resource | None) -> bool:
     return resource is not None and resource.metadata.deletion_timestamp is None
 
 
-def _backend(kind: BackendKind, resource: Resource, served_name: str, pods: Iterable[PodView]) -> Backend:
+def _backend(key: BackendKey, resource: Resource, served_name: str, pods: Iterable[PodView]) -> Backend:
     endpoints = sorted(
         Endpoint(pod.address, GRPC_PORT, HTTP_PORT)
         for pod in pods
         if pod.ready and pod.reachable and pod.address is not None
     )
-    key = BackendKey(kind, resource.key.namespace, resource.key.name)
     return Backend(key, served_name, tuple(endpoints), resource.metadata.uid)

@@ -1,7 +1,7 @@
 """ModelAccess: its status, from what routing makes of it and what the proxies acknowledged."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -11,12 +11,15 @@ from tidegate.api.model_access import (
     MirrorStatus,
     ModelAccess,
     ModelAccessStatus,
+    PartStatus,
+    PipelineStatus,
     Proxies,
     Route,
     RouteStatus,
     TargetStatus,
 )
 from tidegate.api.reasons import Reason
+from tidegate.planning.pipelines import PipelinesPlan, Replicas
 from tidegate.planning.plan import Plan
 from tidegate.planning.proxies import LOOK_AGAIN, ProxyView, answering_verdict, programmed_verdict
 from tidegate.planning.serving_status import Verdict, condition, standing
@@ -40,10 +43,13 @@ class AccessObserved:
     """None when no xDS server answered."""
     gateway: str = ""
     """Host and port at which clients inside the cluster reach the gateway."""
+    pipelines: PipelinesPlan = field(default_factory=PipelinesPlan)
+    refusal: Verdict | None = None
+    """Why a child cannot be as planned."""
 
 
 def plan_model_access(observed: AccessObserved) -> Plan:
-    """The status; a ModelAccess has no children, its configuration goes to the proxies through xDS."""
+    """The status, and the children of pipelines; all else goes to the proxies through xDS."""
     access = observed.access
     generation = access.metadata.generation
     programmed = programmed_verdict(observed.proxies, generation)
@@ -51,7 +57,9 @@ def plan_model_access(observed: AccessObserved) -> Plan:
     unanswered = _unanswered(observed.routing)
     ready = unanswered or (programmed if answering.holds else answering)
     said = (
-        *standing(_refused(observed.routing) or ready, generation),
+        *standing(
+            _refused(observed.routing) or observed.refusal or observed.pipelines.verdict or ready, generation
+        ),
         condition(ConditionType.PROGRAMMED, programmed, generation),
         condition(ConditionType.TARGETS_READY, _targets(access, observed.routing), generation),
     )
@@ -60,12 +68,19 @@ def plan_model_access(observed: AccessObserved) -> Plan:
         observed_generation=generation,
         url=f"http://{observed.gateway}" if observed.gateway else None,
         grpc_target=observed.gateway or None,
-        routes=tuple(_route(route) for route in observed.routing.routes),
+        routes=tuple(
+            _route(route, observed.pipelines.replicas.get(route.name)) for route in observed.routing.routes
+        ),
         proxies=_proxies(observed),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
     settled = programmed.holds and (answering.holds or unanswered is not None)
-    return Plan(status=status.dump(), requeue_after=None if settled else LOOK_AGAIN)
+    return Plan(
+        status=status.dump(),
+        apply=observed.pipelines.apply,
+        delete=observed.pipelines.delete,
+        requeue_after=observed.pipelines.requeue_after if settled else LOOK_AGAIN,
+    )
 
 
 def _proxies(observed: AccessObserved) -> Proxies:
@@ -108,6 +123,7 @@ def _traffic(route: Route) -> frozenset[str]:
 def _awake(route: PlannedRoute) -> frozenset[str]:
     parts = [(target.inference, target.endpoints) for target in route.targets]
     parts += [(mirror.inference, mirror.endpoints) for mirror in route.mirrors]
+    parts += [(part.inference, part.endpoints or 0) for part in route.parts if part.inference is not None]
     if route.fallback is not None:
         parts.append((route.fallback.inference, route.fallback.endpoints))
     return frozenset(inference for inference, endpoints in parts if endpoints)
@@ -120,7 +136,7 @@ def _unanswered(routing: AccessPlan) -> Verdict | None:
     return Verdict(False, Reason.TARGET_NOT_READY, routing.unavailable)
 
 
-def _route(route: PlannedRoute) -> RouteStatus:
+def _route(route: PlannedRoute, replicas: Replicas | None) -> RouteStatus:
     return RouteStatus(
         name=route.name,
         targets=tuple(
@@ -133,6 +149,18 @@ def _route(route: PlannedRoute) -> RouteStatus:
         )
         or None,
         fallback=_fallback(route.fallback) if route.fallback else None,
+        pipeline=_pipeline(route, replicas) if route.parts else None,
+    )
+
+
+def _pipeline(route: PlannedRoute, replicas: Replicas | None) -> PipelineStatus:
+    return PipelineStatus(
+        replicas=replicas.there if replicas else 0,
+        ready_replicas=replicas.ready if replicas else 0,
+        models=tuple(
+            PartStatus(name=part.name, inference=part.inference, access=part.access, endpoints=part.endpoints)
+            for part in route.parts
+        ),
     )
 
 

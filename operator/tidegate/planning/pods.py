@@ -9,7 +9,7 @@ from typing import Any
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.room import Amounts, asked
-from tidegate.resources.names import SOURCE_LABEL, TEMPLATE_ANNOTATION
+from tidegate.resources.names import CALLS_ANNOTATION, SOURCE_LABEL, TEMPLATE_ANNOTATION
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _IMAGE_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
@@ -49,6 +49,8 @@ class PodView:
     """When a container was last killed at its memory limit."""
     memory_limit: str = ""
     """The memory limit of the container that loads models."""
+    calls: tuple[str, ...] = ()
+    """Of a pipeline: the Inferences that it calls."""
 
     @property
     def reachable(self) -> bool:
@@ -60,6 +62,7 @@ def pod_view(body: Mapping[str, Any]) -> PodView:
     """Reads a pod as the API server gives it."""
     metadata, status = body["metadata"], body.get("status") or {}
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
+    calls = (metadata.get("annotations") or {}).get(CALLS_ANNOTATION, "")
     finished = status.get("phase") in ("Succeeded", "Failed")
     scheduled = conditions.get("PodScheduled", {})
     return PodView(
@@ -73,6 +76,7 @@ def pod_view(body: Mapping[str, Any]) -> PodView:
         trouble=_trouble(body),
         killed_for_memory=_killed_for_memory(status),
         memory_limit=_memory_limit(body, SERVER),
+        calls=tuple(name for name in calls.split(",") if name),
         asks=asked(body),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
     )

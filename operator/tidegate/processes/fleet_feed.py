@@ -11,11 +11,19 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.kube import kinds
 from tidegate.kube.parsed import Parsed
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.fleet import BACKEND_LABELS, features_backend, inference_backend, takes_traffic
+from tidegate.planning.fleet import (
+    BACKEND_LABELS,
+    features_backend,
+    inference_backend,
+    pipeline_backend,
+    pipeline_backends,
+    takes_traffic,
+)
 from tidegate.planning.pods import PodView, pod_view
 from tidegate.resources.names import label_value
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind
 from tidegate.routing.live import LiveRouting
+from tidegate.routing.pipelines import pipeline_owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,7 @@ class FleetFeed:
         self.pods = ObjectStore(kinds.POD, labels=tuple(BACKEND_LABELS.values()))
         self._backends: dict[_PodGroup, BackendKey] = {}
         self._groups: dict[ObjectKey, frozenset[_PodGroup]] = {}
+        self._pipelines: dict[ObjectKey, tuple[BackendKey, ...]] = {}
         self._changed_accesses: set[ObjectKey] = set()
         self._changed_groups: set[_PodGroup] = set()
         self._listeners: list[Callable[[], None]] = []
@@ -76,7 +85,12 @@ class FleetFeed:
         self._changed_groups.clear()
 
     def _backend(self, key: BackendKey, group: _PodGroup) -> Backend | None:
-        if key.kind is BackendKind.INFERENCE:
+        if key.kind is BackendKind.PIPELINE:
+            owner, route = pipeline_owner(key)
+            access = self._accesses.get(owner)
+            if access is not None and takes_traffic(access) and key in pipeline_backends(access):
+                return pipeline_backend(access, route, self._pods(group))
+        elif key.kind is BackendKind.INFERENCE:
             inference = self._inferences.get(key.object_key)
             if inference is not None and takes_traffic(inference):
                 return inference_backend(inference, self._pods(group))
@@ -92,6 +106,15 @@ class FleetFeed:
 
     def _access_changed(self, key: ObjectKey) -> None:
         self._changed_accesses.add(key)
+        access = self._accesses.get(key)
+        now = () if access is None else tuple(pipeline_backends(access))
+        before = self._pipelines.pop(key, ())
+        if now:
+            self._pipelines[key] = now
+        for backend in {*before, *now}:
+            group = _PodGroup(backend.kind, backend.namespace, label_value(backend.name))
+            self._backends[group] = backend
+            self._changed_groups.add(group)
         self._tell()
 
     def _backend_changed(self, kind: BackendKind, key: ObjectKey) -> None:

@@ -1,7 +1,7 @@
 """The pod that serves a model: Triton, and beside it the agent that fetches artefacts and drives Triton."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate.resources.settings import ServingSettings
@@ -71,6 +71,8 @@ class ServingPod:
     """PersistentVolumeClaim that samples are written to, mounted at /mnt/samples/<claim>; empty mounts none."""
     host_models: bool = False
     """Whether an artefact has a `file:` URI, so that the node's models folder is mounted."""
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Besides those that every pod has."""
 
 
 def pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
@@ -96,6 +98,7 @@ def pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object
                 "prometheus.io/scrape": "true",
                 "prometheus.io/port": str(METRICS_PORT),
                 "prometheus.io/path": "/metrics",
+                **pod.annotations,
             },
         },
         "spec": spec,

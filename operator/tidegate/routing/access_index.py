@@ -14,13 +14,16 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 
 _T = TypeVar("_T")
+_U = TypeVar("_U")
 
 
 @dataclass(frozen=True, slots=True)
 class _References:
-    """What one access refers to: Inferences that it names, and hosts that it wants."""
+    """What one access refers to: Inferences that it names, what its pipelines call besides, and hosts that it wants."""
 
     inferences: frozenset[ObjectKey] = frozenset()
+    features: frozenset[ObjectKey] = frozenset()
+    accesses: frozenset[ObjectKey] = frozenset()
     hosts: frozenset[str] = frozenset()
 
 
@@ -33,6 +36,8 @@ class AccessIndex:
     def __init__(self) -> None:
         self._references: dict[ObjectKey, _References] = {}
         self._by_inference: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
+        self._by_features: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
+        self._by_access: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
         self._by_host: defaultdict[str, set[ObjectKey]] = defaultdict(set)
 
     def put(self, key: ObjectKey, access: ModelAccess | None) -> frozenset[ObjectKey]:
@@ -40,8 +45,10 @@ class AccessIndex:
         before, now = self._references.pop(key, _NONE), _NONE if access is None else _references(access)
         if access is not None:
             self._references[key] = now
-        _move(self._by_inference, key, before.inferences, now.inferences)
-        _move(self._by_host, key, before.hosts, now.hosts)
+        move(self._by_inference, key, before.inferences, now.inferences)
+        move(self._by_features, key, before.features, now.features)
+        move(self._by_access, key, before.accesses, now.accesses)
+        move(self._by_host, key, before.hosts, now.hosts)
         if not before.hosts and not now.hosts:
             return frozenset()
         contested = {other for host in before.hosts | now.hosts for other in self._by_host.get(host, ())}
@@ -50,6 +57,14 @@ class AccessIndex:
     def using(self, inference: ObjectKey) -> tuple[ObjectKey, ...]:
         """Those that send traffic to an Inference, or would if it existed."""
         return tuple(sorted(self._by_inference.get(inference, ())))
+
+    def looking_up(self, features: ObjectKey) -> tuple[ObjectKey, ...]:
+        """Those with a pipeline that asks a FeatureCompute, or would if it existed."""
+        return tuple(sorted(self._by_features.get(features, ())))
+
+    def calling(self, access: ObjectKey) -> tuple[ObjectKey, ...]:
+        """Those with a pipeline that calls another access, or would if it existed."""
+        return tuple(sorted(self._by_access.get(access, ())))
 
     def rivals(self, access: ModelAccess) -> tuple[ObjectKey, ...]:
         """The others that want a host of `access`."""
@@ -61,13 +76,17 @@ class AccessIndex:
 
 def _references(access: ModelAccess) -> _References:
     namespace = access.metadata.namespace
-    inferences = frozenset(ObjectKey(namespace, name) for name in access.spec.inferences)
-    return _References(inferences, frozenset(access.spec.hosts))
+    pipelines = [route.pipeline for route in access.spec.routes if route.pipeline is not None]
+    return _References(
+        inferences=frozenset(ObjectKey(namespace, name) for name in access.spec.inferences),
+        features=frozenset(ObjectKey(namespace, one.features) for one in pipelines if one.features),
+        accesses=frozenset(ObjectKey(namespace, name) for one in pipelines for name in one.accesses),
+        hosts=frozenset(access.spec.hosts),
+    )
 
 
-def _move(
-    index: defaultdict[_T, set[ObjectKey]], key: ObjectKey, before: Iterable[_T], now: Iterable[_T]
-) -> None:
+def move(index: defaultdict[_T, set[_U]], key: _U, before: Iterable[_T], now: Iterable[_T]) -> None:
+    """Has `key` stand under all of `now`, where it stood under all of `before`."""
     for value in before:
         index[value].discard(key)
         if not index[value]:

@@ -29,6 +29,11 @@ class AccessPools:
         self._own: dict[AccessPoolKey, Pool] = {}
 
     @property
+    def limits(self) -> Limits | None:
+        """What each of its targets may have under way."""
+        return self._limits
+
+    @property
     def own(self) -> tuple[Pool, ...]:
         """The pools of its own that were chosen so far, by name."""
         return tuple(pool for _, pool in sorted(self._own.items()))

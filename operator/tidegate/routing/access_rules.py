@@ -31,6 +31,14 @@ from tidegate.routing.ir import (
     VirtualHost,
     WeightedBackend,
 )
+from tidegate.routing.pipelines import (
+    PlannedPart,
+    parts_host,
+    pipeline_key,
+    pipeline_pool,
+    planned_parts,
+    why_unanswered,
+)
 from tidegate.routing.references import References
 from tidegate.routing.refusals import Refusal
 from tidegate.routing.sticky import Share, intervals
@@ -71,6 +79,7 @@ class PlannedRoute:
     targets: tuple[PlannedTarget, ...]
     mirrors: tuple[PlannedMirror, ...] = ()
     fallback: PlannedFallback | None = None
+    parts: tuple[PlannedPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +94,8 @@ class AccessPlan:
     refusals: tuple[Refusal, ...]
     pools: tuple[Pool, ...] = ()
     """Those that no other access uses."""
+    parts_host: VirtualHost | None = None
+    """Where its pipelines call Inferences."""
 
     @property
     def unavailable(self) -> str | None:
@@ -99,7 +110,13 @@ def plan_access(
     key = access.key
     references = References.of(access, backends)
     pools = AccessPools(access)
-    planned = [_plan_route(access, route, references, pools) for route in access.spec.routes]
+    planned = [
+        _plan_route(access, route, references, pools)
+        if route.pipeline is None
+        else _plan_pipeline(access, route, references, pools, backends.get(pipeline_key(key, route.name)))
+        for route in access.spec.routes
+    ]
+    inside = parts_host(access, backends, pools)
     won = (host for host in sorted(set(access.spec.hosts)) if owners[host] == key)
     return AccessPlan(
         access=key,
@@ -117,7 +134,8 @@ def plan_access(
             *hosts.refuse(access, owners),
             *(refusal for one in planned for refusal in one.refusals),
         ),
-        pools=pools.own,
+        pools=(*pools.own, *(one.pool for one in planned if one.pool is not None)),
+        parts_host=inside,
     )
 
 
@@ -128,6 +146,7 @@ class _Planned:
     rule: RouteRule | None
     route: PlannedRoute
     refusals: tuple[Refusal, ...]
+    pool: Pool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +180,7 @@ def _plan_route(access: ModelAccess, route: Route, references: References, pools
     rescue = _rescue(route, targets, fallback, pools)
     rule = RouteRule(
         name=route.name,
-        headers=tuple(_header_test(header) for header in (route.match.headers if route.match else ())),
+        headers=_header_tests(route),
         targets=rescue or _arrange(route, targets),
         timeout=parse_duration(route.timeout),
         attempts=route.retry.attempts if route.retry else None,
@@ -174,6 +193,33 @@ def _plan_route(access: ModelAccess, route: Route, references: References, pools
     )
     return _Planned(
         rule, _planned_route(route, targets, mirrors, fallback, serving=bool(rescue)), tuple(refusals)
+    )
+
+
+def _plan_pipeline(
+    access: ModelAccess, route: Route, references: References, pools: AccessPools, backend: Backend | None
+) -> _Planned:
+    """A route whose pods call models in turn; it is left out only where no request could name it, or match it."""
+    unfit = (*_unfit_patterns(access, route), *references.misnamed(route))
+    if unfit or route.pipeline is None:
+        return _Planned(None, PlannedRoute(route.name, ()), unfit)
+    found = [references.find_part(route, name) for name in sorted(route.pipeline.inferences)]
+    parts = planned_parts(access, route.pipeline, references.backends)
+    key = pipeline_key(access.key, route.name)
+    rule = RouteRule(
+        name=route.name,
+        headers=_header_tests(route),
+        targets=(WeightedBackend(key, 1),),
+        timeout=parse_duration(route.timeout),
+        attempts=route.retry.attempts if route.retry else None,
+        unavailable=why_unanswered(access, route, backend, parts),
+        client_deadline=access.spec.protection is not None and access.spec.protection.deadline,
+    )
+    return _Planned(
+        rule,
+        PlannedRoute(route.name, (), parts=parts),
+        tuple(one for one in found if isinstance(one, Refusal)),
+        pipeline_pool(route, key, backend, pools),
     )
 
 
@@ -266,6 +312,10 @@ def _what_is_unfit(size: int | None) -> str:
     if size is None:
         return "the expression does not compile in RE2"
     return f"the expression takes {size} instructions of RE2, and Envoy allows {MAX_PROGRAM_SIZE}"
+
+
+def _header_tests(route: Route) -> tuple[HeaderTest, ...]:
+    return tuple(_header_test(header) for header in (route.match.headers if route.match else ()))
 
 
 def _header_test(header: HeaderMatch) -> HeaderTest:

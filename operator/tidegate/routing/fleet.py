@@ -15,11 +15,12 @@ class BackendKind(StrEnum):
 
     INFERENCE = "Inference"
     FEATURE_COMPUTE = "FeatureCompute"
+    PIPELINE = "Pipeline"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class BackendKey:
-    """Names one Inference or FeatureCompute."""
+    """Names one Inference, FeatureCompute or pipeline of a ModelAccess's route."""
 
     kind: BackendKind
     namespace: str
@@ -45,12 +46,14 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One Inference or FeatureCompute, and the pods of it that can answer now."""
+    """One Inference, FeatureCompute or pipeline, and the pods of it that can answer now."""
 
     key: BackendKey
     model_name: str
     endpoints: tuple[Endpoint, ...] = ()
     uid: str = ""
+    calls: tuple[str, ...] = ()
+    """Of a pipeline: the Inferences that its pods call, those on their way out too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class HostKind(StrEnum):
 
     ACCESS = "access"
     FEATURES = "features"
+    PIPELINE = "pipeline"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -5,17 +5,19 @@ The rules are those of routing.planner; whatever the order of the changes, the e
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing import hosts, planner
-from tidegate.routing.access_index import AccessIndex
+from tidegate.routing.access_index import AccessIndex, move
 from tidegate.routing.access_rules import AccessPlan, plan_access
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, FleetState
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.ir import Pool, PoolKey
+from tidegate.routing.pipelines import pipeline_owner
 from tidegate.routing.planner import PlannedHost
 
 
@@ -36,6 +38,8 @@ class LiveRouting:
         self._index = AccessIndex()
         self._budgets: dict[ObjectKey, Mapping[BackendKey, int]] = {}
         self._own_pools: dict[ObjectKey, tuple[Pool, ...]] = {}
+        self._inner_hosts: set[ObjectKey] = set()
+        self._callers: defaultdict[ObjectKey, set[BackendKey]] = defaultdict(set)
         self._changed_accesses: set[ObjectKey] = set()
         self._changed_backends: set[BackendKey] = set()
 
@@ -59,12 +63,19 @@ class LiveRouting:
             del self._backends[key]
         else:
             self._backends[key] = backend
+        if key.kind is BackendKind.PIPELINE:
+            self._changed_accesses.add(pipeline_owner(key)[0])
+            move(self._callers, key, _called(before), _called(backend))
+            return
         self._changed_backends.add(key)
         if key.kind is BackendKind.INFERENCE:
             users = self._index.using(key.object_key)
             same = _seen_by_accesses(backend) == _seen_by_accesses(before)
             # Pools of their own hold the endpoints too.
             self._changed_accesses.update(user for user in users if not same or user in self._own_pools)
+            # Pods of a pipeline may call what their access no longer names.
+            callers = self._callers.get(key.object_key, ())
+            self._changed_accesses.update(pipeline_owner(caller)[0] for caller in callers)
 
     def replace(self, fleet: FleetState) -> None:
         """The whole fleet, in place of all that was there."""
@@ -83,6 +94,7 @@ class LiveRouting:
             changed_hosts[HostKey(HostKind.ACCESS, access)] = (
                 None if plan is None else planner.access_host(plan)
             )
+            changed_hosts.update(self._put_inner_host(access, plan))
             pools.update(self._put_own_pools(access, () if plan is None else plan.pools))
         for key in self._changed_backends:
             backend = self._backends.get(key)
@@ -93,6 +105,15 @@ class LiveRouting:
         self._changed_accesses = set()
         self._changed_backends = set()
         return RoutingChange(changed_hosts, pools)
+
+    def _put_inner_host(
+        self, key: ObjectKey, plan: AccessPlan | None
+    ) -> Mapping[HostKey, PlannedHost | None]:
+        """The host for calls of the pipelines of one access, if it has or had one."""
+        had = key in self._inner_hosts
+        now = None if plan is None else planner.inner_host(plan)
+        (self._inner_hosts.discard if now is None else self._inner_hosts.add)(key)
+        return {HostKey(HostKind.PIPELINE, key): now} if had or now is not None else {}
 
     def _put_own_pools(self, key: ObjectKey, now: tuple[Pool, ...]) -> Mapping[PoolKey, Pool | None]:
         """The pools of one access, and None for those that it has no longer."""
@@ -122,6 +143,13 @@ class LiveRouting:
         users = self._index.using(backend.object_key)
         asked = (self._budgets.get(user, {}).get(backend) for user in users)
         return max((percent for percent in asked if percent is not None), default=None)
+
+
+def _called(pipeline: Backend | None) -> frozenset[ObjectKey]:
+    """The Inferences that the pods of a pipeline call."""
+    if pipeline is None:
+        return frozenset()
+    return frozenset(ObjectKey(pipeline.key.namespace, name) for name in pipeline.calls)
 
 
 def _seen_by_accesses(backend: Backend | None) -> tuple[str, bool] | None:

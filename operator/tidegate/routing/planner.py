@@ -89,9 +89,18 @@ def plan(fleet: FleetState) -> RoutingPlan:
         hosts={
             **{HostKey(HostKind.ACCESS, key): access_host(access) for key, access in accesses.items()},
             **{features_key(backend.key): features_host(backend) for backend in features},
+            **{
+                HostKey(HostKind.PIPELINE, key): inside
+                for key, access in accesses.items()
+                if (inside := inner_host(access)) is not None
+            },
         },
         pools={
-            **{key: pool(backend, budgets.get(key)) for key, backend in fleet.backends.items()},
+            **{
+                key: pool(backend, budgets.get(key))
+                for key, backend in fleet.backends.items()
+                if has_shared_pool(key)
+            },
             **{own.backend: own for access in accesses.values() for own in access.pools},
         },
     )
@@ -105,6 +114,18 @@ def access_host(access: AccessPlan) -> PlannedHost:
     """What the proxies get of a ModelAccess."""
     state = HostState(access.uid, access.generation, answers=access.unavailable is None)
     return PlannedHost(access.host, state, access.refusals)
+
+
+def inner_host(access: AccessPlan) -> PlannedHost | None:
+    """What the proxies get of a ModelAccess for the calls of its own pipelines."""
+    if access.parts_host is None:
+        return None
+    return PlannedHost(access.parts_host, HostState(access.uid, access.generation, answers=True))
+
+
+def has_shared_pool(backend: BackendKey) -> bool:
+    """Whether several accesses may use the pool of a backend; a pipeline is one route's alone."""
+    return backend.kind is not BackendKind.PIPELINE
 
 
 def has_host(backend: BackendKey) -> bool:

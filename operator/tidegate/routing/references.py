@@ -28,6 +28,12 @@ def _in_naming_order(access: ModelAccess) -> Iterator[str]:
     yield from (mirror.inference for route in routes for mirror in route.mirror)
 
 
+def _of_pipeline(access: ModelAccess) -> str | None:
+    """How the first pipeline is called; it has the word where no Inference answers clients itself."""
+    pipelines = (route.pipeline for route in access.spec.routes if route.pipeline is not None)
+    return next((pipeline.served_name(access.key.name) for pipeline in pipelines), None)
+
+
 @dataclass(frozen=True, slots=True)
 class References:
     """The Inferences that one access can name; `served_name` is the one model name that its clients can ask for."""
@@ -42,7 +48,33 @@ class References:
         found = {name: backends.get(backend_key(access, name)) for name in access.spec.inferences}
         known = {name: backend for name, backend in found.items() if backend is not None}
         first = next((name for name in _in_naming_order(access) if name in known), None)
-        return cls(access.key, known, known[first].model_name if first is not None else None)
+        return cls(access.key, known, known[first].model_name if first is not None else _of_pipeline(access))
+
+    def find_part(self, route: Route, inference: str) -> Backend | Refusal:
+        """The Inference that a pipeline calls by its own name, whatever that is."""
+        backend = self.backends.get(inference)
+        if backend is not None:
+            return backend
+        where = f"spec.routes[{route.name}].pipeline.models: {inference}"
+        message = (
+            f"Inference {inference} does not exist in namespace {self.access.namespace}: "
+            f"create it, or correct the pipeline of route {route.name}"
+        )
+        return Refusal(self.access, Reason.TARGET_NOT_FOUND, where, message)
+
+    def misnamed(self, route: Route) -> tuple[Refusal, ...]:
+        """Why the name of a pipeline does not fit what the other routes serve; empty when it does."""
+        if route.pipeline is None:
+            return ()
+        name = route.pipeline.served_name(self.access.name)
+        if name == self.served_name:
+            return ()
+        message = (
+            f"the pipeline is called {name}, but the others serve {self.served_name}, and a request names only one: "
+            f"set pipeline.modelName: {self.served_name}"
+        )
+        where = f"spec.routes[{route.name}].pipeline.modelName"
+        return (Refusal(self.access, Reason.SERVED_NAME_MISMATCH, where, message),)
 
     def find(self, route: Route, part: str, inference: str) -> Backend | Refusal:
         """The Inference that `route` names in its field `part`."""

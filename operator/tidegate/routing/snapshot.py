@@ -210,7 +210,10 @@ class SnapshotBuilder:
                 continue
             refusing = refusing or bool((now and now.refusals) or (before and before.refusals))
             if now is None or before is None or now.host != before.host:
-                rendered[str(key)] = None if now is None else now.host
+                if before is not None:
+                    rendered[before.host.name] = None
+                if now is not None:
+                    rendered[now.host.name] = now.host
             _keep(self._hosts, key, now)
         self._scopes.take(rendered)
         self._states = self._states.changed(
@@ -238,7 +241,7 @@ class _ScopeTable:
         changes = {name: None if host is None else _scope(host) for name, host in hosts.items()}
         before = self._aliases
         self._aliases = before.changed(
-            {name: None if host is None else _alias(host) for name, host in hosts.items()}
+            {name: _alias(host) if host is not None and host.hosts else None for name, host in hosts.items()}
         )
         if self._aliases is not before:
             parts = zip(self._aliases.shards.parts, before.shards.parts, strict=True)

@@ -27,7 +27,11 @@ _EJECTION_CHECK_S: Final = 0.5
 
 _NAME_FIELD: Final = 1
 _ALT_STAT_NAME_FIELD: Final = 28
-_PREFIX: Final = {BackendKind.INFERENCE: "inference", BackendKind.FEATURE_COMPUTE: "features"}
+_PREFIX: Final = {
+    BackendKind.INFERENCE: "inference",
+    BackendKind.FEATURE_COMPUTE: "features",
+    BackendKind.PIPELINE: "pipeline",
+}
 
 # Between the target and its fallback; no name has one.
 _FALLBACK: Final = "+"

@@ -1,0 +1,180 @@
+"""What a pipeline of three models of 50 ms costs: its latency, its calls under load, and its answers without a model (C, proof 5).
+
+    python bench/pipeline.py [--rounds 5] [--requests 40] [--clients 64]
+
+Our pipeline on a real Triton, a real Envoy before and behind it, and the three models on a second real Triton, all
+on loopback. In each round: single requests to the pipeline and to one model alone, in turn; then so many requests at
+once; then requests while the optional model is gone.
+Prints one JSON document; exits 1 when the median latency is 80 ms or more, a model is asked more than 8 times for 64
+requests at once, or an answer without the optional model is missing, wrong or not marked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+from tritonclient.grpc import service_pb2
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from builders.model_access import a_model_access, a_route
+from builders.slow_models import SlowModel
+from fixtures.agent import ModelPod
+from fixtures.envoy import Gateway
+from fixtures.pipeline import Rig, a_rig, an_inference_of, backend, endpoint_of, slow_models
+from fixtures.triton import a_triton, staged
+from tidegate.planning.pipeline_plan import Callees
+from tidegate_dataplane.contract import DEFAULTED
+
+MODELS = tuple(SlowModel(name, factor) for name, factor in (("ctr", 2), ("cvr", 3), ("gmv", 5)))
+NAMES = [model.name for model in MODELS]
+MOST_MS, MOST_CALLS = 80.0, 8
+
+
+@dataclass(slots=True)
+class Figures:
+    """What was measured."""
+
+    pipeline_ms: list[float] = field(default_factory=list[float])
+    one_model_ms: list[float] = field(default_factory=list[float])
+    calls: list[dict[str, int]] = field(default_factory=list[dict[str, int]])
+    at_once_ms: list[float] = field(default_factory=list[float])
+    without_optional: dict[str, int] = field(default_factory=lambda: {"marked": 0, "wrong": 0, "failed": 0})
+
+
+async def timed_ms(ask: Callable[[], Awaitable[Any]]) -> float:
+    """How long one request takes."""
+    began = time.perf_counter()
+    await ask()
+    return (time.perf_counter() - began) * 1000
+
+
+async def measure(options: argparse.Namespace, rig: Rig) -> Figures:
+    """All rounds."""
+    pods = endpoint_of(rig.models)
+    optional = {"optional": True, "timeout": "500ms", "default": "0.25"}
+    parts = [{"inference": name, "as": f"p{name}", **(optional if name == "gmv" else {})} for name in NAMES]
+    scene = a_model_access("scene", routes=[{"name": "all", "timeout": "10s", "pipeline": {"models": parts}}])
+    await rig.push(
+        **{name: backend(name, pods) for name in NAMES},
+        alone=a_model_access("alone", routes=[a_route("default", "ctr")]),
+    )
+    await rig.take(scene, Callees(inferences={model.name: an_inference_of(model) for model in MODELS}))
+
+    async def alone() -> None:
+        request = service_pb2.ModelInferRequest(model_name="ctr", raw_input_contents=[bytes(4)])
+        tensor = request.inputs.add()
+        tensor.name, tensor.datatype = "x", "FP32"
+        tensor.shape.extend([1, 1])
+        await rig.client.stub().ModelInfer(request, metadata=(("x-tidegate-access", "ads/alone"),))
+
+    for _ in range(8):  # Connections and the four instances' first requests.
+        await asyncio.gather(alone(), *(rig.infer([1.0]) for _ in range(8)))
+    figures = Figures()
+    for _ in range(options.rounds):
+        for _ in range(options.requests):
+            figures.pipeline_ms.append(await timed_ms(lambda: rig.infer([1.0, 2.0])))
+            figures.one_model_ms.append(await timed_ms(alone))
+        await at_once(options.clients, rig, figures)
+        await without_optional(options.requests, rig, figures)
+    return figures
+
+
+async def at_once(clients: int, rig: Rig, figures: Figures) -> None:
+    """So many requests at the same time, and what the models' own Triton counted of it."""
+    before = await rig.asked()
+    figures.at_once_ms += await asyncio.gather(
+        *(timed_ms(lambda place=place: rig.infer([float(place)])) for place in range(clients))
+    )
+    after = await rig.asked()
+    while True:  # Triton answers first and counts afterwards.
+        await asyncio.sleep(0.2)
+        later = await rig.asked()
+        if later == after:
+            break
+        after = later
+    figures.calls.append({name: after[name] - before[name] for name in NAMES})
+
+
+async def without_optional(requests: int, rig: Rig, figures: Figures) -> None:
+    """Requests while the optional model has no pod any more."""
+    alive = rig.fleet["gmv"]
+    await rig.push(gmv=backend("gmv"))
+    for number in range(requests):
+        try:
+            answer = await rig.infer([float(number)])
+        except grpc.aio.AioRpcError:
+            figures.without_optional["failed"] += 1
+            continue
+        right = (answer["pctr"][0, 0], answer["pgmv"][0, 0]) == (2.0 * number, 0.25)
+        marked = answer[DEFAULTED].tolist() == [[b"pgmv"]]
+        figures.without_optional["marked" if right and marked else "wrong"] += 1
+    await rig.push(gmv=alive)
+
+
+async def run(options: argparse.Namespace, folder: Path) -> Figures:
+    """Everything started, measured and ended."""
+    files = staged(folder)
+    pod_folder = folder / "pod"
+    pod_folder.mkdir()
+    with ExitStack() as stack:
+        models = stack.enter_context(slow_models(files, folder / "models", *MODELS))
+        triton = stack.enter_context(a_triton(files, pod_folder))
+        pod = ModelPod(pod_folder, triton)
+        stack.callback(pod.kill_agent)
+        pod.start_agent()
+        triton.start()
+        (folder / "gateway").mkdir()
+        async with Gateway(folder / "gateway") as gateway, a_rig(gateway, pod, models) as rig:
+            return await measure(options, rig)
+
+
+def quantiles(values: list[float]) -> dict[str, float]:
+    """Median and 99th percentile."""
+    return {
+        "p50": round(statistics.median(values), 1),
+        "p99": round(statistics.quantiles(values, n=100)[98], 1),
+    }
+
+
+def main() -> int:
+    """Measures once."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=40)
+    parser.add_argument("--clients", type=int, default=64)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        figures = asyncio.run(run(options, Path(folder)))
+    most_calls = max(count for calls in figures.calls for count in calls.values())
+    median = statistics.median(figures.pipeline_ms)
+    answers = figures.without_optional
+    result = {
+        "pipeline_of_three_ms": quantiles(figures.pipeline_ms),
+        "one_model_alone_ms": quantiles(figures.one_model_ms),
+        "limit_ms": MOST_MS,
+        "requests_at_once": options.clients,
+        "calls_of_each_model": figures.calls,
+        "most_calls": most_calls,
+        "limit_calls": MOST_CALLS,
+        "at_once_ms": quantiles(figures.at_once_ms),
+        "without_the_optional_model": answers,
+    }
+    print(json.dumps(result, indent=2))
+    return 1 if median >= MOST_MS or most_calls > MOST_CALLS or answers["wrong"] or answers["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+"""The caches of our kinds, parsed and indexed; they outlive a term."""
+
+from dataclasses import dataclass
+
+from tidegate.api.feature_compute import FeatureCompute
+from tidegate.api.inference import Inference
+from tidegate.kube.parsed import Parsed
+from tidegate_controllers.accesses import Accesses
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a ModelAccess is planned from, besides itself."""
+
+    inferences: Parsed[Inference]
+    features: Parsed[FeatureCompute]
+    accesses: Accesses

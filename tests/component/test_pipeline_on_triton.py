@@ -1,0 +1,228 @@
+"""Pipelines on a real Triton, behind and before a real Envoy, with models on another Triton that take 50 ms each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import statistics
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from builders.feature_compute import a_feature_compute as a_feature_compute_object
+from builders.model_access import a_model_access, a_route
+from builders.slow_models import SlowModel
+from fixtures.agent import ModelPod
+from fixtures.envoy import Gateway, eventually
+from fixtures.pipeline import Rig, a_rig, an_inference_of, backend, endpoint_of, slow_models
+from fixtures.triton import RunningTriton, TritonFiles
+from tidegate.api.model_access import ModelAccess
+from tidegate.planning.pipeline_plan import Callees
+from tidegate.routing.fleet import BackendKind, Endpoint
+from tidegate_dataplane.contract import DEFAULTED
+
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
+
+CTR, CVR, GMV = (SlowModel(name, factor) for name, factor in (("ctr", 2), ("cvr", 3), ("gmv", 5)))
+LATE = SlowModel("late", 7, delay_ms=400)
+CALM = SlowModel("calm", 11, delay_ms=1)
+USERS = SlowModel("users", 0.5, delay_ms=1, given="user_id", given_type="INT64", gives="x")
+OPTIONAL = {"optional": True, "timeout": "900ms", "default": "0.25"}
+CALLEES = Callees(inferences={one.name: an_inference_of(one) for one in (CTR, CVR, GMV, LATE, CALM)})
+ANSWERED = {"pctr": [2.0, 4.0], "pcvr": [3.0, 6.0], "pgmv": [5.0, 10.0]}
+
+
+def a_scene(*models: dict[str, Any], features: str | None = None, **spec: Any) -> ModelAccess:
+    pipeline = {"models": list(models), **({"features": features} if features else {})}
+    return a_model_access("scene", routes=[{"name": "all", "timeout": "10s", "pipeline": pipeline}], **spec)
+
+
+THREE = a_scene(
+    {"inference": "ctr", "as": "pctr"},
+    {"inference": "cvr", "as": "pcvr"},
+    {"inference": "gmv", "as": "pgmv", **OPTIONAL},
+)
+
+
+@pytest.fixture(scope="module")
+def models(triton_files: TritonFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningTriton]:
+    folder = tmp_path_factory.mktemp("models") / "server"
+    with slow_models(triton_files, folder, CTR, CVR, GMV, LATE, CALM, USERS) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rig(
+    shared_pod: ModelPod, models: RunningTriton, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Rig]:
+    async with (
+        Gateway(tmp_path_factory.mktemp("gateway")) as gateway,
+        a_rig(gateway, shared_pod, models) as running,
+    ):
+        pods = endpoint_of(models)
+        await running.push(
+            **{name: backend(name, pods) for name in ("ctr", "cvr", "gmv", "late", "calm")},
+            features=backend("users", pods, kind=BackendKind.FEATURE_COMPUTE),
+        )
+        await running.take(THREE, CALLEES)
+        yield running
+
+
+def values(answer: Any) -> dict[str, list[float]]:
+    return {name: array.ravel().tolist() for name, array in answer.items() if name != DEFAULTED}
+
+
+def marks(answer: Any) -> set[bytes]:
+    return set(answer[DEFAULTED].ravel().tolist())
+
+
+async def test_three_models_answer_in_the_time_of_one(rig: Rig) -> None:
+    seconds: list[float] = []
+    for _ in range(12):
+        began = time.perf_counter()
+        answer = await rig.infer([1.0, 2.0])
+        seconds.append(time.perf_counter() - began)
+
+    assert values(answer) == ANSWERED
+    assert marks(answer) == {b""}
+    # One after the other they would take 150 ms.
+    assert statistics.median(seconds) < 0.080, seconds
+
+
+async def test_sixty_four_requests_at_once_are_few_calls_of_each_model(rig: Rig) -> None:
+    before = await rig.asked()
+    answers = await asyncio.gather(*(rig.infer([float(place), 1.0]) for place in range(64)))
+
+    for place, answer in enumerate(answers):
+        expected = {"pctr": [2.0 * place, 2.0], "pcvr": [3.0 * place, 3.0], "pgmv": [5.0 * place, 5.0]}
+        assert values(answer) == expected
+
+    async def counted() -> bool:
+        # Triton answers first and counts afterwards.
+        after = await rig.asked()
+        return all(after[name] > before[name] for name in ("ctr", "cvr", "gmv"))
+
+    await eventually("Triton has counted the calls", counted)
+    after = await rig.asked()
+    calls = {name: after[name] - before[name] for name in ("ctr", "cvr", "gmv")}
+    assert all(1 <= count <= 8 for count in calls.values()), calls
+
+
+async def test_an_input_that_a_model_refuses_costs_nobody_else_the_answer(rig: Rig) -> None:
+    rows = [[float(place)] for place in range(1, 9)]
+    rows[3] = [-1.0]
+    outcomes = await asyncio.gather(*(rig.outcome(one) for one in rows))
+
+    assert outcomes[3].startswith("INTERNAL: pctr (Inference ctr): ")
+    assert "a row is below zero" in outcomes[3]
+    assert [one for place, one in enumerate(outcomes) if place != 3] == ["answered"] * 7
+
+
+@pytest.fixture
+def nobody() -> Iterator[Endpoint]:
+    """A pod that was killed and that the gateway has not heard of yet."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        yield Endpoint("127.0.0.1", port, port)
+
+
+async def test_an_optional_model_that_is_killed_is_answered_for_and_marked(
+    rig: Rig, nobody: Endpoint
+) -> None:
+    alive = rig.fleet["gmv"]
+    for gone in (backend("gmv", nobody), backend("gmv")):
+        await rig.push(gmv=gone)
+        answer = await rig.infer([1.0, 2.0])
+        assert values(answer) == {**ANSWERED, "pgmv": [0.25, 0.25]}
+        assert marks(answer) == {b"pgmv"}
+
+    status, body, _ = await rig.client.rest(
+        "POST",
+        "/v2/models/scene/infer",
+        headers={"x-tidegate-access": "ads/scene"},
+        body=json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}),
+    )
+    outputs = {one["name"]: one["data"] for one in json.loads(body)["outputs"]}
+    assert (status, outputs) == (200, {"pctr": [2], "pcvr": [3], "pgmv": [0.25], DEFAULTED: ["pgmv"]})
+
+    await rig.push(gmv=alive)
+    assert marks(await rig.infer([1.0])) == {b""}
+
+
+async def test_a_model_that_is_not_optional_fails_the_request_by_its_name(rig: Rig, nobody: Endpoint) -> None:
+    alive = rig.fleet["cvr"]
+    await rig.push(cvr=backend("cvr", nobody))
+    try:
+        outcome = await rig.outcome([1.0])
+    finally:
+        await rig.push(cvr=alive)
+
+    assert outcome.startswith("UNAVAILABLE: pcvr (Inference cvr): ")
+    # Without any pod the gateway says so itself, and nobody is asked in vain.
+    before = await rig.asked()
+    await rig.push(cvr=backend("cvr"))
+    try:
+        outcome = await rig.outcome([1.0])
+    finally:
+        await rig.push(cvr=alive)
+    assert "Inference cvr, which answers pcvr in the pipeline of route all, has no ready endpoint" in outcome
+    assert (await rig.asked())["ctr"] == before["ctr"]
+
+
+async def test_the_host_for_calls_answers_no_client(rig: Rig) -> None:
+    for name in ("pipeline/ads/scene", "pipeline/of/ads/scene", "pipeline/of/", "of/uid-ads-scene"):
+        headers = {"x-tidegate-access": name, "x-tidegate-part": "ctr"}
+        status, _, _ = await rig.client.rest("GET", "/v2/models/ctr/ready", headers=headers)
+        assert status == 404
+
+
+async def test_calls_go_on_while_pods_follow_a_spec_that_names_another_model(rig: Rig) -> None:
+    """The pods of before still call ctr, which the spec no longer names."""
+    changed = a_scene(
+        {"inference": "calm", "as": "pctr"},
+        {"inference": "cvr", "as": "pcvr"},
+        {"inference": "gmv", "as": "pgmv", **OPTIONAL},
+    )
+    await rig.push(access=changed)
+    try:
+        assert values(await rig.infer([1.0, 2.0])) == ANSWERED
+    finally:
+        await rig.push(access=THREE)
+
+
+async def test_features_first_and_what_is_late_is_left_out(rig: Rig) -> None:
+    """And a ModelAccess among the models: its weights decide who answers."""
+    inner = a_model_access("either", routes=[a_route("default", "ctr", "canary")])
+    features = a_feature_compute_object(
+        "users",
+        entities=[{"name": "user", "key": "user_id", "type": "int64"}],
+        sources=[{"name": "profiles", "entity": "user", "table": {"uri": "file:///models/users.parquet"}}],
+        features=[{"name": "x", "lookup": {"field": "profiles.x", "type": "float32"}}],
+    )
+    scene = a_scene(
+        {"access": "either", "as": "some"},
+        {"inference": "late", "as": "slow", "optional": True, "timeout": "100ms", "default": "-1"},
+        {"inference": "gmv", "as": "pgmv"},
+        features="users",
+    )
+    await rig.push(inner=inner, canary=backend("canary", endpoint_of(rig.models), serves="ctr"))
+    callees = Callees(CALLEES.inferences, {"users": features}, {"either": inner})
+    await rig.take(scene, callees)
+
+    stable, canary = (f"cluster.inference/ads/{name}/http.upstream_rq_total" for name in ("ctr", "canary"))
+    before = await rig.asked()
+    before_stable = await rig.gateway.envoy.stat(stable)
+    for _ in range(16):
+        answer = await rig.infer([2, 4], name="user_id", dtype="INT64")
+        assert values(answer) == {"some": [2.0, 4.0], "slow": [-1.0, -1.0], "pgmv": [5.0, 10.0]}
+        assert marks(answer) == {b"slow"}
+    # A call of each for every request: those of `either` go by its weights.
+    assert (await rig.asked())["users"] - before["users"] == 16
+    shares = await rig.gateway.envoy.stat(stable) - before_stable, await rig.gateway.envoy.stat(canary)
+    assert sum(shares) == 16
+    assert min(shares) > 0

@@ -1,0 +1,131 @@
+"""A pipeline on real pods: features, two models and their end, on the counters of the Tritons."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from fixtures.installed import Space, refused, until
+
+USERS = 50
+LABEL = "tidegate.io/pipeline=scene.home"
+
+
+def _ask(space: Space, *users: int) -> Mapping[str, list[Any]]:
+    """The pipeline's answer. Raises InferenceServerException."""
+    rows = triton.InferInput("user_id", [len(users), 1], "INT64")
+    rows.set_data_from_numpy(np.array(users, dtype=np.int64)[:, None])
+    with triton.InferenceServerClient(space.installed.endpoints.gateway) as client:
+        headers = {"x-tidegate-access": f"{space.namespace}/scene"}
+        answer: Any = client.infer("scene", [rows], headers=headers, client_timeout=20.0)
+        return {
+            output.name: answer.as_numpy(output.name).ravel().tolist()
+            for output in answer.get_response().outputs
+        }
+
+
+def _calls(space: Space) -> Counter[tuple[str, ...]]:
+    """What the pipeline's Tritons say that they have done, by metric and labels."""
+    found: Counter[tuple[str, ...]] = Counter()
+    for pod in space.installed.pods(space.namespace, LABEL):
+        for sample in space.installed.metrics(space.namespace, pod["metadata"]["name"], 8002):
+            if sample.name.startswith("tidegate_pipeline_"):
+                labels = (sample.labels[name] for name in ("part", "outcome") if name in sample.labels)
+                found[sample.name, *labels] += int(sample.value)
+    return found
+
+
+def _publish(space: Space) -> None:
+    folder = space.folder("tables")
+    folder.mkdir(parents=True, exist_ok=True)
+    x = pa.array([float(user) for user in range(USERS)], pa.float32())
+    pq.write_table(pa.table({"user_id": list(range(USERS)), "x": x}), folder / "users.parquet")
+    features = {
+        "entities": [{"name": "user", "key": "user_id", "type": "int64"}],
+        "sources": [
+            {"name": "profiles", "entity": "user", "table": {"uri": f"{space.uri('tables')}/users.parquet"}}
+        ],
+        "features": [{"name": "x", "lookup": {"field": "profiles.x", "type": "float32", "default": "-1"}}],
+        "resources": {"cpu": "50m", "memory": "512Mi"},
+    }
+    space.apply("FeatureCompute", "users", features)
+    for name, version in (("a", 1), ("b", 2)):
+        space.publish(name, version)
+        space.inference(name, version=version)
+
+
+def _scene(space: Space) -> None:
+    optional = {"optional": True, "timeout": "5s", "default": "0.5"}
+    models = [{"inference": "a", "as": "first"}, {"inference": "b", "as": "second", **optional}]
+    resources = {"cpu": "50m", "memory": "512Mi"}
+    pipeline = {"features": "users", "models": models, "resources": resources}
+    space.apply(
+        "ModelAccess", "scene", {"routes": [{"name": "home", "timeout": "15s", "pipeline": pipeline}]}
+    )
+
+
+@pytest.mark.timeout(400)
+def test_a_pipeline_answers_without_its_optional_model_and_not_without_the_other(space: Space) -> None:
+    _publish(space)
+    _scene(space)
+    space.ready("featurecompute/users", "inference/a", "inference/b", "modelaccess/scene")
+    (route,) = space.status("modelaccess", "scene")["routes"]
+    assert route["pipeline"]["readyReplicas"] == 1
+    assert [part["endpoints"] for part in route["pipeline"]["models"]] == [1, 1]
+
+    whole = {"first": [1003.0, 1007.0], "second": [2003.0, 2007.0], "tidegate_defaulted": [b"", b""]}
+    assert _ask(space, 3, 7) == whole
+    before = _calls(space)
+    with ThreadPoolExecutor(32) as clients:
+        answers = list(clients.map(lambda user: _ask(space, user), [user % USERS for user in range(64)]))
+    assert [answer["first"][0] for answer in answers] == [1000.0 + user % USERS for user in range(64)]
+    done = _calls(space) - before
+    for part in ("features", "first", "second"):
+        assert done["tidegate_pipeline_requests_total", part, "answered"] == 64
+        assert done["tidegate_pipeline_call_rows_total", part] == 64
+        assert 1 <= done["tidegate_pipeline_calls_total", part] < 64
+
+    (pod,) = (pod["metadata"]["uid"] for pod in space.installed.pods(space.namespace, LABEL))
+    space.kubectl.run("delete", "inference", "b", "-n", space.namespace)
+    marked = {**whole, "second": [0.5, 0.5], "tidegate_defaulted": [b"second", b"second"]}
+    until(
+        lambda: _ask(space, 3, 7) == marked,
+        "answers go on with the default",
+        evidence=lambda: _ask(space, 3, 7),
+    )
+    until(
+        lambda: space.condition("modelaccess", "scene").get("reason") == "TargetNotFound",
+        "Ready says TargetNotFound",
+    )
+    space.inference("b", version=2)
+    until(lambda: _ask(space, 3, 7) == whole, "the answer is whole again", evidence=lambda: _ask(space, 3, 7))
+
+    # The measure can fail: nobody stands in for a model that is not optional.
+    space.kubectl.run("delete", "inference", "a", "-n", space.namespace)
+
+    def fails() -> bool:
+        try:
+            _ask(space, 3)
+        except InferenceServerException:
+            return True
+        return False
+
+    until(fails, "requests fail without the other model")
+    assert "first" in str(refused(lambda: _ask(space, 3)))
+    space.inference("a", version=1)
+    space.ready("inference/a", "inference/b", "modelaccess/scene")
+    assert _ask(space, 3, 7) == whole
+    # All that time the same pod has answered.
+    assert [one["metadata"]["uid"] for one in space.installed.pods(space.namespace, LABEL)] == [pod]
+
+    space.apply("ModelAccess", "scene", {"routes": [{"name": "only", "targets": [{"inference": "a"}]}]})
+    until(lambda: not space.installed.pods(space.namespace, LABEL), "the pods go with their route")

@@ -1,0 +1,119 @@
+"""Pipelines on a real API server: children of each, their end with the route, and parts that do not fit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from builders.inference import inference_body
+from builders.model_access import model_access_body
+from builders.pipeline import a_tensor
+from fixtures.control_plane import Kubectl
+from fixtures.processes import Running
+from tidegate.api.reasons import Reason
+from tidegate_localcluster.process import wait_until
+
+CHILDREN = "serviceaccounts,configmaps,deployments,services,poddisruptionbudgets"
+
+
+class Scene:
+    """A ModelAccess with pipelines, as its user sees it."""
+
+    def __init__(self, kubectl: Kubectl, namespace: str) -> None:
+        self.kubectl, self.namespace = kubectl, namespace
+
+    def apply(self, body: dict[str, Any]) -> None:
+        named = {"name": body["metadata"]["name"], "namespace": self.namespace}
+        self.kubectl.apply({**body, "metadata": named}, namespace=self.namespace)
+
+    def routes(self, **models: str) -> None:
+        """One route for each Inference, the last without a match."""
+        routes: list[dict[str, Any]] = [
+            {
+                "name": name,
+                "match": {"headers": [{"name": "x-scene", "exact": name}]},
+                "pipeline": {"models": [{"inference": inference, "as": "p"}]},
+            }
+            for name, inference in models.items()
+        ]
+        del routes[-1]["match"]
+        self.apply(model_access_body("scene", routes=routes))
+
+    def loaded(self, name: str, *outputs: str) -> None:
+        """Says of an Inference what its agents would."""
+        tensors = {"inputs": [a_tensor("x")], "outputs": [a_tensor(output) for output in outputs]}
+        patch = json.dumps({"status": {"model": {"name": name, **tensors}}})
+        options = ("--subresource=status", "--type=merge", "-p", patch)
+        self.kubectl("patch", "inference", name, "-n", self.namespace, *options)
+
+    def children(self) -> dict[str, list[str]]:
+        """Names of the children by kind."""
+        found = self.kubectl.json("get", CHILDREN, "-n", self.namespace, "-l", "tidegate.io/access=scene")
+        names: dict[str, list[str]] = {}
+        for one in found["items"]:
+            names.setdefault(one["kind"], []).append(one["metadata"]["name"])
+        return names
+
+    def says(self, reason: Reason) -> str:
+        """Waits until Ready has this reason; its message."""
+
+        def ready() -> dict[str, Any]:
+            found = self.kubectl.json("get", "modelaccess", "scene", "-n", self.namespace)
+            conditions = found.get("status", {}).get("conditions", [])
+            return next((item for item in conditions if item["type"] == "Ready"), {})
+
+        wait_until(
+            lambda: ready().get("reason") == reason,
+            what=f"Ready says {reason}, not {ready()}",
+            timeout_s=20.0,
+        )
+        return str(ready()["message"])
+
+    def has(self, deployments: int) -> None:
+        """Waits until so many pipelines have all their children, and nobody has any other."""
+        counts = dict.fromkeys(
+            ("ServiceAccount", "ConfigMap", "Deployment", "Service", "PodDisruptionBudget"), deployments
+        )
+        expected = {kind: count for kind, count in counts.items() if count}
+        wait_until(
+            lambda: {kind: len(names) for kind, names in self.children().items()} == expected,
+            what=f"{deployments} pipelines have their children, not {self.children()}",
+            timeout_s=20.0,
+        )
+
+
+@pytest.fixture
+def scene(controllers: Running, kubectl: Kubectl, namespace: str) -> Scene:
+    del controllers
+    return Scene(kubectl, namespace)
+
+
+@pytest.mark.produces(Reason.PIPELINE_INVALID)
+def test_pipelines_come_and_go_with_their_routes_and_what_does_not_fit_is_named(scene: Scene) -> None:
+    scene.routes(home="ctr", other="cvr")
+    scene.says(Reason.TARGET_NOT_FOUND)
+    for name in ("ctr", "cvr"):
+        scene.apply(inference_body(name))
+    # What goes in and out is not known before a model is loaded: nothing is made until then.
+    scene.says(Reason.TARGET_NOT_READY)
+    assert scene.children() == {}
+
+    scene.loaded("ctr", "score")
+    scene.loaded("cvr", "score", "embedding")
+    assert "Inference cvr has outputs score, embedding: name one as output of p" in scene.says(
+        Reason.PIPELINE_INVALID
+    )
+    scene.has(deployments=1)
+    scene.loaded("cvr", "score")
+    scene.says(Reason.UNSCHEDULABLE)
+    scene.has(deployments=2)
+
+    scene.routes(other="cvr")
+    scene.has(deployments=1)
+    (deployment,) = scene.children()["Deployment"]
+    assert deployment.startswith("mac-scene-other-")
+
+    scene.apply(model_access_body("scene", routes=[{"name": "all", "targets": [{"inference": "ctr"}]}]))
+    scene.has(deployments=0)

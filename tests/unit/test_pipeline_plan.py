@@ -1,0 +1,132 @@
+"""What a route's pipeline is compiled to, and what is said where its parts do not fit together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders.inference import an_inference
+from builders.model_access import a_model_access, a_route
+from builders.pipeline import a_loaded_inference, a_tensor, some_callees
+from tidegate.api.inference import Inference
+from tidegate.api.model_access import ModelAccess
+from tidegate.api.reasons import Reason
+from tidegate.planning.pipeline_plan import Callees, compile_pipeline
+from tidegate.planning.serving_status import Refusal
+from tidegate.resources.pipeline import CompiledPipeline
+from tidegate_dataplane.contract import DEFAULTED
+
+CTR = {"inference": "ctr", "as": "pctr"}
+CVR = {"inference": "cvr", "as": "pcvr"}
+OPTIONAL = {"optional": True, "timeout": "20ms", "default": "0.5"}
+
+
+def scene(*models: dict[str, Any], **pipeline: Any) -> ModelAccess:
+    route = {"name": "home", "pipeline": {"models": list(models), **pipeline}}
+    return a_model_access("scene", routes=[route])
+
+
+def compiled(access: ModelAccess, callees: Callees) -> CompiledPipeline | Refusal:
+    route = access.spec.routes[0]
+    assert route.pipeline is not None
+    return compile_pipeline(access, route, route.pipeline, callees, "gateway:8080")
+
+
+def test_models_get_features_by_name_and_clients_send_keys_and_the_rest() -> None:
+    found = compiled(scene(CTR, {**CVR, **OPTIONAL}, features="user-features"), some_callees())
+
+    assert isinstance(found, CompiledPipeline)
+    plan = found.plan
+    assert plan.features is not None
+    assert [one.name for one in plan.features.outputs] == ["age"]
+    assert [(one.name, one.dtype) for one in plan.inputs] == [("user_id", "INT64"), ("price", "FP32")]
+    assert [one.name for one in plan.outputs] == ["pctr", "pcvr", DEFAULTED]
+    assert [part.call.timeout_us for part in plan.parts] == [900_000, 20_000]
+    assert plan.parts[0].call.headers == {
+        "x-tidegate-access": "pipeline/of/uid-ads-scene",
+        "x-tidegate-part": "ctr",
+    }
+    assert found.max_batch_size == 64
+    assert plan.hash == plan.digest()
+
+
+def test_without_features_or_optional_models_clients_send_all_and_nothing_is_marked() -> None:
+    found = compiled(scene(CTR), some_callees())
+
+    assert isinstance(found, CompiledPipeline)
+    assert [one.name for one in found.plan.inputs] == ["age", "price"]
+    assert [one.name for one in found.plan.outputs] == ["pctr"]
+
+
+def test_an_access_is_called_by_its_own_name_and_by_what_its_targets_serve() -> None:
+    found = compiled(scene({"access": "cvr", "as": "pcvr"}), some_callees())
+
+    assert isinstance(found, CompiledPipeline)
+    (part,) = found.plan.parts
+    assert (part.call.headers, part.call.model) == ({"x-tidegate-access": "ads/cvr"}, "cvr")
+    assert found.calls == ()
+
+
+ctr = a_loaded_inference("ctr")
+
+
+@pytest.mark.parametrize(
+    ("models", "inferences", "says"),
+    [
+        ([CTR, CVR], [ctr, a_loaded_inference("cvr", [a_tensor("age")])], "input age is INT64 [-1, 1] for pctr and FP32"),
+        ([CTR], [a_loaded_inference("ctr", [a_tensor("x", "FP32", 4)])], "Inference ctr does not take batches: x has shape [4]"),
+        ([CTR], [a_loaded_inference("ctr", [a_tensor("x", "BF16")])], "x is BF16, which pipelines cannot carry"),
+        ([CTR], [a_loaded_inference("ctr", None, [a_tensor("a"), a_tensor("b")])], "has outputs a, b: name one as output of pctr"),
+        ([{**CTR, "output": "c"}], [ctr], "has no output c, only score"),
+        ([{**CTR, **OPTIONAL}], [a_loaded_inference("ctr", None, [a_tensor("s", "FP32", -1, -1)])], "pctr cannot be optional"),
+        ([{**CTR, **OPTIONAL}], [a_loaded_inference("ctr", None, [a_tensor("s", "INT64")])], "give a whole number"),
+    ],
+)  # fmt: skip
+def test_models_that_do_not_fit_are_named(models: list[Any], inferences: list[Inference], says: str) -> None:
+    found = compiled(scene(*models), some_callees(*inferences))
+
+    assert isinstance(found, Refusal)
+    assert (found.reason, found.stalled) == (Reason.PIPELINE_INVALID, True)
+    assert found.message.startswith("pipeline of route home: ")
+    assert says in found.message
+
+
+@pytest.mark.parametrize(
+    ("spec", "routes", "says"),
+    [
+        ({"features": "user-features"}, None, "feature age is INT64 [-1, 1], but pctr takes FP32 [-1, 1]"),
+        ({}, [{"name": "p", "pipeline": {"models": [CTR]}}], "has a pipeline itself"),
+        (
+            {},
+            [a_route("vip", "ctr", match={"headers": [{"name": "x-a", "exact": "b"}]})],
+            "has no route without match",
+        ),
+    ],
+)
+def test_features_and_accesses_that_do_not_fit_are_named(spec: Any, routes: Any, says: str) -> None:
+    callees = some_callees(a_loaded_inference("ctr", [a_tensor("age")]))
+    if routes is not None:
+        callees = Callees(callees.inferences, {}, {"inner": a_model_access("inner", routes=routes)})
+    models = [CTR] if routes is None else [{"access": "inner", "as": "some"}]
+    found = compiled(scene(*models, **spec), callees)
+
+    assert isinstance(found, Refusal)
+    assert (found.reason, says in found.message) == (Reason.PIPELINE_INVALID, True), found.message
+
+
+@pytest.mark.parametrize(
+    ("models", "features", "reason"),
+    [
+        ([{"inference": "gone", "as": "p"}], None, Reason.TARGET_NOT_FOUND),
+        ([{"access": "gone", "as": "p"}], None, Reason.TARGET_NOT_FOUND),
+        ([CTR], "gone", Reason.TARGET_NOT_FOUND),
+        ([{"inference": "new", "as": "p"}], None, Reason.TARGET_NOT_READY),
+    ],
+)
+def test_what_is_not_there_yet_is_waited_for(models: list[Any], features: str | None, reason: Reason) -> None:
+    callees = some_callees(ctr, an_inference("new"))
+    found = compiled(scene(*models, **({"features": features} if features else {})), callees)
+
+    assert isinstance(found, Refusal)
+    assert (found.reason, found.stalled) == (reason, False)
