@@ -13,7 +13,7 @@ from tidegate.kube import kinds
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.processes.fleet_feed import FleetFeed
-from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
+from tidegate.resources.names import CALLS_ANNOTATION, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, PIPELINE_LABEL
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.live import LiveRouting, RoutingChange
 
@@ -154,6 +154,48 @@ def test_an_object_that_goes_takes_no_traffic(fed: Fed, gone: str) -> None:
     change = fed.take()
     assert set(change.hosts.values()) == set(change.pools.values()) == {None}
     assert change.hosts.keys() == {HostKey.parse("access/ads/ctr"), HostKey.parse("features/ads/user")}
+
+
+PIPELINE = {"name": "home", "pipeline": {"models": [{"inference": "ctr", "as": "pctr"}]}}
+ON_THE_WAY_OUT = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+
+
+def test_a_pipeline_has_its_pods_and_what_they_still_call(fed: Fed) -> None:
+    for name in ("ctr", "old"):
+        fed.put(kinds.INFERENCE, inference_body(name))
+    fed.put(kinds.POD, pod_body("i", INFERENCE_LABEL, "old"))
+    fed.put(kinds.MODEL_ACCESS, model_access_body("scene", routes=[PIPELINE]))
+    calling = {"annotations": {CALLS_ANNOTATION: "old"}, **ON_THE_WAY_OUT}
+    fed.put(kinds.POD, pod_body("going", PIPELINE_LABEL, "scene.home", **calling))
+    fed.put(kinds.POD, pod_body("p", PIPELINE_LABEL, "scene.home", annotations={CALLS_ANNOTATION: "ctr"}))
+    change = fed.take()
+
+    (pool,) = [pool for key, pool in change.pools.items() if str(key) == "Pipeline ads/scene.home"]
+    assert pool is not None
+    assert [endpoint.address for endpoint in pool.endpoints] == ["10.0.0.1"]
+    inside = change.hosts[HostKey.parse("pipeline/ads/scene")]
+    assert inside is not None
+    assert [(rule.name, rule.unavailable is None) for rule in inside.host.rules] == [
+        ("ctr", False),
+        ("old", True),
+    ]
+
+    # The last pod of before is gone, and with it what only it called.
+    fed.put(kinds.POD, pod_body("going", PIPELINE_LABEL, "scene.home", **calling), "DELETED")
+    inside = fed.take().hosts[HostKey.parse("pipeline/ads/scene")]
+    assert inside is not None
+    assert [rule.name for rule in inside.host.rules] == ["ctr"]
+
+
+def test_a_route_that_is_no_pipeline_any_more_takes_its_host_and_pool_along(fed: Fed) -> None:
+    fed.put(kinds.INFERENCE, inference_body())
+    fed.put(kinds.MODEL_ACCESS, model_access_body("scene", routes=[PIPELINE]))
+    fed.take()
+    fed.put(kinds.MODEL_ACCESS, model_access_body("scene", routes=[a_route("home")]))
+    change = fed.take()
+
+    assert change.hosts[HostKey.parse("pipeline/ads/scene")] is None
+    assert {str(key): pool for key, pool in change.pools.items()} == {"Pipeline ads/scene.home": None}
 
 
 def test_pods_of_others_wake_nobody(fed: Fed) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from builders.inference import an_inference
 from builders.model_access import a_model_access, a_route
 from builders.pipeline import a_loaded_inference, a_tensor, some_callees
+from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
@@ -17,6 +20,7 @@ from tidegate.planning.serving_status import Refusal
 from tidegate.resources.pipeline import CompiledPipeline
 from tidegate_dataplane.contract import DEFAULTED
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 CTR = {"inference": "ctr", "as": "pctr"}
 CVR = {"inference": "cvr", "as": "pcvr"}
 OPTIONAL = {"optional": True, "timeout": "20ms", "default": "0.5"}
@@ -130,3 +134,22 @@ def test_what_is_not_there_yet_is_waited_for(models: list[Any], features: str | 
 
     assert isinstance(found, Refusal)
     assert (found.reason, found.stalled) == (reason, False)
+
+
+def test_the_example_asks_clients_for_keys_alone() -> None:
+    """Its model takes one input for each feature, as the recipe exports it."""
+
+    def example(path: str) -> Any:
+        return yaml.safe_load((EXAMPLES / path).read_text())
+
+    features = FeatureCompute.parse(example("movielens/feature-compute.yaml"))
+    inner, scene_ = (
+        ModelAccess.parse(example(f"{one}/model-access.yaml")) for one in ("movielens", "pipelines")
+    )
+    widths = {feature.name: 50 if feature.name == "hist_items" else 1 for feature in features.spec.features}
+    din = a_loaded_inference("din", [a_tensor(name, "INT64", -1, width) for name, width in widths.items()])
+    found = compiled(scene_, Callees({"din": din}, {"din-features": features}, {"din": inner}))
+
+    assert isinstance(found, CompiledPipeline), found
+    assert [one.name for one in found.plan.inputs] == ["user_id", "item_id"]
+    assert [one.name for one in found.plan.outputs] == ["like", "second", DEFAULTED]

@@ -1,0 +1,192 @@
+"""One call of a pipeline over a real socket: whatever the other side does, there is an answer or a reason in time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from tidegate_dataplane.contract import Call, TensorSpec
+from tidegate_dataplane.pipeline.failures import CallError, FailureKind
+from tidegate_dataplane.pipeline.wire import LENGTH_HEADER
+from tidegate_dataplane.pipeline.worker import Worker
+
+X = TensorSpec(name="x", dtype="FP32", shape=(-1, 1))
+Y = TensorSpec(name="y", dtype="FP32", shape=(-1, 1))
+ROWS = {"x": np.array([[1.0], [2.0]], dtype=np.float32)}
+TENSOR = {"name": "y", "datatype": "FP32", "shape": [2, 1], "parameters": {"binary_data_size": 8}}
+
+
+class Server:
+    """Takes connections on loopback; `says` gives the bytes of each answer, None hangs up, and counts requests."""
+
+    def __init__(self, says: Callable[[int], bytes | None]) -> None:
+        self._says = says
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self.requests = 0
+        self.connections = 0
+        self.closed = threading.Event()
+        self.trickles = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self.closed.set()
+        self._listening.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listening.accept()
+                self.connections += 1
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while self._request(connection):
+                self.requests += 1
+                answer = self._says(self.requests)
+                if answer is None:
+                    return
+                pieces = [bytes([one]) for one in answer] if self.trickles else [answer]
+                for piece in pieces:
+                    connection.sendall(piece)
+                    if self.trickles and self.closed.wait(0.02):
+                        return
+
+    def _request(self, connection: socket.socket) -> bool:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            piece = connection.recv(65536)
+            if not piece:
+                return False
+            head += piece
+        head, _, body = head.partition(b"\r\n\r\n")
+        lines = (line.partition(b":") for line in head.lower().splitlines())
+        length = next(int(value) for name, _, value in lines if name == b"content-length")
+        while len(body) < length:
+            body += connection.recv(65536)
+        return True
+
+
+def answered(status: int = 200, body: bytes | None = None) -> bytes:
+    head = json.dumps({"outputs": [TENSOR]}).encode()
+    content = head + np.array([5, 6], dtype=np.float32).tobytes() if body is None else body
+    lines = [f"HTTP/1.1 {status} said", f"Content-Length: {len(content)}", f"{LENGTH_HEADER}: {len(head)}"]
+    return "\r\n".join([*lines, "", ""]).encode() + content
+
+
+@pytest.fixture
+def serving() -> Iterator[Callable[[Callable[[int], bytes | None]], Server]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(says: Callable[[int], bytes | None]) -> Server:
+            server = Server(says)
+            stack.callback(server.close)
+            return server
+
+        yield start
+
+
+def asked(worker: Worker) -> object:
+    """The outcome of one request: its values, or the kind of failure and the words."""
+    (outcome,) = worker.collect(worker.begin([ROWS]))
+    return (outcome.kind, str(outcome)) if isinstance(outcome, CallError) else outcome["y"].ravel().tolist()
+
+
+def a_worker(address: str, timeout_ms: int = 5000) -> Worker:
+    call = Call(
+        title="Inference m", headers={}, model="m", inputs=(X,), outputs=(Y,), timeout_us=timeout_ms * 1000
+    )
+    return Worker(address, call)
+
+
+Serving = Callable[[Callable[[int], bytes | None]], Server]
+
+
+def test_a_connection_is_kept_and_one_that_was_closed_meanwhile_costs_no_answer(serving: Serving) -> None:
+    server = serving(lambda number: None if number == 3 else answered())
+    worker = a_worker(server.address)
+
+    assert [asked(worker) for _ in range(4)] == [[5.0, 6.0]] * 4
+    assert (server.connections, server.requests) == (2, 5)
+    worker.close()
+
+
+def test_a_server_that_only_hangs_up_is_unavailable(serving: Serving) -> None:
+    server = serving(lambda _: None)
+    worker = a_worker(server.address)
+
+    kind, words = asked(worker)  # type: ignore[misc]
+    assert kind is FailureKind.UNAVAILABLE
+    assert server.address in words
+    assert server.requests == 1  # a new connection that fails is no closed one
+    worker.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, FailureKind.REFUSED),
+        (500, FailureKind.FAILED),
+        (504, FailureKind.TIMED_OUT),
+        (429, FailureKind.UNAVAILABLE),
+        (503, FailureKind.UNAVAILABLE),
+        (404, FailureKind.UNAVAILABLE),
+    ],
+)
+@pytest.mark.parametrize("body", [b'{"error": "no such row"}', b"no such row\n"])
+def test_a_status_is_told_in_the_words_that_came_with_it(
+    serving: Serving, status: int, kind: FailureKind, body: bytes
+) -> None:
+    server = serving(lambda number: answered(status, body) if number == 1 else answered())
+    worker = a_worker(server.address)
+
+    assert asked(worker) == (kind, "no such row")
+    assert asked(worker) == [5.0, 6.0]
+    assert server.connections == 1
+    worker.close()
+
+
+def test_an_answer_that_is_none_is_a_failure(serving: Serving) -> None:
+    worker = a_worker(serving(lambda _: answered(body=b"<html>")).address)
+
+    kind, words = asked(worker)  # type: ignore[misc]
+    assert kind is FailureKind.FAILED
+    assert "cannot be read" in words
+    worker.close()
+
+
+@pytest.mark.parametrize("trickles", [False, True], ids=["silence", "trickle"])
+def test_the_deadline_ends_it_and_the_next_call_is_answered(serving: Serving, trickles: bool) -> None:
+    """A trickle never lets a wait for the next bytes run out."""
+
+    def says(number: int) -> bytes | None:
+        if number == 1 and not trickles:
+            server.closed.wait(20)
+        return answered()
+
+    server = serving(says)
+    server.trickles = trickles
+    worker = a_worker(server.address, timeout_ms=150)
+    began = time.monotonic()
+    assert asked(worker) == (FailureKind.TIMED_OUT, "no answer within 150 ms")
+    assert time.monotonic() - began < 2
+    server.trickles = False
+    assert asked(worker) == [5.0, 6.0]
+    worker.close()
+
+
+def test_nobody_there_is_unavailable() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        worker = a_worker(f"127.0.0.1:{taken.getsockname()[1]}")
+        kind, _ = asked(worker)  # type: ignore[misc]
+    assert kind is FailureKind.UNAVAILABLE
+    worker.close()
