@@ -102,6 +102,15 @@ class Writer:
             )
             raise StaleCacheError(message)
 
+    async def confirm_status(self, owner: Resource, body: Manifest) -> None:
+        """As `confirm`, and the status too must be the one in `body`: for decisions that are derived from it alone."""
+        await self.confirm(owner)
+        kind = kind_of({"apiVersion": API_VERSION, "kind": owner.KIND})
+        stored = self.stores.of(kind).get(owner.key) or {}
+        if stored.get("status") != body.get("status"):
+            message = f"{kind.kind} {owner.key} has another status than our cache had"
+            raise StaleCacheError(message)
+
     async def status(self, kind: Kind, body: Manifest, plan: Plan) -> None:
         """Writes the status if it differs from what `body` has, and tells the user what happened."""
         key, uid = key_of(body), body["metadata"]["uid"]

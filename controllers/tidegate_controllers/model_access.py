@@ -8,10 +8,12 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import MODEL_ACCESS
+from tidegate.kube.port import Manifest
 from tidegate.planning.fleet import inference_backend, pipeline_backend, pipeline_backends, takes_traffic
-from tidegate.planning.model_access import AccessObserved, plan_model_access
+from tidegate.planning.model_access import AccessObserved, plan_model_access, with_release
 from tidegate.planning.pipelines import PipelinesPlan, plan_pipelines
 from tidegate.planning.pods import pod_view
+from tidegate.planning.release import ReleasePlan, plan_release
 from tidegate.resources.names import INFERENCE_LABEL, PIPELINE_LABEL, label_value
 from tidegate.resources.settings import ServingSettings
 from tidegate.routing.access_rules import plan_access
@@ -22,6 +24,7 @@ from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.known import Known
 from tidegate_controllers.pipelines import observe_pipelines
 from tidegate_controllers.proxies import Proxies
+from tidegate_controllers.release import Measurements
 from tidegate_controllers.serving import Observer
 
 
@@ -34,15 +37,23 @@ class PodSettings:
     gateway: str
 
 
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What is asked outside of the cluster's API."""
+
+    proxies: Proxies
+    measurements: Measurements
+
+
 class ModelAccessReconciler:
     """Observe, plan, apply: one pass over one ModelAccess."""
 
     def __init__(
-        self, writer: Writer, known: Known, proxies: Proxies, pods: PodSettings, clock: Clock
+        self, writer: Writer, known: Known, sources: Sources, pods: PodSettings, clock: Clock
     ) -> None:
         self._writer = writer
         self._known = known
-        self._proxies = proxies
+        self._sources = sources
         self._pods = pods
         self._clock = clock
 
@@ -56,7 +67,9 @@ class ModelAccessReconciler:
         except InvalidSpecError as error:
             await self._writer.refuse(MODEL_ACCESS, body, str(error), self._clock.now())
             return None
-        observed = self._observe(access, await self._plan_pipelines(access))
+        release = await self._release(access, body)
+        access = with_release(access, release.status)
+        observed = self._observe(access, await self._plan_pipelines(access), release)
         plan = plan_model_access(observed)
         refusal = await self._writer.children(access, plan)
         if refusal is not None:
@@ -64,12 +77,20 @@ class ModelAccessReconciler:
         await self._writer.status(MODEL_ACCESS, body, plan)
         return plan.requeue_after
 
+    async def _release(self, access: ModelAccess, body: Manifest) -> ReleasePlan:
+        """How its release goes on; raises StaleCacheError when that would be decided from an old status."""
+        measured = await self._sources.measurements.of(access, self._clock.now())
+        plan = plan_release(access, measured, self._clock.now())
+        if plan.status != access.status.release:
+            await self._writer.confirm_status(access, body)
+        return plan
+
     async def _plan_pipelines(self, access: ModelAccess) -> PipelinesPlan:
         pods = self._pods
         observed = await observe_pipelines(access, self._known, self._writer.stores, pods.observer)
         return plan_pipelines(access, replace(observed, gateway=pods.gateway), pods.serving)
 
-    def _observe(self, access: ModelAccess, pipelines: PipelinesPlan) -> AccessObserved:
+    def _observe(self, access: ModelAccess, pipelines: PipelinesPlan, release: ReleasePlan) -> AccessObserved:
         names = sorted(access.spec.inferences)
         found = (self._known.inferences.get(ObjectKey(access.key.namespace, name)) for name in names)
         backends = [self._backend(inference) for inference in found if inference is not None]
@@ -81,9 +102,10 @@ class ModelAccessReconciler:
                 {one.key: one for one in (*backends, *self._pipeline_backends(access)) if one is not None},
                 self._known.accesses.owners(access),
             ),
-            proxies=self._proxies.view(HostKey(HostKind.ACCESS, access.key), access.metadata.uid),
+            proxies=self._sources.proxies.view(HostKey(HostKind.ACCESS, access.key), access.metadata.uid),
             gateway=self._pods.gateway,
             pipelines=pipelines,
+            release=release,
         )
 
     def _pipeline_backends(self, access: ModelAccess) -> list[Backend]:

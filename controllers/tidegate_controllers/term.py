@@ -23,9 +23,10 @@ from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.feature_compute import FeatureComputeReconciler
 from tidegate_controllers.inference import InferenceReconciler
 from tidegate_controllers.known import Known
-from tidegate_controllers.model_access import ModelAccessReconciler, PodSettings
+from tidegate_controllers.model_access import ModelAccessReconciler, PodSettings, Sources
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.queues import Queues, connect
+from tidegate_controllers.release import Measurements
 from tidegate_controllers.room import Room
 from tidegate_controllers.serving import Observer
 from tidegate_controllers.stores import Stores
@@ -41,6 +42,7 @@ class Parts:
     stores: Stores
     agents: Agents
     proxies: Proxies
+    measurements: Measurements
     serving: ServingSettings
     gateway: str
     """Where clients inside the cluster reach the gateways, `host:port`."""
@@ -102,7 +104,7 @@ class Terms:
             access=ModelAccessReconciler(
                 writer,
                 self._known,
-                parts.proxies,
+                Sources(parts.proxies, parts.measurements),
                 PodSettings(observer, parts.serving, parts.gateway),
                 parts.clock,
             ),

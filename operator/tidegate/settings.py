@@ -35,6 +35,9 @@ class Settings(BaseSettings):
         "/etc/tidegate/tls"
     )
     gateway_port: Annotated[int, Field(ge=1, le=65535, description="Port of the gateways' Service.")] = 8080
+    gateway_metrics_port: Annotated[
+        int, Field(ge=1, le=65535, description="Where each gateway shows its counters.")
+    ] = 9902
     workers: Annotated[int, Field(ge=1, le=64, description="Reconciles at once, per kind.")] = 8
 
     xds_port: Annotated[int, Field(ge=0, le=65535)] = 18000

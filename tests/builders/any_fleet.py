@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from builders.fleet import a_backend, a_fleet
 from builders.model_access import a_model_access
+from builders.release import released
 from tidegate.api.model_access import ModelAccess
 from tidegate.planning.fleet import pipeline_backends
 from tidegate.routing.fleet import Backend, Endpoint, FleetState
@@ -69,6 +70,33 @@ def any_protection(random: Random) -> dict[str, Any]:
     return {name: value for name, value in limits.items() if random.random() < 0.5}
 
 
+def any_release(random: Random, routes: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """A release on one of the routes that have two targets, if there is such a route."""
+    fit = [route for route in routes if len(route.get("targets", ())) > 1]
+    if not fit:
+        return None
+    route = random.choice(fit)
+    checks = [{"metric": "ErrorRate", "max": "0.001"}, {"metric": "LatencyP99", "maxRatioToStable": "1.1"}]
+    return {
+        "route": route["name"],
+        "target": route["targets"][-1]["inference"],
+        "steps": sorted(random.sample(range(1, 101), random.randint(1, 5))),
+        "checks": random.sample(checks, random.randint(1, 2)),
+    }
+
+
+def with_any_progress(random: Random, access: ModelAccess) -> ModelAccess:
+    """Somewhere on the way of its release, if it has one; or with a status about another one."""
+    if access.spec.release is None or random.random() < 0.3:
+        return access
+    return released(
+        access,
+        phase=random.choice(["Progressing", "Paused", "Promoted", "RolledBack"]),
+        step=random.randint(1, 7),
+        **({"key": "another"} if random.random() < 0.2 else {}),
+    )
+
+
 def fuzzed_access(random: Random, name: str, hosts: Sequence[str] = ()) -> ModelAccess:
     """Any ModelAccess that the API accepts, with every field that there is."""
     routes_: list[dict[str, Any]] = []
@@ -87,14 +115,17 @@ def fuzzed_access(random: Random, name: str, hosts: Sequence[str] = ()) -> Model
         else:
             routes_.append({**route, "targets": targets, **route_extras(random, inferences)})
     spec: dict[str, Any] = {"protection": any_protection(random)} if random.random() < 0.5 else {}
-    return a_model_access(
+    release = any_release(random, routes_) if random.random() < 0.5 else None
+    access = a_model_access(
         name,
         random.choice(["ads", "shop"]),
         hosts=list(hosts),
         routes=routes_,
         metadata={"creationTimestamp": f"2026-{random.randint(1, 12):02}-01T00:00:00Z"},
+        **({"release": release} if release else {}),
         **spec,
     )
+    return with_any_progress(random, access)
 
 
 @st.composite

@@ -77,6 +77,23 @@ def _compare(name: str, path: str, says: str, **comparison: str) -> Refusal:
     return _route(f"compare-{name}", f"match.headers[0]{path}", says, match=match)
 
 
+def _release(name: str, path: str, says: str, **fields: Any) -> Refusal:
+    """A release of v4 beside v3, with `fields` laid over it."""
+    targets = [{"inference": "v3", "weight": 100}, {"inference": "v4", "weight": 0}]
+    release = {
+        "route": "default",
+        "target": "v4",
+        "checks": [{"metric": "ErrorRate", "max": "0.001"}],
+        **fields,
+    }
+    body = model_access_body(routes=[a_route("default", targets=targets)], release=release)
+    return Refusal(f"release-{name}", body, f"spec.release{path}", says)
+
+
+def _check(name: str, path: str, says: str, **check: Any) -> Refusal:
+    return _release(f"check-{name}", f".checks[0]{path}", says, checks=[check])
+
+
 def _protection(name: str, path: str, says: str, **fields: Any) -> Refusal:
     return Refusal(f"protection-{name}", model_access_body(protection=fields), f"spec.protection{path}", says)
 
@@ -386,6 +403,45 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
     _route("mirror-twice", "mirror", "Duplicate value", mirror=[_shadow(), _shadow()]),
     _route("mirrors-many", "mirror", "at most 4", mirror=[_shadow(f"s{number}") for number in range(5)]),
     _route("fallback-is-target", "fallback", "must not be a target", fallback={"inference": "ctr"}),
+    _release("no-such-route", "", "release.target must be a target of the route", route="gone"),
+    _release("no-such-target", "", "release.target must be a target of the route", target="gone"),
+    _release(
+        "nothing-to-go-back-to", "", "the route needs another target with a weight above 0", target="v3"
+    ),
+    _release("steps-fall", ".steps", "must ascend", steps=[5, 1]),
+    _release("steps-stand", ".steps", "must ascend", steps=[5, 5]),
+    _release("step-zero", ".steps[0]", "greater than or equal to 1", steps=[0, 5]),
+    _release("on-failure", ".onFailure", "Unsupported value", onFailure="Shrug"),
+    _check("metric", ".metric", "Unsupported value", metric="Beauty", max="0.1"),
+    _release("interval", ".interval", "must be from 1s to 24h", interval="1ms"),
+    _release(
+        "check-twice",
+        ".checks",
+        "each metric and each query may be there once",
+        checks=[{"metric": "ErrorRate", "max": "0.1"}] * 2,
+    ),
+    _check("of-nothing", "", "give exactly one of metric, prometheus", max="0.1"),
+    _check(
+        "of-both",
+        "",
+        "give exactly one of metric, prometheus",
+        metric="ErrorRate",
+        prometheus="up",
+        max="0.1",
+    ),
+    _check("no-max", "", "LatencyP99 takes maxRatioToStable", metric="ErrorRate"),
+    _check("latency-max", "", "LatencyP99 takes maxRatioToStable", metric="LatencyP99", max="0.1"),
+    _check("whole", ".max", "the max of ErrorRate is a share", metric="ErrorRate", max="1"),
+    _check("no-number", ".max", "must be a decimal number", prometheus="up", max="many"),
+    _check("faster", ".maxRatioToStable", "must be at least 1", metric="LatencyP99", maxRatioToStable="0.9"),
+    _check(
+        "query-requests",
+        ".minRequests",
+        "the gateways count no requests",
+        prometheus="up",
+        max="1",
+        minRequests=1,
+    ),
     _protection("rate-zero", ".rateLimit.requests", "greater than or equal to 1", rateLimit={"requests": 0}),
     _protection(
         "rate-period", ".rateLimit.per", "must be from 100ms to 1m", rateLimit={"requests": 1, "per": "1ms"}

@@ -53,8 +53,22 @@ BODIES: tuple[Body, ...] = (
                 mirror=[{"inference": "shadow", "percent": 10}],
                 fallback={"inference": "small"},
             ),
-            a_route(sticky={"cookie": "user"}),
+            a_route(
+                sticky={"cookie": "user"}, targets=[{"inference": "v3"}, {"inference": "v4", "weight": 0}]
+            ),
         ],
+        release={
+            "route": "default",
+            "target": "v4",
+            "steps": [1, 50],
+            "interval": "2m",
+            "checks": [
+                {"metric": "ErrorRate", "max": "0.001", "minRequests": 100},
+                {"metric": "LatencyP99", "maxRatioToStable": "1.10"},
+                {"prometheus": "up", "max": "1"},
+            ],
+            "onFailure": "Pause",
+        },
         protection={
             "rateLimit": {"requests": 10, "per": "1s"},
             "maxConcurrent": 5,

@@ -171,16 +171,17 @@ def test_defaults_are_filled_in(kubectl: Kubectl, namespace: str) -> None:
 
 def test_unknown_and_future_fields_are_refused_under_strict_validation(kubectl: Kubectl) -> None:
     assert 'unknown field "spec.slo"' in refused(kubectl, inference_body(slo={"latencyP99": "30ms"}))
-    assert 'unknown field "spec.release"' in refused(kubectl, model_access_body(release={}))
+    assert 'unknown field "spec.admission"' in refused(kubectl, model_access_body(admission={}))
 
 
 def test_the_largest_allowed_objects_pass_within_the_cost_budget(kubectl: Kubectl, namespace: str) -> None:
     match = {"headers": [{"name": f"x-header-{n}", "exact": "v" * 256} for n in range(8)]}
     targets = [{"inference": f"ctr-{n}", "weight": 1} for n in range(16)]
     routes = [a_route(f"r{n}", match=match, targets=targets) for n in range(64)]
-    created(
-        kubectl, namespace, model_access_body(hosts=[f"h{n}.example.com" for n in range(16)], routes=routes)
-    )
+    checks = [{"prometheus": f"{n}" + "q" * 2047, "max": "1"} for n in range(8)]
+    release = {"route": "r63", "target": "ctr-15", "steps": list(range(1, 21)), "checks": checks}
+    hosts = [f"h{n}.example.com" for n in range(16)]
+    created(kubectl, namespace, model_access_body(hosts=hosts, routes=routes, release=release))
     entities = [{"name": f"entity_{n}", "key": "key", "type": "int64"} for n in range(16)]
     table = {"uri": "file:///" + "t" * 1000}
     sources = [{"name": f"source_{n}", "entity": "entity_15", "table": table} for n in range(32)]

@@ -30,6 +30,8 @@ class ConditionType(StrEnum):
     SOURCES_READY = "SourcesReady"
     ENDPOINTS_PUBLISHED = "EndpointsPublished"
     SAMPLES_LOGGED = "SamplesLogged"
+    RELEASING = "Releasing"
+    ROLLED_BACK = "RolledBack"
 
 
 _OWN_TYPES: Final = frozenset(kind.value for kind in ConditionType)

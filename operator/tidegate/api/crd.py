@@ -102,6 +102,13 @@ DEFINITIONS: Final = (
         columns=(
             Column("Host", ".spec.hosts[0]", "The first of its own hosts, if it has any."),
             *_READY,
+            Column("Release", ".status.release.phase", "How far its release is, if it has one."),
+            Column(
+                "Weight",
+                ".status.release.weight",
+                "The share of the released target, in percent.",
+                type="integer",
+            ),
             _AGE,
             Column(
                 "Proxies",

@@ -13,6 +13,7 @@ from tidegate.api.matching import Match, Sticky
 from tidegate.api.meta import ApiModel, Resource, StatusModel
 from tidegate.api.pipeline import MAX_PARTS, Pipeline
 from tidegate.api.protection import Protection
+from tidegate.api.release import Release, ReleaseStatus
 from tidegate.api.schema import ListMap, ListSet, Rule, Rules, lacks, matches
 
 MAX_ROUTES: Final = 64
@@ -227,6 +228,23 @@ class ModelAccessSpec(ApiModel):
             check=lambda spec: all(route.match is not None for route in spec.routes[:-1]),
             field="routes",
         ),
+        Rule(
+            cel="!has(self.release) || self.routes.exists(r, r.name == self.release.route "
+            "&& has(r.targets) && r.targets.exists(t, t.inference == self.release.target))",
+            message="release.target must be a target of the route that release.route names; "
+            "give it the weight 0 there until it is released",
+            check=lambda spec: spec.release is None or spec.released_route is not None,
+            field="release",
+        ),
+        Rule(
+            cel="!has(self.release) || !self.routes.exists(r, r.name == self.release.route) "
+            "|| self.routes.exists(r, r.name == self.release.route "
+            "&& has(r.targets) && r.targets.exists(t, t.inference != self.release.target && t.weight > 0))",
+            message="the route needs another target with a weight above 0, which the release is measured by "
+            "and goes back to",
+            check=lambda spec: spec.released_route is None or bool(spec.stable_targets),
+            field="release",
+        ),
     )
 
     hosts: Annotated[
@@ -248,6 +266,36 @@ class ModelAccessSpec(ApiModel):
         ListMap("name"),
     ]
     protection: Annotated[Protection | None, Field(description=f"{Protection.__doc__} Absent: none.")] = None
+    release: Annotated[
+        Release | None,
+        Field(
+            description=f"{Release.__doc__} Any change of it, or of its route's targets, is a new release."
+        ),
+    ] = None
+
+    @property
+    def released_route(self) -> Route | None:
+        """The route of the release, if there is one and its target is among the route's."""
+        release = self.release
+        if release is None:
+            return None
+        return next(
+            (
+                route
+                for route in self.routes
+                if route.name == release.route
+                and any(target.inference == release.target for target in route.targets)
+            ),
+            None,
+        )
+
+    @property
+    def stable_targets(self) -> tuple[Target, ...]:
+        """The targets that the release is measured by and goes back to."""
+        route = self.released_route
+        if route is None or self.release is None:
+            return ()
+        return tuple(t for t in route.targets if t.inference != self.release.target and t.weight)
 
     @property
     def inferences(self) -> frozenset[str]:
@@ -357,9 +405,15 @@ class ModelAccessStatus(StatusModel):
         ListMap("name"),
     ] = ()
     proxies: Annotated[Proxies, Field(description=Proxies.__doc__)] = Proxies()
+    release: Annotated[
+        ReleaseStatus | None, Field(description="How far spec.release is. Absent: none was asked for.")
+    ] = None
     conditions: Annotated[
         tuple[ObservedCondition, ...],
-        Field(max_length=32, description="Ready, Reconciling, Stalled, Programmed and TargetsReady."),
+        Field(
+            max_length=32,
+            description="Ready, Reconciling, Stalled, Programmed and TargetsReady; with a release Releasing and RolledBack.",
+        ),
         ListMap("type"),
     ] = ()
 

@@ -66,6 +66,15 @@ class Reason(StrEnum):
     SERVED_NAME_MISMATCH = "ServedNameMismatch"
     HOST_CONFLICT = "HostConflict"
     PIPELINE_INVALID = "PipelineInvalid"
+    # ModelAccess: release
+    STEPPING = "Stepping"
+    WAITING_FOR_REQUESTS = "WaitingForRequests"
+    WAITING_FOR_MEASUREMENTS = "WaitingForMeasurements"
+    UNDECIDED = "Undecided"
+    PAUSED = "Paused"
+    PROMOTED = "Promoted"
+    CHECK_FAILED = "CheckFailed"
+    ABORTED = "Aborted"
     # FeatureCompute
     PLAN_COMPILED = "PlanCompiled"
     PLAN_INVALID = "PlanInvalid"
@@ -264,6 +273,41 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
         Reason.PIPELINE_INVALID: ReasonDoc(
             "The models and features of a pipeline do not fit together; what ran before runs on.",
             "Change the model, feature or field that the message names.",
+        ),
+        Reason.STEPPING: ReasonDoc(
+            "The release's target takes its share of this step, and all checks pass so far.", "Wait."
+        ),
+        Reason.WAITING_FOR_REQUESTS: ReasonDoc(
+            "The interval of this step is over, and the target, or the targets that it is compared with, have answered "
+            "too few requests to be judged by.",
+            "Wait; or lower minRequests of the check, begin with a larger step, or annotate "
+            "tidegate.io/release=promote.",
+        ),
+        Reason.WAITING_FOR_MEASUREMENTS: ReasonDoc(
+            "Some gateway, or Prometheus, does not say what it measured, so the release goes no further.",
+            "Wait; if it stays, look at the gateway or the query that the message names.",
+        ),
+        Reason.UNDECIDED: ReasonDoc(
+            "The target is above a check's limit, but by so little that it may still be chance.",
+            "Wait; more requests decide it. The message has the figures.",
+        ),
+        Reason.PAUSED: ReasonDoc(
+            "The release stands at its step, and is still judged there: the annotation tidegate.io/release says pause.",
+            "Wait for whoever paused it, or annotate tidegate.io/release=resume.",
+        ),
+        Reason.PROMOTED: ReasonDoc(
+            "The target passed every step, or a person promoted it; it takes all requests of its route.",
+            "Nothing. At the next change write into the spec what is in effect: all weight to the target, no release.",
+        ),
+        Reason.CHECK_FAILED: ReasonDoc(
+            "The release's target failed a check, so that chance is out of the question; with onFailure: Rollback it gets no "
+            "requests any more.",
+            "Read the figures in the message. After a correction, any change of spec.release or the annotation "
+            "tidegate.io/release=restart begins anew.",
+        ),
+        Reason.ABORTED: ReasonDoc(
+            "A person ended the release by the annotation tidegate.io/release=abort; its target gets no requests any more.",
+            "Nothing. Any change of spec.release, or the annotation tidegate.io/release=restart, begins anew.",
         ),
         Reason.PLAN_COMPILED: ReasonDoc(
             "The features are compiled; status.planHash names the plan.", _NOTHING

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from tidegate.api.conditions import ConditionType, ObservedCondition, merge
+from tidegate.api.conditions import Condition, ConditionType, ObservedCondition, merge
 from tidegate.api.model_access import (
     FallbackStatus,
     MirrorStatus,
@@ -19,14 +19,19 @@ from tidegate.api.model_access import (
     TargetStatus,
 )
 from tidegate.api.reasons import Reason
+from tidegate.api.release import ReleasePhase, ReleaseStatus
 from tidegate.planning.pipelines import PipelinesPlan, Replicas
 from tidegate.planning.plan import Plan
 from tidegate.planning.proxies import LOOK_AGAIN, ProxyView, answering_verdict, programmed_verdict
+from tidegate.planning.release import NO_RELEASE, ReleasePlan
 from tidegate.planning.serving_status import Verdict, condition, standing
+from tidegate.routing import release
 from tidegate.routing.access_rules import AccessPlan, PlannedFallback, PlannedRoute
 
 _USERS_TO_MEND: Final = frozenset({Reason.HOST_CONFLICT, Reason.SERVED_NAME_MISMATCH, Reason.INVALID_SPEC})
 """Refusals that no object still to come can cure; a missing target may simply not be applied yet."""
+
+_REASONS: Final = frozenset(reason.value for reason in Reason)
 
 _ABOUT_TARGETS: Final = frozenset({Reason.TARGET_NOT_FOUND, Reason.SERVED_NAME_MISMATCH})
 
@@ -46,6 +51,8 @@ class AccessObserved:
     pipelines: PipelinesPlan = field(default_factory=PipelinesPlan)
     refusal: Verdict | None = None
     """Why a child cannot be as planned."""
+    release: ReleasePlan = NO_RELEASE
+    """How its release goes on; `routing` is already made with that."""
 
 
 def plan_model_access(observed: AccessObserved) -> Plan:
@@ -62,6 +69,7 @@ def plan_model_access(observed: AccessObserved) -> Plan:
         ),
         condition(ConditionType.PROGRAMMED, programmed, generation),
         condition(ConditionType.TARGETS_READY, _targets(access, observed.routing), generation),
+        *_releasing(access, observed.release.status, generation),
     )
     merged = merge(access.status.conditions, said, observed.now)
     status = ModelAccessStatus(
@@ -72,14 +80,45 @@ def plan_model_access(observed: AccessObserved) -> Plan:
             _route(route, observed.pipelines.replicas.get(route.name)) for route in observed.routing.routes
         ),
         proxies=_proxies(observed),
+        release=observed.release.status,
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
     settled = programmed.holds and (answering.holds or unanswered is not None)
+    waits = (
+        observed.pipelines.requeue_after if settled else LOOK_AGAIN,
+        observed.release.look_again,
+    )
     return Plan(
         status=status.dump(),
         apply=observed.pipelines.apply,
         delete=observed.pipelines.delete,
-        requeue_after=observed.pipelines.requeue_after if settled else LOOK_AGAIN,
+        events=observed.release.events,
+        requeue_after=min((wait for wait in waits if wait is not None), default=None),
+    )
+
+
+def with_release(access: ModelAccess, status: ReleaseStatus | None) -> ModelAccess:
+    """`access` as it will be when this status is written: what its routing is to be made from."""
+    return access.model_copy(update={"status": access.status.model_copy(update={"release": status})})
+
+
+def _releasing(access: ModelAccess, status: ReleaseStatus | None, generation: int) -> tuple[Condition, ...]:
+    """Releasing and RolledBack; nothing of an access that never had a release."""
+    if status is None:
+        none = Verdict(False, Reason.RECONCILED, "the spec asks for no release")
+        said = {item.type for item in access.status.conditions}
+        kinds = (ConditionType.RELEASING, ConditionType.ROLLED_BACK)
+        return tuple(condition(kind, none, generation) for kind in kinds if kind.value in said)
+    reason = Reason(status.reason) if status.reason in _REASONS else Reason.STEPPING
+    ended = status.phase in (ReleasePhase.PROMOTED, ReleasePhase.ROLLED_BACK)
+    back = status.phase is ReleasePhase.ROLLED_BACK
+    return (
+        condition(ConditionType.RELEASING, Verdict(not ended, reason, status.message), generation),
+        condition(
+            ConditionType.ROLLED_BACK,
+            Verdict(back, reason, status.message) if back else Verdict(False, reason, ""),
+            generation,
+        ),
     )
 
 
@@ -106,7 +145,8 @@ def _targets(access: ModelAccess, routing: AccessPlan) -> Verdict:
     if refused is not None:
         return refused
     planned = {route.name for route in routing.routes}
-    wanted = {name for route in access.spec.routes if route.name in planned for name in _traffic(route)}
+    routes = [release.in_effect(access, route) for route in access.spec.routes if route.name in planned]
+    wanted = {name for route in routes for name in _traffic(route)}
     have = {name for route in routing.routes for name in _awake(route)}
     if wanted <= have:
         return Verdict(True, Reason.TARGETS_READY, "every target with weight has ready endpoints")

@@ -24,9 +24,12 @@ from tidegate.runtime.leader import Election
 from tidegate.runtime.probes import Check, Probes, ProbeServer
 from tidegate.runtime.workqueue import WorkQueue
 from tidegate.settings import PodIdentity, Settings
+from tidegate.telemetry.gateways import Gateway, GatewayStats
+from tidegate.telemetry.prometheus import Prometheus
 from tidegate.triton.agents import Agents, client_context
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.proxies import Proxies
+from tidegate_controllers.release import Measurements
 from tidegate_controllers.stores import OURS, Stores
 from tidegate_controllers.term import Parts, Terms
 from tidegate_controllers.watch import watch
@@ -43,7 +46,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
     registry, probes, clock = CollectorRegistry(), Probes(), SystemClock()
     client_settings = ClientSettings(field_manager="tidegate-controllers", user_agent="tidegate-controllers")
     serving = settings.serving((settings.tls_directory / "ca.crt").read_text())
-    xds_pods = ObjectStore(kinds.POD)
+    xds_pods, gateway_pods = ObjectStore(kinds.POD), ObjectStore(kinds.POD)
     stores = Stores()
     async with (
         await KubeClient.connect(client_settings, kubeconfig=kubeconfig) as client,
@@ -52,7 +55,10 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
     ):
         proxies = Proxies(lambda: _report_addresses(xds_pods, settings.report_port))
         gateway = f"{settings.release}-gateway.{pod.namespace}.svc:{settings.gateway_port}"
-        parts = Parts(client, stores, agents, proxies, serving, gateway, clock)
+        stats = GatewayStats(lambda: _gateways(gateway_pods, settings.gateway_metrics_port))
+        prometheus = Prometheus(settings.prometheus_url) if settings.prometheus_url else None
+        measurements = Measurements(stats, prometheus)
+        parts = Parts(client, stores, agents, proxies, measurements, serving, gateway, clock)
         terms = Terms(parts, registry, workers=settings.workers)
         lease = LeaseClient(client, ObjectKey(pod.namespace, f"{settings.release}-controllers"))
         identity = process_identity(pod)
@@ -63,12 +69,13 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         async def work() -> None:
             async with asyncio.TaskGroup() as tasks:
                 start_watches(tasks, client, stores.owned(), selector=OURS)
-                selector = f"app.kubernetes.io/instance={settings.release},app.kubernetes.io/component=xds"
-                reflector = Reflector(client, xds_pods, namespace=pod.namespace, selector=selector)
-                tasks.create_task(reflector.run())
+                for component, pods in (("xds", xds_pods), ("gateway", gateway_pods)):
+                    selector = f"app.kubernetes.io/instance={settings.release},app.kubernetes.io/component={component}"
+                    reflector = Reflector(client, pods, namespace=pod.namespace, selector=selector)
+                    tasks.create_task(reflector.run())
                 tasks.create_task(_relist(client, stores.custom()))
                 tasks.create_task(proxies.run())
-                await synced((*stores, xds_pods))
+                await synced((*stores, xds_pods, gateway_pods))
                 await election.run(terms.lead)
 
         await until(watch(stores.custom(), identity), work())
@@ -89,6 +96,14 @@ def _report_addresses(pods: ObjectStore, port: int) -> tuple[str, ...]:
     """Where the xDS servers report what their proxies run; one that is not ready serves no proxy."""
     views = (pod_view(body) for body in pods)
     return tuple(sorted(f"{view.address}:{port}" for view in views if view.ready and view.reachable))
+
+
+def _gateways(pods: ObjectStore, port: int) -> tuple[Gateway, ...]:
+    """The gateways that take traffic, and where each shows what it counted."""
+    views = (pod_view(body) for body in pods)
+    return tuple(
+        Gateway(view.key.name, f"{view.address}:{port}") for view in views if view.ready and view.reachable
+    )
 
 
 def _add_probes(probes: Probes, terms: Terms, election: Election, stores: Stores) -> None:

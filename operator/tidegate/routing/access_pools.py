@@ -1,4 +1,4 @@
-"""The pools that one ModelAccess has for itself: limits, ejection, fallback and mirrors belong to Envoy's clusters, and no other access may feel them.
+"""The pools that one ModelAccess has for itself: limits, ejection, fallback, mirrors and the counters of a release belong to Envoy's clusters, and no other access may feel them.
 
 An access that asks for none of these uses the pools that everybody uses.
 """
@@ -12,6 +12,7 @@ from typing import Final
 from tidegate.api.durations import parse_duration
 from tidegate.api.model_access import ModelAccess, Route
 from tidegate.api.protection import Outlier, Protection
+from tidegate.routing import release
 from tidegate.routing.fleet import Backend
 from tidegate.routing.ir import AccessPoolKey, Ejection, Limits, Pool, PoolKey, PoolRole
 
@@ -39,11 +40,18 @@ class AccessPools:
         return tuple(pool for _, pool in sorted(self._own.items()))
 
     def target(self, route: Route, backend: Backend, fallback: Backend | None) -> PoolKey:
-        """The pool of a target of `route`, with `fallback` behind it."""
+        """The pool of a target of `route`, with `fallback` behind it.
+
+        On the route of a release each target has one of its own, since Envoy counts by cluster.
+        What is still being judged has nothing behind it: the fallback's answers would be counted as its own.
+        """
+        role = PoolRole.RELEASE if release.is_released(self._access, route) else PoolRole.TARGET
+        if release.is_candidate(self._access, route, backend.key.name):
+            fallback = None
         ejection = self._ejection(fallback)
-        if fallback is None and self._limits is None and ejection is None:
+        if role is PoolRole.TARGET and fallback is None and self._limits is None and ejection is None:
             return backend.key
-        key = self._key(PoolRole.TARGET, backend, fallback)
+        key = self._key(role, backend, fallback)
         # Nothing stands behind a target without a pod: its routes lead to the fallback itself.
         behind = fallback.endpoints if fallback is not None and backend.endpoints else ()
         pool = _pool(key, backend, self._limits, ejection)

@@ -14,7 +14,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess, Route
 from tidegate.api.patterns import MAX_PROGRAM_SIZE, program_size
 from tidegate.api.reasons import Reason
-from tidegate.routing import hosts
+from tidegate.routing import hosts, release
 from tidegate.routing.access_pools import AccessPools
 from tidegate.routing.fleet import Backend, BackendKey
 from tidegate.routing.hosts import HostKey, HostKind
@@ -111,7 +111,7 @@ def plan_access(
     references = References.of(access, backends)
     pools = AccessPools(access)
     planned = [
-        _plan_route(access, route, references, pools)
+        _plan_route(access, release.in_effect(access, route), references, pools)
         if route.pipeline is None
         else _plan_pipeline(access, route, references, pools, backends.get(pipeline_key(key, route.name)))
         for route in access.spec.routes
@@ -190,6 +190,7 @@ def _plan_route(access: ModelAccess, route: Route, references: References, pools
             MirroredBackend(pools.mirror(one), percent) for percent, one in mirrors if one and one.endpoints
         ),
         client_deadline=access.spec.protection is not None and access.spec.protection.deadline,
+        counted=release.is_released(access, route),
     )
     return _Planned(
         rule, _planned_route(route, targets, mirrors, fallback, serving=bool(rescue)), tuple(refusals)

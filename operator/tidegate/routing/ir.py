@@ -25,6 +25,7 @@ class PoolRole(StrEnum):
     """What an access has a pool of its own for."""
 
     TARGET = "access"
+    RELEASE = "release"
     SHADOW = "shadow"
 
 
@@ -97,6 +98,7 @@ class RouteRule:
     `unavailable` is set when no target can answer: the request is then answered 503 with these words.
     With `sticky`, `targets` are intervals on the line of users, in their order, and a target may have several.
     `client_deadline` ends a gRPC request at its client's deadline where that is sooner than `timeout`.
+    `counted`: Envoy counts its gRPC answers by status, for a release.
     """
 
     name: str
@@ -108,6 +110,7 @@ class RouteRule:
     sticky: User | None = None
     mirrors: tuple[MirroredBackend, ...] = ()
     client_deadline: bool = False
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ _MODULES: Final = (
     "envoy.config.route.v3.route_pb2",
     "envoy.config.route.v3.scoped_route_pb2",
     "envoy.extensions.access_loggers.stream.v3.stream_pb2",
+    "envoy.extensions.filters.http.grpc_stats.v3.config_pb2",
     "envoy.extensions.filters.http.header_mutation.v3.header_mutation_pb2",
     "envoy.extensions.filters.http.local_ratelimit.v3.local_rate_limit_pb2",
     "envoy.extensions.filters.http.rbac.v3.rbac_pb2",

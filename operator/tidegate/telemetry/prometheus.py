@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -9,6 +10,10 @@ from typing import Final
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from prometheus_api_client.prometheus_connect import PrometheusConnect
 from requests import RequestException
+
+from tidegate.routing.envoy.clusters import cluster_name, parse_cluster_name
+from tidegate.routing.fleet import BackendKey, BackendKind
+from tidegate.routing.ir import AccessPoolKey, PoolRole
 
 _TIMEOUT_S: Final = 5
 _WINDOW: Final = "1m"
@@ -38,15 +43,39 @@ class Prometheus:
         except (PrometheusApiClientException, RequestException, ValueError):
             return {}
 
+    async def value(self, query: str) -> float | None:
+        """The one number that `query` gives, NaN included; None when it gives none or several, or Prometheus is silent."""
+        try:
+            samples = await asyncio.to_thread(self._client.custom_query, query)
+            return float(samples[0]["value"][1]) if len(samples) == 1 else None
+        except (PrometheusApiClientException, RequestException, ValueError, KeyError, IndexError, TypeError):
+            return None
+
     def _traffic(self) -> dict[str, Traffic]:
         rates = self._by_cluster(f"sum by ({_CLUSTER}) (rate(envoy_cluster_upstream_rq_total[{_WINDOW}]))")
         p99 = self._by_cluster(
             f"histogram_quantile(0.99, sum by ({_CLUSTER}, le) "
             f"(rate(envoy_cluster_upstream_rq_time_bucket[{_WINDOW}])))"
         )
-        return {name: Traffic(rate, p99.get(name)) for name, rate in rates.items()}
+        total: defaultdict[str, float] = defaultdict(float)
+        for name, rate in rates:
+            total[name] += rate
+        slowest: dict[str, float] = {}
+        for name, latency in p99:
+            slowest[name] = max(latency, slowest.get(name, 0.0))
+        return {name: Traffic(rate, slowest.get(name)) for name, rate in total.items()}
 
-    def _by_cluster(self, query: str) -> dict[str, float]:
+    def _by_cluster(self, query: str) -> list[tuple[str, float]]:
+        """Values by cluster; what a release has of an Inference counts for the Inference."""
         samples = self._client.custom_query(query)
-        values = {sample["metric"].get(_CLUSTER, ""): float(sample["value"][1]) for sample in samples}
-        return {name: value for name, value in values.items() if name and math.isfinite(value)}
+        values = ((sample["metric"].get(_CLUSTER, ""), float(sample["value"][1])) for sample in samples)
+        return [(_backend(name), value) for name, value in values if name and math.isfinite(value)]
+
+
+def _backend(cluster: str) -> str:
+    """The Inference's own cluster, for that which a release has of it; any other name stays."""
+    pool, protocol = parse_cluster_name(cluster) or (None, None)
+    if protocol is None or not isinstance(pool, AccessPoolKey) or pool.role is not PoolRole.RELEASE:
+        return cluster
+    backend = BackendKey(BackendKind.INFERENCE, pool.access.namespace, pool.inference)
+    return cluster_name(backend, protocol)

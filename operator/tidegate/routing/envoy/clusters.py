@@ -72,8 +72,11 @@ def encode(pool: Pool, protocol: Protocol) -> bytes:
 
 
 def _stat_name(pool: PoolKey, protocol: Protocol) -> bytes:
-    """Counters of a target are those of its Inference, whoever's cluster the requests went through; copies are counted apart."""
-    if isinstance(pool, BackendKey) or pool.role is PoolRole.SHADOW:
+    """Counters of a target are those of its Inference, whoever's cluster the requests went through.
+
+    Copies are counted apart, and so is what a release is judged by.
+    """
+    if isinstance(pool, BackendKey) or pool.role is not PoolRole.TARGET:
         return b""
     backend = BackendKey(BackendKind.INFERENCE, pool.access.namespace, pool.inference)
     return wire.field(_ALT_STAT_NAME_FIELD, cluster_name(backend, protocol).encode())

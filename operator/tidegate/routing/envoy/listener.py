@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.routing import protos
-from tidegate.routing.envoy import allowlist, by_host, local_replies, rate_limit, routes
+from tidegate.routing.envoy import allowlist, by_host, grpc_counts, local_replies, rate_limit, routes
 
 TYPE: Final = "envoy.config.listener.v3.Listener"
 NAME: Final = "gateway"
@@ -69,6 +69,7 @@ def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
             allowlist.rbac_filter(),
             *by_host.filters(),
             rate_limit.sleeping_filter(),
+            grpc_counts.sleeping_filter(),
             protos.extension(
                 "envoy.filters.http.router",
                 "envoy.extensions.filters.http.router.v3.Router",

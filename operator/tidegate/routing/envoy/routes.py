@@ -17,7 +17,7 @@ from typing import Final
 from google.protobuf.message import Message
 
 from tidegate.routing import protos, wire
-from tidegate.routing.envoy import by_host, rate_limit
+from tidegate.routing.envoy import by_host, grpc_counts, rate_limit
 from tidegate.routing.envoy.allowlist import GRPC_SERVICE
 from tidegate.routing.envoy.clusters import cluster_name
 from tidegate.routing.ir import Comparison, HeaderTest, Protocol, RouteRule, User, UserKind, VirtualHost
@@ -110,7 +110,8 @@ def encode_alias(host: VirtualHost) -> bytes:
     """
     route = wire.field(_ROUTE_NAME, host.name.encode()) + _any_request()
     hosts = wire.fields(_DOMAINS, (name.encode() for name in host.hosts))
-    awake = protos.encode(_VIRTUAL_HOST, _filters(host)) if host.rate else b""
+    filters = _filters(host)
+    awake = protos.encode(_VIRTUAL_HOST, filters) if filters else b""
     return wire.field(_NAME, host.name.encode()) + hosts + wire.field(_ROUTES, route) + awake
 
 
@@ -142,7 +143,10 @@ def encode_host(host: VirtualHost) -> bytes:
 
 def _filters(host: VirtualHost) -> dict[str, object]:
     """What a virtual host says about the listener's filters."""
-    return {"typed_per_filter_config": rate_limit.for_host(host.rate)} if host.rate else {}
+    awake = rate_limit.for_host(host.rate) if host.rate else {}
+    if any(rule.counted for rule in host.rules):
+        awake |= grpc_counts.for_host()
+    return {"typed_per_filter_config": awake} if awake else {}
 
 
 def _header(test: HeaderTest) -> dict[str, object]:

@@ -1,0 +1,76 @@
+"""What a count of failures says about their true share, however often one looks: chance alone seldom fools it, even once.
+
+A test that is made for one look is fooled sooner or later by somebody who looks every few seconds and stops at the first alarm.
+Here the whole sequence of looks shares one probability of error.
+
+For independent requests that fail with probability p, the likelihood of what was seen, averaged over a Beta(a, b), relative to that under p is
+
+    M(p) = B(a + failures, b + successes) / (B(a, b) p^failures (1 - p)^successes)
+
+It is a martingale under p with mean 1, so it ever reaches 1 / alpha with a probability of alpha at most (Ville's inequality).
+All p with M(p) < 1 / alpha are therefore an interval that contains the true share at all times at once, with probability 1 - alpha.
+(H. Robbins, Statistical methods related to the law of the iterated logarithm, 1970; S. Howard, A. Ramdas, J. McAuliffe, J. Sekhon, Time-uniform, nonparametric, nonasymptotic confidence sequences, 2021.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import lgamma, log, pi
+from typing import Final
+
+# Jeffreys' prior: as good for shares near 0 as for those in the middle.
+_A: Final = 0.5
+_B: Final = 0.5
+_HALVINGS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Between these the true share lies."""
+
+    low: float
+    high: float
+
+
+def share_bounds(failures: int, requests: int, alpha: float) -> Bounds:
+    """The bounds of the share after so many `failures` in `requests`; over all looks together they are wrong with probability `alpha` at most."""
+    if requests <= 0:
+        return Bounds(0.0, 1.0)
+    successes = requests - failures
+    constant = _log_beta(_A + failures, _B + successes) - _log_beta(_A, _B) + log(alpha)
+    observed = failures / requests
+
+    def rejected(share: float) -> bool:
+        return constant - _log_likelihood(failures, successes, share) >= 0
+
+    low = 0.0 if failures == 0 else _edge(rejected_at=0.0, kept=observed, rejected=rejected)
+    high = 1.0 if successes == 0 else _edge(rejected_at=1.0, kept=observed, rejected=rejected)
+    return Bounds(low, high)
+
+
+def spent(alpha: float, number: int) -> float:
+    """What the test number `number` (from 1) of an endless row may use up of `alpha`, so that all of them keep it: 6 / (pi n)^2."""
+    return alpha * 6 / (pi * number) ** 2
+
+
+def _edge(*, rejected_at: float, kept: float, rejected: Callable[[float], bool]) -> float:
+    """Where between the two the shares begin to be rejected; on the rejected side, so that rounding widens the bounds."""
+    outside, inside = rejected_at, kept
+    for _ in range(_HALVINGS):
+        middle = (outside + inside) / 2
+        if rejected(middle):
+            outside = middle
+        else:
+            inside = middle
+    return outside
+
+
+def _log_likelihood(failures: int, successes: int, share: float) -> float:
+    first = failures * log(share) if failures else 0.0
+    second = successes * log(1 - share) if successes else 0.0
+    return first + second
+
+
+def _log_beta(a: float, b: float) -> float:
+    return lgamma(a) + lgamma(b) - lgamma(a + b)

@@ -1,0 +1,81 @@
+"""What a release does to the weights: a pure function of the spec and status.release, the same for gateways and status.
+
+The status is the only memory. One that is absent, or about another release, gives the target no request at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from math import gcd
+
+from tidegate.api.model_access import ModelAccess, Route, Target
+from tidegate.api.release import ReleasePhase, ReleaseStatus
+
+_KEY_LENGTH = 16
+_ALL = 100
+
+
+def release_key(access: ModelAccess) -> str:
+    """Names the release that the spec asks for: another one with any change of spec.release or of its route's targets.
+
+    Empty when there is none.
+    """
+    route = access.spec.released_route
+    if access.spec.release is None or route is None:
+        return ""
+    asked = {
+        "uid": access.metadata.uid,
+        "release": access.spec.release.dump(),
+        "targets": [target.dump() for target in route.targets],
+    }
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:_KEY_LENGTH]
+
+
+def release_status(access: ModelAccess) -> ReleaseStatus | None:
+    """How far the release is that the spec asks for; None before it has begun."""
+    status = access.status.release
+    return status if status is not None and status.key == release_key(access) else None
+
+
+def share_in_effect(access: ModelAccess) -> int:
+    """The percentage that the target of the release takes; what the status calls a weight is not trusted."""
+    release, status = access.spec.release, release_status(access)
+    if release is None or status is None or status.phase is ReleasePhase.ROLLED_BACK:
+        return 0
+    if status.phase is ReleasePhase.PROMOTED:
+        return _ALL
+    return release.steps[min(status.step, len(release.steps)) - 1]
+
+
+def is_released(access: ModelAccess, route: Route) -> bool:
+    """Whether the release is about this route."""
+    released = access.spec.released_route
+    return released is not None and released.name == route.name
+
+
+def is_candidate(access: ModelAccess, route: Route, inference: str) -> bool:
+    """Whether `inference` is the target that is still being judged on this route."""
+    release, status = access.spec.release, release_status(access)
+    if release is None or not is_released(access, route) or inference != release.target:
+        return False
+    return status is None or status.phase is not ReleasePhase.PROMOTED
+
+
+def in_effect(access: ModelAccess, route: Route) -> Route:
+    """`route` with the weights that count: as in the spec, but for the route of a release."""
+    release = access.spec.release
+    if release is None or not is_released(access, route):
+        return route
+    share = share_in_effect(access)
+    others = sum(target.weight for target in route.targets if target.inference != release.target)
+    weights = [
+        share * others if target.inference == release.target else (_ALL - share) * target.weight
+        for target in route.targets
+    ]
+    unit = gcd(*weights) or 1
+    targets = tuple(
+        Target.model_construct(inference=target.inference, weight=weight // unit)
+        for target, weight in zip(route.targets, weights, strict=True)
+    )
+    return route.model_copy(update={"targets": targets})

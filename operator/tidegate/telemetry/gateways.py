@@ -1,0 +1,163 @@
+"""Asks the gateways what they counted for releases: their own pages of statistics, without a Prometheus in between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import aiohttp
+import structlog
+
+from tidegate.api.meta import ObjectKey
+from tidegate.planning.sample import GatewayReading, Tally
+from tidegate.routing.bootstrap import STATS_PATH
+from tidegate.routing.envoy.clusters import parse_cluster_name
+from tidegate.routing.ir import AccessPoolKey, PoolRole
+
+_FRESH_S: Final = 0.5
+"""Releases that look within so long of each other share what was read."""
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=3)
+
+_PREFIX: Final = "cluster."
+_FAILED: Final = frozenset({"grpc.failure", "upstream_rq_4xx", "upstream_rq_5xx"})
+_ANSWERED: Final = frozenset({"grpc.success", "upstream_rq_2xx", "upstream_rq_3xx"})
+_TIMES: Final = "upstream_rq_time"
+_UPTIME: Final = "server.uptime"
+_QUERY: Final[Mapping[str, str]] = {
+    "format": "json",
+    "histogram_buckets": "detailed",
+    "filter": rf"^cluster\.{PoolRole.RELEASE}/[^.]*\.(grpc\.(success|failure)|upstream_rq_([2345]xx|time))$|^server\.uptime$",
+}
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """One gateway: its pod's name, and `host:port` of its metrics."""
+
+    name: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayPage:
+    """What one gateway said: how long it runs, and what each access's released route sent to each Inference."""
+
+    age: timedelta
+    tallies: Mapping[tuple[ObjectKey, str], Tally]
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What all gateways said about one access; `silent` did not answer."""
+
+    gateways: tuple[GatewayReading, ...]
+    silent: tuple[str, ...]
+
+
+class GatewayStats:
+    """The pages of all ready gateways, read when somebody asks, and seldom twice in a row."""
+
+    def __init__(
+        self, gateways: Callable[[], Sequence[Gateway]], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`gateways` gives those that take traffic at this moment."""
+        self._gateways = gateways
+        self._monotonic = monotonic
+        self._lock = asyncio.Lock()
+        self._read_at = float("-inf")
+        self._pages: Mapping[str, GatewayPage | None] = {}
+
+    async def read(self, access: ObjectKey, target: str, stable: Sequence[str]) -> Readings:
+        """What the gateways counted for `access`: of the released target, and of the others together."""
+        pages = await self._fresh()
+        return Readings(
+            gateways=tuple(
+                GatewayReading(
+                    gateway=name,
+                    age=page.age,
+                    target=page.tallies.get((access, target), Tally()),
+                    stable=sum((page.tallies.get((access, one), Tally()) for one in stable), Tally()),
+                )
+                for name, page in sorted(pages.items())
+                if page is not None
+            ),
+            silent=tuple(sorted(name for name, page in pages.items() if page is None)),
+        )
+
+    async def _fresh(self) -> Mapping[str, GatewayPage | None]:
+        async with self._lock:
+            if self._monotonic() - self._read_at >= _FRESH_S:
+                gateways = self._gateways()
+                async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
+                    pages = await asyncio.gather(*(_ask(session, gateway) for gateway in gateways))
+                names = (gateway.name for gateway in gateways)
+                self._pages = dict(zip(names, pages, strict=True))
+                self._read_at = self._monotonic()
+            return self._pages
+
+
+async def _ask(session: aiohttp.ClientSession, gateway: Gateway) -> GatewayPage | None:
+    try:
+        url = f"http://{gateway.address}{STATS_PATH}"
+        async with session.get(url, params=_QUERY) as response:
+            response.raise_for_status()
+            return parse_page(await response.text())
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("gateway_silent", gateway=gateway.name, error=str(error) or type(error).__name__)
+        return None
+
+
+def parse_page(text: str) -> GatewayPage:
+    """Reads Envoy's `/stats?format=json&histogram_buckets=detailed`.
+
+    Raises ValueError, KeyError or TypeError for anything else.
+    """
+    tallies: defaultdict[tuple[ObjectKey, str], Tally] = defaultdict(Tally)
+    age: timedelta | None = None
+    for stat in json.loads(text)["stats"]:
+        if "histograms" in stat:
+            for histogram in stat["histograms"].get("details", ()):
+                _add_times(tallies, histogram)
+        elif stat["name"] == _UPTIME:
+            age = timedelta(seconds=int(stat["value"]))
+        else:
+            _add_count(tallies, stat["name"], int(stat["value"]))
+    if age is None:
+        message = "the page does not say how long the gateway runs"
+        raise ValueError(message)
+    return GatewayPage(age, dict(tallies))
+
+
+def _add_count(tallies: defaultdict[tuple[ObjectKey, str], Tally], name: str, value: int) -> None:
+    key, what = _parse(name)
+    if key is not None and what in _FAILED | _ANSWERED:
+        tallies[key] += Tally(value, value if what in _FAILED else 0)
+
+
+def _add_times(tallies: defaultdict[tuple[ObjectKey, str], Tally], histogram: Mapping[str, Any]) -> None:
+    key, what = _parse(histogram["name"])
+    if key is not None and what == _TIMES:
+        times: defaultdict[int, int] = defaultdict(int)
+        for bucket in histogram["totals"]:
+            times[int(bucket["lower_bound"])] += int(bucket["count"])
+        tallies[key] += Tally(0, 0, dict(times))
+
+
+def _parse(name: str) -> tuple[tuple[ObjectKey, str] | None, str]:
+    """Whose counter it is, and which."""
+    cluster, _, what = name.removeprefix(_PREFIX).partition(".")
+    parsed = parse_cluster_name(cluster)
+    if parsed is None or not isinstance(parsed[0], AccessPoolKey) or parsed[0].role is not PoolRole.RELEASE:
+        return None, what
+    grpc_pool = cluster.endswith("/grpc")
+    if grpc_pool and what.startswith("upstream_rq_") and what != _TIMES:
+        return None, what  # HTTP statuses, which say nothing of gRPC
+    return (parsed[0].access, parsed[0].inference), what

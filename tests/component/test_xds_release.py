@@ -1,0 +1,215 @@
+"""Releases over a real Envoy: judged by what the gateway itself counted, promoted and taken back in its own routes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import grpc.aio
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from builders.release import ERRORS, a_release, released
+from fixtures.envoy import Client, Gateway, Load, Upstream, backend_of, eventually
+from fixtures.release import ReleaseRun
+from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess
+from tidegate.api.reasons import Reason
+from tidegate.telemetry import gateways
+from tidegate.telemetry.gateways import GatewayStats
+
+ACCESS = (("x-tidegate-access", "ads/ctr"),)
+INFER = "/v2/models/ctr/infer"
+FEW = 200
+"""Requests that are enough to pass here, so that a test takes seconds."""
+LENIENT = {"metric": "ErrorRate", "max": "0.01", "minRequests": FEW}
+PATIENT = {"timeout": "30s"}
+
+
+async def started(gateway: Gateway, access: ModelAccess) -> tuple[ReleaseRun, Load, Upstream, Upstream]:
+    """The access in the gateway, with both targets behind it."""
+    v3, v4 = await gateway.upstream("v3"), await gateway.upstream("v4")
+    backends = backend_of("v3", v3), backend_of("v4", v4)
+    client = await gateway.start(access, *backends)
+    return ReleaseRun(gateway, access, backends), Load(client, ACCESS), v3, v4
+
+
+async def ended(run: ReleaseRun) -> None:
+    async def over() -> bool:
+        return run.ended.is_set()
+
+    await eventually(f"the release ends; it is at {run.phases}", over, timeout_s=40)
+
+
+async def ask(client: Client, count: int) -> Counter[str]:
+    answers: Counter[str] = Counter()
+    for _ in range(count):
+        try:
+            answers[await client.infer(metadata=ACCESS)] += 1
+        except grpc.aio.AioRpcError as error:
+            answers[error.code().name] += 1
+    return answers
+
+
+async def test_before_it_has_begun_the_target_gets_nothing_whatever_its_weight(gateway: Gateway) -> None:
+    targets = [{"inference": "v3", "weight": 1}, {"inference": "v4", "weight": 1_000_000}]
+    _, load, _, v4 = await started(gateway, a_release(route={"targets": targets}))
+    assert await ask(load.client, 30) == Counter({"v3": 30})
+    assert v4.inferences == 0
+
+
+@pytest.mark.parametrize("fields", [{"key": "of another release"}, {"phase": "RolledBack"}])
+async def test_a_status_about_another_release_lets_nothing_through(
+    gateway: Gateway, fields: dict[str, str]
+) -> None:
+    access = released(a_release(), **{"phase": "Promoted", **fields})
+    _, load, _, _ = await started(gateway, access)
+    assert await ask(load.client, 30) == Counter({"v3": 30})
+
+
+async def test_a_good_target_is_promoted_and_takes_everything(gateway: Gateway) -> None:
+    checks = [LENIENT, {"metric": "LatencyP99", "maxRatioToStable": "5", "minRequests": FEW}]
+    access = a_release(steps=[20, 60], interval="1s", checks=checks)
+    run, load, _, _ = await started(gateway, access)
+    async with load.running(workers=8), run.running():
+        await ended(run)
+    assert (run.status.phase, run.status.reason) == ("Promoted", Reason.PROMOTED)
+    assert run.phases[-1] == "Promoted 2"
+    assert load.errors == []
+    assert await ask(load.client, 30) == Counter({"v4": 30})
+
+
+@pytest.mark.produces(Reason.CHECK_FAILED)
+async def test_two_failures_in_a_hundred_take_it_back(gateway: Gateway) -> None:
+    run, load, _, v4 = await started(gateway, a_release(steps=[50], interval="1h"))
+    v4.fail_with, v4.fail_every = grpc.StatusCode.INTERNAL, 50
+    async with load.running(workers=8), run.running():
+        await ended(run)
+    assert (run.status.phase, run.status.reason) == ("RolledBack", Reason.CHECK_FAILED)
+    assert [event.reason for event in run.events] == ["ReleaseStarted", "ReleaseRolledBack"]
+    assert 0 < len(load.errors) <= 0.03 * load.total
+    await gateway.control_plane.push(run.access, *run.backends)
+    before = v4.inferences
+    assert await ask(load.client, 30) == Counter({"v3": 30})
+    assert v4.inferences == before
+
+
+async def test_a_slower_target_is_taken_back(gateway: Gateway) -> None:
+    latency = {"metric": "LatencyP99", "maxRatioToStable": "1.50"}
+    access = a_release(steps=[20], interval="1h", checks=[latency], route=PATIENT)
+    run, load, v3, v4 = await started(gateway, access)
+    v3.delay_s, v4.delay_s = 0.040, 0.200
+    async with load.running(workers=48), run.running():
+        await ended(run)
+    assert (run.status.phase, run.status.reason) == ("RolledBack", "CheckFailed"), run.status.message
+    assert load.errors == []
+
+
+async def test_every_way_to_fail_is_counted(gateway: Gateway) -> None:
+    """Trailers, timeouts, a lost pod and REST statuses; and what nobody failed at is no failure."""
+    access = released(a_release(route={"timeout": "50ms"}, steps=[100]))
+    _, load, _, v4 = await started(gateway, access)
+    stats = GatewayStats(lambda: [gateways.Gateway("gateway-1", gateway.envoy.admin)], lambda: 0.0)
+
+    async def counted() -> tuple[int, int, int]:
+        stats._read_at = float("-inf")
+        tally = (await stats.read(ObjectKey("ads", "ctr"), "v4", ["v3"])).gateways[0].target
+        return tally.requests, tally.failures, tally.timed
+
+    assert await ask(load.client, 10) == Counter({"v4": 10})
+    headers = {"x-tidegate-access": "ads/ctr"}
+    assert (await load.client.rest("POST", INFER, headers=headers, body=b"{}"))[0] == 200
+    assert (await counted())[:2] == (11, 0)
+
+    v4.fail_with = grpc.StatusCode.INVALID_ARGUMENT
+    assert await ask(load.client, 5) == Counter({"INVALID_ARGUMENT": 5})
+    assert (await counted())[:2] == (16, 5)
+
+    v4.fail_with, v4.delay_s = None, 1.0
+    assert await ask(load.client, 3) == Counter({"DEADLINE_EXCEEDED": 3})
+    assert (await load.client.rest("POST", INFER, headers=headers, body=b"{}"))[0] == 504
+    assert (await counted())[:2] == (20, 9)
+
+    await v4.stop()
+    assert (await ask(load.client, 2)).keys() <= {"UNAVAILABLE"}
+    assert (await counted())[:2] == (22, 11)
+
+    async def timed() -> bool:
+        return (await counted())[2] >= 16
+
+    await eventually("times are known of the requests that were answered", timed)
+
+
+async def test_requests_that_name_a_host_are_counted_too(gateway: Gateway) -> None:
+    _, load, _, v4 = await started(gateway, released(a_release(steps=[100])))
+    v4.fail_with = grpc.StatusCode.INTERNAL
+    request = service_pb2.ModelInferRequest(model_name="ctr")
+    options = [("grpc.default_authority", "ctr.ads.tidegate")]
+    async with grpc.aio.insecure_channel(load.client.address, options=options) as channel:
+        stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for _ in range(5):
+            with pytest.raises(grpc.aio.AioRpcError, match="INTERNAL"):
+                await stub.ModelInfer(request)
+    stats = GatewayStats(lambda: [gateways.Gateway("gateway-1", gateway.envoy.admin)])
+    target = (await stats.read(ObjectKey("ads", "ctr"), "v4", ["v3"])).gateways[0].target
+    assert (target.requests, target.failures) == (5, 5)
+
+
+async def test_what_other_routes_send_to_the_target_is_not_the_releases(gateway: Gateway) -> None:
+    access: dict[str, Any] = a_release().dump()
+    vip = {
+        "name": "vip",
+        "match": {"headers": [{"name": "x-vip", "exact": "yes"}]},
+        "targets": [{"inference": "v4", "weight": 1}],
+    }
+    access["spec"]["routes"].insert(0, vip)
+    _, load, _, _ = await started(gateway, ModelAccess.parse(access))
+    answers = {await load.client.infer(metadata=(*ACCESS, ("x-vip", "yes"))) for _ in range(10)}
+    assert answers == {"v4"}
+    stats = GatewayStats(lambda: [gateways.Gateway("gateway-1", gateway.envoy.admin)])
+    read = await stats.read(ObjectKey("ads", "ctr"), "v4", ["v3"])
+    assert (read.gateways[0].target.requests, read.gateways[0].stable.requests) == (0, 0)
+
+
+async def test_a_fallback_does_not_answer_for_what_is_judged(gateway: Gateway) -> None:
+    """Else a target that fails would be ejected, and promoted for the fallback's answers."""
+    small = await gateway.upstream("small")
+    access = a_release(steps=[50], route={"fallback": {"inference": "small"}})
+    v3, v4 = await gateway.upstream("v3"), await gateway.upstream("v4")
+    backends = backend_of("v3", v3), backend_of("v4", v4), backend_of("small", small)
+    client = await gateway.start(released(access), *backends)
+    v4.fail_with = grpc.StatusCode.UNAVAILABLE
+    answers = await ask(client, 100)
+    assert answers.keys() == {"v3", "UNAVAILABLE"}
+    assert answers["UNAVAILABLE"] > 20
+
+    await gateway.control_plane.push(released(access, phase="Promoted"), *backends)
+    assert (await ask(client, 40))["small"] >= 30
+
+
+async def test_a_gateway_that_is_away_is_named_and_its_release_waits(gateway: Gateway) -> None:
+    run, _, _, _ = await started(gateway, a_release(steps=[50], interval="1s", checks=[LENIENT]))
+    await run.look()
+    gateway.envoy.admin = "127.0.0.1:1"
+
+    async def held() -> bool:
+        await run.look()
+        return run.status.reason == Reason.WAITING_FOR_MEASUREMENTS
+
+    await eventually("it says that it waits", held)
+    assert (run.status.phase, run.status.step) == ("Progressing", 1)
+    assert "gateway-1" in run.status.message
+
+
+async def test_a_person_ends_it_by_annotation(gateway: Gateway) -> None:
+    run, load, _, _ = await started(gateway, a_release(interval="1h", checks=[ERRORS]))
+    await run.look()
+    run.annotate("promote")
+    await run.look()
+    await gateway.control_plane.push(run.access, *run.backends)
+    assert await ask(load.client, 30) == Counter({"v4": 30})
+    run.annotate("abort")
+    await run.look()
+    await gateway.control_plane.push(run.access, *run.backends)
+    assert run.status.reason == Reason.ABORTED
+    assert await ask(load.client, 30) == Counter({"v3": 30})

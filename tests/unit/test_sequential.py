@@ -1,0 +1,79 @@
+"""The test behind every check: whoever looks all the time is fooled no more often than promised, and bad shares are found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.planning.sequential import share_bounds, spent
+
+ALPHA = 0.05
+RUNS = 400
+
+
+def first_alarm(
+    random: np.random.Generator, share: float, limit: float, alpha: float, looks: int
+) -> int | None:
+    """After how many requests the lower bound is above the limit, looking after every 20; None: never."""
+    failures = np.cumsum(random.random(20 * looks) < share)
+    for look in range(1, looks + 1):
+        requests = 20 * look
+        if share_bounds(int(failures[requests - 1]), requests, alpha).low > limit:
+            return requests
+    return None
+
+
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.3])
+def test_looking_all_the_time_is_fooled_no_more_often_than_promised(share: float) -> None:
+    random = np.random.default_rng(1)
+    alarms = sum(first_alarm(random, share, share, ALPHA, looks=100) is not None for _ in range(RUNS))
+    # Three standard deviations above what is promised.
+    assert alarms <= RUNS * ALPHA + 3 * (RUNS * ALPHA * (1 - ALPHA)) ** 0.5
+
+
+def test_a_test_for_one_look_would_be_fooled() -> None:
+    """What this guards against: the usual 95 % interval, looked at again and again."""
+    random = np.random.default_rng(1)
+
+    def fooled() -> bool:
+        failures = np.cumsum(random.random(2000) < 0.3)
+        requests = np.arange(1, 2001)
+        seen = failures / requests
+        return bool(np.any((seen - 1.645 * np.sqrt(seen * (1 - seen) / requests) > 0.3)[20:]))
+
+    assert sum(fooled() for _ in range(RUNS)) > 3 * RUNS * ALPHA
+
+
+@pytest.mark.parametrize(
+    ("share", "limit", "requests"), [(0.02, 0.001, 600), (0.5, 0.01, 40), (0.02, 0.01, 8000)]
+)
+def test_a_bad_share_is_found_soon(share: float, limit: float, requests: int) -> None:
+    random = np.random.default_rng(2)
+    found = [first_alarm(random, share, limit, 0.001, looks=requests // 20) for _ in range(100)]
+    assert sum(one is not None for one in found) >= 90
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.floats(1e-9, 0.5))
+def test_bounds_surround_what_was_seen(failures: int, successes: int, alpha: float) -> None:
+    requests = failures + successes
+    bounds = share_bounds(failures, requests, alpha)
+    assert 0 <= bounds.low <= bounds.high <= 1
+    if requests:
+        assert bounds.low <= failures / requests <= bounds.high
+
+
+@given(st.integers(0, 500), st.integers(0, 500))
+def test_more_doubt_is_wider(failures: int, successes: int) -> None:
+    bold, careful = (share_bounds(failures, failures + successes, alpha) for alpha in (0.1, 0.001))
+    assert careful.low <= bold.low <= bold.high <= careful.high
+
+
+def test_a_few_failures_by_luck_prove_nothing() -> None:
+    assert share_bounds(3, 100, 0.001).low < 0.001
+    assert share_bounds(1, 1, 0.001).low < 0.001
+
+
+def test_an_endless_row_of_tests_spends_no_more_than_it_has() -> None:
+    assert sum(spent(ALPHA, number) for number in range(1, 10_000)) <= ALPHA
