@@ -70,6 +70,7 @@ async def rig(
         )
         await running.take(THREE, CALLEES)
         yield running
+        shared_pod.triton.kill()  # in good order it would wait for the gateway's connections
 
 
 def values(answer: Any) -> dict[str, list[float]]:
@@ -195,7 +196,7 @@ async def test_calls_go_on_while_pods_follow_a_spec_that_names_another_model(rig
         await rig.push(access=THREE)
 
 
-async def test_features_first_and_what_is_late_is_left_out(rig: Rig) -> None:
+async def test_features_first_and_what_is_late_or_shed_is_left_out(rig: Rig) -> None:
     """And a ModelAccess among the models: its weights decide who answers."""
     inner = a_model_access("either", routes=[a_route("default", "ctr", "canary")])
     features = a_feature_compute_object(
@@ -205,7 +206,7 @@ async def test_features_first_and_what_is_late_is_left_out(rig: Rig) -> None:
         features=[{"name": "x", "lookup": {"field": "profiles.x", "type": "float32"}}],
     )
     scene = a_scene(
-        {"access": "either", "as": "some"},
+        {"access": "either", "as": "some", "optional": True, "timeout": "5s", "default": "0"},
         {"inference": "late", "as": "slow", "optional": True, "timeout": "100ms", "default": "-1"},
         {"inference": "gmv", "as": "pgmv"},
         features="users",
@@ -226,3 +227,13 @@ async def test_features_first_and_what_is_late_is_left_out(rig: Rig) -> None:
     shares = await rig.gateway.envoy.stat(stable) - before_stable, await rig.gateway.envoy.stat(canary)
     assert sum(shares) == 16
     assert min(shares) > 0
+
+    # Its limits hold too, and what they shed is answered for.
+    limited = a_model_access(
+        "either",
+        routes=[a_route("default", "ctr", "canary")],
+        protection={"rateLimit": {"requests": 2, "per": "1m"}},
+    )
+    await rig.push(inner=limited)
+    marked = [marks(await rig.infer([2], name="user_id", dtype="INT64")) for _ in range(5)]
+    assert marked == [{b"slow"}] * 2 + [{b"some,slow"}] * 3
