@@ -72,6 +72,17 @@ def test_an_access_is_called_by_its_own_name_and_by_what_its_targets_serve() -> 
     assert found.calls == ()
 
 
+def test_calls_of_an_access_fit_a_target_that_a_release_has_yet_to_give_weight() -> None:
+    targets = [{"inference": "ctr"}, {"inference": "cvr", "weight": 0}]
+    inner = a_model_access("inner", routes=[{"name": "default", "targets": targets}])
+    found = compiled(
+        scene({"access": "inner", "as": "p"}), Callees(some_callees().inferences, {}, {"inner": inner})
+    )
+
+    assert isinstance(found, CompiledPipeline)
+    assert found.max_batch_size == 64
+
+
 ctr = a_loaded_inference("ctr")
 
 

@@ -129,7 +129,8 @@ def _of_access(access: ModelAccess, name: str, callees: Callees) -> _Model:
         raise _invalid(
             f"ModelAccess {name} has no route without match, and calls of a pipeline carry no client's headers: add one"
         )
-    names = [target.inference for target in last.targets if target.weight]
+    # Those at weight 0 too: a release may give them some.
+    names = [target.inference for target in last.targets]
     names += [last.fallback.inference] if last.fallback is not None else []
     models: list[_Model] = []
     waiting: _RefusedError | None = None
