@@ -19,6 +19,7 @@ from tidegate.resources.settings import ServingSettings
 from tidegate.routing.access_rules import plan_access
 from tidegate.routing.fleet import Backend
 from tidegate.routing.hosts import HostKey, HostKind
+from tidegate.routing.refusals import Refusal
 from tidegate.runtime.clock import Clock
 from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.known import Known
@@ -94,6 +95,7 @@ class ModelAccessReconciler:
         names = sorted(access.spec.inferences)
         found = (self._known.inferences.get(ObjectKey(access.key.namespace, name)) for name in names)
         backends = [self._backend(inference) for inference in found if inference is not None]
+        host = HostKey(HostKind.ACCESS, access.key)
         return AccessObserved(
             access=access,
             now=self._clock.now(),
@@ -101,8 +103,13 @@ class ModelAccessReconciler:
                 access,
                 {one.key: one for one in (*backends, *self._pipeline_backends(access)) if one is not None},
                 self._known.accesses.owners(access),
+                credentials=None,
             ),
-            proxies=self._sources.proxies.view(HostKey(HostKind.ACCESS, access.key), access.metadata.uid),
+            proxies=self._sources.proxies.view(host, access.metadata.uid),
+            callers=tuple(
+                Refusal(access.key, one.reason, one.part, one.message)
+                for one in self._sources.proxies.refusals(host, access.metadata.uid)
+            ),
             gateway=self._pods.gateway,
             pipelines=pipelines,
             release=release,

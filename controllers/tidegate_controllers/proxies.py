@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.proxies import ProxyView
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, proxies_of
+from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, ReportedRefusal, proxies_of
 
 _PERIOD_S: Final = 0.25
 """A ModelAccess becomes Programmed this much later than its last proxy acknowledged it, at the most."""
@@ -34,6 +34,7 @@ class Proxies:
         self._tags: dict[str, str] = {}
         self._silent_rounds = 0
         self._states: tuple[ReportedProxy, ...] | None = None
+        self._refusals: Mapping[str, frozenset[ReportedRefusal]] = {}
         self._subscribers: defaultdict[HostKind, list[Callable[[ObjectKey], None]]] = defaultdict(list)
 
     def subscribe(self, kind: HostKind, subscriber: Callable[[ObjectKey], None]) -> None:
@@ -46,6 +47,13 @@ class Proxies:
             return None
         name = str(host)
         return tuple(_view(state, state.hosts.get(name), uid) for state in self._states)
+
+    def refusals(self, host: HostKey, uid: str) -> tuple[ReportedRefusal, ...]:
+        """Why some xDS server lets no caller in to the object with this `uid`, or not all of them."""
+        refused = self._refusals.get(str(host), frozenset())
+        return tuple(
+            sorted((one for one in refused if one.uid == uid), key=lambda one: (one.part, one.message))
+        )
 
     async def run(self) -> None:
         """Asks forever."""
@@ -69,6 +77,7 @@ class Proxies:
         self._reports = {address: report for address, report in last.items() if report is not None}
         self._tags = {address: tag for address, tag in self._tags.items() if address in self._reports}
         before = self._states
+        self._take_refusals()
         self._silent_rounds = 0 if any(answers.values()) else self._silent_rounds + 1
         if self._silent_rounds == 0:
             self._states = proxies_of(tuple(self._reports.values()))
@@ -76,6 +85,16 @@ class Proxies:
             self._states = None
         if before != self._states:
             self._tell(before or (), self._states or ())
+
+    def _take_refusals(self) -> None:
+        before, refused = self._refusals, defaultdict[str, set[ReportedRefusal]](set)
+        for report in self._reports.values():
+            for one in report.refusals:
+                refused[one.host].add(one)
+        self._refusals = {host: frozenset(those) for host, those in refused.items()}
+        self._wake(
+            name for name in before.keys() | refused.keys() if before.get(name) != self._refusals.get(name)
+        )
 
     async def _ask(self, session: aiohttp.ClientSession, address: str) -> ProxyReport | None:
         try:
@@ -97,11 +116,13 @@ class Proxies:
         everybody = {state.node: state.nack for state in before} != {
             state.node: state.nack for state in after
         }
-        for name in was.keys() | now.keys():
-            if everybody or was.get(name) != now.get(name):
-                host = HostKey.parse(name)
-                for subscriber in self._subscribers[host.kind]:
-                    subscriber(host.object)
+        self._wake(name for name in was.keys() | now.keys() if everybody or was.get(name) != now.get(name))
+
+    def _wake(self, names: Iterable[str]) -> None:
+        for name in names:
+            host = HostKey.parse(name)
+            for subscriber in self._subscribers[host.kind]:
+                subscriber(host.object)
 
 
 def _view(proxy: ReportedProxy, host: ReportedHost | None, uid: str) -> ProxyView:

@@ -41,6 +41,9 @@ class Settings(BaseSettings):
     workers: Annotated[int, Field(ge=1, le=64, description="Reconciles at once, per kind.")] = 8
 
     xds_port: Annotated[int, Field(ge=0, le=65535)] = 18000
+    auth_namespaces: Annotated[
+        tuple[str, ...], Field(description="Namespaces whose labelled Secrets are read, as JSON.")
+    ] = ()
     report_port: Annotated[int, Field(ge=0, le=65535)] = 18001
 
     web_port: Annotated[int, Field(ge=0, le=65535)] = 8080

@@ -9,9 +9,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from builders.fleet import a_backend, a_fleet
+from builders.fleet import a_backend, a_fleet, credentials
 from builders.model_access import a_model_access
 from builders.release import released
+from builders.tokens import Issuer
 from tidegate.api.model_access import ModelAccess
 from tidegate.planning.fleet import pipeline_backends
 from tidegate.routing.fleet import Backend, Endpoint, FleetState
@@ -97,6 +98,26 @@ def with_any_progress(random: Random, access: ModelAccess) -> ModelAccess:
     )
 
 
+SECRETS = {
+    "keys": {"alice": b"a" * 16, "bob": b"b" * 40, "short": b"c"},
+    "empty": {},
+    "issuer": {"jwks.json": Issuer.key_set(Issuer("i", "EdDSA"))},
+    "broken": {"jwks.json": b"{"},
+}
+
+
+def any_auth(random: Random) -> dict[str, Any]:
+    """Any way to tell callers apart, with Secrets that fit, do not fit and are not there."""
+    secret = random.choice([*SECRETS, "missing"])
+    jwt = {"issuer": "i", "audiences": random.sample(["x", "y", "z"], random.randint(1, 3)), "secret": secret}
+    return random.choice(
+        [
+            {"apiKeys": {"secret": secret, "header": random.choice(["x-api-key", "authorization"])}},
+            {"jwt": {**jwt, "forward": random.random() < 0.5}},
+        ]
+    )
+
+
 def fuzzed_access(random: Random, name: str, hosts: Sequence[str] = ()) -> ModelAccess:
     """Any ModelAccess that the API accepts, with every field that there is."""
     routes_: list[dict[str, Any]] = []
@@ -115,6 +136,8 @@ def fuzzed_access(random: Random, name: str, hosts: Sequence[str] = ()) -> Model
         else:
             routes_.append({**route, "targets": targets, **route_extras(random, inferences)})
     spec: dict[str, Any] = {"protection": any_protection(random)} if random.random() < 0.5 else {}
+    if random.random() < 0.5:
+        spec["auth"] = any_auth(random)
     release = any_release(random, routes_) if random.random() < 0.5 else None
     access = a_model_access(
         name,
@@ -162,4 +185,6 @@ def any_fleet(draw: st.DrawFn) -> FleetState:
         for key in pipeline_backends(access)
         if draw(st.booleans())
     ]
-    return a_fleet(*accesses.values(), *backends, *pipelines)
+    kept = draw(st.lists(st.sampled_from(list(SECRETS)), unique=True))
+    secrets = credentials({name: SECRETS[name] for name in kept})
+    return a_fleet(*accesses.values(), *backends, *pipelines, secrets)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
+from tidegate.routing.credentials import Credentials, SecretData
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint, FleetState
 
 
@@ -23,10 +27,17 @@ def a_feature_compute(name: str, *addresses: str, namespace: str = "ads") -> Bac
     return a_backend(name, *addresses, namespace=namespace, model_name=name, kind=BackendKind.FEATURE_COMPUTE)
 
 
-def a_fleet(*parts: ModelAccess | Backend) -> FleetState:
+def credentials(secrets: Mapping[str, Mapping[str, bytes]], namespace: str = "ads") -> Credentials:
+    """These Secrets, by name, in a namespace whose Secrets are read."""
+    data = {ObjectKey(namespace, name): SecretData(entries) for name, entries in secrets.items()}
+    return Credentials(frozenset({namespace}), data)
+
+
+def a_fleet(*parts: ModelAccess | Backend | Credentials) -> FleetState:
     """A fleet of these objects."""
     backends = [part for part in parts if isinstance(part, Backend)]
     return FleetState(
         accesses=tuple(part for part in parts if isinstance(part, ModelAccess)),
         backends={backend.key: backend for backend in backends},
+        credentials=next((part for part in parts if isinstance(part, Credentials)), Credentials()),
     )

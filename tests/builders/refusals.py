@@ -98,6 +98,13 @@ def _protection(name: str, path: str, says: str, **fields: Any) -> Refusal:
     return Refusal(f"protection-{name}", model_access_body(protection=fields), f"spec.protection{path}", says)
 
 
+_JWT = {"issuer": "https://login.example.com", "audiences": ["ads"], "secret": "issuer"}
+
+
+def _auth(name: str, path: str, says: str, **fields: Any) -> Refusal:
+    return Refusal(f"auth-{name}", model_access_body(auth=fields), f"spec.auth{path}", says)
+
+
 def _shadow(inference: str = "shadow", percent: int = 10) -> dict[str, Any]:
     return {"inference": inference, "percent": percent}
 
@@ -455,6 +462,24 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
         "greater than or equal to 1",
         outlier={"consecutiveFailures": 0},
     ),
+    _auth("nothing", "", "give exactly one of apiKeys, jwt"),
+    _auth("both", "", "give exactly one of apiKeys, jwt", apiKeys={"secret": "k"}, jwt=_JWT),
+    _auth("secret", ".apiKeys.secret", _DNS_LABEL, apiKeys={"secret": "other/k"}),
+    _auth(
+        "header",
+        ".apiKeys.header",
+        "must be authorization or begin with x-",
+        apiKeys={"secret": "k", "header": "te"},
+    ),
+    _auth(
+        "header-ours",
+        ".apiKeys.header",
+        "must not be host, x-envoy-",
+        apiKeys={"secret": "k", "header": "x-tidegate-target"},
+    ),
+    _auth("issuer", ".jwt.issuer", "should match", jwt={**_JWT, "issuer": "a b"}),
+    _auth("audiences-none", ".jwt.audiences", "at least 1 items", jwt={**_JWT, "audiences": []}),
+    _auth("audience-twice", ".jwt.audiences", "Duplicate value", jwt={**_JWT, "audiences": ["a", "a"]}),
     _route("targets-none", "targets", "at least 1 items", targets=[]),
     _route(
         "weights-zero", "targets", "at least one target must have a weight above 0", targets=_targets(0, 0)

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 import yaml
+from google.protobuf import json_format
 from hypothesis import HealthCheck, given, settings
 
-from builders.any_fleet import any_fleet, fuzzed_access
-from builders.fleet import a_backend, a_fleet
+from builders.any_fleet import SECRETS, any_fleet, fuzzed_access
+from builders.fleet import a_backend, a_fleet, credentials
 from fixtures.envoy import envoy_binary
 from tidegate.routing import protos
 from tidegate.routing.bootstrap import BootstrapSettings, bootstrap, render
@@ -62,8 +63,9 @@ def as_static(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def described(body: bytes) -> dict[str, Any]:
-    """A resource as JSON, without the type that only an Any has."""
-    resource: dict[str, Any] = json.loads(json.dumps(protos.described(body)))
+    """A resource as JSON, nothing redacted, without the type that only an Any has."""
+    any_ = protos.decode("google.protobuf.Any", body)
+    resource: dict[str, Any] = json_format.MessageToDict(any_, preserving_proto_field_name=True)
     return {name: value for name, value in resource.items() if name != "@type"}
 
 
@@ -86,7 +88,7 @@ def test_envoy_takes_a_sample_of_fuzzed_accesses_in_one_configuration() -> None:
         a_backend(name, "10.0.0.1", namespace=namespace) for namespace in ("ads", "shop") for name in "abcd"
     ]
     accesses = [fuzzed_access(random, f"a{number}") for number in range(300)]
-    result = plan(a_fleet(*accesses, *backends))
+    result = plan(a_fleet(*accesses, *backends, credentials(SECRETS)))
     assert validate(SnapshotBuilder(ListenerSettings()).build(result)) == ""
 
 

@@ -12,9 +12,11 @@ import pytest
 import yaml
 
 from fixtures.golden import CheckGolden
+from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing import protos
 from tidegate.routing.bootstrap import BootstrapSettings, render
+from tidegate.routing.credentials import Credentials, SecretData
 from tidegate.routing.envoy import listener
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint, FleetState
 from tidegate.routing.planner import RoutingPlan, plan
@@ -38,6 +40,13 @@ def a_fleet_from(document: Mapping[str, Any]) -> FleetState:
     return FleetState(
         accesses=[ModelAccess.parse(body) for body in document["accesses"]],
         backends={backend.key: backend for backend in backends},
+        credentials=Credentials(
+            frozenset(document.get("namespaces", ())),
+            {
+                ObjectKey.parse(key): SecretData({name: text.encode() for name, text in entries.items()})
+                for key, entries in document.get("secrets", {}).items()
+            },
+        ),
     )
 
 

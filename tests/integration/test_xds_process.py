@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import queue
 import signal
+import subprocess
+import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import json_format
 
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
 from fixtures.control_plane import Kubectl
 from fixtures.processes import tidegate
+from tidegate.api.reasons import Reason
 from tidegate.routing import protos
 from tidegate.routing.snapshot import TypeUrl
 from tidegate_localcluster.ports import HeldPort
@@ -39,7 +47,10 @@ class Stream:
         """The next response, by name of resource; waits for it."""
         response = protos.decode("envoy.service.discovery.v3.DiscoveryResponse", next(self.call))
         self._requests.put(self._request(response.version_info, response.nonce))
-        bodies = [protos.described(resource.SerializeToString()) for resource in response.resources]
+        bodies = [
+            json_format.MessageToDict(resource, preserving_proto_field_name=True)
+            for resource in response.resources
+        ]
         return {str(body["name"]): body for body in bodies}
 
     def until(self, what: str, condition: Any) -> dict[str, Any]:
@@ -58,17 +69,28 @@ class Stream:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Xds:
+    """The process, what it writes, and where it reports."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    report_port: int
+
+
 @contextmanager
-def xds(kubeconfig: Path, folder: Path) -> Iterator[tuple[Any, grpc.Channel]]:
+def xds(kubeconfig: Path, folder: Path, **settings: str) -> Iterator[tuple[Xds, grpc.Channel]]:
     """The process, ready, and a channel to it."""
     with HeldPort("127.0.0.1") as held, HeldPort("127.0.0.1") as report:
         port, report_port = held.number, report.number
     with (
-        tidegate("xds", kubeconfig, folder, xds_port=str(port), report_port=str(report_port)) as running,
+        tidegate(
+            "xds", kubeconfig, folder, xds_port=str(port), report_port=str(report_port), **settings
+        ) as running,
         grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         grpc.channel_ready_future(channel).result(20)
-        yield running, channel
+        yield Xds(running.process, running.log, report_port), channel
 
 
 def fresh(body: dict[str, Any], **spec: Any) -> str:
@@ -127,3 +149,66 @@ def test_a_process_that_is_killed_does_not(
         running.process.kill()
         with pytest.raises(grpc.RpcError):
             stream.next()
+
+
+def secret(name: str, namespace: str, **entries: str) -> str:
+    # Not stringData: what is taken out of that stays in the Secret.
+    data = {who: base64.b64encode(value.encode()).decode() for who, value in entries.items()}
+    metadata = {"name": name, "namespace": namespace, "labels": {"tidegate.io/auth": "gateway"}}
+    return json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
+
+
+def holders(scope: dict[str, Any]) -> list[str]:
+    """Who is let in to an access by a key."""
+    (host,) = scope["route_configuration"]["virtual_hosts"]
+    check = host.get("typed_per_filter_config", {}).get("envoy.filters.http.api_key_auth", {})
+    return [one["client"] for one in check.get("credentials", ())]
+
+
+def reported(report_port: int) -> list[tuple[str, str]]:
+    """What the report says of callers: object and reason."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{report_port}/v1/programmed", timeout=5) as answer:
+        return [(one["host"], one["reason"]) for one in json.load(answer)["refusals"]]
+
+
+@pytest.mark.produces(Reason.CREDENTIALS_NOT_READABLE, Reason.CREDENTIALS_INVALID)
+def test_keys_follow_their_secret_within_a_second_and_are_in_no_log(
+    kubectl: Kubectl, kubeconfig: Path, crds: None, namespace: str, tmp_path: Path
+) -> None:
+    del crds
+    apply = partial(kubectl, "apply", "-f", "-")
+    apply(stdin=fresh(inference_body("one", namespace)))
+    keyed: dict[str, Any] = {
+        "auth": {"apiKeys": {"secret": "callers"}},
+        "routes": [a_route("default", "one")],
+    }
+    apply(stdin=fresh(model_access_body("ctr", namespace, **keyed)))
+    host = f"access/{namespace}/ctr"
+    # The second namespace does not exist; that keeps nobody waiting.
+    allowed = json.dumps([namespace, f"{namespace}-never"])
+    with xds(kubeconfig, tmp_path, auth_namespaces=allowed, log_level="debug") as (running, channel):
+        routes = Stream(channel, TypeUrl.SCOPE)
+        routes.until("nobody is let in", lambda found: host in found and not holders(found[host]))
+        assert reported(running.report_port) == [(host, Reason.CREDENTIALS_NOT_READABLE)]
+
+        def follow(what: str, expected: list[str], *reasons: Reason) -> None:
+            started = time.monotonic()
+            routes.until(what, lambda found: holders(found[host]) == expected)
+            assert time.monotonic() - started < 1
+            assert reported(running.report_port) == [(host, reason) for reason in reasons]
+
+        apply(stdin=secret("callers", namespace, alice="canary-0123456789", bob="canary-9876543210"))
+        follow("two are let in", ["alice", "bob"])
+        apply(stdin=secret("callers", namespace, alice="canary-0123456789"))
+        follow("one is taken back", ["alice"])
+        apply(stdin=secret("callers", namespace, alice="canary-0123456789", eve="canary-1"))
+        wait_until(
+            lambda: reported(running.report_port) == [(host, Reason.CREDENTIALS_INVALID)],
+            what="an unfit one is left out",
+            timeout_s=5.0,
+        )
+        kubectl("label", "secret", "callers", "-n", namespace, "tidegate.io/auth-")
+        follow("a Secret that is not for us is not read", [], Reason.CREDENTIALS_NOT_READABLE)
+        said = running.log.read_text()
+    assert said
+    assert "canary-" not in said

@@ -10,12 +10,14 @@ import pytest
 from builders.model_access import a_model_access, a_route
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
+from tidegate.api.reasons import Reason
 from tidegate.planning.model_access import AccessObserved, plan_model_access
 from tidegate.planning.plan import Plan
 from tidegate.planning.proxies import ProxyView
 from tidegate.routing import hosts
 from tidegate.routing.access_rules import plan_access
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
+from tidegate.routing.refusals import Refusal
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -26,13 +28,14 @@ def a_plan(
     endpoints: dict[str, int] | None = None,
     proxies: list[ProxyView] | None = None,
     others: tuple[ModelAccess, ...] = (),
+    callers: tuple[Refusal, ...] = (),
 ) -> Plan:
     backends = {}
     for name, count in (endpoints if endpoints is not None else {"ctr": 1}).items():
         key = BackendKey(BackendKind.INFERENCE, "ads", name)
         backends[key] = Backend(key, "ctr", tuple(Endpoint(f"10.0.0.{index}") for index in range(count)))
-    routing = plan_access(access, backends, hosts.claim((access, *others)))
-    return plan_model_access(AccessObserved(access, NOW, routing, proxies, gateway="gateway:8080"))
+    routing = plan_access(access, backends, hosts.claim((access, *others)), None)
+    return plan_model_access(AccessObserved(access, NOW, routing, proxies, callers, gateway="gateway:8080"))
 
 
 def ready(plan: Plan, kind: str = "Ready") -> tuple[str, str]:
@@ -166,3 +169,19 @@ def test_an_expression_that_is_too_large_stalls_by_name_and_the_targets_stay_rea
     items: Any = plan.status["conditions"]
     (message,) = {item["message"] for item in items if item["type"] == "Ready"}
     assert "spec.routes[some].match.headers[x-a].regex: the expression takes 204 instructions" in message
+
+
+def test_what_only_the_xds_servers_know_of_its_callers_is_said() -> None:
+    access = a_model_access(auth={"apiKeys": {"secret": "callers"}})
+    part = "spec.auth.apiKeys.secret: callers"
+    refusal = Refusal(access.key, Reason.CREDENTIALS_NOT_READABLE, part, "there is no Secret callers")
+    closed = a_plan(access, proxies=[ProxyView("a", 1, answers=False)], callers=(refusal,))
+    items: Any = closed.status["conditions"]
+    said = next(item for item in items if item["type"] == "Ready")
+    assert (said["status"], said["reason"]) == ("False", "CredentialsNotReadable")
+    assert said["message"] == f"{part}: there is no Secret callers"
+    assert ready(closed, "Programmed") == ("True", "Programmed")
+    assert closed.requeue_after is None
+
+    # By itself this process says nothing of Secrets, which it does not read.
+    assert ready(a_plan(access, proxies=[ProxyView("a", 1)])) == ("True", "Programmed")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tidegate.api.meta import ObjectKey
+from tidegate.api.reasons import Reason
 from tidegate.planning.proxies import ProxyView
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy
+from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, ReportedRefusal
 from tidegate_controllers.proxies import Proxies
 
 KEY = ObjectKey("ads", "ctr")
@@ -46,6 +47,27 @@ def test_proxies_of_a_server_that_is_gone_do_not() -> None:
 
     assert proxies.view(HOST, UID) == (ProxyView("a", 1),)
     assert woken == [KEY]
+
+
+def test_why_callers_are_not_let_in_is_passed_on_and_wakes_the_object() -> None:
+    proxies, woken = listening()
+    refused = ReportedRefusal(
+        host=str(HOST), uid=UID, generation=1, reason=Reason.CREDENTIALS_INVALID, part="p", message="m"
+    )
+    quiet = a_report("a", 1)
+    loud = quiet.model_copy(update={"refusals": (refused,)})
+    proxies.take({"x1": quiet, "x2": quiet})
+    woken.clear()
+
+    proxies.take({"x1": quiet, "x2": loud})
+    assert (proxies.refusals(HOST, UID), proxies.refusals(HOST, "another")) == ((refused,), ())
+    assert woken == [KEY]
+    proxies.take({"x1": loud, "x2": loud})
+    assert woken == [KEY]
+
+    proxies.take({"x1": quiet, "x2": quiet})
+    assert proxies.refusals(HOST, UID) == ()
+    assert woken == [KEY, KEY]
 
 
 def test_nothing_is_known_when_no_server_has_answered_for_a_while() -> None:

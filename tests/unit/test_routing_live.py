@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from builders.any_fleet import any_fleet
 from builders.fleet import a_backend, a_feature_compute, a_fleet
 from builders.model_access import a_model_access, a_route
+from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
+from tidegate.routing.credentials import SecretData
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import Backend, FleetState
 from tidegate.routing.hosts import HostKey
@@ -33,6 +35,11 @@ class Replica:
     def becomes(self, fleet: FleetState) -> Snapshot:
         """The snapshot of a fleet in place of the one before."""
         self.routing.replace(fleet)
+        return self.snapshot()
+
+    def put_secret(self, name: str, entries: dict[str, bytes] | None) -> Snapshot:
+        """The snapshot with this Secret in place of the one before."""
+        self.routing.put_secret(ObjectKey("ads", name), None if entries is None else SecretData(entries))
         return self.snapshot()
 
     def put(self, *parts: ModelAccess | Backend) -> Snapshot:
@@ -82,6 +89,8 @@ def test_replicas_that_learn_in_another_order_serve_the_same_bytes(
     one, other = Replica(), Replica()
     one.becomes(before)
     one.routing.replace(FleetState([], {}))
+    one.routing.replace(a_fleet(fleet.credentials))
+    other.routing.replace(a_fleet(fleet.credentials))
     parts = [*fleet.accesses, *fleet.backends.values()]
     for replica in (one, other):
         random.shuffle(parts)
@@ -100,6 +109,34 @@ def test_a_change_of_one_access_leaves_the_resources_of_all_others_as_they_are()
     for type_url in (TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.LISTENER):
         assert after.resources[type_url] is before.resources[type_url]
     assert {str(key) for key in changed(before, after)} == {"access/ads/b"}
+
+
+def keyed(name: str, secret: str) -> ModelAccess:
+    return a_model_access(name, auth={"apiKeys": {"secret": secret}})
+
+
+def test_a_secret_concerns_the_accesses_that_name_it_alone() -> None:
+    replica = Replica()
+    replica.routing = LiveRouting(secrets_of=["ads"])
+    before = replica.put(
+        keyed("a", "one"), keyed("b", "two"), a_model_access("c"), a_backend("ctr", "10.0.0.1")
+    )
+    assert {refusal.access.name for refusal in before.refusals} == {"a", "b"}
+
+    replica.routing.put_secret(ObjectKey("ads", "one"), SecretData({"alice": b"k" * 20}))
+    change = replica.routing.take_change()
+    assert {str(key) for key in change.hosts} == {"access/ads/a"}
+    after = replica.builder.apply(change)
+    assert {str(key) for key in changed(before, after)} == {"access/ads/a"}
+    assert {refusal.access.name for refusal in after.refusals} == {"b"}
+
+    assert same(replica.put_secret("one", {"alice": b"k" * 20}), after)
+    assert replica.put_secret("one", {"bob": b"k" * 20}).revision != after.revision
+    assert same(replica.put_secret("one", None), before)
+    # Nobody names it any more.
+    replica.put(a_model_access("a"))
+    replica.routing.put_secret(ObjectKey("ads", "one"), SecretData({}))
+    assert not replica.routing.take_change().hosts
 
 
 def test_a_pod_more_changes_its_endpoints_alone() -> None:

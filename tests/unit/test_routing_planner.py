@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.any_fleet import any_fleet, any_model_access, fuzzed_access
-from builders.fleet import a_backend, a_feature_compute, a_fleet
+from builders.any_fleet import SECRETS, any_fleet, any_model_access, fuzzed_access
+from builders.fleet import a_backend, a_feature_compute, a_fleet, credentials
 from builders.model_access import a_model_access, a_route
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
@@ -229,7 +229,7 @@ def test_the_order_of_the_objects_changes_nothing(fleet: FleetState, random: Any
     accesses, backends = list(fleet.accesses), list(fleet.backends.items())
     random.shuffle(accesses)
     random.shuffle(backends)
-    shuffled = FleetState(accesses, dict(backends))
+    shuffled = FleetState(accesses, dict(backends), fleet.credentials)
     one = SnapshotBuilder(ListenerSettings()).build(plan(fleet))
     other = SnapshotBuilder(ListenerSettings()).build(plan(shuffled))
     assert one.revision == other.revision
@@ -249,7 +249,7 @@ def test_what_a_builder_remembers_changes_nothing(before: FleetState, after: Fle
 def test_one_access_never_changes_the_bytes_of_another(fleet: FleetState, intruder: ModelAccess) -> None:
     """But for the hosts that the older takes from the newer."""
     without = plan(fleet)
-    with_it = plan(FleetState([*fleet.accesses, intruder], fleet.backends))
+    with_it = plan(FleetState([*fleet.accesses, intruder], fleet.backends, fleet.credentials))
     taken = set(with_it.accesses[intruder.key].host.hosts)
     for key, access in without.accesses.items():
         after = with_it.accesses[key].host
@@ -283,7 +283,8 @@ def test_ten_thousand_fuzzed_accesses_change_nothing_of_each_other() -> None:
         for name, model in (("a", "ctr"), ("b", "ctr"), ("c", "cvr"), ("d", "ctr"))
     ]
     accesses = [fuzzed_access(random, f"a{number}") for number in range(10_000)]
-    result = plan(a_fleet(*accesses, *backends))
+    secrets = credentials(SECRETS)
+    result = plan(a_fleet(*accesses, *backends, secrets))
 
     known = {pool.backend for pool in result.ir.pools}
     assert len(known) == len(result.ir.pools)
@@ -294,7 +295,7 @@ def test_ten_thousand_fuzzed_accesses_change_nothing_of_each_other() -> None:
 
     stay = accesses[::2]
     others = [fuzzed_access(random, access.key.name) for access in accesses[1::4]]
-    after = plan(a_fleet(*stay, *others, *backends))
+    after = plan(a_fleet(*stay, *others, *backends, secrets))
     assert all(after.accesses[access.key] == result.accesses[access.key] for access in stay)
 
 

@@ -113,6 +113,7 @@ def test_the_report_is_what_the_contract_says(ledger: AckLedger) -> None:
                 "nack": "bad route",
             }
         ],
+        "refusals": [],
     }
 
 

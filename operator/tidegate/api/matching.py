@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
+from pydantic.alias_generators import to_snake
 
 from tidegate.api.meta import ApiModel
 from tidegate.api.patterns import program_size
@@ -39,12 +40,12 @@ CookieName = Annotated[
 
 
 def exactly_one(*fields: str) -> Rule:
-    """Of `fields`, which are optional, one must be given and the others not."""
+    """Of `fields`, which are optional and in the API's spelling, one must be given and the others not."""
     given = ", ".join(f"has(self.{field})" for field in fields)
     return Rule(
         cel=f"[{given}].filter(given, given).size() == 1",
         message=f"give exactly one of {', '.join(fields)}",
-        check=lambda value: sum(getattr(value, field) is not None for field in fields) == 1,
+        check=lambda value: sum(getattr(value, to_snake(field)) is not None for field in fields) == 1,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
+from tidegate.api.auth import Auth
 from tidegate.api.conditions import ObservedCondition
 from tidegate.api.durations import parse_duration
 from tidegate.api.fields import DurationText, ObjectName, between
@@ -265,6 +266,10 @@ class ModelAccessSpec(ApiModel):
         ),
         ListMap("name"),
     ]
+    auth: Annotated[
+        Auth | None,
+        Field(description=f"{Auth.__doc__} Absent: everybody who reaches the gateway may."),
+    ] = None
     protection: Annotated[Protection | None, Field(description=f"{Protection.__doc__} Absent: none.")] = None
     release: Annotated[
         Release | None,

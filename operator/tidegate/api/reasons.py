@@ -66,6 +66,8 @@ class Reason(StrEnum):
     SERVED_NAME_MISMATCH = "ServedNameMismatch"
     HOST_CONFLICT = "HostConflict"
     PIPELINE_INVALID = "PipelineInvalid"
+    CREDENTIALS_NOT_READABLE = "CredentialsNotReadable"
+    CREDENTIALS_INVALID = "CredentialsInvalid"
     # ModelAccess: release
     STEPPING = "Stepping"
     WAITING_FOR_REQUESTS = "WaitingForRequests"
@@ -308,6 +310,17 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
         Reason.ABORTED: ReasonDoc(
             "A person ended the release by the annotation tidegate.io/release=abort; its target gets no requests any more.",
             "Nothing. Any change of spec.release, or the annotation tidegate.io/release=restart, begins anew.",
+        ),
+        Reason.CREDENTIALS_NOT_READABLE: ReasonDoc(
+            "The gateways cannot have the Secret that spec.auth names: it does not exist, lacks the label "
+            "tidegate.io/auth=gateway, or its namespace is not in the chart's auth.namespaces. Nobody is let in meanwhile: "
+            "calls are answered 503 (gRPC: UNAVAILABLE).",
+            "Run the command in the message.",
+        ),
+        Reason.CREDENTIALS_INVALID: ReasonDoc(
+            "Something in the Secret that spec.auth names cannot be used. Keys that can be used still let their holders "
+            "in; where there are none, calls are answered 503 (gRPC: UNAVAILABLE).",
+            "Correct the entry that the message names; the message never shows its value.",
         ),
         Reason.PLAN_COMPILED: ReasonDoc(
             "The features are compiled; status.planHash names the plan.", _NOTHING

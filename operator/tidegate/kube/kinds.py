@@ -43,6 +43,7 @@ FEATURE_COMPUTE: Final = Kind(GROUP, VERSION, "FeatureCompute", "featurecomputes
 DEPLOYMENT: Final = Kind("apps", "v1", "Deployment", "deployments")
 SERVICE: Final = Kind("", "v1", "Service", "services")
 SERVICE_ACCOUNT: Final = Kind("", "v1", "ServiceAccount", "serviceaccounts")
+SECRET: Final = Kind("", "v1", "Secret", "secrets")
 CONFIG_MAP: Final = Kind("", "v1", "ConfigMap", "configmaps")
 POD: Final = Kind("", "v1", "Pod", "pods")
 NODE: Final = Kind("", "v1", "Node", "nodes", namespaced=False)
@@ -58,6 +59,7 @@ KINDS: Final = (
     DEPLOYMENT,
     SERVICE,
     SERVICE_ACCOUNT,
+    SECRET,
     CONFIG_MAP,
     POD,
     NODE,

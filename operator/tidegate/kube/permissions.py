@@ -57,3 +57,8 @@ RELEASE_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.CONTROLLERS: (Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),),
 }
 """Rules in the release's own namespace alone."""
+
+AUTH_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
+    Process.XDS: (Rule("", ("secrets",), ("list", "watch")),),
+}
+"""Rules in each namespace of the chart's auth.namespaces, and nowhere else. No role can be bound to a label: the watch asks for it."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
-from tidegate.errors import ApiUnavailableError, TidegateError
+from tidegate.errors import ApiUnavailableError, PermanentError, TidegateError
 from tidegate.kube.backoff import Backoff
 from tidegate.kube.client import KubeClient
 from tidegate.kube.store import ObjectStore, key_of
@@ -65,6 +65,8 @@ class Reflector:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counts = WatchCounts()
+        self.settled = asyncio.Event()
+        """Set after the first listing, or once the API server has said that there will be none: the right to it is missing."""
         self._client = client
         self._store = store
         self._namespace = namespace
@@ -85,6 +87,8 @@ class Reflector:
             except ExpiredError as exc:
                 await self._start_over(exc)
             except TidegateError as exc:
+                if isinstance(exc, PermanentError):
+                    self.settled.set()
                 self.counts.failures += 1
                 await self._pause(exc)
 
@@ -99,6 +103,7 @@ class Reflector:
         self._listed_at = self._monotonic()
         self.counts.lists += 1
         self._store.replace(bodies)
+        self.settled.set()
         log.debug("listed", kind=str(self._store.kind), objects=len(bodies), version=self._resource_version)
 
     async def _watch(self) -> None:

@@ -27,6 +27,7 @@ from tidegate.planning.release import NO_RELEASE, ReleasePlan
 from tidegate.planning.serving_status import Verdict, condition, standing
 from tidegate.routing import release
 from tidegate.routing.access_rules import AccessPlan, PlannedFallback, PlannedRoute
+from tidegate.routing.refusals import Refusal
 
 _USERS_TO_MEND: Final = frozenset({Reason.HOST_CONFLICT, Reason.SERVED_NAME_MISMATCH, Reason.INVALID_SPEC})
 """Refusals that no object still to come can cure; a missing target may simply not be applied yet."""
@@ -46,6 +47,8 @@ class AccessObserved:
     """What the proxies are told, from the very function that the xDS server uses."""
     proxies: Sequence[ProxyView] | None
     """None when no xDS server answered."""
+    callers: Sequence[Refusal] = ()
+    """Why callers are not let in, as the xDS servers say, which alone read the Secrets."""
     gateway: str = ""
     """Host and port at which clients inside the cluster reach the gateway."""
     pipelines: PipelinesPlan = field(default_factory=PipelinesPlan)
@@ -65,7 +68,11 @@ def plan_model_access(observed: AccessObserved) -> Plan:
     ready = unanswered or (programmed if answering.holds else answering)
     said = (
         *standing(
-            _refused(observed.routing) or observed.refusal or observed.pipelines.verdict or ready, generation
+            _refused((*observed.routing.refusals, *observed.callers))
+            or observed.refusal
+            or observed.pipelines.verdict
+            or ready,
+            generation,
         ),
         condition(ConditionType.PROGRAMMED, programmed, generation),
         condition(ConditionType.TARGETS_READY, _targets(access, observed.routing), generation),
@@ -83,7 +90,7 @@ def plan_model_access(observed: AccessObserved) -> Plan:
         release=observed.release.status,
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
-    settled = programmed.holds and (answering.holds or unanswered is not None)
+    settled = programmed.holds and (answering.holds or unanswered is not None or bool(observed.callers))
     waits = (
         observed.pipelines.requeue_after if settled else LOOK_AGAIN,
         observed.release.look_again,
@@ -130,9 +137,9 @@ def _proxies(observed: AccessObserved) -> Proxies:
     return Proxies(total=len(observed.proxies), acked=acked)
 
 
-def _refused(routing: AccessPlan, about: frozenset[Reason] = frozenset(Reason)) -> Verdict | None:
+def _refused(refusals: Sequence[Refusal], about: frozenset[Reason] = frozenset(Reason)) -> Verdict | None:
     """The first part of the spec that the gateways leave out, if there is one."""
-    first = next((refusal for refusal in sorted(routing.refusals) if refusal.reason in about), None)
+    first = next((refusal for refusal in sorted(refusals) if refusal.reason in about), None)
     if first is None:
         return None
     message = f"{first.part}: {first.message}"
@@ -141,7 +148,7 @@ def _refused(routing: AccessPlan, about: frozenset[Reason] = frozenset(Reason)) 
 
 def _targets(access: ModelAccess, routing: AccessPlan) -> Verdict:
     """Whether everything that is to get traffic exists and has ready endpoints."""
-    refused = _refused(routing, _ABOUT_TARGETS)
+    refused = _refused(routing.refusals, _ABOUT_TARGETS)
     if refused is not None:
         return refused
     planned = {route.name for route in routing.routes}

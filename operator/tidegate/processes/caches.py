@@ -1,8 +1,9 @@
 """Watches that fill caches: what every process starts, and what its probes say about them."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from tidegate.api.auth import AUTH_LABEL, AUTH_LABEL_VALUE
 from tidegate.kube.client import KubeClient
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.watch import Reflector
@@ -16,6 +17,26 @@ def start_watches(
     for store in stores:
         reflector = Reflector(client, store, selector=selector)
         tasks.create_task(reflector.run(), name=f"watch-{store.kind}")
+
+
+def start_secret_watches(
+    tasks: asyncio.TaskGroup, client: KubeClient, stores: Mapping[str, ObjectStore]
+) -> tuple[Reflector, ...]:
+    """One list and watch for each namespace, of the Secrets that say they are for the gateways."""
+    selector = f"{AUTH_LABEL}={AUTH_LABEL_VALUE}"
+    reflectors = tuple(
+        Reflector(client, store, namespace=namespace, selector=selector)
+        for namespace, store in stores.items()
+    )
+    for reflector, namespace in zip(reflectors, stores, strict=True):
+        tasks.create_task(reflector.run(), name=f"watch-secrets-{namespace}")
+    return reflectors
+
+
+async def settled(reflectors: Iterable[Reflector]) -> None:
+    """Returns when each has listed once or was told that it may not: to wait for longer would keep everybody else waiting."""
+    for reflector in reflectors:
+        await reflector.settled.wait()
 
 
 async def synced(stores: Iterable[ObjectStore]) -> None:

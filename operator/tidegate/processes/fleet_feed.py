@@ -1,8 +1,11 @@
 """The caches that routing is made from, and what has changed in them since the routing was last told."""
 
-from collections.abc import Callable
+import base64
+import binascii
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
@@ -10,6 +13,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube import kinds
 from tidegate.kube.parsed import Parsed
+from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.fleet import (
     BACKEND_LABELS,
@@ -21,6 +25,7 @@ from tidegate.planning.fleet import (
 )
 from tidegate.planning.pods import PodView, pod_view
 from tidegate.resources.names import label_value
+from tidegate.routing.credentials import SecretData
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind
 from tidegate.routing.live import LiveRouting
 from tidegate.routing.pipelines import pipeline_owner
@@ -38,7 +43,14 @@ class _PodGroup:
 class FleetFeed:
     """Remembers the keys that change, and hands their objects to a LiveRouting when it is asked to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, secrets_of: Collection[str] = ()) -> None:
+        """`secrets_of` are the namespaces whose Secrets are to be fed, those that carry tidegate.io/auth."""
+        self.secrets = {
+            namespace: ObjectStore(kinds.SECRET, transform=_entries_alone) for namespace in sorted(secrets_of)
+        }
+        self._changed_secrets: set[ObjectKey] = set()
+        for secrets in self.secrets.values():
+            secrets.subscribe(self._secret_changed)
         self._inferences = Parsed(Inference, ObjectStore(kinds.INFERENCE))
         self._features = Parsed(FeatureCompute, ObjectStore(kinds.FEATURE_COMPUTE))
         self._accesses = Parsed(ModelAccess, ObjectStore(kinds.MODEL_ACCESS))
@@ -61,7 +73,7 @@ class FleetFeed:
 
     @property
     def stores(self) -> tuple[ObjectStore, ...]:
-        """Every cache."""
+        """Every cache without which there is no routing; Secrets may stay out of reach."""
         return *self.objects, self.pods
 
     def subscribe(self, changed: Callable[[], None]) -> None:
@@ -81,6 +93,9 @@ class FleetFeed:
             routing.put_backend(backend_key, backend)
             if backend is None:
                 del self._backends[group]
+        for key in sorted(self._changed_secrets):
+            routing.put_secret(key, _secret_data(self.secrets[key.namespace].get(key)))
+        self._changed_secrets.clear()
         self._changed_accesses.clear()
         self._changed_groups.clear()
 
@@ -117,6 +132,10 @@ class FleetFeed:
             self._changed_groups.add(group)
         self._tell()
 
+    def _secret_changed(self, key: ObjectKey) -> None:
+        self._changed_secrets.add(key)
+        self._tell()
+
     def _backend_changed(self, kind: BackendKind, key: ObjectKey) -> None:
         group = _PodGroup(kind, key.namespace, label_value(key.name))
         self._backends[group] = BackendKey(kind, key.namespace, key.name)
@@ -141,3 +160,25 @@ class FleetFeed:
     def _tell(self) -> None:
         for changed in self._listeners:
             changed()
+
+
+def _entries_alone(body: Manifest) -> Manifest:
+    """A Secret without what people write about it: annotations may hold a second copy of it, as `kubectl apply` makes one."""
+    metadata: Mapping[str, Any] = body["metadata"]
+    kept = {
+        name: metadata[name] for name in ("namespace", "name", "resourceVersion", "uid") if name in metadata
+    }
+    return {"metadata": kept, "data": body.get("data") or {}}
+
+
+def _secret_data(body: Manifest | None) -> SecretData | None:
+    """The entries of a Secret; one whose base64 is broken, which the API server never stores, counts as empty."""
+    if body is None:
+        return None
+    entries: dict[str, bytes] = {}
+    for name, value in body["data"].items():
+        try:
+            entries[name] = base64.b64decode(value, validate=True)
+        except (ValueError, binascii.Error):
+            entries[name] = b""
+    return SecretData(entries)

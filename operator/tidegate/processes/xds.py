@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,7 +12,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from tidegate.kube.client import ClientSettings, KubeClient
-from tidegate.processes.caches import report_sync, start_watches, synced
+from tidegate.kube.watch import Reflector
+from tidegate.processes.caches import report_sync, settled, start_secret_watches, start_watches, synced
 from tidegate.processes.fleet_feed import FleetFeed
 from tidegate.processes.lifecycle import terminated, until
 from tidegate.resources.names import MANAGED_BY, MANAGER
@@ -38,12 +40,15 @@ class Publisher:
     cache: SnapshotCache
     builder: SnapshotBuilder
     metrics: XdsMetrics
+    secrets: Sequence[Reflector] = ()
 
     async def run(self) -> None:
         """Never pushes before every cache is full: an empty snapshot would empty the gateways."""
-        routing, changed = LiveRouting(), asyncio.Event()
+        routing, changed = LiveRouting(secrets_of=self.feed.secrets), asyncio.Event()
         self.feed.subscribe(changed.set)
         await synced(self.feed.stores)
+        # Before they are there, accesses that name one would be closed for a moment, at each start.
+        await settled(self.secrets)
         gc.freeze()  # The caches are there to stay: looking through them for garbage doubles the time of a large build.
         while True:
             changed.clear()
@@ -57,14 +62,18 @@ class Publisher:
 
 async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
     """Runs until told to stop. Raises PermanentError when there are no credentials for the API server."""
-    registry, probes, feed, cache = CollectorRegistry(), Probes(), FleetFeed(), SnapshotCache()
+    registry, probes, feed, cache = (
+        CollectorRegistry(),
+        Probes(),
+        FleetFeed(secrets_of=settings.auth_namespaces),
+        SnapshotCache(),
+    )
     metrics, ledger = XdsMetrics(registry), AckLedger(cache)
     report_sync(probes, feed.stores)
     probes.add_readiness("snapshot", lambda: None if cache.snapshot else "no snapshot yet")
     server = XdsServer(cache, ledger, metrics)
     report = report_application(ledger)
     add_inspection(report, cache, server.states)
-    publisher = Publisher(feed, cache, SnapshotBuilder(ListenerSettings()), metrics)
     client_settings = ClientSettings(field_manager="tidegate-xds", user_agent="tidegate-xds")
     async with (
         await KubeClient.connect(client_settings, kubeconfig=kubeconfig) as client,
@@ -75,6 +84,8 @@ async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
             async with asyncio.TaskGroup() as tasks:
                 start_watches(tasks, client, feed.objects)
                 start_watches(tasks, client, [feed.pods], selector=f"{MANAGED_BY}={MANAGER}")
+                secrets = start_secret_watches(tasks, client, feed.secrets)
+                publisher = Publisher(feed, cache, SnapshotBuilder(ListenerSettings()), metrics, secrets)
                 tasks.create_task(publisher.run())
                 tasks.create_task(_serve_report(report, settings.report_port))
                 await synced(feed.stores)

@@ -19,12 +19,13 @@ _U = TypeVar("_U")
 
 @dataclass(frozen=True, slots=True)
 class _References:
-    """What one access refers to: Inferences that it names, what its pipelines call besides, and hosts that it wants."""
+    """What one access refers to: Inferences and Secrets that it names, what its pipelines call besides, and hosts that it wants."""
 
     inferences: frozenset[ObjectKey] = frozenset()
     features: frozenset[ObjectKey] = frozenset()
     accesses: frozenset[ObjectKey] = frozenset()
     hosts: frozenset[str] = frozenset()
+    secrets: frozenset[ObjectKey] = frozenset()
 
 
 _NONE: Final = _References()
@@ -39,6 +40,7 @@ class AccessIndex:
         self._by_features: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
         self._by_access: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
         self._by_host: defaultdict[str, set[ObjectKey]] = defaultdict(set)
+        self._by_secret: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
 
     def put(self, key: ObjectKey, access: ModelAccess | None) -> frozenset[ObjectKey]:
         """Takes the newest of the access under `key`, None when there is none; returns the others that want a host which it wants or wanted."""
@@ -49,6 +51,7 @@ class AccessIndex:
         move(self._by_features, key, before.features, now.features)
         move(self._by_access, key, before.accesses, now.accesses)
         move(self._by_host, key, before.hosts, now.hosts)
+        move(self._by_secret, key, before.secrets, now.secrets)
         if not before.hosts and not now.hosts:
             return frozenset()
         contested = {other for host in before.hosts | now.hosts for other in self._by_host.get(host, ())}
@@ -66,6 +69,10 @@ class AccessIndex:
         """Those with a pipeline that calls another access, or would if it existed."""
         return tuple(sorted(self._by_access.get(access, ())))
 
+    def checking_with(self, secret: ObjectKey) -> tuple[ObjectKey, ...]:
+        """Those that let callers in by a Secret, or would if it existed."""
+        return tuple(sorted(self._by_secret.get(secret, ())))
+
     def rivals(self, access: ModelAccess) -> tuple[ObjectKey, ...]:
         """The others that want a host of `access`."""
         if not access.spec.hosts:
@@ -76,12 +83,14 @@ class AccessIndex:
 
 def _references(access: ModelAccess) -> _References:
     namespace = access.metadata.namespace
+    auth = access.spec.auth
     pipelines = [route.pipeline for route in access.spec.routes if route.pipeline is not None]
     return _References(
         inferences=frozenset(ObjectKey(namespace, name) for name in access.spec.inferences),
         features=frozenset(ObjectKey(namespace, one.features) for one in pipelines if one.features),
         accesses=frozenset(ObjectKey(namespace, name) for one in pipelines for name in one.accesses),
         hosts=frozenset(access.spec.hosts),
+        secrets=frozenset(ObjectKey(namespace, name) for name in (auth.secrets if auth is not None else ())),
     )
 
 

@@ -6,7 +6,7 @@ It depends on the access, its targets and the owners of its hosts, so no other a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidegate.api.durations import parse_duration
 from tidegate.api.matching import HeaderMatch, Sticky
@@ -16,7 +16,9 @@ from tidegate.api.patterns import MAX_PROGRAM_SIZE, program_size
 from tidegate.api.reasons import Reason
 from tidegate.routing import hosts, release
 from tidegate.routing.access_pools import AccessPools
+from tidegate.routing.credentials import Credentials
 from tidegate.routing.fleet import Backend, BackendKey
+from tidegate.routing.guards import plan_guard
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.ir import (
     Comparison,
@@ -104,9 +106,15 @@ class AccessPlan:
 
 
 def plan_access(
-    access: ModelAccess, backends: Mapping[BackendKey, Backend], owners: Mapping[str, ObjectKey]
+    access: ModelAccess,
+    backends: Mapping[BackendKey, Backend],
+    owners: Mapping[str, ObjectKey],
+    credentials: Credentials | None,
 ) -> AccessPlan:
-    """What becomes of `access`; `owners` says to whom each host belongs (hosts.claim)."""
+    """What becomes of `access`; `owners` says to whom each host belongs (hosts.claim).
+
+    Without `credentials`, the plan is that of a process that may not see them: it says nothing about them, and lets nobody in.
+    """
     key = access.key
     references = References.of(access, backends)
     pools = AccessPools(access)
@@ -117,6 +125,8 @@ def plan_access(
         for route in access.spec.routes
     ]
     inside = parts_host(access, backends, pools)
+    callers = plan_guard(access, credentials)
+    rules = tuple(one.rule for one in planned if one.rule is not None)
     won = (host for host in sorted(set(access.spec.hosts)) if owners[host] == key)
     return AccessPlan(
         access=key,
@@ -126,17 +136,28 @@ def plan_access(
             name=str(HostKey(HostKind.ACCESS, key)),
             title=f"ModelAccess {key}",
             hosts=(hosts.access_host(key), *won),
-            rules=tuple(one.rule for one in planned if one.rule is not None),
+            rules=tuple(_shut(rule, access) for rule in rules) if callers.closed else rules,
             rate=_rate(access),
+            guard=None if callers.closed else callers.guard,
         ),
         routes=tuple(one.route for one in planned if one.rule is not None),
         refusals=(
             *hosts.refuse(access, owners),
             *(refusal for one in planned for refusal in one.refusals),
+            *callers.refusals,
         ),
         pools=(*pools.own, *(one.pool for one in planned if one.pool is not None)),
         parts_host=inside,
     )
+
+
+def _shut(rule: RouteRule, access: ModelAccess) -> RouteRule:
+    """`rule` for nobody: there is nothing to tell callers apart by."""
+    why = (
+        f"ModelAccess {access.key}: its callers cannot be checked; "
+        f"see kubectl -n {access.key.namespace} describe modelaccess {access.key.name}"
+    )
+    return replace(rule, unavailable=why)
 
 
 @dataclass(frozen=True, slots=True)

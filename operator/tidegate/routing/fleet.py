@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
+from tidegate.routing.credentials import Credentials
 
 
 class BackendKind(StrEnum):
@@ -65,3 +66,4 @@ class FleetState:
 
     accesses: Sequence[ModelAccess]
     backends: Mapping[BackendKey, Backend]
+    credentials: Credentials = field(default_factory=Credentials)

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from tidegate.api.meta import ObjectKey
 from tidegate.routing.fleet import BackendKey, Endpoint
+from tidegate.routing.guards import Guard
 
 
 class Protocol(StrEnum):
@@ -133,6 +134,8 @@ class VirtualHost:
     hosts: tuple[str, ...]
     rules: tuple[RouteRule, ...]
     rate: RequestRate | None = None
+    guard: Guard | None = None
+    """Who may call; None: everybody."""
 
 
 @dataclass(frozen=True, slots=True)

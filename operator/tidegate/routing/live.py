@@ -6,7 +6,7 @@ The rules are those of routing.planner; whatever the order of the changes, the e
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tidegate.api.meta import ObjectKey
@@ -14,6 +14,7 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.routing import hosts, planner
 from tidegate.routing.access_index import AccessIndex, move
 from tidegate.routing.access_rules import AccessPlan, plan_access
+from tidegate.routing.credentials import Credentials, SecretData
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, FleetState
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.ir import Pool, PoolKey
@@ -32,7 +33,10 @@ class RoutingChange:
 class LiveRouting:
     """Takes the objects of a fleet one by one, and tells what became of the routing since it was last asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, secrets_of: Collection[str] = ()) -> None:
+        """`secrets_of` are the namespaces whose Secrets are put here, of those that the gateways may have."""
+        self._namespaces = frozenset(secrets_of)
+        self._secrets: dict[ObjectKey, SecretData] = {}
         self._accesses: dict[ObjectKey, ModelAccess] = {}
         self._backends: dict[BackendKey, Backend] = {}
         self._index = AccessIndex()
@@ -77,8 +81,24 @@ class LiveRouting:
             callers = self._callers.get(key.object_key, ())
             self._changed_accesses.update(pipeline_owner(caller)[0] for caller in callers)
 
+    def put_secret(self, key: ObjectKey, secret: SecretData | None) -> None:
+        """The newest of the Secret under `key`, of those that the gateways may have; None when there is none."""
+        if secret == self._secrets.get(key):
+            return
+        if secret is None:
+            del self._secrets[key]
+        else:
+            self._secrets[key] = secret
+        self._changed_accesses.update(self._index.checking_with(key))
+
     def replace(self, fleet: FleetState) -> None:
         """The whole fleet, in place of all that was there."""
+        if fleet.credentials.namespaces != self._namespaces:
+            self._namespaces = fleet.credentials.namespaces
+            self._changed_accesses.update(key for key, one in self._accesses.items() if one.spec.auth)
+        secrets = fleet.credentials.secrets
+        for key in self._secrets.keys() | secrets.keys():
+            self.put_secret(key, secrets.get(key))
         accesses = {access.key: access for access in fleet.accesses}
         for key in self._accesses.keys() | accesses.keys():
             self.put_access(key, accesses.get(key))
@@ -128,7 +148,7 @@ class LiveRouting:
             return None
         rivals = [self._accesses[rival] for rival in self._index.rivals(access)]
         owners = hosts.claim([access, *rivals])
-        return plan_access(access, self._backends, owners)
+        return plan_access(access, self._backends, owners, Credentials(self._namespaces, self._secrets))
 
     def _put_budgets(self, key: ObjectKey, budgets: Mapping[BackendKey, int]) -> None:
         before = self._budgets.pop(key, {})

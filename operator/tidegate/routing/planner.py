@@ -76,7 +76,7 @@ def plan(fleet: FleetState) -> RoutingPlan:
     """The routing of `fleet`. Equal fleets give equal plans, in whatever order they list their objects."""
     owners = hosts.claim(fleet.accesses)
     accesses = {
-        access.key: plan_access(access, fleet.backends, owners)
+        access.key: plan_access(access, fleet.backends, owners, fleet.credentials)
         for access in sorted(fleet.accesses, key=lambda access: access.key)
     }
     features = [backend for backend in fleet.backends.values() if has_host(backend.key)]

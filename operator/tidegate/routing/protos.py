@@ -30,8 +30,14 @@ _MODULES: Final = (
     "envoy.config.route.v3.route_pb2",
     "envoy.config.route.v3.scoped_route_pb2",
     "envoy.extensions.access_loggers.stream.v3.stream_pb2",
+    "envoy.extensions.access_loggers.filters.cel.v3.cel_pb2",
+    "envoy.extensions.access_loggers.stats.v3.stats_pb2",
+    "envoy.extensions.common.matching.v3.extension_matcher_pb2",
+    "envoy.extensions.filters.http.api_key_auth.v3.api_key_auth_pb2",
+    "envoy.extensions.filters.http.composite.v3.composite_pb2",
     "envoy.extensions.filters.http.grpc_stats.v3.config_pb2",
     "envoy.extensions.filters.http.header_mutation.v3.header_mutation_pb2",
+    "envoy.extensions.filters.http.jwt_authn.v3.config_pb2",
     "envoy.extensions.filters.http.local_ratelimit.v3.local_rate_limit_pb2",
     "envoy.extensions.filters.http.rbac.v3.rbac_pb2",
     "envoy.extensions.filters.http.router.v3.router_pb2",
@@ -44,6 +50,8 @@ _MODULES: Final = (
     "envoy.extensions.upstreams.http.v3.http_protocol_options_pb2",
     "envoy.service.discovery.v3.discovery_pb2",
 )
+
+_annotations: Final[Any] = importlib.import_module("udpa.annotations.sensitive_pb2")
 
 Fields = Mapping[str, object]
 
@@ -91,9 +99,35 @@ def extension(extension_name: str, message: str, fields: Fields | None = None) -
 
 
 def described(any_bytes: bytes) -> dict[str, object]:
-    """A serialised Any as the JSON that Envoy's configuration dump shows."""
+    """A serialised Any as the JSON that Envoy's configuration dump shows, credentials redacted as there."""
     decoded = decode("google.protobuf.Any", any_bytes)
-    return cast("dict[str, object]", json_format.MessageToDict(decoded, preserving_proto_field_name=True))
+    plain = json_format.MessageToDict(decoded, preserving_proto_field_name=True)
+    return cast("dict[str, object]", _redacted(plain, None))
+
+
+def _redacted(value: Any, kind: Any) -> Any:
+    """`value`, a message of type `kind` (None: it says its type itself) in JSON, without what nobody may read."""
+    if isinstance(value, list):
+        return [_redacted(item, kind) for item in value]  # pyright: ignore[reportUnknownVariableType]  JSON
+    if not isinstance(value, dict):
+        return value
+    parts = cast("dict[str, Any]", value)
+    if "@type" in parts:
+        kind = message_type(str(parts["@type"]).removeprefix(TYPE_URL_PREFIX)).DESCRIPTOR
+    fields = {} if kind is None else kind.fields_by_name
+    return {name: _redacted_field(part, fields.get(name)) for name, part in parts.items()}
+
+
+def _redacted_field(value: Any, field: Any) -> Any:
+    if field is None:
+        return _redacted(value, None)
+    if field.GetOptions().Extensions[_annotations.sensitive]:
+        return "[redacted]"
+    kind = field.message_type
+    if kind is not None and kind.GetOptions().map_entry:
+        entry = kind.fields_by_name["value"]
+        return {key: _redacted_field(part, entry) for key, part in value.items()}
+    return _redacted(value, kind)
 
 
 def any_of(name: str, *serialised: bytes) -> bytes:

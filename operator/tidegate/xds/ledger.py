@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidegate.routing.hosts import HostKey
+from tidegate.routing.guards import ABOUT_CALLERS
+from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
-from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy
+from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, ReportedRefusal
 from tidegate.xds.steps import StreamProgress
 
 # A proxy that comes back goes on with what it had; for how many that left this is remembered.
@@ -28,12 +30,16 @@ class AckLedger:
         self._proxies: dict[str, _Proxy] = {}
         self._departed: dict[str, Snapshot] = {}
         self._changes = 0
+        # What is refused may change while the configuration stays.
+        cache.subscribe(self._changed)
+
+    def _changed(self) -> None:
+        self._changes += 1
 
     @property
     def edition(self) -> str:
         """Names the present report: equal editions of one process mean equal reports."""
-        current = self._cache.snapshot
-        return f"{self._changes}-{current.revision if current else ''}"
+        return str(self._changes)
 
     @property
     def connected(self) -> int:
@@ -71,6 +77,7 @@ class AckLedger:
             proxies=tuple(
                 self._reported(node, self._proxies[node].progress) for node in sorted(self._proxies)
             ),
+            refusals=tuple(_refused(current)) if current else (),
         )
 
     def programmed(self, host: HostKey, generation: int) -> bool:
@@ -95,6 +102,22 @@ class AckLedger:
                 for key, state in (acked.hosts.items() if acked else ())
             },
             nack=progress.nack,
+        )
+
+
+def _refused(snapshot: Snapshot) -> Iterator[ReportedRefusal]:
+    for refusal in snapshot.refusals:
+        if refusal.reason not in ABOUT_CALLERS:
+            continue
+        host = HostKey(HostKind.ACCESS, refusal.access)
+        state = snapshot.hosts[host]
+        yield ReportedRefusal(
+            host=str(host),
+            uid=state.uid,
+            generation=state.generation,
+            reason=refusal.reason,
+            part=refusal.part,
+            message=refusal.message,
         )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tidegate.api.reasons import Reason
+
 
 class ReportedHost(BaseModel):
     """The virtual host of one object, as a proxy runs it: made from which object and generation.
@@ -35,13 +37,30 @@ class ReportedProxy(BaseModel):
     nack: str | None = None
 
 
+class ReportedRefusal(BaseModel):
+    """Why callers of one object are not let in, as only who reads the Secrets can know; never a value out of one."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    host: str
+    uid: str = ""
+    generation: int = 0
+    reason: Reason
+    part: str = ""
+    message: str = ""
+
+
 class ProxyReport(BaseModel):
-    """What one replica of the xDS server knows. `revision` is what it serves now, empty before its caches are full."""
+    """What one replica of the xDS server knows. `revision` is what it serves now, empty before its caches are full.
+
+    `refusals` are those of what it serves now, by routing.hosts.HostKey.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     revision: str = ""
     proxies: tuple[ReportedProxy, ...] = ()
+    refusals: tuple[ReportedRefusal, ...] = ()
 
 
 def proxies_of(reports: Sequence[ProxyReport]) -> tuple[ReportedProxy, ...]:

@@ -10,6 +10,9 @@ from typing import Final
 
 from tidegate.routing import protos
 
+REFUSED: Final = "rbac_access_denied_matched_policy[none]"
+"""Envoy's word for what this filter refuses; no other of ours refuses for want of a policy."""
+
 GRPC_SERVICE: Final = "inference.GRPCInferenceService"
 GRPC_METHODS: Final = (
     "ModelInfer",

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.routing import protos
-from tidegate.routing.envoy import allowlist, by_host, grpc_counts, local_replies, rate_limit, routes
+from tidegate.routing.envoy import (
+    allowlist,
+    by_host,
+    callers,
+    grpc_counts,
+    local_replies,
+    rate_limit,
+    refused,
+    routes,
+)
 
 TYPE: Final = "envoy.config.listener.v3.Listener"
 NAME: Final = "gateway"
@@ -68,6 +77,8 @@ def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
         "http_filters": [
             allowlist.rbac_filter(),
             *by_host.filters(),
+            # Before the rate, so that nobody who is refused uses it up.
+            *callers.sleeping_filters(),
             rate_limit.sleeping_filter(),
             grpc_counts.sleeping_filter(),
             protos.extension(
@@ -80,7 +91,7 @@ def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
         **_client_trust(),
         **_normalisation(),
         **_limits(),
-        **({"access_log": [_access_log()]} if settings.access_log else {}),
+        "access_log": [refused.counter(), *([_access_log()] if settings.access_log else [])],
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tidegate.routing import protos
 from tidegate.routing.envoy import allowlist, routes
 
 # Envoy's short names: the route's timeout, a client that was too slow, and a stalled stream; and a limit that was reached.
@@ -34,10 +35,18 @@ def _unknown() -> dict[str, object]:
 
 def _not_allowed() -> dict[str, object]:
     return {
-        "filter": _status(403, "tidegate.not_allowed"),
+        "filter": _all(_status(403, "tidegate.not_allowed"), _refused_by_allowlist()),
         "status_code": {"value": 404},
         "body_format_override": {"text_format_source": {"inline_string": allowlist.ANSWER}},
     }
+
+
+def _refused_by_allowlist() -> dict[str, object]:
+    """Others answer 403 as well: who is known and may not call. Looked at for a 403 alone."""
+    expression = f"response.code_details == '{allowlist.REFUSED}'"
+    cel = "envoy.access_loggers.extension_filters.cel"
+    kind = "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
+    return {"extension_filter": protos.extension(cel, kind, {"expression": expression})}
 
 
 def _deadline_exceeded() -> dict[str, object]:

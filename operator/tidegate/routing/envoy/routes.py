@@ -17,7 +17,7 @@ from typing import Final
 from google.protobuf.message import Message
 
 from tidegate.routing import protos, wire
-from tidegate.routing.envoy import by_host, grpc_counts, rate_limit
+from tidegate.routing.envoy import by_host, callers, grpc_counts, rate_limit
 from tidegate.routing.envoy.allowlist import GRPC_SERVICE
 from tidegate.routing.envoy.clusters import cluster_name
 from tidegate.routing.ir import Comparison, HeaderTest, Protocol, RouteRule, User, UserKind, VirtualHost
@@ -110,9 +110,7 @@ def encode_alias(host: VirtualHost) -> bytes:
     """
     route = wire.field(_ROUTE_NAME, host.name.encode()) + _any_request()
     hosts = wire.fields(_DOMAINS, (name.encode() for name in host.hosts))
-    filters = _filters(host)
-    awake = protos.encode(_VIRTUAL_HOST, filters) if filters else b""
-    return wire.field(_NAME, host.name.encode()) + hosts + wire.field(_ROUTES, route) + awake
+    return wire.field(_NAME, host.name.encode()) + hosts + wire.field(_ROUTES, route) + _awake(host)
 
 
 @cache
@@ -143,10 +141,22 @@ def encode_host(host: VirtualHost) -> bytes:
 
 def _filters(host: VirtualHost) -> dict[str, object]:
     """What a virtual host says about the listener's filters."""
-    awake = rate_limit.for_host(host.rate) if host.rate else {}
-    if any(rule.counted for rule in host.rules):
-        awake |= grpc_counts.for_host()
+    guard = callers.for_host(host.guard) if host.guard else {}
+    awake = {**guard, **_counting(host)}
     return {"typed_per_filter_config": awake} if awake else {}
+
+
+def _awake(host: VirtualHost) -> bytes:
+    """What the hosts of an access say about the listener's filters, as a serialised part of a VirtualHost."""
+    guard = callers.for_alias(host.guard) if host.guard else {}
+    awake = {**guard, **_counting(host)}
+    return protos.encode(_VIRTUAL_HOST, {"typed_per_filter_config": awake}) if awake else b""
+
+
+def _counting(host: VirtualHost) -> dict[str, object]:
+    """Of these filters, those that count requests."""
+    rate = rate_limit.for_host(host.rate) if host.rate else {}
+    return {**rate, **(grpc_counts.for_host() if any(rule.counted for rule in host.rules) else {})}
 
 
 def _header(test: HeaderTest) -> dict[str, object]:

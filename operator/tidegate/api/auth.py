@@ -1,0 +1,103 @@
+"""Who may call a ModelAccess: holders of an API key, or of a token (JWT) of a trusted issuer."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from tidegate.api.fields import ObjectName
+from tidegate.api.matching import HeaderName, exactly_one
+from tidegate.api.meta import ApiModel
+from tidegate.api.schema import ListSet, Rule, Rules, matches
+
+AUTH_LABEL: Final = "tidegate.io/auth"
+AUTH_LABEL_VALUE: Final = "gateway"
+JWKS_KEY: Final = "jwks.json"
+MIN_KEY_LENGTH: Final = 16
+MAX_KEY_LENGTH: Final = 1_024
+
+_LABELLED: Final = f"It must carry the label {AUTH_LABEL}={AUTH_LABEL_VALUE}, in a namespace that the chart's auth.namespaces lists."
+
+CredentialHeader = Annotated[
+    HeaderName,
+    Rules(
+        matches(
+            "authorization|x-.*",
+            "must be authorization or begin with x-: the gateway takes this header out of the request",
+        )
+    ),
+]
+
+Text = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[!-~]+$")]
+
+
+class ApiKeys(ApiModel):
+    """Lets in whoever sends one of the keys in a Secret."""
+
+    secret: Annotated[
+        ObjectName,
+        Field(
+            description="Name of a Secret in the same namespace; each of its entries is one key, named after its holder: "
+            f"{MIN_KEY_LENGTH} to {MAX_KEY_LENGTH} printable ASCII characters without blanks. {_LABELLED} "
+            "A key that is added or removed there counts within a second."
+        ),
+    ]
+    header: Annotated[
+        CredentialHeader,
+        Field(
+            description="Header (gRPC metadata key) that carries the key; the model does not get to see it. "
+            "In authorization the key comes after 'Bearer '. Of several such headers the first counts."
+        ),
+    ] = "x-api-key"
+
+
+class Jwt(ApiModel):
+    """Lets in whoever sends a token (JWT) of one issuer as authorization: Bearer <token>."""
+
+    issuer: Annotated[Text, Field(description="What the token's claim iss must be, byte for byte.")]
+    audiences: Annotated[
+        tuple[Text, ...],
+        Field(
+            min_length=1,
+            max_length=16,
+            description="One of these must be in the token's claim aud; a good token for somebody else is answered 403 "
+            "(gRPC: PERMISSION_DENIED).",
+        ),
+        ListSet(),
+    ]
+    secret: Annotated[
+        ObjectName,
+        Field(
+            description=f"Name of a Secret in the same namespace whose entry {JWKS_KEY} holds the issuer's public keys, "
+            "as a JSON Web Key Set with RSA, EC or Ed25519 keys; symmetric keys are refused. "
+            f"{_LABELLED} A change there counts within a second."
+        ),
+    ]
+    forward: Annotated[
+        bool,
+        Field(
+            strict=True,
+            description="Whether the model gets the authorization header. By default the gateway takes it out.",
+        ),
+    ] = False
+
+
+class Auth(ApiModel):
+    """Who may call: exactly one way. Others are answered 401 (gRPC: UNAUTHENTICATED), before they count against a limit."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (exactly_one("apiKeys", "jwt"),)
+
+    api_keys: Annotated[ApiKeys | None, Field(description=ApiKeys.__doc__)] = None
+    jwt: Annotated[
+        Jwt | None,
+        Field(
+            description=f"{Jwt.__doc__} It must be signed with a key of the issuer's and must say when it expires (exp)."
+        ),
+    ] = None
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The Secrets that it names."""
+        methods = (self.api_keys, self.jwt)
+        return frozenset(method.secret for method in methods if method is not None)

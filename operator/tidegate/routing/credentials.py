@@ -1,0 +1,136 @@
+"""What the Secrets say that ModelAccesses name for their callers: kept out of every text that an object of ours can become."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, TypeGuard
+
+from tidegate.api.auth import JWKS_KEY, MAX_KEY_LENGTH, MIN_KEY_LENGTH
+from tidegate.api.meta import ObjectKey
+
+_MAX_JWKS_BYTES: Final = 256 << 10
+
+# What Envoy verifies with, by kind of key (RFC 7518 and 8037), and what makes each of them a private one.
+_PARAMETERS: Final = {"RSA": ("n", "e"), "EC": ("x", "y"), "OKP": ("x",)}
+_CURVES: Final = {"EC": ("P-256", "P-384", "P-521"), "OKP": ("Ed25519",)}
+_ABOUT: Final = ("kid", "alg", "use", "crv")
+_PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
+
+
+@dataclass(frozen=True, slots=True)
+class SecretData:
+    """The entries of one Secret; its text never shows a value."""
+
+    entries: Mapping[str, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The Secrets that are there for the gateways, and the namespaces in which they are looked for at all."""
+
+    namespaces: frozenset[str] = frozenset()
+    secrets: Mapping[ObjectKey, SecretData] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class NamedKey:
+    """One API key and whose it is; its text never shows the key."""
+
+    holder: str
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Why something in a Secret cannot be used; says nothing of its value."""
+
+    why: str
+
+
+def api_keys(secret: SecretData) -> tuple[tuple[NamedKey, ...], tuple[Unfit, ...]]:
+    """The keys in `secret`, each once, and what is left out of it."""
+    keys: dict[str, NamedKey] = {}
+    unfit: list[Unfit] = []
+    for holder, value in sorted(secret.entries.items()):
+        key = _printable(value)
+        if key is None:
+            unfit.append(Unfit(f"entry {holder} has blanks or characters that are not printable ASCII"))
+        elif not MIN_KEY_LENGTH <= len(key) <= MAX_KEY_LENGTH:
+            unfit.append(
+                Unfit(
+                    f"entry {holder} has {len(key)} characters: {MIN_KEY_LENGTH} to {MAX_KEY_LENGTH} are needed"
+                )
+            )
+        else:
+            # Envoy takes no key twice, and would refuse everybody's routes along with it.
+            keys.setdefault(key, NamedKey(holder, key))
+    if not secret.entries:
+        unfit.append(Unfit("it is empty: add an entry for each caller"))
+    return tuple(keys.values()), tuple(unfit)
+
+
+def _printable(value: bytes) -> str | None:
+    """The text of a key without the line end that `--from-file` brings along; None for what no header should hold."""
+    text = value.strip(b"\r\n")
+    return text.decode("ascii") if all(0x21 <= byte <= 0x7E for byte in text) else None
+
+
+def key_set(secret: SecretData) -> str | Unfit:
+    """The public keys in `secret` as a JSON Web Key Set in one fixed spelling, with nothing in it that Envoy need not know."""
+    value = secret.entries.get(JWKS_KEY)
+    if value is None:
+        return Unfit(f"it has no entry {JWKS_KEY}")
+    if len(value) > _MAX_JWKS_BYTES:
+        return Unfit(f"{JWKS_KEY} has {len(value)} bytes: at most {_MAX_JWKS_BYTES} are taken")
+    try:
+        parsed: object = json.loads(value)
+    except (ValueError, RecursionError):
+        return Unfit(f"{JWKS_KEY} is no JSON")
+    keys = parsed.get("keys") if _is_object(parsed) else None
+    if not isinstance(keys, list) or not keys:
+        return Unfit(f"{JWKS_KEY} has no list of keys: it must be an object with a list 'keys'")
+    public: list[dict[str, str]] = []
+    for number, key in enumerate(keys):  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]  JSON
+        read = _public_key(key)  # pyright: ignore[reportUnknownArgumentType]  JSON
+        if isinstance(read, Unfit):
+            return Unfit(f"{JWKS_KEY}: keys[{number}] {read.why}")
+        public.append(read)
+    return json.dumps({"keys": public}, sort_keys=True, separators=(",", ":"))
+
+
+def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+def _public_key(key: object) -> dict[str, str] | Unfit:
+    if not _is_object(key):
+        return Unfit("is no object")
+    kind = key.get("kty")
+    if kind == "oct":
+        return Unfit("is symmetric: whoever checks tokens with it could make them; use RSA, EC or Ed25519")
+    if not isinstance(kind, str) or kind not in _PARAMETERS:
+        return Unfit("is of no kind that can be used: kty must be RSA, EC or OKP")
+    if _PRIVATE & key.keys():
+        return Unfit(
+            "holds a private key: leave only its public part, and make a new one, since this one was shown"
+        )
+    if kind in _CURVES and key.get("crv") not in _CURVES[kind]:
+        return Unfit(f"has a curve that cannot be used: crv must be one of {', '.join(_CURVES[kind])}")
+    if not all(_is_number(key.get(name)) for name in _PARAMETERS[kind]):
+        return Unfit(f"lacks {' or '.join(_PARAMETERS[kind])}, in base64url")
+    about = {name: key[name] for name in _ABOUT if isinstance(key.get(name), str)}
+    return {"kty": kind, **about, **{name: str(key[name]) for name in _PARAMETERS[kind]}}
+
+
+def _is_number(value: object) -> bool:
+    if not isinstance(value, str) or not value:
+        return False
+    try:
+        return bool(base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_", validate=True))
+    except (ValueError, binascii.Error):
+        return False

@@ -1,0 +1,102 @@
+"""Who may call, in Envoy's words: filters that sleep in the listener, and what wakes one of them up for a virtual host.
+
+Each virtual host carries all that its own check needs, so a key that changes for one access changes nothing for another.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidegate.routing import protos
+from tidegate.routing.guards import Guard, KeyGuard, TokenGuard
+
+_KEYS: Final = "envoy.filters.http.api_key_auth"
+_TOKENS: Final = "tidegate.tokens"
+_NOBODY: Final = "tidegate.nobody"
+
+_KEYS_V3: Final = "envoy.extensions.filters.http.api_key_auth.v3"
+_JWT_AUTHN: Final = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication"
+_MATCHING: Final = "envoy.extensions.common.matching.v3"
+_COMPOSITE: Final = "envoy.extensions.filters.http.composite.v3"
+_FILTER_CONFIG: Final = "envoy.config.route.v3.FilterConfig"
+_RBAC: Final = "envoy.extensions.filters.http.rbac.v3"
+
+_EVERYBODY: Final[protos.Fields] = {"permissions": [{"any": True}], "principals": [{"any": True}]}
+_LETS_NOBODY_IN: Final[protos.Fields] = {
+    "rules": {"action": "DENY", "policies": {"everybody": _EVERYBODY}},
+}
+
+_PROVIDER: Final = "issuer"
+
+
+def sleeping_filters() -> list[dict[str, object]]:
+    """The HTTP filters of the listener: no request passes through one whose virtual host does not wake it up.
+
+    One that is awake and was told no more than that lets nobody pass.
+    """
+    return [
+        {**one, "disabled": True}
+        for one in (
+            protos.extension(_KEYS, f"{_KEYS_V3}.ApiKeyAuth"),
+            protos.extension(_TOKENS, f"{_MATCHING}.ExtensionWithMatcher", _chosen_by_host()),
+            protos.extension(_NOBODY, f"{_RBAC}.RBAC", _LETS_NOBODY_IN),
+        )
+    ]
+
+
+def for_host(guard: Guard) -> dict[str, object]:
+    """What a virtual host says about the filters."""
+    if isinstance(guard, KeyGuard):
+        return {_KEYS: protos.packed(f"{_KEYS_V3}.ApiKeyAuthPerRoute", _keys(guard))}
+    if isinstance(guard, TokenGuard):
+        return {_TOKENS: protos.packed(f"{_MATCHING}.ExtensionWithMatcherPerRoute", _tokens(guard))}
+    return {_NOBODY: protos.packed(_FILTER_CONFIG, {"config": {}})}
+
+
+def for_alias(guard: Guard) -> dict[str, object]:
+    """What the hosts of an access say about the filters, so that they are awake when the access itself is looked up.
+
+    The composite filter chooses at the first look, so that one is told all; the others read the access's own words at the second.
+    """
+    if isinstance(guard, TokenGuard):
+        return for_host(guard)
+    return {_KEYS if isinstance(guard, KeyGuard) else _NOBODY: protos.packed(_FILTER_CONFIG, {"config": {}})}
+
+
+def _keys(guard: KeyGuard) -> dict[str, object]:
+    return {
+        "credentials": [{"key": named.key, "client": named.holder} for named in guard.keys],
+        "key_sources": [{"header": guard.header}],
+        "forwarding": {"hide_credentials": True},
+    }
+
+
+def _chosen_by_host() -> dict[str, object]:
+    """jwt_authn reads its issuers from the listener alone, and every change of a listener cuts connections: so each host brings the whole filter."""
+    composite = protos.extension("composite", f"{_COMPOSITE}.Composite")
+    return {
+        "extension_config": composite,
+        "xds_matcher": _always(protos.extension(_NOBODY, f"{_RBAC}.RBAC", _LETS_NOBODY_IN)),
+    }
+
+
+def _tokens(guard: TokenGuard) -> dict[str, object]:
+    provider: dict[str, object] = {
+        "issuer": guard.issuer,
+        "audiences": list(guard.audiences),
+        "require_expiration": True,
+        "local_jwks": {"inline_string": guard.key_set},
+        # Named, so that the query parameter access_token, which ends in logs, is not looked at.
+        "from_headers": [{"name": "authorization", "value_prefix": "Bearer "}],
+        "forward": guard.forward,
+    }
+    check = {
+        "providers": {_PROVIDER: provider},
+        "rules": [{"match": {"prefix": "/"}, "requires": {"provider_name": _PROVIDER}}],
+    }
+    return {"xds_matcher": _always(protos.extension("envoy.filters.http.jwt_authn", _JWT_AUTHN, check))}
+
+
+def _always(run: dict[str, object]) -> dict[str, object]:
+    action = protos.extension("run", f"{_COMPOSITE}.ExecuteFilterAction", {"typed_config": run})
+    return {"on_no_match": {"action": action}}

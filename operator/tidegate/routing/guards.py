@@ -1,0 +1,106 @@
+"""Who is let in to one ModelAccess: from its spec and the Secret that it names, and closed where that is not to be had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.api.auth import AUTH_LABEL, AUTH_LABEL_VALUE, ApiKeys, Jwt
+from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess
+from tidegate.api.reasons import Reason
+from tidegate.routing.credentials import Credentials, NamedKey, SecretData, api_keys, key_set
+from tidegate.routing.refusals import Refusal
+
+ABOUT_CALLERS: Final = frozenset({Reason.CREDENTIALS_NOT_READABLE, Reason.CREDENTIALS_INVALID})
+"""Reasons that only a process that reads the Secrets can give."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGuard:
+    """Lets in who sends one of `keys` in `header`."""
+
+    header: str
+    keys: tuple[NamedKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenGuard:
+    """Lets in who sends a token that `key_set` (JSON) verifies, of this issuer and for one of these audiences."""
+
+    issuer: str
+    audiences: tuple[str, ...]
+    key_set: str
+    forward: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedGuard:
+    """Lets nobody in: the guard of an access whose credentials are not known to whoever planned it."""
+
+
+Guard = KeyGuard | TokenGuard | ClosedGuard
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGuard:
+    """The guard of one access (None: everybody may call), what is refused of it, and whether nobody can be let in."""
+
+    guard: Guard | None
+    refusals: tuple[Refusal, ...] = ()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody can be let in, because of what is refused."""
+        return isinstance(self.guard, ClosedGuard) and bool(self.refusals)
+
+
+def plan_guard(access: ModelAccess, credentials: Credentials | None) -> PlannedGuard:
+    """The guard of `access`; `credentials` None: somebody else has them, so nothing is said about them here."""
+    auth = access.spec.auth
+    if auth is None:
+        return PlannedGuard(None)
+    if credentials is None:
+        return PlannedGuard(ClosedGuard())
+    if auth.api_keys is not None:
+        return _with_secret(access, "apiKeys", auth.api_keys, credentials)
+    if auth.jwt is not None:
+        return _with_secret(access, "jwt", auth.jwt, credentials)
+    return PlannedGuard(ClosedGuard())
+
+
+def _with_secret(
+    access: ModelAccess, part: str, asked: ApiKeys | Jwt, credentials: Credentials
+) -> PlannedGuard:
+    key = ObjectKey(access.key.namespace, asked.secret)
+    where = f"spec.auth.{part}.secret: {asked.secret}"
+
+    def refuse(reason: Reason, message: str) -> Refusal:
+        return Refusal(access.key, reason, where, message)
+
+    if key.namespace not in credentials.namespaces:
+        message = (
+            f"Secrets of namespace {key.namespace} are not read, so nobody is let in: "
+            f"add the namespace to the chart's auth.namespaces (helm upgrade --reuse-values)"
+        )
+        return PlannedGuard(ClosedGuard(), (refuse(Reason.CREDENTIALS_NOT_READABLE, message),))
+    secret = credentials.secrets.get(key)
+    if secret is None:
+        message = (
+            f"there is no Secret {asked.secret} with the label {AUTH_LABEL}={AUTH_LABEL_VALUE}, so nobody is let in: create it, or "
+            f"kubectl -n {key.namespace} label secret {asked.secret} {AUTH_LABEL}={AUTH_LABEL_VALUE}"
+        )
+        return PlannedGuard(ClosedGuard(), (refuse(Reason.CREDENTIALS_NOT_READABLE, message),))
+    guard, unfit = _guard(asked, secret)
+    nobody = ", so nobody is let in" if isinstance(guard, ClosedGuard) else "; it is left out"
+    return PlannedGuard(guard, tuple(refuse(Reason.CREDENTIALS_INVALID, f"{why}{nobody}") for why in unfit))
+
+
+def _guard(asked: ApiKeys | Jwt, secret: SecretData) -> tuple[Guard, tuple[str, ...]]:
+    if isinstance(asked, ApiKeys):
+        keys, unfit = api_keys(secret)
+        return KeyGuard(asked.header, keys) if keys else ClosedGuard(), tuple(one.why for one in unfit)
+    keys_text = key_set(secret)
+    if not isinstance(keys_text, str):
+        return ClosedGuard(), (keys_text.why,)
+    return TokenGuard(asked.issuer, tuple(sorted(asked.audiences)), keys_text, asked.forward), ()
