@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from builders.feature_compute import a_feature_compute as a_feature_compute_object
+from builders.fleet import credentials
 from builders.model_access import a_model_access, a_route
 from builders.slow_models import SlowModel
 from fixtures.agent import ModelPod
@@ -180,6 +181,24 @@ async def test_the_host_for_calls_answers_no_client(rig: Rig) -> None:
         headers = {"x-tidegate-access": name, "x-tidegate-part": "ctr"}
         status, _, _ = await rig.client.rest("GET", "/v2/models/ctr/ready", headers=headers)
         assert status == 404
+
+
+async def test_clients_show_who_they_are_and_what_the_pipeline_calls_asks_nobody(rig: Rig) -> None:
+    guarded = a_scene(
+        {"inference": "ctr", "as": "pctr"},
+        {"inference": "cvr", "as": "pcvr"},
+        {"inference": "gmv", "as": "pgmv", **OPTIONAL},
+        auth={"apiKeys": {"secret": "callers"}},
+    )
+    key = "canary-alice-0123456789"
+    await rig.push(access=guarded, keys=credentials({"callers": {"alice": key.encode()}}))
+    try:
+        assert values(await rig.infer([1.0, 2.0], ("x-api-key", key))) == ANSWERED
+        before = await rig.asked()
+        assert (await rig.outcome([1.0])).startswith("UNAUTHENTICATED")
+        assert await rig.asked() == before
+    finally:
+        await rig.push(access=THREE)
 
 
 async def test_calls_go_on_while_pods_follow_a_spec_that_names_another_model(rig: Rig) -> None:

@@ -130,6 +130,18 @@ def test_features_and_accesses_that_do_not_fit_are_named(spec: Any, routes: Any,
     assert (found.reason, says in found.message) == (Reason.PIPELINE_INVALID, True), found.message
 
 
+def test_an_access_with_callers_of_its_own_is_no_part() -> None:
+    inner = a_model_access(
+        "inner", auth={"apiKeys": {"secret": "callers"}}, routes=[a_route("default", "ctr")]
+    )
+    callees = Callees(some_callees().inferences, {}, {"inner": inner})
+    found = compiled(scene({"access": "inner", "as": "some"}), callees)
+
+    assert isinstance(found, Refusal)
+    assert found.reason is Reason.PIPELINE_INVALID
+    assert "ModelAccess inner lets only known callers in" in found.message
+
+
 @pytest.mark.parametrize(
     ("models", "features", "reason"),
     [

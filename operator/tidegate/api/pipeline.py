@@ -67,7 +67,7 @@ class PipelineModel(ApiModel):
         ObjectName | None,
         Field(
             description="Name of a ModelAccess in the same namespace, in place of an Inference: its weights, fallbacks and "
-            "limits decide who answers. Its route without match takes the calls; it must have no pipeline itself."
+            "limits decide who answers. Its route without match takes the calls; it must have neither a pipeline nor auth."
         ),
     ] = None
     name: Annotated[

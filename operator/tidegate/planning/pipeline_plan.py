@@ -124,6 +124,11 @@ def _of_access(access: ModelAccess, name: str, callees: Callees) -> _Model:
         raise _invalid(
             f"ModelAccess {name} has a pipeline itself, and a pipeline cannot be part of another: name its models instead"
         )
+    if called.spec.auth is not None:
+        raise _invalid(
+            f"ModelAccess {name} lets only known callers in, and a call of a pipeline is of many clients at once: "
+            "name its Inferences instead, and give this object auth"
+        )
     last = called.spec.routes[-1]
     if last.match is not None:
         raise _invalid(
