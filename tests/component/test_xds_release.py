@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc.aio
 import pytest
+from aiohttp import web
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from builders.release import ERRORS, a_release, released
@@ -15,8 +17,13 @@ from fixtures.release import ReleaseRun
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
+from tidegate.planning.release_checks import Evidence, judge
+from tidegate.planning.sample import Sample
 from tidegate.telemetry import gateways
 from tidegate.telemetry.gateways import GatewayStats
+from tidegate.telemetry.prometheus import Prometheus
+from tidegate_controllers.release import Measurements
+from tidegate_localcluster.ports import HeldPort
 
 ACCESS = (("x-tidegate-access", "ads/ctr"),)
 INFER = "/v2/models/ctr/infer"
@@ -199,6 +206,53 @@ async def test_a_gateway_that_is_away_is_named_and_its_release_waits(gateway: Ga
     await eventually("it says that it waits", held)
     assert (run.status.phase, run.status.step) == ("Progressing", 1)
     assert "gateway-1" in run.status.message
+
+
+async def test_the_gateways_own_port_shows_what_a_release_needs_and_changes_nothing(gateway: Gateway) -> None:
+    with HeldPort("127.0.0.1") as admin, HeldPort("127.0.0.1") as metrics:
+        ports = {"admin_port": admin.number, "metrics_port": metrics.number}
+    gateway.envoy.ports = ports
+    await started(gateway, a_release())
+    address = f"127.0.0.1:{ports['metrics_port']}"
+    stats = GatewayStats(lambda: [gateways.Gateway("gateway-1", address)])
+    assert (await stats.read(ObjectKey("ads", "ctr"), "v4", ["v3"])).silent == ()
+    client = Client(address)
+    for method, path in (("POST", "/stats"), ("POST", "/reset_counters"), ("GET", "/config_dump")):
+        assert (await client.rest(method, path))[0] == 404
+
+
+PAGES = {
+    "one": {"resultType": "vector", "result": [{"metric": {}, "value": [0, "0.25"]}]},
+    "nan": {"resultType": "vector", "result": [{"metric": {}, "value": [0, "NaN"]}]},
+    "two": {"resultType": "vector", "result": [{"metric": {}, "value": [0, "1"]}] * 2},
+    "none": {"resultType": "vector", "result": []},
+}
+
+
+@pytest.mark.parametrize(
+    ("query", "verdict"),
+    [("one", "Passing"), ("nan", "Waiting"), ("two", "Waiting"), ("none", "Waiting"), ("refused", "Waiting")],
+)
+async def test_a_query_is_asked_of_a_prometheus_over_http(query: str, verdict: str) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        data = PAGES.get(request.query["query"])
+        body = {"status": "success", "data": data} if data else {"status": "error", "error": "bad query"}
+        return web.json_response(body, status=200 if data else 400)
+
+    app = web.Application()
+    app.router.add_get("/api/v1/query", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    prometheus = Prometheus(f"http://127.0.0.1:{runner.addresses[0][1]}")
+    access = released(a_release(checks=[{"prometheus": query, "max": "0.5"}]))
+    try:
+        measured = await Measurements(GatewayStats(list), prometheus).of(access, datetime.now(UTC))
+    finally:
+        await runner.cleanup()
+    checks = access.spec.release.checks if access.spec.release else ()
+    said = judge(checks, Evidence(Sample(), 1, measured.answers, asked=True), ())
+    assert [one.verdict for one in said] == [verdict]
 
 
 async def test_a_person_ends_it_by_annotation(gateway: Gateway) -> None:
