@@ -5,7 +5,7 @@ Requests that Triton hands over together are computed at once.
 """
 
 # The backend asks asyncio of every answer whether it is a coroutine; imported by it, with the first request, it costs that 25 ms.
-import asyncio  # noqa: F401
+import asyncio  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import json
 import sys
 from collections.abc import Sequence

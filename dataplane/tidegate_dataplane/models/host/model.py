@@ -6,7 +6,7 @@ batched; an error is answered to the request that caused it.
 """
 
 # The backend asks asyncio of every answer whether it is a coroutine; imported by it, with the first request, it costs that 25 ms.
-import asyncio  # noqa: F401
+import asyncio  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import json
 import math
 import os

@@ -4,6 +4,8 @@ This file, the package that does the work and the plan are copied into a version
 An instance waits for the answers to its batch; the configuration asks for several, so that the next need not.
 """
 
+# The backend asks asyncio of every answer whether it is a coroutine; imported by it, with the first request, it costs that 25 ms.
+import asyncio  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
