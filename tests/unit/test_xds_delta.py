@@ -190,3 +190,13 @@ def test_a_request_is_read_as_envoy_writes_it() -> None:
     assert decode_delta_request(data) == DeltaRequest(
         CLUSTER, frozenset("a"), frozenset("b"), {"c": "1"}, "7", "no", "gateway-1"
     )
+
+
+def test_a_named_cluster_stays_until_the_proxy_gives_it_up() -> None:
+    stream = DeltaStream(a_snapshot({"a": 1}))
+    (first,) = stream.on_request(DeltaRequest(CLUSTER, frozenset({"a"})), 0)
+    stream.on_request(DeltaRequest(CLUSTER, nonce=first.nonce), 0)
+    assert stream.on_snapshot(a_snapshot({"b": 1}), 0) == []
+    assert stream.on_request(DeltaRequest(CLUSTER, unsubscribe=frozenset({"a"})), 0) == []
+    (second,) = stream.on_request(DeltaRequest(CLUSTER, frozenset({"b"})), 0)
+    assert said([second]) == [(CLUSTER, ["b"], [])]

@@ -409,6 +409,16 @@ class ModelAccessStatus(StatusModel):
         Field(max_length=MAX_ROUTES, description="The routes in effect."),
         ListMap("name"),
     ] = ()
+    proxyless_ignored: Annotated[
+        tuple[Annotated[str, Field(max_length=128)], ...],
+        Field(
+            max_length=64,
+            description="Fields of the spec that have no effect on gRPC clients that call "
+            "xds:///<name>.<namespace>.tidegate, without a gateway. "
+            "With spec.auth it is auth alone, and there is no such target, since nobody would check who calls.",
+        ),
+        ListSet(),
+    ] = ()
     proxies: Annotated[Proxies, Field(description=Proxies.__doc__)] = Proxies()
     release: Annotated[
         ReleaseStatus | None, Field(description="How far spec.release is. Absent: none was asked for.")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import sys
+import uuid
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
@@ -19,6 +21,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import ApiUnavailableError, PermanentError, TidegateError
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.kinds import POD
+from tidegate.routing.grpc.bootstrap import bootstrap as grpc_bootstrap
 
 _PATIENCE: Final = timedelta(seconds=30)
 _REPORT_PORT: Final = 18001
@@ -48,6 +51,7 @@ def register(app: typer.Typer) -> None:
     app.command("status")(status)
     app.command("dump")(dump)
     app.command("diff")(diff)
+    app.command("bootstrap")(bootstrap)
 
 
 def status(
@@ -105,6 +109,16 @@ def diff(
     for kind, changes in found["changes"].items():
         for change in changes:
             typer.echo(f"{change['change']:9}{kind:10}{change['name']}")
+
+
+def bootstrap(
+    server: Annotated[
+        str, typer.Option(help="host:port of the xDS servers, as the client reaches them.")
+    ] = "tidegate-xds.tidegate-system:18000",
+    node: Annotated[str, typer.Option(help="Name of the client, unique among all proxies and clients.")] = "",
+) -> None:
+    """Print the bootstrap with which a gRPC client calls xds:/// targets, for GRPC_XDS_BOOTSTRAP_CONFIG."""
+    typer.echo(grpc_bootstrap(server, node or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"))
 
 
 def status_lines(proxies: list[dict[str, Any]]) -> list[str]:

@@ -27,6 +27,7 @@ from tidegate.planning.release import NO_RELEASE, ReleasePlan
 from tidegate.planning.serving_status import Verdict, condition, standing
 from tidegate.routing import release
 from tidegate.routing.access_rules import AccessPlan, PlannedFallback, PlannedRoute
+from tidegate.routing.grpc import listeners
 from tidegate.routing.refusals import Refusal
 
 _USERS_TO_MEND: Final = frozenset({Reason.HOST_CONFLICT, Reason.SERVED_NAME_MISMATCH, Reason.INVALID_SPEC})
@@ -86,6 +87,7 @@ def plan_model_access(observed: AccessObserved) -> Plan:
         routes=tuple(
             _route(route, observed.pipelines.replicas.get(route.name)) for route in observed.routing.routes
         ),
+        proxyless_ignored=listeners.ignored(access),
         proxies=_proxies(observed),
         release=observed.release.status,
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),

@@ -25,6 +25,7 @@ from tidegate.settings import Settings
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.metrics import XdsMetrics
+from tidegate.xds.proxyless import GrpcSnapshots
 from tidegate.xds.report_server import add_inspection, report_application
 from tidegate.xds.server import XdsServer
 
@@ -39,6 +40,7 @@ class Publisher:
     feed: FleetFeed
     cache: SnapshotCache
     builder: SnapshotBuilder
+    clients: GrpcSnapshots
     metrics: XdsMetrics
     secrets: Sequence[Reflector] = ()
 
@@ -54,7 +56,9 @@ class Publisher:
             changed.clear()
             started = time.perf_counter()
             self.feed.feed(routing)
-            self.cache.set(self.builder.apply(routing.take_change()))
+            change = routing.take_change()
+            self.cache.set(self.builder.apply(change))
+            self.clients.take(change)
             self.metrics.build_seconds.observe(time.perf_counter() - started)
             await changed.wait()
             await asyncio.sleep(_GATHER_S)
@@ -71,7 +75,8 @@ async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
     metrics, ledger = XdsMetrics(registry), AckLedger(cache)
     report_sync(probes, feed.stores)
     probes.add_readiness("snapshot", lambda: None if cache.snapshot else "no snapshot yet")
-    server = XdsServer(cache, ledger, metrics)
+    clients = GrpcSnapshots()
+    server = XdsServer(cache, ledger, metrics, clients=clients)
     report = report_application(ledger)
     add_inspection(report, cache, server.states)
     client_settings = ClientSettings(field_manager="tidegate-xds", user_agent="tidegate-xds")
@@ -85,7 +90,9 @@ async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
                 start_watches(tasks, client, feed.objects)
                 start_watches(tasks, client, [feed.pods], selector=f"{MANAGED_BY}={MANAGER}")
                 secrets = start_secret_watches(tasks, client, feed.secrets)
-                publisher = Publisher(feed, cache, SnapshotBuilder(ListenerSettings()), metrics, secrets)
+                publisher = Publisher(
+                    feed, cache, SnapshotBuilder(ListenerSettings()), clients, metrics, secrets
+                )
                 tasks.create_task(publisher.run())
                 tasks.create_task(_serve_report(report, settings.report_port))
                 await synced(feed.stores)

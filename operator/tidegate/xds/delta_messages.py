@@ -28,7 +28,7 @@ class DeltaRequest:
     """What a proxy says: what more it wants and what less, and, with the nonce of a response, what it thinks of that.
 
     `versions` is in the first request of a type and says what the proxy has from an earlier stream.
-    `node` is empty in all but the first request of a stream. `error` is the reason of a NACK, else None.
+    `node` and `user_agent` are empty in all but the first request of a stream. `error` is the reason of a NACK, else None.
     """
 
     type_url: str
@@ -38,6 +38,7 @@ class DeltaRequest:
     nonce: str = ""
     error: str | None = None
     node: str = ""
+    user_agent: str = ""
 
 
 def decode_delta_request(data: bytes) -> DeltaRequest:
@@ -51,6 +52,7 @@ def decode_delta_request(data: bytes) -> DeltaRequest:
         nonce=message.response_nonce,
         error=reason(message),
         node=message.node.id,
+        user_agent=message.node.user_agent_name,
     )
 
 

@@ -21,7 +21,7 @@ _NONCE: Final = 5
 class DiscoveryRequest:
     """What a proxy says: which resources it wants, and what it thinks of the last response.
 
-    `node` is empty in all but the first request of a stream. `error` is the reason of a NACK, else None.
+    `node` and `user_agent` are empty in all but the first request of a stream. `error` is the reason of a NACK, else None.
     """
 
     type_url: str
@@ -30,6 +30,7 @@ class DiscoveryRequest:
     nonce: str = ""
     error: str | None = None
     node: str = ""
+    user_agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ def decode_request(data: bytes) -> DiscoveryRequest:
         nonce=message.response_nonce,
         error=reason(message),
         node=message.node.id,
+        user_agent=message.node.user_agent_name,
     )
 
 

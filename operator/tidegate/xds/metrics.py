@@ -22,6 +22,11 @@ class XdsMetrics:
         self.connected_proxies = Gauge(
             "tidegate_xds_connected_proxies", "Proxies with an open stream.", registry=registry
         )
+        self.connected_clients = Gauge(
+            "tidegate_xds_connected_grpc_clients",
+            "gRPC clients with an open stream, which call the models without a gateway.",
+            registry=registry,
+        )
         self.pushes = Counter(
             "tidegate_xds_pushes", "Responses sent to proxies.", ["type"], registry=registry
         )

@@ -9,11 +9,12 @@ import time
 from collections.abc import AsyncIterable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import grpc.aio
 import structlog
 
+from tidegate.routing.grpc.snapshot import stand_in
 from tidegate.routing.snapshot import Snapshot, placeholder_cluster
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.delta import DeltaStream
@@ -22,6 +23,7 @@ from tidegate.xds.inspection import ProxyState
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.messages import DiscoveryResponse, decode_request, encode_response
 from tidegate.xds.metrics import XdsMetrics
+from tidegate.xds.proxyless import GrpcSnapshots, is_grpc_client
 from tidegate.xds.steps import GATE_TIMEOUT_S, DiscoveryStream
 from tidegate.xds.stream import AdsStream
 
@@ -38,7 +40,16 @@ _MAX_REQUEST_BYTES: Final = 64 << 20
 _log = structlog.stdlib.get_logger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
-R = TypeVar("R")
+
+
+class _Request(Protocol):
+    """What requests of both dialects have."""
+
+    @property
+    def user_agent(self) -> str: ...
+
+
+R = TypeVar("R", bound=_Request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +67,10 @@ class XdsServerSettings:
 
 
 class XdsServer:
-    """Serves the snapshots of `cache` to Envoy proxies and writes what they accept into `ledger`."""
+    """Serves the snapshots of `cache` to Envoy proxies and writes what they accept into `ledger`.
+
+    gRPC clients that speak xDS themselves are led by `clients` instead, and no condition waits for them: they are their owners'.
+    """
 
     def __init__(
         self,
@@ -64,12 +78,15 @@ class XdsServer:
         ledger: AckLedger,
         metrics: XdsMetrics,
         *,
+        clients: GrpcSnapshots | None = None,
         settings: XdsServerSettings = XdsServerSettings(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cache = cache
         self._ledger = ledger
         self._metrics = metrics
+        self._clients = clients
+        self._client_cache: SnapshotCache | None = None
         self._settings = settings
         self._clock = clock
         self._server: grpc.aio.Server | None = None
@@ -123,8 +140,22 @@ class XdsServer:
 
     def _changed(self) -> None:
         self._changed_at = self._clock()
+        self._wake(self._cache)
+
+    def _wake(self, cache: SnapshotCache) -> None:
         for session in self._sessions.values():
-            session.mailbox.wake()
+            if session.cache is cache:
+                session.mailbox.wake()
+
+    def _welcome(self, session: _Session[R], request: R) -> SnapshotCache:
+        """Who leads this stream: its first request says whether a gateway or a gRPC client is there."""
+        if self._clients is None or not is_grpc_client(request.user_agent):
+            return self._cache
+        session.stream.placeholder = stand_in
+        if self._client_cache is None:
+            self._client_cache = cache = self._clients.open()
+            cache.subscribe(lambda: self._wake(cache))
+        return self._client_cache
 
     async def _serve(
         self, dialect: type[DiscoveryStream[R]], requests: AsyncIterable[R], context: Context
@@ -132,12 +163,11 @@ class XdsServer:
         session = _Session(
             number=next(self._numbers),
             stream=dialect(
-                self._cache.snapshot,
+                None,
                 gate_timeout_s=self._settings.gate_timeout_s,
                 placeholder=placeholder_cluster,
             ),
             mailbox=_Mailbox[R](),
-            snapshot=self._cache.snapshot,
             opened_at=self._clock(),
         )
         self._sessions[session.number] = session
@@ -173,7 +203,9 @@ class XdsServer:
     def _step(self, session: _Session[R], request: R | None) -> list[DiscoveryResponse]:
         now = self._clock()
         responses: list[DiscoveryResponse] = []
-        snapshot = self._cache.snapshot
+        if session.cache is None and request is not None:
+            session.cache = self._welcome(session, request)
+        snapshot = session.cache.snapshot if session.cache else None
         if snapshot is not None and snapshot is not session.snapshot:
             session.snapshot = snapshot
             responses += session.stream.on_snapshot(snapshot, now)
@@ -186,9 +218,10 @@ class XdsServer:
 
     def _record(self, session: _Session[Any], now: float) -> None:
         progress = session.stream.progress
-        self._ledger.record(session.number, progress)
         self._metrics.take(session.stream.counters)
-        self._metrics.connected_proxies.set(self._ledger.connected)
+        if session.cache is self._cache:
+            self._ledger.record(session.number, progress)
+        self._count_connected()
         if progress.acked is not session.acked and progress.acked is self._cache.snapshot:
             session.acked = progress.acked
             self._metrics.push_seconds.observe(now - max(self._changed_at, session.opened_at))
@@ -197,11 +230,17 @@ class XdsServer:
             if progress.nack is not None:
                 _log.warning("proxy_refused", node=progress.node, message=progress.nack)
 
+    def _count_connected(self) -> None:
+        self._metrics.connected_proxies.set(self._ledger.connected)
+        if self._client_cache is not None:
+            clients = sum(session.cache is self._client_cache for session in self._sessions.values())
+            self._metrics.connected_clients.set(clients)
+
     def _part(self, session: _Session[Any], context: Context) -> None:
         del self._sessions[session.number]
         node = session.stream.progress.node
         self._ledger.closed(session.number, node)
-        self._metrics.connected_proxies.set(self._ledger.connected)
+        self._count_connected()
         _log.info("proxy_disconnected", node=node, peer=context.peer())
 
 
@@ -239,13 +278,14 @@ class _Mailbox(Generic[R]):
 
 @dataclass(slots=True)
 class _Session(Generic[R]):
-    """One open stream. `snapshot` is the last that it was told of, `acked` and `nack` the last that were recorded."""
+    """One open stream. `cache` leads it, None before its first request; `snapshot` is the last that it was told of, `acked` and `nack` the last that were recorded."""
 
     number: int
     stream: DiscoveryStream[R]
     mailbox: _Mailbox[R]
-    snapshot: Snapshot | None
     opened_at: float
+    cache: SnapshotCache | None = None
+    snapshot: Snapshot | None = None
     acked: Snapshot | None = None
     nack: str | None = None
 

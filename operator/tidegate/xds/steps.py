@@ -85,7 +85,7 @@ class DiscoveryStream(ABC, Generic[R]):
         self._goal = snapshot
         self._gate_timeout_s = gate_timeout_s
         self._gate_closed_since: float | None = None
-        self._placeholder = placeholder
+        self.placeholder = placeholder
         self._warm = False
         self._repeats_until: float | None = None
         self._subscriptions: dict[TypeUrl, Subscription] = {}
@@ -240,7 +240,7 @@ class DiscoveryStream(ABC, Generic[R]):
         endpoints = self._subscriptions.get(TypeUrl.ENDPOINT)
         if subscription.type_url is TypeUrl.ENDPOINT:
             others = self._left_endpoints
-        elif subscription.type_url is TypeUrl.CLUSTER and self._warm and self._placeholder and endpoints:
+        elif subscription.type_url is TypeUrl.CLUSTER and self._warm and self.placeholder and endpoints:
             others = (name for name in endpoints.names or () if name not in resources)
         yield from (name for name in others if name not in seen)
 
@@ -250,8 +250,10 @@ class DiscoveryStream(ABC, Generic[R]):
         if subscription.type_url is TypeUrl.ENDPOINT:
             return self._wanted_endpoints(subscription, goal, name, breaking=breaking)
         resource = goal.resources[subscription.type_url].get(name)
-        if resource is None and subscription.type_url is TypeUrl.CLUSTER and not breaking:
-            # A route of the proxy's may still lead there.
+        named = subscription.names is not None
+        if resource is None and subscription.type_url is TypeUrl.CLUSTER and (named or not breaking):
+            # A route of the proxy's may still lead there. Who asks by name (a gRPC client) accepts routes before it
+            # uses them, and says itself when it is done with a cluster.
             return subscription.held(name) or self._stand_in(subscription, name)
         return resource
 
@@ -259,7 +261,7 @@ class DiscoveryStream(ABC, Generic[R]):
         """For a cluster from an earlier stream: the proxy still asks for its endpoints, so it is there."""
         endpoints = self._subscriptions.get(TypeUrl.ENDPOINT)
         known = endpoints is None or name not in (endpoints.names or ()) or name in clusters.sent
-        return None if known or not self._warm or self._placeholder is None else self._placeholder(name)
+        return None if known or not self._warm or self.placeholder is None else self.placeholder(name)
 
     def _wanted_endpoints(
         self, subscription: Subscription, goal: Snapshot, name: str, *, breaking: bool

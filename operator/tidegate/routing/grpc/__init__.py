@@ -1,0 +1,1 @@
+"""Routing IR → the part of xDS that gRPC clients understand by themselves, without a proxy."""

@@ -1,0 +1,54 @@
+"""Pools → clusters and endpoints as gRPC reads them (gRFC A27; A32 for the limit of concurrent requests)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tidegate.routing import protos
+from tidegate.routing.envoy import clusters, endpoints
+from tidegate.routing.envoy.clusters import cluster_name
+from tidegate.routing.fleet import Endpoint
+from tidegate.routing.ir import Pool, Protocol
+
+TYPE: Final = clusters.TYPE
+ENDPOINTS_TYPE: Final = endpoints.TYPE
+
+
+def encode(pool: Pool) -> bytes:
+    """The serialised Cluster. Least-request is not in every gRPC, so pods are taken in turn."""
+    concurrent = pool.limits.concurrent if pool.limits else None
+    limit = {"thresholds": [{"priority": "DEFAULT", "max_requests": {"value": concurrent}}]}
+    return protos.encode(
+        TYPE,
+        {
+            "name": cluster_name(pool.backend, Protocol.GRPC),
+            "type": "EDS",
+            "eds_cluster_config": {"eds_config": protos.ADS},
+            "lb_policy": "ROUND_ROBIN",
+            **({"circuit_breakers": limit} if concurrent else {}),
+        },
+    )
+
+
+def encode_endpoints(pool: Pool) -> bytes:
+    """The serialised ClusterLoadAssignment; gRPC takes the fallback's pods when it can connect to none of the others."""
+    groups = [pods for pods in (pool.endpoints, pool.fallback) if pods]
+    return protos.encode(
+        ENDPOINTS_TYPE,
+        {
+            "cluster_name": cluster_name(pool.backend, Protocol.GRPC),
+            "endpoints": [_locality(pods, priority) for priority, pods in enumerate(groups)],
+        },
+    )
+
+
+def _locality(pods: Sequence[Endpoint], priority: int) -> dict[str, object]:
+    addresses = ({"socket_address": {"address": pod.address, "port_value": pod.grpc_port}} for pod in pods)
+    return {
+        # Without a weight gRPC takes no notice of a locality.
+        "locality": {"zone": "tidegate"},
+        "load_balancing_weight": {"value": 1},
+        "lb_endpoints": [{"endpoint": {"address": address}} for address in addresses],
+        "priority": priority,
+    }

@@ -1,0 +1,120 @@
+"""Virtual hosts → listeners for `xds:///<host>` targets: an API listener with the routes of one access inside.
+
+What gRPC reads of it: gRFC A27 (listeners), A28 (matching and weights) and A44 (retries).
+Timeouts (gRFC A31) are left to the client's own deadlines: gRPC's C core, so Python's, ends calls up to a second before a timeout from outside (grpc/grpc#40633; with 1.85 one of 1 s, our default, ended every call at once).
+Header tests are in the older fields, since `string_match` is not known to every gRPC that is in use.
+What it does not read is left out, and named in `ignored`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from tidegate.api.model_access import ModelAccess, ModelAccessSpec, Route
+from tidegate.routing import protos
+from tidegate.routing.envoy.allowlist import GRPC_METHODS, GRPC_SERVICE
+from tidegate.routing.envoy.clusters import cluster_name
+from tidegate.routing.ir import Comparison, HeaderTest, Protocol, RouteRule, VirtualHost
+
+TYPE: Final = "envoy.config.listener.v3.Listener"
+
+_HTTP_CONNECTION_MANAGER: Final = (
+    "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+)
+_ROUTER: Final = protos.extension("router", "envoy.extensions.filters.http.router.v3.Router")
+# Those that a gateway lets through; no route leads to any other.
+_CALLS: Final = f"/{re.escape(GRPC_SERVICE)}/({'|'.join(GRPC_METHODS)})"
+_MAX_IGNORED: Final = 64
+
+
+def encode(name: str, host: VirtualHost) -> bytes:
+    """The serialised Listener of `host` under one of its names."""
+    virtual_host = {
+        "name": host.name,
+        "domains": ["*"],
+        "routes": [_route(host, rule) for rule in host.rules],
+    }
+    manager = {
+        "stat_prefix": host.name,
+        "route_config": {"name": host.name, "virtual_hosts": [virtual_host]},
+        "http_filters": [_ROUTER],
+    }
+    api_listener = {"api_listener": protos.packed(_HTTP_CONNECTION_MANAGER, manager)}
+    return protos.encode(TYPE, {"name": name, "api_listener": api_listener})
+
+
+def _route(host: VirtualHost, rule: RouteRule) -> dict[str, object]:
+    match = {"safe_regex": {"regex": _CALLS}, "headers": [_header(test) for test in rule.headers]}
+    route: dict[str, object] = {"name": f"{host.name}/{rule.name}", "match": match}
+    weights: dict[str, int] = {}
+    for target in rule.targets:
+        # Intervals of users are of no use here: of one target they are one share.
+        name = cluster_name(target.backend, Protocol.GRPC)
+        weights[name] = weights.get(name, 0) + target.weight
+    if not any(weights.values()):
+        # No action that gRPC knows: it fails such calls as UNAVAILABLE.
+        return route | {"direct_response": {"status": 503}}
+    return route | {"route": _action(rule, weights)}
+
+
+def _action(rule: RouteRule, weights: Mapping[str, int]) -> dict[str, object]:
+    action: dict[str, object] = {
+        "weighted_clusters": {
+            "clusters": [{"name": name, "weight": {"value": weight}} for name, weight in weights.items()],
+            "total_weight": {"value": sum(weights.values())},
+        },
+    }
+    if rule.attempts:
+        action["retry_policy"] = {"retry_on": "unavailable", "num_retries": {"value": rule.attempts}}
+    return action
+
+
+def _header(test: HeaderTest) -> dict[str, object]:
+    match test.comparison:
+        case Comparison.EXACT:
+            return {"name": test.name, "exact_match": test.value}
+        case Comparison.PREFIX:
+            return {"name": test.name, "prefix_match": test.value}
+        case Comparison.REGEX:
+            return {"name": test.name, "safe_regex_match": {"regex": test.value}}
+
+
+def ignored(access: ModelAccess) -> tuple[str, ...]:
+    """The fields of its spec that have no effect on gRPC clients without a proxy: for status.proxylessIgnored.
+
+    `auth` alone for an access that is not there for such clients.
+    """
+    if access.spec.auth is not None:
+        return ("auth",)
+    fields = [
+        *_ignored_protection(access.spec),
+        *(field for route in access.spec.routes for field in _ignored(route)),
+    ]
+    if len(fields) > _MAX_IGNORED:
+        fields = [*fields[: _MAX_IGNORED - 1], "…"]
+    return tuple(fields)
+
+
+def _ignored_protection(spec: ModelAccessSpec) -> Iterator[str]:
+    protection = spec.protection
+    if protection is None:
+        return
+    if protection.rate_limit is not None:
+        yield "protection.rateLimit"
+    if protection.max_pending is not None:
+        yield "protection.maxPending"
+    if protection.outlier is not None:
+        # gRPC ejects by success rate and failure percentage (gRFC A50), not by failures in a row.
+        yield "protection.outlier"
+
+
+def _ignored(route: Route) -> Iterator[str]:
+    yield f"routes[{route.name}].timeout"
+    if route.sticky is not None:
+        yield f"routes[{route.name}].sticky"
+    if route.mirror:
+        yield f"routes[{route.name}].mirror"
+    if route.retry is not None and route.retry.attempts:
+        yield f"routes[{route.name}].retry.budgetPercent"

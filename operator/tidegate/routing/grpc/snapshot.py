@@ -1,0 +1,96 @@
+"""The snapshot for gRPC clients: made of the same plan as the gateways', and only once somebody asks for it."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+from tidegate.routing import protos
+from tidegate.routing.envoy.clusters import parse_cluster_name
+from tidegate.routing.grpc import clusters, listeners
+from tidegate.routing.hosts import HostKey
+from tidegate.routing.ir import Pool, PoolKey, Protocol, VirtualHost
+from tidegate.routing.live import RoutingChange
+from tidegate.routing.snapshot import Resource, ResourceSet, Snapshot, TypeUrl, content_hash
+
+_NOTHING: Final = ResourceSet()
+
+
+class GrpcSnapshotBuilder:
+    """Takes the changes of the routing and renders what changed since the last snapshot."""
+
+    def __init__(self) -> None:
+        self._listeners = ResourceSet()
+        self._clusters = ResourceSet()
+        self._endpoints = ResourceSet()
+        self._names: dict[HostKey, tuple[str, ...]] = {}
+        self._hosts: dict[HostKey, VirtualHost | None] = {}
+        self._pools: dict[PoolKey, Pool | None] = {}
+
+    def take(self, change: RoutingChange) -> None:
+        """Remembers what is to be rendered anew."""
+        self._hosts.update(
+            (key, None if planned is None else planned.host) for key, planned in change.hosts.items()
+        )
+        self._pools.update(change.pools)
+
+    def snapshot(self) -> Snapshot:
+        """The snapshot of all that was taken."""
+        self._render_hosts()
+        self._render_pools()
+        resources = dict.fromkeys(TypeUrl, _NOTHING) | {
+            TypeUrl.CLUSTER: self._clusters,
+            TypeUrl.ENDPOINT: self._endpoints,
+            TypeUrl.LISTENER: self._listeners,
+        }
+        versions = {kind: of_kind.version for kind, of_kind in resources.items()}
+        return Snapshot(
+            revision=content_hash(versions[kind] for kind in TypeUrl),
+            resources=MappingProxyType(resources),
+            versions=MappingProxyType(versions),
+            hosts=MappingProxyType({}),
+        )
+
+    def _render_hosts(self) -> None:
+        gone: dict[str, Resource | None] = {}
+        there: dict[str, Resource | None] = {}
+        for key, host in self._hosts.items():
+            gone |= dict.fromkeys(self._names.pop(key, ()))
+            # Nobody would look who calls: an access that asks for it is not there without a gateway.
+            if host is not None and host.guard is None:
+                self._names[key] = host.hosts
+                there |= {name: _listener(name, host) for name in host.hosts}
+        self._hosts = {}
+        # A host may have gone from one to another.
+        self._listeners = self._listeners.changed(gone | there)
+
+    def _render_pools(self) -> None:
+        rendered = {_name(key): None if pool is None else _pool(pool) for key, pool in self._pools.items()}
+        self._pools = {}
+        self._clusters = self._clusters.changed({name: one and one[0] for name, one in rendered.items()})
+        self._endpoints = self._endpoints.changed({name: one and one[1] for name, one in rendered.items()})
+
+
+def stand_in(name: str) -> Resource | None:
+    """For a cluster that a client has from an earlier stream and this process never knew; None for a name that is not ours."""
+    parsed = parse_cluster_name(name)
+    return None if parsed is None else _pool(Pool(parsed[0], ()))[0]
+
+
+def _name(key: PoolKey) -> str:
+    return clusters.cluster_name(key, Protocol.GRPC)
+
+
+def _listener(name: str, host: VirtualHost) -> Resource:
+    body = protos.any_of(listeners.TYPE, listeners.encode(name, host))
+    return Resource(name, content_hash([body]), body)
+
+
+def _pool(pool: Pool) -> tuple[Resource, Resource]:
+    name = _name(pool.backend)
+    body = protos.any_of(clusters.TYPE, clusters.encode(pool))
+    pods = protos.any_of(clusters.ENDPOINTS_TYPE, clusters.encode_endpoints(pool))
+    return (
+        Resource(name, content_hash([body]), body),
+        Resource(name, content_hash([pods]), pods, vacant=not pool.endpoints),
+    )

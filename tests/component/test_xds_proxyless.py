@@ -1,0 +1,224 @@
+"""Real gRPC clients without a proxy: their own xDS implementation, led by our server, calls real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest_asyncio
+from typer.testing import CliRunner
+
+from builders.model_access import a_model_access, a_route
+from fixtures.envoy import ControlPlane, Gateway, backend_of, eventually
+from tidegate.main import app
+from tidegate.routing.grpc.bootstrap import bootstrap
+
+# Reads lines of JSON (how many calls, which metadata), answers each with who took the calls and which errors there were.
+_CALLER = """
+import json, sys
+from collections import Counter
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+channel = grpc.insecure_channel(sys.argv[1])
+stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+for line in sys.stdin:
+    ask = json.loads(line)
+    answers = Counter()
+    for _ in range(ask["calls"]):
+        try:
+            request = getattr(service_pb2, ask["method"] + "Request")(model_name="ctr")
+            metadata = tuple(ask.get("metadata", {}).items())
+            answer = getattr(stub, ask["method"])(request, metadata=metadata, timeout=ask["timeout"])
+            answers[getattr(answer, "model_version", "")] += 1
+        except grpc.RpcError as error:
+            answers[error.code().name] += 1
+    print(json.dumps(answers), flush=True)
+"""
+
+
+@dataclass
+class Caller:
+    """A client process."""
+
+    process: asyncio.subprocess.Process
+
+    async def calls(
+        self, count: int, *, timeout_s: float = 10, method: str = "ModelInfer", **metadata: str
+    ) -> Counter[str]:
+        """Who answered so many calls, and by which status codes others failed."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(
+            json.dumps(
+                {"calls": count, "timeout": timeout_s, "method": method, "metadata": metadata}
+            ).encode()
+            + b"\n"
+        )
+        async with asyncio.timeout(30):
+            line = await self.process.stdout.readline()
+        return Counter(json.loads(line))
+
+
+@asynccontextmanager
+async def a_caller(port: int, target: str = "xds:///ctr.ads.tidegate") -> AsyncIterator[Caller]:
+    """A process with the bootstrap that `tidegate xds bootstrap` prints."""
+    environment = {**os.environ, "GRPC_XDS_BOOTSTRAP_CONFIG": bootstrap(f"127.0.0.1:{port}", "caller-1")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", _CALLER, target),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        yield Caller(process)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+@pytest_asyncio.fixture
+async def servers(tmp_path: Path) -> AsyncIterator[Gateway]:
+    """Upstreams and a control plane; Envoy is not started."""
+    async with Gateway(tmp_path) as running:
+        await running.control_plane.start()
+        yield running
+        await running.control_plane.server.stop(at_once=True)
+
+
+def weighted(one: int, other: int) -> object:
+    targets = [{"inference": "one", "weight": one}, {"inference": "other", "weight": other}]
+    return a_model_access(routes=[a_route("default", targets=targets)], metadata={"generation": one + 1})
+
+
+async def test_weights_hold_and_a_flip_is_seen(servers: Gateway) -> None:
+    backends = [backend_of(label, await servers.upstream(label)) for label in ("one", "other")]
+    servers.control_plane.set(weighted(80, 20), *backends)  # type: ignore[arg-type]
+    async with a_caller(servers.control_plane.port) as caller:
+        answers = await caller.calls(1000)
+        # One degree of freedom: a true 80/20 split exceeds this once in 10,000 runs.
+        chi_square = (answers["one"] - 800) ** 2 / 800 + (answers["other"] - 200) ** 2 / 200
+        assert answers.total() == answers["one"] + answers["other"] == 1000
+        assert chi_square < 15.14
+
+        servers.control_plane.set(weighted(0, 100), *backends)  # type: ignore[arg-type]
+
+        async def flipped() -> bool:
+            return await caller.calls(20) == Counter({"other": 20})
+
+        await eventually("the flip is seen", flipped)
+        assert servers.control_plane.metric("tidegate_xds_connected_grpc_clients") == 1
+        assert servers.control_plane.ledger.connected == 0
+
+
+async def test_headers_choose_the_route(servers: Gateway) -> None:
+    vip, rest, pattern = [await servers.upstream(label) for label in ("vip", "rest", "pattern")]
+    access = a_model_access(
+        routes=[
+            a_route("vip", "vip", match={"headers": [{"name": "x-user-segment", "exact": "vip"}]}),
+            a_route("pattern", "pattern", match={"headers": [{"name": "x-place", "regex": "de-[0-9]+"}]}),
+            a_route("default", "rest"),
+        ]
+    )
+    backends = [backend_of(up.label, up) for up in (vip, rest, pattern)]
+    servers.control_plane.set(access, *backends)
+    async with a_caller(servers.control_plane.port) as caller:
+        assert await caller.calls(5, **{"x-user-segment": "vip"}) == Counter({"vip": 5})
+        assert await caller.calls(5, **{"x-user-segment": "vip2"}) == Counter({"rest": 5})
+        assert await caller.calls(5, **{"x-place": "de-7"}) == Counter({"pattern": 5})
+        assert await caller.calls(5) == Counter({"rest": 5})
+
+
+async def test_calls_go_on_while_the_xds_server_is_gone_and_follow_its_successor(servers: Gateway) -> None:
+    one, other = await servers.upstream("one"), await servers.upstream("other")
+    servers.control_plane.set(a_model_access(), backend_of("ctr", one))
+    async with a_caller(servers.control_plane.port) as caller:
+        assert await caller.calls(5) == Counter({"one": 5})
+        await servers.lose_control_plane()
+        assert await caller.calls(200) == Counter({"one": 200})
+        successor = await servers.replace_control_plane()
+        successor.set(a_model_access(), backend_of("ctr", other))
+
+        async def followed() -> bool:
+            answers = await caller.calls(10)
+            assert set(answers) <= {"one", "other"}
+            return set(answers) == {"other"}
+
+        await eventually("the successor is followed", followed)
+
+
+async def test_without_a_server_a_new_client_calls_nobody(servers: Gateway) -> None:
+    """The control."""
+    one = await servers.upstream("one")
+    servers.control_plane.set(a_model_access(), backend_of("ctr", one))
+    await servers.lose_control_plane()
+    async with a_caller(servers.control_plane.port) as caller:
+        (status,) = await caller.calls(1, timeout_s=1)
+        assert status in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
+    assert one.inferences == 0
+
+
+async def test_replacing_the_target_loses_no_call(servers: Gateway) -> None:
+    pods = [await servers.upstream(label) for label in ("one", "other")]
+    servers.control_plane.set(a_model_access(), backend_of("ctr", pods[0]))
+    async with a_caller(servers.control_plane.port) as caller:
+        answers = await caller.calls(5)
+        for number in range(10):
+            name = f"ctr-v{number}"
+            servers.control_plane.set(
+                a_model_access(routes=[a_route("default", name)], metadata={"generation": number + 2}),
+                backend_of(name, pods[number % 2]),
+            )
+            answers += await caller.calls(40)
+    assert set(answers) == {"one", "other"}
+
+
+async def test_no_route_leads_to_model_control(servers: Gateway) -> None:
+    one = await servers.upstream("one")
+    servers.control_plane.set(a_model_access(), backend_of("ctr", one))
+    async with a_caller(servers.control_plane.port) as caller:
+        assert await caller.calls(1) == Counter({"one": 1})
+        assert await caller.calls(1, method="RepositoryModelUnload") == Counter({"UNAVAILABLE": 1})
+    assert one.calls["RepositoryModelUnload"] == 0
+
+
+async def test_a_name_that_nobody_has_reaches_nobody(servers: Gateway) -> None:
+    one = await servers.upstream("one")
+    servers.control_plane.set(a_model_access(), backend_of("ctr", one))
+    async with a_caller(servers.control_plane.port, "xds:///nobody.ads.tidegate") as caller:
+        assert await caller.calls(1, timeout_s=1) == Counter({"DEADLINE_EXCEEDED": 1})
+    assert one.inferences == 0
+
+
+async def test_gateways_and_grpc_clients_are_led_apart(gateway: Gateway) -> None:
+    one = await gateway.upstream("one")
+    client = await gateway.start(a_model_access(), backend_of("ctr", one))
+    async with a_caller(gateway.control_plane.port) as caller:
+        assert await caller.calls(5) == Counter({"one": 5})
+        assert await client.infer(metadata=(("x-tidegate-access", "ads/ctr"),)) == "one"
+    assert gateway.control_plane.ledger.connected == 1
+    assert gateway.control_plane.metric("tidegate_xds_nacks_total", type="listener") == 0
+
+
+def test_the_bootstrap_names_the_server_and_a_client_of_its_own() -> None:
+    printed = [
+        json.loads(CliRunner().invoke(app, ["xds", "bootstrap", "--server", "xds.example:18000"]).output)
+        for _ in range(2)
+    ]
+    assert {one["xds_servers"][0]["server_uri"] for one in printed} == {"xds.example:18000"}
+    assert len({one["node"]["id"] for one in printed}) == 2
+
+
+def test_the_control_plane_renders_nothing_for_clients_that_are_not_there() -> None:
+    plane = ControlPlane()
+    plane.set(a_model_access())
+    assert plane.clients._cache.snapshot is None
+    assert plane.clients.open().snapshot is not None

@@ -1,0 +1,127 @@
+"""What gRPC clients without a proxy get of an access, and what they do without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+
+from builders.any_fleet import any_fleet
+from builders.fleet import a_backend, a_fleet
+from builders.model_access import a_model_access, a_route
+from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess
+from tidegate.routing import protos
+from tidegate.routing.fleet import FleetState
+from tidegate.routing.grpc import listeners
+from tidegate.routing.grpc.snapshot import GrpcSnapshotBuilder, stand_in
+from tidegate.routing.live import LiveRouting
+from tidegate.routing.planner import plan
+from tidegate.routing.snapshot import Snapshot, TypeUrl
+
+
+def built(*fleets: FleetState) -> Snapshot:
+    """The snapshot after all of these, one after the other."""
+    routing, builder = LiveRouting(), GrpcSnapshotBuilder()
+    for fleet in fleets:
+        routing.replace(fleet)
+        builder.take(routing.take_change())
+    return builder.snapshot()
+
+
+def routes_of(*parts: Any) -> list[Any]:
+    """The routes of ads/ctr, as gRPC gets them."""
+    host = plan(a_fleet(*parts)).accesses[ObjectKey("ads", "ctr")].host
+    described: Any = protos.described(
+        protos.any_of(listeners.TYPE, listeners.encode("ctr.ads.tidegate", host))
+    )
+    (virtual_host,) = described["api_listener"]["api_listener"]["route_config"]["virtual_hosts"]
+    routes: list[Any] = virtual_host["routes"]
+    return routes
+
+
+def test_weights_and_header_tests_are_those_of_the_spec() -> None:
+    targets = [{"inference": "a", "weight": 3}, {"inference": "b", "weight": 1}]
+    match = {"headers": [{"name": "x-place", "prefix": "de-"}]}
+    (route,) = routes_of(
+        a_model_access(routes=[a_route("r", targets=targets, match=match)]),
+        a_backend("a", "10.0.0.1"),
+        a_backend("b", "10.0.0.2"),
+    )
+    assert route["match"]["headers"] == [{"name": "x-place", "prefix_match": "de-"}]
+    weighted = route["route"]["weighted_clusters"]
+    assert {one["name"]: one["weight"] for one in weighted["clusters"]} == {
+        "inference/ads/a/grpc": 3,
+        "inference/ads/b/grpc": 1,
+    }
+    assert weighted["total_weight"] == 4
+
+
+def test_intervals_of_users_become_one_share_for_each_target() -> None:
+    (route,) = routes_of(
+        a_model_access(routes=[a_route("r", "a", "b", "c", sticky={"header": "x-user-id"})]),
+        a_backend("a", "10.0.0.1"),
+        a_backend("b"),
+        a_backend("c", "10.0.0.3"),
+    )
+    clusters = route["route"]["weighted_clusters"]["clusters"]
+    names = [one["name"] for one in clusters]
+    assert sorted(names) == sorted(set(names)) == ["inference/ads/a/grpc", "inference/ads/c/grpc"]
+
+
+def test_what_has_no_effect_is_named() -> None:
+    protection = {
+        "rateLimit": {"requests": 1, "per": "1s"},
+        "maxConcurrent": 5,
+        "maxPending": 5,
+        "outlier": {"consecutiveFailures": 2},
+    }
+    route = a_route(
+        "r",
+        "a",
+        sticky={"cookie": "u"},
+        mirror=[{"inference": "b"}],
+        retry={"attempts": 1},
+        fallback={"inference": "c"},
+    )
+    assert listeners.ignored(a_model_access(routes=[route], protection=protection)) == (
+        "protection.rateLimit",
+        "protection.maxPending",
+        "protection.outlier",
+        "routes[r].timeout",
+        "routes[r].sticky",
+        "routes[r].mirror",
+        "routes[r].retry.budgetPercent",
+    )
+
+
+def test_of_a_plain_access_only_the_timeout_has_no_effect() -> None:
+    assert listeners.ignored(a_model_access(routes=[a_route("r")])) == ("routes[r].timeout",)
+
+
+def test_an_access_that_checks_its_callers_is_not_there() -> None:
+    auth = {"apiKeys": {"secret": "keys"}}
+    guarded, backend = a_model_access(auth=auth), a_backend("ctr", "10.0.0.1")
+    assert "ctr.ads.tidegate" not in built(a_fleet(guarded, backend)).resources[TypeUrl.LISTENER]
+    assert "ctr.ads.tidegate" in built(a_fleet(a_model_access(), backend)).resources[TypeUrl.LISTENER]
+    assert listeners.ignored(guarded) == ("auth",)
+
+
+def test_the_list_fits_into_the_status() -> None:
+    match = {"headers": [{"name": "x", "exact": "y"}]}
+    routes = [a_route(f"r{n}", "a", match=match, sticky={"header": "u"}) for n in range(64)]
+    access: ModelAccess = a_model_access(routes=routes)
+    assert len(listeners.ignored(access)) == 64
+    assert listeners.ignored(access)[-1] == "…"
+
+
+def test_a_stand_in_equals_the_cluster_it_stands_for() -> None:
+    clusters = built(a_fleet(a_model_access(), a_backend("ctr", "10.0.0.1"))).resources[TypeUrl.CLUSTER]
+    assert {name: stand_in(name) for name in clusters} == dict(clusters)
+    assert stand_in("foreign") is None
+
+
+@settings(max_examples=30, deadline=None)
+@given(any_fleet(), any_fleet())
+def test_a_followed_fleet_is_the_snapshot_of_its_end(before: FleetState, after: FleetState) -> None:
+    assert built(before, after).revision == built(after).revision
