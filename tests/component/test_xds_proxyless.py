@@ -190,6 +190,14 @@ async def test_no_route_leads_to_model_control(servers: Gateway) -> None:
     assert one.calls["RepositoryModelUnload"] == 0
 
 
+async def test_a_closed_access_is_closed_here_too(servers: Gateway) -> None:
+    one = await servers.upstream("one")
+    servers.control_plane.set(a_model_access(auth={"apiKeys": {"secret": "missing"}}), backend_of("ctr", one))
+    async with a_caller(servers.control_plane.port) as caller:
+        assert await caller.calls(1) == Counter({"UNAVAILABLE": 1})
+    assert one.inferences == 0
+
+
 async def test_a_name_that_nobody_has_reaches_nobody(servers: Gateway) -> None:
     one = await servers.upstream("one")
     servers.control_plane.set(a_model_access(), backend_of("ctr", one))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -12,12 +13,17 @@ from builders.model_access import a_model_access, a_route
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing import protos
+from tidegate.routing.credentials import NamedKey
 from tidegate.routing.fleet import FleetState
 from tidegate.routing.grpc import listeners
 from tidegate.routing.grpc.snapshot import GrpcSnapshotBuilder, stand_in
-from tidegate.routing.live import LiveRouting
+from tidegate.routing.guards import KeyGuard
+from tidegate.routing.hosts import HostKey, HostKind
+from tidegate.routing.live import LiveRouting, RoutingChange
 from tidegate.routing.planner import plan
 from tidegate.routing.snapshot import Snapshot, TypeUrl
+
+CTR = HostKey(HostKind.ACCESS, ObjectKey("ads", "ctr"))
 
 
 def built(*fleets: FleetState) -> Snapshot:
@@ -100,11 +106,21 @@ def test_of_a_plain_access_only_the_timeout_has_no_effect() -> None:
 
 
 def test_an_access_that_checks_its_callers_is_not_there() -> None:
-    auth = {"apiKeys": {"secret": "keys"}}
-    guarded, backend = a_model_access(auth=auth), a_backend("ctr", "10.0.0.1")
-    assert "ctr.ads.tidegate" not in built(a_fleet(guarded, backend)).resources[TypeUrl.LISTENER]
-    assert "ctr.ads.tidegate" in built(a_fleet(a_model_access(), backend)).resources[TypeUrl.LISTENER]
-    assert listeners.ignored(guarded) == ("auth",)
+    open_host = plan(a_fleet(a_model_access(), a_backend("ctr", "10.0.0.1"))).hosts[CTR]
+    guard = KeyGuard("x-api-key", (NamedKey("alice", "canary"),))
+    guarded = replace(open_host, host=replace(open_host.host, guard=guard))
+    builder = GrpcSnapshotBuilder()
+    builder.take(RoutingChange({CTR: open_host}, {}))
+    assert "ctr.ads.tidegate" in builder.snapshot().resources[TypeUrl.LISTENER]
+    builder.take(RoutingChange({CTR: guarded}, {}))
+    assert "ctr.ads.tidegate" not in builder.snapshot().resources[TypeUrl.LISTENER]
+    assert listeners.ignored(a_model_access(auth={"apiKeys": {"secret": "keys"}})) == ("auth",)
+
+
+def test_an_access_whose_callers_cannot_be_checked_leads_nowhere() -> None:
+    closed = a_model_access(auth={"apiKeys": {"secret": "missing"}})
+    (route,) = routes_of(closed, a_backend("ctr", "10.0.0.1"))
+    assert "route" not in route
 
 
 def test_the_list_fits_into_the_status() -> None:

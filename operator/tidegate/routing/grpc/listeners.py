@@ -53,7 +53,7 @@ def _route(host: VirtualHost, rule: RouteRule) -> dict[str, object]:
         # Intervals of users are of no use here: of one target they are one share.
         name = cluster_name(target.backend, Protocol.GRPC)
         weights[name] = weights.get(name, 0) + target.weight
-    if not any(weights.values()):
+    if rule.unavailable is not None or not any(weights.values()):
         # No action that gRPC knows: it fails such calls as UNAVAILABLE.
         return route | {"direct_response": {"status": 503}}
     return route | {"route": _action(rule, weights)}
