@@ -19,13 +19,13 @@ def answer(inputs: NDArray[np.float32], version: int) -> NDArray[np.float32]:
     return (inputs + np.float32(STEP * version)).ravel()
 
 
-def publish(folder: Path, version: int) -> str:
-    """Writes `<folder>/<version>/model.onnx` and returns its sha256."""
+def publish(folder: Path, version: int, *, takes: str = "x") -> str:
+    """Writes `<folder>/<version>/model.onnx`, whose input is called `takes`, and returns its sha256."""
     offset = numpy_helper.from_array(np.array([STEP * version], dtype=np.float32), "offset")
     graph = helper.make_graph(
-        [helper.make_node("Add", ["x", "offset"], ["score"])],
+        [helper.make_node("Add", [takes, "offset"], ["score"])],
         "probe",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 1])],
+        [helper.make_tensor_value_info(takes, TensorProto.FLOAT, ["rows", 1])],
         [helper.make_tensor_value_info("score", TensorProto.FLOAT, ["rows", 1])],
         [offset],
     )
