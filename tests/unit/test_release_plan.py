@@ -126,6 +126,8 @@ def test_a_good_target_takes_everything_step_by_step() -> None:
     )
     assert world.told() == ["ReleaseStarted", *["ReleaseStep"] * 4, "ReleasePromoted"]
     assert world.now - START < 6 * INTERVAL
+    # Each step is judged by a sample of its own, which may use up less of the false alarms than the one before.
+    assert world.status.window == 5
     # One write for each step, and one each for where the gateways' counters stand.
     assert world.writes <= 8
 
