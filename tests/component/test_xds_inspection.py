@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ from tidegate.xds.report_server import add_inspection, report_application
 
 
 @asynccontextmanager
-async def served(gateway: Gateway) -> AsyncIterator[str]:
+async def served(gateway: Gateway) -> AsyncGenerator[str]:
     """The address of the report, as the process serves it."""
     plane = gateway.control_plane
     application = report_application(plane.ledger)

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,14 +51,19 @@ class Caller:
     process: asyncio.subprocess.Process
 
     async def calls(
-        self, count: int, *, timeout_s: float = 10, method: str = "ModelInfer", **metadata: str
+        self,
+        count: int,
+        *,
+        timeout_s: float = 10,
+        method: str = "ModelInfer",
+        metadata: Mapping[str, str] | None = None,
     ) -> Counter[str]:
         """Who answered so many calls, and by which status codes others failed."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(
             json.dumps(
-                {"calls": count, "timeout": timeout_s, "method": method, "metadata": metadata}
+                {"calls": count, "timeout": timeout_s, "method": method, "metadata": dict(metadata or {})}
             ).encode()
             + b"\n"
         )
@@ -68,7 +73,7 @@ class Caller:
 
 
 @asynccontextmanager
-async def a_caller(port: int, target: str = "xds:///ctr.ads.tidegate") -> AsyncIterator[Caller]:
+async def a_caller(port: int, target: str = "xds:///ctr.ads.tidegate") -> AsyncGenerator[Caller]:
     """A process with the bootstrap that `tidegate xds bootstrap` prints."""
     environment = {**os.environ, "GRPC_XDS_BOOTSTRAP_CONFIG": bootstrap(f"127.0.0.1:{port}", "caller-1")}
     process = await asyncio.create_subprocess_exec(
@@ -131,9 +136,9 @@ async def test_headers_choose_the_route(servers: Gateway) -> None:
     backends = [backend_of(up.label, up) for up in (vip, rest, pattern)]
     servers.control_plane.set(access, *backends)
     async with a_caller(servers.control_plane.port) as caller:
-        assert await caller.calls(5, **{"x-user-segment": "vip"}) == Counter({"vip": 5})
-        assert await caller.calls(5, **{"x-user-segment": "vip2"}) == Counter({"rest": 5})
-        assert await caller.calls(5, **{"x-place": "de-7"}) == Counter({"pattern": 5})
+        assert await caller.calls(5, metadata={"x-user-segment": "vip"}) == Counter({"vip": 5})
+        assert await caller.calls(5, metadata={"x-user-segment": "vip2"}) == Counter({"rest": 5})
+        assert await caller.calls(5, metadata={"x-place": "de-7"}) == Counter({"pattern": 5})
         assert await caller.calls(5) == Counter({"rest": 5})
 
 
@@ -228,5 +233,5 @@ def test_the_bootstrap_names_the_server_and_a_client_of_its_own() -> None:
 def test_the_control_plane_renders_nothing_for_clients_that_are_not_there() -> None:
     plane = ControlPlane()
     plane.set(a_model_access())
-    assert plane.clients._cache.snapshot is None
+    assert plane.clients.rendered is None
     assert plane.clients.open().snapshot is not None

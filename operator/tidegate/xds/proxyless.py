@@ -6,6 +6,7 @@ from typing import Final
 
 from tidegate.routing.grpc.snapshot import GrpcSnapshotBuilder
 from tidegate.routing.live import RoutingChange
+from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 
 _USER_AGENT: Final = "gRPC"
@@ -30,6 +31,11 @@ class GrpcSnapshots:
         self._builder.take(change)
         self._ready = True
         self._publish()
+
+    @property
+    def rendered(self) -> Snapshot | None:
+        """The newest, None while nobody has asked."""
+        return self._cache.snapshot
 
     def open(self) -> SnapshotCache:
         """The cache that gRPC clients are led by; the first caller waits for the rendering."""
