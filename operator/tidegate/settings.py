@@ -41,6 +41,9 @@ class Settings(BaseSettings):
     workers: Annotated[int, Field(ge=1, le=64, description="Reconciles at once, per kind.")] = 8
 
     xds_port: Annotated[int, Field(ge=0, le=65535)] = 18000
+    xds_tls_directory: Annotated[
+        Path | None, Field(description="ca.crt, tls.crt, tls.key of the xDS servers; absent: no TLS.")
+    ] = None
     auth_namespaces: Annotated[
         tuple[str, ...], Field(description="Namespaces whose labelled Secrets are read, as JSON.")
     ] = ()

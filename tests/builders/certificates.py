@@ -45,6 +45,19 @@ class Authority:
         )
         return path
 
+    def issue_into(self, folder: Path, *names: str) -> Path:
+        """Write ca.crt, tls.crt and tls.key for these DNS names into `folder`, over what is there; return it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _build(_name("pair"), self._name, key, self._key, names=names)
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        (folder / "ca.crt").write_bytes(self.certificate.read_bytes())
+        (folder / "tls.crt").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        (folder / "tls.key").write_bytes(private)
+        return folder
+
 
 def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
@@ -58,6 +71,7 @@ def _build(
     *,
     authority: bool = False,
     addresses: tuple[str, ...] = (),
+    names: tuple[str, ...] = (),
 ) -> x509.Certificate:
     now = datetime.datetime.now(datetime.UTC)
     builder = (
@@ -70,7 +84,8 @@ def _build(
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
     )
-    if addresses:
-        names = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    known: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
+    known += [x509.DNSName(name) for name in names]
+    if known:
+        builder = builder.add_extension(x509.SubjectAlternativeName(known), critical=False)
     return builder.sign(issuer_key, hashes.SHA256())

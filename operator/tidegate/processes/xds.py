@@ -23,6 +23,7 @@ from tidegate.routing.snapshot import SnapshotBuilder
 from tidegate.runtime.probes import Probes, ProbeServer
 from tidegate.settings import Settings
 from tidegate.xds.cache import SnapshotCache
+from tidegate.xds.identity import ServerCertificate
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.proxyless import GrpcSnapshots
@@ -77,6 +78,7 @@ async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
     probes.add_readiness("snapshot", lambda: None if cache.snapshot else "no snapshot yet")
     clients = GrpcSnapshots()
     server = XdsServer(cache, ledger, metrics, clients=clients)
+    certificate = ServerCertificate(settings.xds_tls_directory) if settings.xds_tls_directory else None
     report = report_application(ledger)
     add_inspection(report, cache, server.states)
     client_settings = ClientSettings(field_manager="tidegate-xds", user_agent="tidegate-xds")
@@ -96,7 +98,7 @@ async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
                 tasks.create_task(publisher.run())
                 tasks.create_task(_serve_report(report, settings.report_port))
                 await synced(feed.stores)
-                await server.start(f"0.0.0.0:{settings.xds_port}")
+                await server.start(f"0.0.0.0:{settings.xds_port}", certificate)
 
         try:
             await until(terminated(), work())

@@ -15,6 +15,11 @@ from typing import Final
 import yaml
 
 XDS_CLUSTER: Final = "tidegate-xds"
+XDS_SERVER_NAME: Final = "tidegate-xds"
+"""The DNS name in the xDS servers' certificate, whatever host they are reached at."""
+
+_CERTIFICATE: Final = "xds-certificate"
+_AUTHORITY: Final = "xds-authority"
 _ADMIN_CLUSTER: Final = "admin"
 _TYPE: Final = "type.googleapis.com/"
 _PROMETHEUS_PATH: Final = "/stats/prometheus"
@@ -34,10 +39,19 @@ class Dialect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Folders on the gateway: `keys` holds ca.crt, tls.crt and tls.key, `secrets` what `secrets()` makes to name them."""
+
+    keys: str
+    secrets: str
+
+
+@dataclass(frozen=True, slots=True)
 class BootstrapSettings:
     """Addresses of one gateway. Ports are 1 to 65535; `metrics_port` None leaves the metrics listener out.
 
     `admin_port` 0 takes any free port, which is for tests: the metrics listener cannot know it then.
+    `tls` has it show a certificate to its xDS server, and ask for the server's.
     `memory_bytes` is the heap at which the gateway is full: about three quarters of the container's limit.
     """
 
@@ -49,6 +63,7 @@ class BootstrapSettings:
     max_connections: int = 50_000
     memory_bytes: int = 768 << 20
     dialect: Dialect = Dialect.DELTA
+    tls: TlsFiles | None = None
 
 
 def bootstrap(settings: BootstrapSettings) -> dict[str, object]:
@@ -95,8 +110,54 @@ def render(settings: BootstrapSettings) -> str:
     return header + yaml.safe_dump(bootstrap(settings), sort_keys=False, width=110)
 
 
+def secrets(keys: str) -> dict[str, dict[str, object]]:
+    """Files by name, for Envoy to read its certificate and its authority by (SDS), and again when they change in folder `keys`."""
+    watched = {"watched_directory": {"path": keys}}
+    certificate = {
+        "certificate_chain": {"filename": f"{keys}/tls.crt"},
+        "private_key": {"filename": f"{keys}/tls.key"},
+    }
+    server = {"san_type": "DNS", "matcher": {"exact": XDS_SERVER_NAME}}
+    authority = {"trusted_ca": {"filename": f"{keys}/ca.crt"}, "match_typed_subject_alt_names": [server]}
+    secret = f"{_TYPE}envoy.extensions.transport_sockets.tls.v3.Secret"
+
+    def file(name: str, kind: str, fields: dict[str, object]) -> dict[str, object]:
+        return {"resources": [{"@type": secret, "name": name, kind: {**fields, **watched}}]}
+
+    return {
+        _CERTIFICATE: file(_CERTIFICATE, "tls_certificate", certificate),
+        _AUTHORITY: file(_AUTHORITY, "validation_context", authority),
+    }
+
+
+def _transport_socket(files: TlsFiles) -> dict[str, object]:
+    def by_file(name: str) -> dict[str, object]:
+        source = {"path": f"{files.secrets}/{name}.yaml"}
+        return {"name": name, "sds_config": {"path_config_source": source, "resource_api_version": "V3"}}
+
+    context = {
+        # As a client Envoy goes no higher than 1.2 by itself.
+        "tls_params": {
+            "tls_minimum_protocol_version": "TLSv1_3",
+            "tls_maximum_protocol_version": "TLSv1_3",
+        },
+        "alpn_protocols": ["h2"],
+        "tls_certificate_sds_secret_configs": [by_file(_CERTIFICATE)],
+        "validation_context_sds_secret_config": by_file(_AUTHORITY),
+    }
+    return {
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {
+            "@type": f"{_TYPE}envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            "sni": XDS_SERVER_NAME,
+            "common_tls_context": context,
+        },
+    }
+
+
 def _xds_cluster(settings: BootstrapSettings) -> dict[str, object]:
     return {
+        **({"transport_socket": _transport_socket(settings.tls)} if settings.tls else {}),
         "name": XDS_CLUSTER,
         "type": "STRICT_DNS",
         "connect_timeout": "1s",

@@ -44,6 +44,11 @@ class XdsMetrics:
             "Routes sent although the proxy had not accepted their clusters in time.",
             registry=registry,
         )
+        self.refused_proxies = Counter(
+            "tidegate_xds_refused_proxies",
+            "Streams of proxies whose certificate is not for the node id that they gave.",
+            registry=registry,
+        )
         self.push_seconds = Histogram(
             "tidegate_xds_push_seconds",
             "From a new snapshot to its full acceptance by one proxy.",

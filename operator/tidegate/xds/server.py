@@ -18,10 +18,11 @@ from tidegate.routing.grpc.snapshot import stand_in
 from tidegate.routing.snapshot import Snapshot, placeholder_cluster
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.delta import DeltaStream
-from tidegate.xds.delta_messages import decode_delta_request, encode_delta_response
+from tidegate.xds.delta_messages import DeltaRequest, decode_delta_request, encode_delta_response
+from tidegate.xds.identity import ServerCertificate, may_call_itself, names_of
 from tidegate.xds.inspection import ProxyState
 from tidegate.xds.ledger import AckLedger
-from tidegate.xds.messages import DiscoveryResponse, decode_request, encode_response
+from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse, decode_request, encode_response
 from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.proxyless import GrpcSnapshots, is_grpc_client
 from tidegate.xds.steps import GATE_TIMEOUT_S, DiscoveryStream
@@ -93,12 +94,14 @@ class XdsServer:
         self._sessions: dict[int, _Session[Any]] = {}
         self._numbers = itertools.count(1)
         self._stopping = False
+        self._identified = False
         self._changed_at = clock()
         cache.subscribe(self._changed)
 
-    async def start(self, address: str) -> int:
+    async def start(self, address: str, certificate: ServerCertificate | None = None) -> int:
         """Listens on `address` (`host:port`, port 0 for any) and returns the port.
 
+        With a `certificate` each proxy must show one as well, which is for its node id; without, anybody is served.
         Raises RuntimeError when the address is not to be had.
         """
         server = grpc.aio.server(options=_channel_options(self._settings))
@@ -115,7 +118,11 @@ class XdsServer:
             ),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
-        port = server.add_insecure_port(address)
+        if certificate is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, certificate.credentials())
+        self._identified = certificate is not None
         await server.start()
         self._server = server
         return port
@@ -171,34 +178,46 @@ class XdsServer:
             opened_at=self._clock(),
         )
         self._sessions[session.number] = session
-        silent = False
+        end: _End | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 reader = tasks.create_task(session.mailbox.fill(requests))
-                silent = not await self._converse(session, context)
+                end = await self._converse(session, context)
                 reader.cancel()
         finally:
             self._part(session, context)
-        if silent:
-            await context.abort(
-                grpc.StatusCode.UNAVAILABLE, f"nothing was read for {self._settings.write_timeout_s} s"
-            )
+        if end is not None:
+            await context.abort(end.status, end.details)
 
-    async def _converse(self, session: _Session[Any], context: Context) -> bool:
-        """Takes what happened and answers, until the proxy goes or this server stops; False when the proxy reads nothing."""
+    async def _converse(self, session: _Session[Any], context: Context) -> _End | None:
+        """Takes what happened and answers, until the proxy goes or this server stops; else why the proxy is let go."""
         stream = session.stream
         while not self._stopping:
             wait = None if stream.wake_at is None else stream.wake_at - self._clock()
             request = await session.mailbox.next(wait)
             if request is None and session.mailbox.closed:
-                return True
+                return None
+            if request is not None and not self._is_who_it_says(session, request, context):
+                return _End(grpc.StatusCode.PERMISSION_DENIED, "the certificate is not for this node id")
             try:
                 async with asyncio.timeout(self._settings.write_timeout_s):
                     for response in self._step(session, request):
                         await context.write(response)
             except TimeoutError:
-                return False
-        return True
+                details = f"nothing was read for {self._settings.write_timeout_s} s"
+                return _End(grpc.StatusCode.UNAVAILABLE, details)
+        return None
+
+    def _is_who_it_says(self, session: _Session[R], request: R, context: Context) -> bool:
+        """Whether the certificate is for the node id, which the first request of a stream must name."""
+        if not self._identified or session.stream.progress.node:
+            return True
+        node, names = named_node(request), names_of(context.auth_context())
+        if may_call_itself(node, names):
+            return True
+        self._metrics.refused_proxies.inc()
+        _log.warning("proxy_is_not_who_it_says", node=node, names=names, peer=context.peer())
+        return False
 
     def _step(self, session: _Session[R], request: R | None) -> list[DiscoveryResponse]:
         now = self._clock()
@@ -288,6 +307,21 @@ class _Session(Generic[R]):
     snapshot: Snapshot | None = None
     acked: Snapshot | None = None
     nack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Why a stream is ended."""
+
+    status: grpc.StatusCode
+    details: str
+
+
+def named_node(request: object) -> str:
+    """The node id in a request of either dialect; empty when it names none."""
+    if isinstance(request, DiscoveryRequest | DeltaRequest):
+        return request.node
+    return ""
 
 
 def _state(session: _Session[Any]) -> ProxyState:
