@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -121,7 +121,7 @@ def secrets(keys: str) -> dict[str, dict[str, object]]:
     authority = {"trusted_ca": {"filename": f"{keys}/ca.crt"}, "match_typed_subject_alt_names": [server]}
     secret = f"{_TYPE}envoy.extensions.transport_sockets.tls.v3.Secret"
 
-    def file(name: str, kind: str, fields: dict[str, object]) -> dict[str, object]:
+    def file(name: str, kind: str, fields: Mapping[str, object]) -> dict[str, object]:
         return {"resources": [{"@type": secret, "name": name, kind: {**fields, **watched}}]}
 
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 import structlog
@@ -24,8 +24,10 @@ class ServerCertificate:
 
     def credentials(self) -> grpc.ServerCredentials:
         """What to listen with; a client without a certificate of the authority's does not get in."""
+        # The stubs of grpc leave out that None means no change.
+        renewed: Any = self._renewed
         return grpc.dynamic_ssl_server_credentials(
-            _configuration(*self._served), self._renewed, require_client_authentication=True
+            _configuration(*self._served), renewed, require_client_authentication=True
         )
 
     def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
