@@ -21,6 +21,7 @@ class Pod:
     active: bool = False
     answer: bool | None = True
     resting: bool = False
+    broken: frozenset[str] = frozenset()
 
     async def is_ready(self, model: str) -> bool | None:
         assert model == self.served_model
@@ -71,7 +72,10 @@ async def test_a_pod_whose_model_process_just_ended_is_not_ready(client: TestCli
     pod.resting = True
     assert not await ready(client)
 
-    pod.resting = False
+    pod.resting, pod.broken = False, frozenset({"ctr"})
+    assert not await ready(client)  # it is being loaded anew, however long that takes
+
+    pod.broken = frozenset({"another"})
     assert await ready(client)
 
 

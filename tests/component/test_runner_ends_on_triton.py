@@ -13,6 +13,7 @@ import tritonclient.grpc as triton_grpc
 from builders.metrics_page import metric
 from builders.probe_model import publish
 from fixtures.agent import ModelPod
+from tidegate_dataplane.agent.runners import COME_BACK_S
 from tidegate_dataplane.contract import Phase, RunnerEnd
 from tidegate_localcluster.process import wait_until
 
@@ -42,6 +43,14 @@ def _model_processes(pod: ModelPod) -> list[int]:
     children = Path(f"/proc/{pod.triton.process.pid}/task/{pod.triton.process.pid}/children")
     found = [int(pid) for pid in children.read_text().split()]
     return [pid for pid in found if "python_backend_stub" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def _seconds_of(pod: ModelPod) -> float:
+    """How long the agent runs."""
+    assert pod.process is not None
+    ticks = int(Path(f"/proc/{pod.process.pid}/stat").read_text().rpartition(")")[2].split()[19])
+    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
+    return uptime_s - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _ask(pod: ModelPod) -> float | None:
@@ -81,6 +90,31 @@ def test_without_the_agent_a_model_whose_process_ended_answers_nobody_and_is_cal
     assert [_ask(pod) for _ in range(3)] == [None] * 3
     with triton_grpc.InferenceServerClient(pod.triton.grpc) as client:
         assert client.is_model_ready(pod.model)
+
+
+def test_a_process_that_ended_while_the_agent_was_away_is_missed_by_the_next_one(pod: ModelPod) -> None:
+    pod.kill_agent()
+    (process,) = _model_processes(pod)
+    os.kill(process, signal.SIGKILL)
+    pod.start_agent()
+
+    wait_until(lambda: _ask(pod) == 1000.0, what="the model answers again", timeout_s=30)
+
+
+def test_a_restarted_agent_loads_nothing_that_lives(pod: ModelPod) -> None:
+    before = _model_processes(pod)
+    pod.kill_agent()
+    pod.start_agent()
+    # Longer than a runner that is missing is waited for.
+    wait_until(
+        lambda: pod.event("runner_missing") is not None or _seconds_of(pod) > COME_BACK_S + 2,
+        what="the agent has looked for runners",
+        timeout_s=30,
+    )
+
+    assert pod.event("runner_missing") is None
+    assert _model_processes(pod) == before
+    assert pod.probe("/readyz") == 200
 
 
 def test_versions_that_come_and_go_are_no_ends(pod: ModelPod) -> None:

@@ -13,8 +13,8 @@ nv_inference_count{model="ctr",version="3"} 12
 
 
 def test_every_measured_version_is_read() -> None:
-    assert parse_memory(PAGE) == {"ctr": {1: 34_123_776, 2: 35_000_000}}
+    assert parse_memory(PAGE.splitlines(keepends=True)) == {"ctr": {1: 34_123_776, 2: 35_000_000}}
 
 
 def test_a_page_without_measurements_says_nothing() -> None:
-    assert parse_memory('nv_inference_count{model="ctr",version="3"} 12\n') == {}
+    assert parse_memory(['nv_inference_count{model="ctr",version="3"} 12\n']) == {}

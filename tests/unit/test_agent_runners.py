@@ -7,7 +7,7 @@ from pathlib import Path
 from builders.metrics_page import metric
 from builders.runner_agent import RunnerAgent
 from tidegate_dataplane.agent.metrics import Metrics
-from tidegate_dataplane.agent.runners import RECENTLY_S, REST_S, Runners
+from tidegate_dataplane.agent.runners import COME_BACK_S, RECENTLY_S, REMEMBERED_S, REST_S, Runners
 from tidegate_dataplane.contract import RunnerEnd
 from tidegate_dataplane.sampling.container import memory_kills, server_identity
 from tidegate_dataplane.sampling.frames import Goodbye, Hello
@@ -70,6 +70,7 @@ def test_who_is_unloaded_or_whose_server_was_started_anew_has_not_ended_by_itsel
     pod.runners.gone("b")
     pod.runners.here("c", hello(server="1-900", kills=5))
     assert pod.runners.report() is None
+    assert not pod.runners.resting
     assert pod.ended("other") == pod.ended("memory") == 0
 
 
@@ -91,6 +92,72 @@ def test_a_broken_model_is_to_be_loaded_anew_under_another_mark_each_time() -> N
     pod.runners.gone("b")
     assert pod.runners.marks["ctr"] != first
     assert len(woken) == 2
+
+
+def test_an_end_of_long_ago_is_no_matter_of_a_version_that_is_loaded_again() -> None:
+    pod = Pod()
+    pod.runners.here("a", hello())
+    pod.runners.gone("a")
+    pod.runners.loaded("ctr")  # without version 1
+    pod.now = 86_400.0
+    pod.runners.here("b", hello(kills=9))
+
+    assert pod.runners.report() is None
+    assert pod.ended("memory") == 0
+
+
+def test_a_pod_whose_process_keeps_ending_rests_longer_each_time() -> None:
+    pod = Pod()
+    rests: list[float] = []
+    for number in range(6):
+        pod.runners.here(number, hello())
+        pod.runners.gone(number)
+        ended = pod.now
+        while pod.runners.resting:
+            pod.now += 1.0
+        rests.append(pod.now - ended)
+
+    assert rests == [4, 8, 16, 32, 32, 32]
+    pod.now += REMEMBERED_S
+    pod.runners.here("late", hello())
+    pod.runners.gone("late")
+    pod.now += REST_S
+    assert not pod.runners.resting
+
+
+def test_a_runner_that_ended_while_no_agent_listened_is_missed() -> None:
+    pod = Pod()
+    pod.runners.look("ctr", (1,))
+    pod.now += COME_BACK_S
+    pod.runners.look("ctr", (1,))
+    assert pod.runners.broken == frozenset()  # nobody listens yet
+
+    pod.runners.listen()
+    pod.runners.look("ctr", (1,))
+    assert pod.runners.broken == frozenset()
+    pod.now += COME_BACK_S
+    pod.runners.look("ctr", (1,))
+    assert pod.runners.broken == {"ctr"}
+
+
+def test_a_runner_that_comes_back_in_time_is_not_missed_and_one_that_never_does_costs_one_load() -> None:
+    pod = Pod()
+    pod.runners.listen()
+    for version in (1, 2):
+        pod.runners.look("ctr", (1, 2))
+        pod.runners.here(version, hello(version))
+    pod.now += 2 * COME_BACK_S
+    pod.runners.look("ctr", (1, 2))
+    assert pod.runners.broken == frozenset()
+
+    for _ in range(5):
+        pod.runners.look("silent", (1,))
+        pod.now += COME_BACK_S
+        pod.runners.look("silent", (1,))
+        marks = pod.runners.marks["silent"]
+        pod.runners.loaded("silent")
+    assert pod.runners.marks["silent"] == marks
+    assert pod.runners.broken == frozenset()
 
 
 def test_a_peer_that_never_said_who_it_is_changes_nothing() -> None:

@@ -20,7 +20,7 @@ from tidegate_dataplane.agent.files import Keepsake
 from tidegate_dataplane.agent.metrics import Metrics
 from tidegate_dataplane.agent.refusals import ArtefactError, Refusal
 from tidegate_dataplane.agent.reporting import Doing, make_report, served_model
-from tidegate_dataplane.agent.repository import Installed, Repository
+from tidegate_dataplane.agent.repository import HOSTS, Installed, Repository
 from tidegate_dataplane.agent.runners import Runners
 from tidegate_dataplane.agent.settings import OnnxBackend, Settings
 from tidegate_dataplane.agent.state import Fetch, Load, Memory, Observed, ServerState, Tidy
@@ -214,6 +214,9 @@ class Agent:
         stored = await asyncio.to_thread(
             lambda: {name: self._repository.stored(name) for name in self._repository.models()}
         )
+        if self._runners is not None:
+            for name in _of_our_runner(server, desired, self._memory.proven):
+                self._runners.look(name, server.ready.get(name, ()))
         self._observed = Observed(
             server,
             stored,
@@ -367,3 +370,12 @@ class Agent:
         for model, version in action.remove:
             await asyncio.to_thread(self._repository.remove, model, version)
         log.info("tidied", unloaded=action.unload, removed=action.remove)
+
+
+def _of_our_runner(server: ServerState, *orders: DesiredState | None) -> set[str]:
+    """Return the models that a process of ours runs in the server."""
+    return {
+        order.model
+        for order in orders
+        if order is not None and order.format in HOSTS and server.backends.get(order.model) == "python"
+    }

@@ -1,14 +1,16 @@
 """Memory that each version takes, as our runner measured it when it was loaded: read from Triton's metrics page."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import aiohttp
 
 METRIC = "tidegate_model_memory_bytes"
 TIMEOUT = aiohttp.ClientTimeout(total=1.0)
 
-_SAMPLE = re.compile(rf"^{METRIC}{{(?P<labels>.*)}} (?P<value>\S+)$", re.MULTILINE)
+PREFIX = f"{METRIC}{{".encode()
+
+_SAMPLE = re.compile(rf"^{METRIC}{{(?P<labels>.*)}} (?P<value>\S+)$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 Memory = Mapping[str, Mapping[int, int]]
@@ -20,15 +22,16 @@ async def read_memory(url: str) -> Memory | None:
     try:
         async with aiohttp.ClientSession(timeout=TIMEOUT) as session, session.get(url) as response:
             response.raise_for_status()
-            return parse_memory(await response.text())
+            # Line by line: Triton counts on for every version that it ever loaded, a megabyte after a thousand.
+            return parse_memory([line.decode() async for line in response.content if line.startswith(PREFIX)])
     except (aiohttp.ClientError, TimeoutError, OSError):
         return None
 
 
-def parse_memory(page: str) -> Memory:
-    """Return the measured bytes on a page in Prometheus' text format."""
+def parse_memory(lines: Iterable[str]) -> Memory:
+    """Return the measured bytes among the lines of a page in Prometheus' text format."""
     found: dict[str, dict[int, int]] = {}
-    for sample in _SAMPLE.finditer(page):
+    for sample in filter(None, map(_SAMPLE.match, lines)):
         labels = dict(_LABEL.findall(sample["labels"]))
         if labels.get("version", "").isdigit():
             versions = found.setdefault(labels.get("model", ""), {})

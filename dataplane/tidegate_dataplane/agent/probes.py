@@ -32,9 +32,9 @@ def probes_app(
         nonlocal last
         if drain.active:
             return web.Response(text="draining\n", status=503)
-        if runners.resting:
-            return web.Response(text="the model's process ended\n", status=503)
         model = agent.served_model
+        if runners.resting or model in runners.broken:
+            return web.Response(text="the model's process ended\n", status=503)
         answer = await server.is_ready(model) if model is not None else False
         # A pod that is short of CPU is slow, not broken: whether Triton hangs is for its own liveness probe to say.
         last = last if answer is None else answer

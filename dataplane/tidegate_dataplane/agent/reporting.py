@@ -62,7 +62,7 @@ def _phase(order: DesiredState | None, observed: Observed, memory: Memory, doing
         return Phase.STARTING
     if memory.setback_of(order):
         return Phase.FAILED
-    if memory.proven == order and serves(order, observed.server):
+    if memory.proven == order and serves(order, observed.server) and order.model not in observed.broken:
         return Phase.READY
     if isinstance(doing.step, Fetch):
         return Phase.FETCHING

@@ -3,9 +3,11 @@
 Triton calls such a model ready all along, and answers each of its requests with an error until it is loaded anew.
 """
 
+import math
 import time
 import uuid
-from collections.abc import Callable, Hashable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Mapping
 
 import structlog
 
@@ -16,9 +18,16 @@ from tidegate_dataplane.sampling.frames import Hello
 log = structlog.get_logger()
 
 REST_S = 4.0
-"""How long the pod takes no requests after an end: so long that the kubelet, which asks twice, notices."""
+"""How long the pod takes no requests after an end: so long that the kubelet, which asks twice, notices.
+
+It doubles with each end of the last REMEMBERED_S, for a request that ends the process will come again.
+"""
+LONGEST_REST_S = 32.0
+REMEMBERED_S = 300.0
 RECENTLY_S = 15.0
 """How long an end shows in the report."""
+COME_BACK_S = 5.0
+"""How long a runner may be missing, after an agent has begun say; it tries to connect twice a second."""
 
 
 class Runners:
@@ -29,7 +38,9 @@ class Runners:
         self._clock = clock
         self._here: dict[Hashable, Hello] = {}
         self._lost: dict[tuple[str, int], Hello] = {}
-        self._lost_s: float | None = None
+        self._ends_s: deque[float] = deque(maxlen=8)
+        self._missing_s: dict[str, float] = {}
+        self._listening = False
         self._marks: dict[str, str] = {}
         self._broken: set[str] = set()
         self._end: RunnerEnd | None = None
@@ -40,14 +51,21 @@ class Runners:
         """Call `wake` whenever a model breaks."""
         self._wake = wake
 
+    def listen(self) -> None:
+        """From now on, who says nothing is not there."""
+        self._listening = True
+
     def here(self, peer: Hashable, hello: Hello) -> None:
         """Note a runner; that one of the same server and version was lost before says that it ended by itself."""
         self._here[peer] = hello
+        self._missing_s.pop(hello.model, None)
         lost = self._lost.pop((hello.model, hello.version), None)
         if lost is None:
             return
         if lost.server != hello.server:
-            self._end = None  # the server itself ended, and Kubernetes tells of that
+            # The server itself ended, and Kubernetes tells of that.
+            self._end = None
+            self._ends_s.clear()
             return
         for_memory = hello.memory_kills > lost.memory_kills
         self._ended(hello, for_memory=for_memory)
@@ -64,15 +82,35 @@ class Runners:
         if hello is None:
             return
         self._lost[hello.model, hello.version] = hello
-        self._lost_s = self._clock()
+        self._ends_s.append(self._clock())
         self._ended(hello, for_memory=False)
-        self._broken.add(hello.model)
-        self._marks[hello.model] = uuid.uuid4().hex[:8]
+        self._breaks(hello.model)
         self._wake()
 
     def loaded(self, model: str) -> None:
-        """Note that the server has loaded a model anew."""
+        """Note that the server has loaded a model anew, and what ended before is no matter of the processes to come."""
         self._broken.discard(model)
+        self._lost = {key: hello for key, hello in self._lost.items() if key[0] != model}
+
+    def look(self, model: str, versions: Collection[int]) -> None:
+        """Compare with the versions that the server calls ready, of a model that our runner runs.
+
+        A process that ended while no agent listened has left no word; one that lives comes back soon after the agent.
+        A model whose runners never came back is loaded anew once, and not again before one has.
+        """
+        here = {hello.version for hello in self._here.values() if hello.model == model}
+        if not self._listening or here.issuperset(versions):
+            self._missing_s.pop(model, None)
+            return
+        missing_s = self._clock() - self._missing_s.setdefault(model, self._clock())
+        if COME_BACK_S <= missing_s < math.inf and model not in self._broken:
+            log.warning("runner_missing", model=model, versions=sorted(versions))
+            self._missing_s[model] = -math.inf
+            self._breaks(model)
+
+    def _breaks(self, model: str) -> None:
+        self._broken.add(model)
+        self._marks[model] = uuid.uuid4().hex[:8]
 
     @property
     def broken(self) -> frozenset[str]:
@@ -90,7 +128,9 @@ class Runners:
     @property
     def resting(self) -> bool:
         """Whether a runner was lost a moment ago."""
-        return self._lost_s is not None and self._clock() - self._lost_s < REST_S
+        now = self._clock()
+        late = [at for at in self._ends_s if now - at < REMEMBERED_S]
+        return bool(late) and now - late[-1] < min(REST_S * 2 ** (len(late) - 1), LONGEST_REST_S)
 
     def report(self) -> RunnerEnd | None:
         """Return the last end of late."""

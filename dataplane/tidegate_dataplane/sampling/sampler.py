@@ -161,6 +161,7 @@ class Sampler:
             self._connected.notify_all()
             if self._socket is not None:
                 with contextlib.suppress(OSError):
+                    self._socket.settimeout(FINISH_S)
                     if not self._writer.is_alive():  # else it may be in the middle of a frame
                         self._socket.sendall(goodbye_frame())
                     self._socket.shutdown(socket.SHUT_RDWR)

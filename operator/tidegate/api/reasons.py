@@ -138,7 +138,7 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
         ),
         Reason.POD_FAILING: ReasonDoc(
             "A container keeps ending or cannot start, or the process that runs a version ended while it served; "
-            "that is loaded anew, and the pod takes no requests for some seconds.",
+            "that is loaded anew, and the pod takes no requests meanwhile (ends of models of format Python stay unseen).",
             "Read the message; then kubectl logs of that container, or raise spec.resources if it was killed for memory.",
         ),
         Reason.NO_CAPACITY: ReasonDoc(

@@ -95,7 +95,7 @@ def plan_features(observed: FeaturesObserved, settings: ServingSettings) -> Plan
         status=status.dump(),
         events=(
             *_events(features.status, status),
-            *runner_events(features.status.conditions, ended),
+            *runner_events(features.status.conditions, status.conditions, ended),
         ),
         requeue_after=_requeue(observed, sources, pods, reports)
         or _unpublished(there, published)

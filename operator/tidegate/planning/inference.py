@@ -104,7 +104,7 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Pl
         status=status.dump(),
         events=(
             *_events(inference.status, status),
-            *runner_events(inference.status.conditions, runner_verdict(replicas)),
+            *runner_events(inference.status.conditions, status.conditions, runner_verdict(replicas)),
         ),
         requeue_after=_requeue(observed, target, swap, replicas),
     )

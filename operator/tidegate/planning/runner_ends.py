@@ -22,12 +22,17 @@ def runner_verdict(replicas: Sequence[Replica]) -> Verdict | None:
     return next((found for replica in replicas if (found := _ended(replica)) is not None), None)
 
 
-def runner_events(before: Sequence[ObservedCondition], ended: Verdict | None) -> tuple[Event, ...]:
+def runner_events(
+    before: Sequence[ObservedCondition], after: Sequence[ObservedCondition], ended: Verdict | None
+) -> tuple[Event, ...]:
     """One event when Ready begins to name an end."""
-    ready = next((each for each in before if each.type == ConditionType.READY.value), None)
-    if ended is None or (ready is not None and ready.message == ended.message):
+    if ended is None or _ready(after) != ended.message or _ready(before) == ended.message:
         return ()
     return (Event(EventType.WARNING, ended.reason.value, ended.message),)
+
+
+def _ready(conditions: Sequence[ObservedCondition]) -> str | None:
+    return next((each.message for each in conditions if each.type == ConditionType.READY.value), None)
 
 
 def _ended(replica: Replica) -> Verdict | None:

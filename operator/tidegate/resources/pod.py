@@ -163,8 +163,6 @@ def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
             _field_env("POD_NAMESPACE", "metadata.namespace"),
             _field_env("POD_IP", "status.podIP"),
             {"name": "TIDEGATE_AGENT_SECRET_NAME", "value": pod.storage_secret},
-            # glibc gives each thread an arena of its own, and what one has grown by it keeps.
-            {"name": "MALLOC_ARENA_MAX", "value": "2"},
             *_cache_env(pod, settings),
         ],
         "ports": [

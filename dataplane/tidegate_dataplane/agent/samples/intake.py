@@ -80,6 +80,7 @@ class Intake:
         try:
             self._server = await asyncio.start_unix_server(self._serve, path=self._path)
             self._path.chmod(SOCKET_MODE)
+            self._runners.listen()
         except OSError as error:
             log.warning("samples_socket_unusable", path=str(self._path), error=str(error))
 
@@ -113,13 +114,14 @@ class Intake:
             while True:
                 await self._read(reader, peer)
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+            self._runners.gone(peer)
         except ValueError as error:
             log.warning("samples_frame_refused", error=str(error))
         except asyncio.CancelledError:
             return  # `close` has the last word
+        # Whom we send away lives, and comes again.
+        self._runners.unloaded(peer)
         self._peers.pop(peer, None)
-        self._runners.gone(peer)
         with contextlib.suppress(ConnectionError):
             peer.close()
 

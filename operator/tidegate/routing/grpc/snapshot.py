@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from tidegate.routing import protos
-from tidegate.routing.envoy.clusters import parse_cluster_name
+from tidegate.routing.envoy.clusters import cluster_name, parse_cluster_name
 from tidegate.routing.grpc import clusters, listeners
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.ir import Pool, PoolKey, Protocol, VirtualHost
@@ -78,7 +78,7 @@ def stand_in(name: str) -> Resource | None:
 
 
 def _name(key: PoolKey) -> str:
-    return clusters.cluster_name(key, Protocol.GRPC)
+    return cluster_name(key, Protocol.GRPC)
 
 
 def _listener(name: str, host: VirtualHost) -> Resource:
