@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidegate.api.meta import ObjectKey
+from tidegate.routing import wire
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.planner import HostState
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash, version_of
@@ -41,7 +42,7 @@ def a_snapshot(
     for name, version in clusters.items():
         count = (endpoints or {}).get(name, 1)
         endpoint_set[name] = Resource(name, f"c{version}-e{count}", b"", vacant=count == 0)
-    body = ",".join(sorted(routes_to)).encode()
+    body = b"".join(wire.text(name) for name in sorted(routes_to))
     resources = {
         CLUSTER: cluster_set,
         ENDPOINT: endpoint_set,
@@ -76,6 +77,7 @@ class Proxy:
     endpoints: dict[str, Resource] = field(default_factory=dict)
     routes_to: tuple[str, ...] | None = None
     refuses: set[TypeUrl] = field(default_factory=set)
+    refuses_names: set[str] = field(default_factory=set)
     inbox: deque[DiscoveryResponse] = field(default_factory=deque)
     outbox: deque[Any] = field(default_factory=deque)
     received: list[DiscoveryResponse] = field(default_factory=list)
@@ -123,7 +125,9 @@ class Proxy:
         self.received.append(response)
         type_url = TypeUrl(response.type_url)
         self.nonces[type_url] = response.nonce
-        if type_url in self.refuses:
+        if type_url in self.refuses or not self.refuses_names.isdisjoint(
+            resource.name for resource in response.resources
+        ):
             self._ask(type_url, error="no, thank you")
             return response
         self._remember(type_url, response)
@@ -166,8 +170,7 @@ class Proxy:
                 self.names[SCOPE] = frozenset()
                 self._subscribe(SCOPE)
         else:
-            body = response.resources[0].body.decode()
-            self.routes_to = tuple(body.split(",")) if body else ()
+            self.routes_to = _names_in(response.resources[0].body)
 
     def _clusters_of(self, response: DiscoveryResponse) -> dict[str, str]:
         """Every cluster that there is to be after `response`, and its version."""
@@ -208,6 +211,15 @@ class Proxy:
                 self.outbox[index] = request
                 return
         self.outbox.append(request)
+
+
+def _names_in(body: bytes) -> tuple[str, ...]:
+    """The clusters that a scope of `a_snapshot` leads to; names are shorter than 128 bytes."""
+    names: list[str] = []
+    while body:
+        names.append(body[1 : 1 + body[0]].decode())
+        body = body[1 + body[0] :]
+    return tuple(names)
 
 
 @dataclass

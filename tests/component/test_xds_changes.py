@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,12 @@ from builders.model_access import a_model_access, a_route
 from fixtures.envoy import ControlPlane, Gateway, Load, Upstream, backend_of, eventually
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
+from tidegate.routing import protos
+from tidegate.routing.bootstrap import Dialect
+from tidegate.routing.envoy import clusters, routes
 from tidegate.routing.fleet import Backend
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash
+from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash, version_of
 from tidegate.xds.steps import DiscoveryStream
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
@@ -189,11 +193,13 @@ async def test_a_refused_configuration_leaves_the_last_good_one(
         control_plane.cache.set(spoilt(good, type_url, resource))
         assert await refused(control_plane)
         await load.answered(20)
-        assert set(load.answers) == {"old"}
+        # In delta the routes may go on to a cluster that the proxy has as it was before the refused change.
+        if type_url is TypeUrl.SCOPE or gateway.envoy.dialect is Dialect.STATE_OF_THE_WORLD:
+            assert set(load.answers) == {"old"}
         assert control_plane.ledger.programmed(ACCESS, 1)
         assert not control_plane.ledger.programmed(ACCESS, 2)
         kind = "route" if type_url is TypeUrl.SCOPE else "cluster"
-        assert control_plane.metric("tidegate_xds_nacks_total", type=kind) == 1
+        assert control_plane.metric("tidegate_xds_nacks_total", type=kind) >= 1
 
         control_plane.cache.set(good)
         await control_plane.accepted(good)
@@ -216,6 +222,106 @@ async def test_a_refused_cluster_does_not_stop_the_endpoints_of_the_others(gatew
         return await client.infer(metadata=CTR) == "new"
 
     await eventually("the other cluster's endpoints arrive", answered_by_new)
+
+
+def with_another(snapshot: Snapshot, type_url: TypeUrl, resource: Resource) -> Snapshot:
+    """The same snapshot with one resource more."""
+    resources = {**snapshot.resources, type_url: {**snapshot.resources[type_url], resource.name: resource}}
+    versions = {**snapshot.versions, type_url: version_of(resources[type_url])}
+    return replace(snapshot, revision=content_hash(versions.values()), resources=resources, versions=versions)
+
+
+def a_refused_scope(name: str) -> Resource:
+    """A scope whose regular expression Envoy cannot read."""
+    match = {"safe_regex": {"regex": "(("}}
+    route = {"name": "x", "match": match, "direct_response": {"status": 404}}
+    host = {"name": name, "domains": ["*"], "routes": [route]}
+    body = routes.virtual_hosts([protos.encode("envoy.config.route.v3.VirtualHost", host)])
+    scope = protos.any_of(routes.TYPE, routes.scope(name, body))
+    return Resource(name, content_hash([scope]), scope)
+
+
+def a_refused_cluster(name: str) -> Resource:
+    """A cluster that Envoy does not know how to balance."""
+    fields = {"name": name, "type": "EDS", "lb_policy": "CLUSTER_PROVIDED"}
+    body = protos.any_of(clusters.TYPE, protos.encode(clusters.TYPE, fields))
+    return Resource(name, content_hash([body]), body)
+
+
+# Before and after the good one in the order in which they are sent.
+REFUSED = {
+    "scope-first": (TypeUrl.SCOPE, a_refused_scope("access/ads/aaa")),
+    "scope-last": (TypeUrl.SCOPE, a_refused_scope("access/ads/zzz")),
+    "cluster": (TypeUrl.CLUSTER, a_refused_cluster("inference/ads/bad/grpc")),
+}
+
+
+async def answers_after_a_refusal(gateway: Gateway, type_url: TypeUrl, bad: Resource) -> Callable[[], Any]:
+    """An access moves from `one` to `other` while the proxy refuses something that has nothing to do with it."""
+    one, other = await gateway.upstream("one"), await gateway.upstream("other")
+    backends = [backend_of("one", one), backend_of("other", other)]
+    before = a_model_access(routes=[a_route("default", "one")])
+    client = await gateway.start(before, *backends)
+    control_plane = gateway.control_plane
+    control_plane.cache.set(with_another(control_plane.build(before, *backends), type_url, bad))
+    assert await refused(control_plane)
+    after = a_model_access(routes=[a_route("default", "other")], metadata={"generation": 2})
+    control_plane.cache.set(with_another(control_plane.build(after, *backends), type_url, bad))
+
+    async def answer() -> str:
+        return await client.infer(metadata=CTR)
+
+    return answer
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_what_is_refused_does_not_stop_the_changes_of_others(gateway: Gateway, case: str) -> None:
+    answer = await answers_after_a_refusal(gateway, *REFUSED[case])
+
+    async def by_other() -> bool:
+        return await answer() == "other"
+
+    await eventually("the change arrives", by_other)
+    control_plane = gateway.control_plane
+    assert control_plane.ledger.report().proxies[0].nack
+    cured = control_plane.build(
+        a_model_access(routes=[a_route("default", "other")], metadata={"generation": 3}),
+        backend_of("other", await gateway.upstream("third")),
+    )
+    control_plane.cache.set(cured)
+    await control_plane.accepted(cured)
+    assert control_plane.ledger.report().proxies[0].nack is None
+
+
+async def test_in_the_other_dialect_it_stops_them_until_it_is_gone(gateway: Gateway) -> None:
+    """The control: a state of the world is accepted or refused whole."""
+    gateway.envoy.dialect = Dialect.STATE_OF_THE_WORLD
+    answer = await answers_after_a_refusal(gateway, *REFUSED["scope-first"])
+
+    async def refused_twice() -> bool:
+        return gateway.control_plane.metric("tidegate_xds_nacks_total", type="route") == 2
+
+    await eventually("the second is refused as well", refused_twice)
+    assert await answer() == "one"
+
+
+async def test_a_scope_that_leads_to_a_refused_cluster_is_held_back(gateway: Gateway) -> None:
+    one = backend_of("one", await gateway.upstream("one"))
+    client = await gateway.start(a_model_access(routes=[a_route("default", "one")]), one)
+    control_plane = gateway.control_plane
+    bad_target = a_model_access(routes=[a_route("default", "bad")], metadata={"generation": 2})
+    other = a_model_access("other", routes=[a_route("default", "one")])
+    good = control_plane.build(bad_target, other, one, backend_of("bad", await gateway.upstream("bad")))
+    bad = a_refused_cluster("inference/ads/bad/grpc")
+    control_plane.cache.set(with_another(good, TypeUrl.CLUSTER, bad))
+
+    async def other_answers() -> bool:
+        headers = {"x-tidegate-access": "ads/other"}
+        return (await client.rest("POST", "/v2/models/ctr/infer", headers=headers, body=b"{}"))[0] == 200
+
+    await eventually("the access beside it has arrived", other_answers)
+    assert await client.infer(metadata=CTR) == "one"
+    assert not control_plane.ledger.programmed(ACCESS, 2)
 
 
 async def test_the_gateway_serves_on_without_its_xds_server(

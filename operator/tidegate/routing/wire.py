@@ -28,6 +28,12 @@ def field(number: int, payload: bytes) -> bytes:
     return varint(number << 3 | _LENGTH_DELIMITED) + varint(len(payload)) + payload
 
 
+def text(value: str) -> bytes:
+    """A string as it stands in a field, its length before it; without the field's number."""
+    data = value.encode()
+    return varint(len(data)) + data
+
+
 def number_field(number: int, value: int) -> bytes:
     """One unsigned integer or enum field."""
     return varint(number << 3 | _VARINT) + varint(value)

@@ -9,6 +9,7 @@ Make before break, gated on what the proxy has accepted:
 The step is not remembered but read off from what the proxy has acknowledged, at every event anew.
 So a newer snapshot in the middle simply changes where all of this leads, and a change that needs no step skips it.
 A NACK stops what depends on the refused resources and leaves the proxy on what it last accepted, until the next snapshot differs.
+In the delta dialect that is the refused resource and the routes that lead to it; in the other it is all of the type and all routes.
 A proxy that says nothing holds up step 2 for `gate_timeout_s` at most; step 3 waits for as long as it takes, since breaking needs the proof.
 
 Once a proxy is known to run a snapshot in full, only what differs from that is looked at: the work of a change is that of its size, whatever the fleet's.
@@ -23,6 +24,7 @@ from typing import ClassVar, Final, Generic, TypeVar
 
 from tidegate.routing.snapshot import Resource, Resources, Snapshot, TypeUrl, version_of
 from tidegate.xds.inspection import SyncState
+from tidegate.xds.leads import leads_to
 from tidegate.xds.messages import DiscoveryResponse
 from tidegate.xds.subscription import WHOLE, Change, Subscription, Target
 
@@ -221,6 +223,10 @@ class DiscoveryStream(ABC, Generic[R]):
             else None
             for name in self._candidates(subscription, resources)
         }
+        if subscription.type_url is TypeUrl.SCOPE and (missing := self._missing_backends()):
+            for name, scope in changes.items():
+                if scope is not None and leads_to(scope, missing):
+                    changes[name] = subscription.held(name)
 
         def whole() -> dict[str, Resource]:
             others = {
@@ -231,6 +237,11 @@ class DiscoveryStream(ABC, Generic[R]):
             return others | {name: resource for name, resource in changes.items() if resource is not None}
 
         return Target(changes, whole)
+
+    def _missing_backends(self) -> frozenset[str]:
+        """The clusters that the proxy does not have because it refused them, or their endpoints."""
+        backends = (self._subscriptions.get(type_url) for type_url in (TypeUrl.CLUSTER, TypeUrl.ENDPOINT))
+        return frozenset(name for one in backends if one is not None for name in one.missing())
 
     def _candidates(self, subscription: Subscription, resources: Resources) -> Iterator[str]:
         """The names under which the proxy may have something else than it should."""
@@ -291,7 +302,7 @@ class DiscoveryStream(ABC, Generic[R]):
             self._gate_closed_since = None
             return True
         if any(
-            subscription.refused is not None
+            subscription.is_stuck
             for type_url, subscription in self._subscriptions.items()
             if type_url not in _ROUTING
         ):
@@ -312,12 +323,21 @@ class DiscoveryStream(ABC, Generic[R]):
         clusters = self._subscriptions.get(TypeUrl.CLUSTER)
         if clusters is not None and clusters.accepted is None:
             return False
-        if any(not (clusters and clusters.has(cluster)) for cluster in self._due(TypeUrl.CLUSTER, goal)):
+        # Nor must any route wait for what was refused: those that lead there are held back by themselves.
+        if any(
+            not (clusters and (clusters.has(cluster) or clusters.gave_up(cluster)))
+            for cluster in self._due(TypeUrl.CLUSTER, goal)
+        ):
             return False
+        never = frozenset(clusters.missing()) if clusters else frozenset[str]()
         endpoints = self._subscriptions.get(TypeUrl.ENDPOINT)
         # The routes must not wait for endpoints that wait for the routes.
         return all(
-            endpoints is not None and (endpoints.has(due) or self._held_back(endpoints, due))
+            due.name in never
+            or (
+                endpoints is not None
+                and (endpoints.has(due) or endpoints.gave_up(due) or self._held_back(endpoints, due))
+            )
             for due in self._due(TypeUrl.ENDPOINT, goal)
         )
 

@@ -81,6 +81,20 @@ class Subscription:
         """Whether the proxy has nothing under `name`, for certain."""
         return self.held(name) is None and (self.refused is None or name not in self.refused)
 
+    def gave_up(self, resource: Resource) -> bool:
+        """Whether the proxy refused this by itself, so that there is no use in waiting for it."""
+        del resource
+        return False
+
+    def missing(self) -> Collection[str]:
+        """The names under which the proxy refused what is to be there and has nothing from before."""
+        return ()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a refusal stops everything that comes after this type: who is to blame is not known."""
+        return self.refused is not None
+
     def was_sent(self, resource: Resource) -> bool:
         """Whether this is the last that the proxy was sent under its name."""
         sent = self.sent.get(resource.name)
@@ -119,6 +133,9 @@ class Subscription:
     def send(self, change: Change, nonce: str) -> frozenset[str]:
         """`change` is on its way; returns what it deletes."""
         gone = frozenset[str]()
+        if self.refused is not None:
+            self._touched |= self.refused.keys()
+        self.refused = None
         if self.type_url in WHOLE:
             gone = frozenset(self.sent.keys() - change.keys())
             self._touched |= gone
@@ -129,9 +146,6 @@ class Subscription:
     def _put_in_flight(self, change: Change, nonce: str) -> None:
         self.nonce = nonce
         self.in_flight = change
-        if self.refused is not None:
-            self._touched |= self.refused.keys()
-        self.refused = None
         for name, resource in change.items():
             if resource is None:
                 self.sent.pop(name, None)
@@ -190,10 +204,17 @@ class DeltaSubscription(Subscription):
 
     `explicit` are the names that the proxy asked for; `names` is None while it asks for everything besides.
     `unseen` is what it had before this stream, of which the version is known and nothing else.
+
+    A proxy refuses a response as a whole, and does not always say for which resource of it.
+    So here `refused` is everything from refused responses that was not accepted since. It is sent again in ever smaller
+    portions, each half as large as the last that was refused and twice as large as the last that was accepted.
+    What was refused by itself is in `condemned` and waits until there is something else under its name.
     """
 
     explicit: set[str] = field(default_factory=set[str])
     unseen: dict[str, Resource] = field(default_factory=dict[str, Resource])
+    condemned: set[str] = field(default_factory=set[str])
+    _portion: int = 1
 
     @classmethod
     def first(cls, type_url: TypeUrl, names: Set[str], versions: Mapping[str, str]) -> DeltaSubscription:
@@ -210,8 +231,40 @@ class DeltaSubscription(Subscription):
             unseen=unseen,
         )
 
-    def _changed(self, target: Target) -> Change | None:
-        change = {
+    @property
+    def is_stuck(self) -> bool:
+        """Never: only what was refused, and what leads there, is held back."""
+        return False
+
+    def gave_up(self, resource: Resource) -> bool:
+        """Whether the proxy refused this by itself, so that there is no use in waiting for it."""
+        return resource.name in self.condemned and self._was_refused(resource.name, resource)
+
+    def missing(self) -> Collection[str]:
+        """The names under which the proxy refused what is to be there and has nothing from before."""
+        return [name for name in self.condemned if self.held(name) is None]
+
+    def _was_refused(self, name: str, resource: Resource | None) -> bool:
+        return (
+            self.refused is not None
+            and name in self.refused
+            and _version(self.refused[name]) == _version(resource)
+        )
+
+    def to_send(self, target: Target) -> Change | None:
+        """The next response if the proxy is to have `target`; None when there is nothing to say."""
+        change = self._changed(target)
+        if self.refused is None:
+            # Who asks for everything is told when there is nothing, or would wait for it.
+            return change if change or (self.accepted is None and self.type_url in WHOLE) else None
+        fresh = {name: one for name, one in change.items() if not self._was_refused(name, one)}
+        if fresh:
+            return fresh
+        suspects = sorted(change.keys() - self.condemned)
+        return {name: change[name] for name in suspects[: self._portion]} or None
+
+    def _changed(self, target: Target) -> Change:
+        change: Change = {
             name: resource
             for name, resource in self._lacking(target).items()
             if resource is not self.unseen.get(name)
@@ -219,8 +272,7 @@ class DeltaSubscription(Subscription):
         if self.type_url in WHOLE:
             gone = (name for name, resource in target.changes.items() if resource is None)
             change.update((name, None) for name in gone if not self.lacks(name))
-        # Who asks for everything is told when there is nothing, or would wait for it.
-        return change if change or (self.accepted is None and self.type_url in WHOLE) else None
+        return change
 
     def send(self, change: Change, nonce: str) -> frozenset[str]:
         """As in the other dialect."""
@@ -228,12 +280,38 @@ class DeltaSubscription(Subscription):
         return frozenset(name for name, resource in change.items() if resource is None)
 
     def accept(self) -> None:
-        """As in the other dialect."""
+        """The proxy acknowledged what is in flight: that much is not to blame."""
         if self.accepted is None:
             self.accepted = {}
-        for name in self.in_flight or ():
+        error, cleared = self.error, frozenset(self.in_flight or ())
+        for name in cleared:
             self.unseen.pop(name, None)
         self._take_in_flight(self.accepted)
+        self._portion *= 2
+        self._acquit(cleared)
+        self.error = None if self.refused is None else error
+
+    def refuse(self, error: str) -> None:
+        """The proxy refused what is in flight; of one resource it is clear which."""
+        change = self.in_flight or {}
+        before = self.refused or {}
+        Subscription.refuse(self, error)  # super() does not know the class with slots
+        self.refused = {**before, **change}
+        self.condemned -= change.keys()
+        if len(change) == 1:
+            self.condemned |= change.keys()
+        self._portion = max(1, len(change) // 2)
+
+    def forget(self, names: Set[str]) -> None:
+        """The proxy has dropped these, so they are to be sent again if it asks again."""
+        Subscription.forget(self, names)
+        self.condemned -= names
+
+    def _acquit(self, names: Set[str]) -> None:
+        self.condemned -= names
+        if self.refused is not None:
+            _drop(self.refused, names)
+            self.refused = self.refused or None
 
     def subscribe(self, added: Set[str], removed: Set[str]) -> None:
         """The proxy wants more and less; what it asks for again it is sent again."""
