@@ -48,6 +48,9 @@ class Settings(BaseSettings):
         tuple[str, ...], Field(description="Namespaces whose labelled Secrets are read, as JSON.")
     ] = ()
     report_port: Annotated[int, Field(ge=0, le=65535)] = 18001
+    contents_port: Annotated[int, Field(ge=0, le=65535, description="On loopback, for `tidegate xds`.")] = (
+        18002
+    )
 
     web_port: Annotated[int, Field(ge=0, le=65535)] = 8080
     prometheus_url: str = ""

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from typer.testing import CliRunner
@@ -19,15 +20,17 @@ from tidegate.main import app
 from tidegate.routing import protos
 from tidegate.routing.snapshot import Resource, TypeUrl, content_hash
 from tidegate.xds import inspection
-from tidegate.xds.report_server import add_inspection, report_application
+from tidegate.xds.report_server import add_inspection, contents_application, report_application
 
 
 @asynccontextmanager
-async def served(gateway: Gateway) -> AsyncGenerator[str]:
-    """The address of the report, as the process serves it."""
+async def served(gateway: Gateway, *, contents: bool = False) -> AsyncGenerator[str]:
+    """The address of the report, or of the contents, as the process serves it."""
     plane = gateway.control_plane
     application = report_application(plane.ledger)
     add_inspection(application, plane.cache, plane.server.states)
+    if contents:
+        application = contents_application(plane.cache)
     runner = web.AppRunner(application)
     await runner.setup()
     try:
@@ -71,14 +74,36 @@ async def test_status_dump_and_diff_tell_what_a_change_was(gateway: Gateway) -> 
         (change,) = told["changes"]["scope"]
         assert set(told["changes"]) == {"scope"}
         assert (change["name"], change["change"]) == ("access/ads/ctr", "changed")
-        assert "3s" in json.dumps(change["after"])
-        assert "3s" not in json.dumps(change["before"])
-
-        before = await as_json("dump", first[:8], "--address", address)
-        assert before["revision"] == first
-        assert "3s" not in json.dumps(before)
+        assert change["after"] == snapshot.resources[TypeUrl.SCOPE]["access/ads/ctr"].version
+        assert (await as_json("dump", first[:8], "--address", address))["revision"] == first
         _, text = await run("dump", "--address", address)
         assert "inference/ads/one/grpc" in text
+
+    async with served(gateway, contents=True) as address:
+        named = ("--name", "access/ads/ctr", "--address", address)
+        (change,) = (await as_json("diff", *named))["changes"]["scope"]
+        assert "3s" in json.dumps(change["after"])
+        assert "3s" not in json.dumps(change["before"])
+        before = await as_json("dump", first[:8], *named)
+        assert (before["revision"], set(before["resources"])) == (first, {"scope"})
+        assert "3s" not in json.dumps(before)
+        assert "3s" in json.dumps(await as_json("dump", *named))
+
+
+async def test_the_report_shows_nobody_what_is_in_a_resource(gateway: Gateway) -> None:
+    one = backend_of("one", await gateway.upstream("one"))
+    await gateway.start(a_model_access(routes=[a_route("default", "one", timeout="7s")]), one)
+    named = "?name=access/ads/ctr"
+    async with served(gateway) as address, aiohttp.ClientSession() as session:
+        for path in ("snapshots/current", f"snapshots/current{named}", f"diff{named}&from=current"):
+            async with session.get(f"http://{address}/v1/{path}") as response:
+                assert response.status == 200
+                assert "content" not in await response.text()
+    async with served(gateway, contents=True) as address, aiohttp.ClientSession() as session:
+        async with session.get(f"http://{address}/v1/snapshots/current{named}") as response:
+            assert "7s" in await response.text()
+        async with session.get(f"http://{address}/v1/snapshots/current") as response:
+            assert (await response.json())["resources"] == {}
 
 
 async def test_a_proxy_that_refuses_is_shown_with_its_reason(gateway: Gateway) -> None:

@@ -85,7 +85,13 @@ def xds(kubeconfig: Path, folder: Path, **settings: str) -> Iterator[tuple[Xds, 
         port, report_port = held.number, report.number
     with (
         tidegate(
-            "xds", kubeconfig, folder, xds_port=str(port), report_port=str(report_port), **settings
+            "xds",
+            kubeconfig,
+            folder,
+            xds_port=str(port),
+            report_port=str(report_port),
+            contents_port="0",
+            **settings,
         ) as running,
         grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):

@@ -25,6 +25,7 @@ from tidegate.routing.grpc.bootstrap import bootstrap as grpc_bootstrap
 
 _PATIENCE: Final = timedelta(seconds=30)
 _REPORT_PORT: Final = 18001
+_CONTENTS: Final = "127.0.0.1:18002"
 _SELECTOR: Final = "app.kubernetes.io/name=tidegate,app.kubernetes.io/component=xds"
 
 
@@ -42,6 +43,14 @@ Address = Annotated[
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Where the xDS servers run.")]
 KubeconfigOption = Annotated[
     Path | None, typer.Option(help="Cluster to connect to; default $KUBECONFIG.", show_default=False)
+]
+Revision = Annotated[str, typer.Argument(help="A revision, its beginning, current or previous.")]
+Name = Annotated[
+    str | None,
+    typer.Option(
+        "--name",
+        help=f"Show the content under this name; asks {_CONTENTS}, which only an xDS server's own pod reaches.",
+    ),
 ]
 Output = Annotated[Format, typer.Option("--output", "-o", help="text or json.")]
 
@@ -71,17 +80,17 @@ def status(
 
 
 def dump(
-    revision: Annotated[
-        str, typer.Argument(help="A revision, its beginning, current or previous.")
-    ] = "current",
+    revision: Revision = "current",
+    name: Name = None,
     address: Address = None,
     namespace: Namespace = "tidegate-system",
     kubeconfig: KubeconfigOption = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Show a whole snapshot; as text, the names and versions of its resources. Secrets are left out."""
-    found = _first(f"/v1/snapshots/{revision}", {}, address, namespace, kubeconfig)
-    if output is Format.JSON:
+    """Show the names and versions of a snapshot's resources, or what is in those of one name. Secrets are left out."""
+    place = _place(name, address, namespace, kubeconfig)
+    found = _first(f"/v1/snapshots/{revision}", _named(name), *place)
+    if output is Format.JSON or name is not None:
         typer.echo(json.dumps(found, indent=2))
         return
     typer.echo(f"revision {found['revision']}")
@@ -91,24 +100,35 @@ def dump(
 
 
 def diff(
-    before: Annotated[
-        str, typer.Argument(help="A revision, its beginning, current or previous.")
-    ] = "previous",
-    after: Annotated[str, typer.Argument(help="The same, for the later one.")] = "current",
+    before: Revision = "previous",
+    after: Revision = "current",
+    name: Name = None,
     address: Address = None,
     namespace: Namespace = "tidegate-system",
     kubeconfig: KubeconfigOption = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Show what differs between two revisions that the servers still keep. Secrets are left out."""
-    found = _first("/v1/diff", {"from": before, "to": after}, address, namespace, kubeconfig)
-    if output is Format.JSON:
+    """Show the names that differ between two revisions, or what differs under one name. Secrets are left out."""
+    place = _place(name, address, namespace, kubeconfig)
+    found = _first("/v1/diff", {"from": before, "to": after, **_named(name)}, *place)
+    if output is Format.JSON or name is not None:
         typer.echo(json.dumps(found, indent=2))
         return
     typer.echo(f"{found['from']} -> {found['to']}")
     for kind, changes in found["changes"].items():
         for change in changes:
             typer.echo(f"{change['change']:9}{kind:10}{change['name']}")
+
+
+def _named(name: str | None) -> dict[str, str]:
+    return {} if name is None else {"name": name}
+
+
+def _place(
+    name: str | None, address: str | None, namespace: str, kubeconfig: Path | None
+) -> tuple[str | None, str, Path | None]:
+    """Whom to ask; content is told inside the pod alone, so without an address this must run there."""
+    return (_CONTENTS if name is not None and address is None else address), namespace, kubeconfig
 
 
 def bootstrap(

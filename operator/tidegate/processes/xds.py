@@ -27,7 +27,7 @@ from tidegate.xds.identity import ServerCertificate
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.proxyless import GrpcSnapshots
-from tidegate.xds.report_server import add_inspection, report_application
+from tidegate.xds.report_server import add_inspection, contents_application, report_application
 from tidegate.xds.server import XdsServer
 
 _GATHER_S: Final = 0.01
@@ -96,7 +96,9 @@ async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
                     feed, cache, SnapshotBuilder(ListenerSettings()), clients, metrics, secrets
                 )
                 tasks.create_task(publisher.run())
-                tasks.create_task(_serve_report(report, settings.report_port))
+                tasks.create_task(_serve(report, "0.0.0.0", settings.report_port))  # noqa: S104
+                contents = contents_application(cache)
+                tasks.create_task(_serve(contents, "127.0.0.1", settings.contents_port))
                 await synced(feed.stores)
                 await server.start(f"0.0.0.0:{settings.xds_port}", certificate)
 
@@ -106,11 +108,11 @@ async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
             await server.stop()
 
 
-async def _serve_report(report: web.Application, port: int) -> None:
-    runner = web.AppRunner(report, access_log=None)
+async def _serve(application: web.Application, host: str, port: int) -> None:
+    runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104
+        await web.TCPSite(runner, host, port).start()
         await asyncio.Event().wait()
     finally:
         await runner.cleanup()

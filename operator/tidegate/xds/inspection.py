@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -61,44 +61,71 @@ def revisions(history: Sequence[Snapshot]) -> list[Document]:
 
 
 def dump(snapshot: Snapshot) -> Document:
-    """The whole snapshot in plain types, with secrets left out."""
+    """What the snapshot consists of, by name and version."""
     return {
         "revision": snapshot.revision,
         "resources": {
-            kind.name.lower(): [shown(kind, of_kind[name]) for name in sorted(of_kind)]
+            kind.name.lower(): [{"name": name, "version": of_kind[name].version} for name in sorted(of_kind)]
             for kind, of_kind in snapshot.resources.items()
+        },
+    }
+
+
+def contents(snapshot: Snapshot, name: str) -> Document:
+    """The resources of that name, of whatever types, in plain types and with secrets left out.
+
+    One name at a time: Written out, all that ten thousand accesses lead to is 43 MB and nine seconds of work.
+    """
+    return {
+        "revision": snapshot.revision,
+        "resources": {
+            kind.name.lower(): [shown(kind, of_kind[name])]
+            for kind, of_kind in snapshot.resources.items()
+            if name in of_kind
         },
         "refusals": [
             f"{refusal.access} {refusal.part}: {refusal.reason}: {refusal.message}"
             for refusal in snapshot.refusals
+            if name == f"access/{refusal.access}"
         ],
     }
 
 
 def diff(before: Snapshot, after: Snapshot) -> Document:
-    """What `after` has under each name that differs, and what `before` had; secrets are left out."""
-    return {
-        "from": before.revision,
-        "to": after.revision,
-        "changes": {
-            kind.name.lower(): [
-                _change(kind, before.resources[kind].get(name), after.resources[kind].get(name))
-                for name in sorted(names)
-            ]
-            for kind in after.resources
-            if (names := differing(before.resources[kind], after.resources[kind]))
-        },
-    }
+    """Every name that differs, with the version that `after` has under it and that `before` had."""
+    return _compared(before, after, None, lambda _, resource: resource.version)
 
 
-def _change(kind: TypeUrl, before: Resource | None, after: Resource | None) -> Document:
-    resource = after or before
-    what = "added" if before is None else "removed" if after is None else "changed"
+def diff_of_contents(before: Snapshot, after: Snapshot, name: str) -> Document:
+    """What `after` has under `name` and what `before` had, where that differs; secrets are left out."""
+    return _compared(before, after, name, shown)
+
+
+def _compared(
+    before: Snapshot, after: Snapshot, only: str | None, show: Callable[[TypeUrl, Resource], object]
+) -> Document:
+    changes: Document = {}
+    for kind in after.resources:
+        names = differing(before.resources[kind], after.resources[kind])
+        listed = sorted(names) if only is None else [name for name in (only,) if name in names]
+        if listed:
+            changes[kind.name.lower()] = [_change(kind, name, before, after, show) for name in listed]
+    return {"from": before.revision, "to": after.revision, "changes": changes}
+
+
+def _change(
+    kind: TypeUrl,
+    name: str,
+    before: Snapshot,
+    after: Snapshot,
+    show: Callable[[TypeUrl, Resource], object],
+) -> Document:
+    was, now = before.resources[kind].get(name), after.resources[kind].get(name)
     return {
-        "name": resource.name if resource else "",
-        "change": what,
-        "before": None if before is None else shown(kind, before),
-        "after": None if after is None else shown(kind, after),
+        "name": name,
+        "change": "added" if was is None else "removed" if now is None else "changed",
+        "before": None if was is None else show(kind, was),
+        "after": None if now is None else show(kind, now),
     }
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import uuid
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
 from aiohttp import web
 
+from tidegate.routing.snapshot import Snapshot
 from tidegate.xds import inspection
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.inspection import ProxyState
@@ -37,7 +40,10 @@ def report_application(ledger: AckLedger) -> web.Application:
 def add_inspection(
     application: web.Application, cache: SnapshotCache, states: Callable[[], Sequence[ProxyState]]
 ) -> None:
-    """Adds what `tidegate xds status`, `dump` and `diff` ask for: the proxies, and the snapshots that `cache` keeps."""
+    """Adds what `tidegate xds status`, `dump` and `diff` ask for: the proxies, and the snapshots that `cache` keeps.
+
+    Names and versions only: whoever reaches this port may ask, and the content is the routing of every tenant.
+    """
 
     async def proxies(_: web.Request) -> web.Response:
         return web.json_response({"proxies": inspection.proxies(states())})
@@ -45,24 +51,51 @@ def add_inspection(
     async def snapshots(_: web.Request) -> web.Response:
         return web.json_response({"snapshots": inspection.revisions(cache.history)})
 
-    async def snapshot(request: web.Request) -> web.Response:
-        found = inspection.find(cache.history, request.match_info["revision"])
-        return _unknown(request) if found is None else web.json_response(inspection.dump(found))
+    application.add_routes([web.get("/v1/proxies", proxies), web.get("/v1/snapshots", snapshots)])
+    _add_snapshots(
+        application,
+        cache,
+        lambda snapshot, _: inspection.dump(snapshot),
+        lambda before, after, _: inspection.diff(before, after),
+    )
 
-    async def diff(request: web.Request) -> web.Response:
+
+def contents_application(cache: SnapshotCache) -> web.Application:
+    """Serves the content of single resources, by the query `name`; for a port that the pod alone reaches."""
+    application = web.Application()
+    _add_snapshots(application, cache, inspection.contents, inspection.diff_of_contents)
+    return application
+
+
+def _add_snapshots(
+    application: web.Application,
+    cache: SnapshotCache,
+    dump: Callable[[Snapshot, str], inspection.Document],
+    diff: Callable[[Snapshot, Snapshot, str], inspection.Document],
+) -> None:
+    """Both take snapshots and the name that is asked for. One answer at a time is made, and beside the event loop, which serves the proxies."""
+    one_at_a_time = asyncio.Lock()
+
+    async def answered(make: Callable[[], inspection.Document]) -> web.Response:
+        async with one_at_a_time:
+            text = await asyncio.to_thread(lambda: json.dumps(make()))
+        return web.Response(text=text, content_type="application/json")
+
+    async def one_snapshot(request: web.Request) -> web.Response:
+        found = inspection.find(cache.history, request.match_info["revision"])
+        name = request.query.get("name", "")
+        return _unknown(request) if found is None else await answered(lambda: dump(found, name))
+
+    async def difference(request: web.Request) -> web.Response:
         before = inspection.find(cache.history, request.query.get("from", inspection.PREVIOUS))
         after = inspection.find(cache.history, request.query.get("to", inspection.CURRENT))
         if before is None or after is None:
             return _unknown(request)
-        return web.json_response(inspection.diff(before, after))
+        name = request.query.get("name", "")
+        return await answered(lambda: diff(before, after, name))
 
     application.add_routes(
-        [
-            web.get("/v1/proxies", proxies),
-            web.get("/v1/snapshots", snapshots),
-            web.get("/v1/snapshots/{revision}", snapshot),
-            web.get("/v1/diff", diff),
-        ]
+        [web.get("/v1/snapshots/{revision}", one_snapshot), web.get("/v1/diff", difference)]
     )
 
 
