@@ -180,7 +180,13 @@ def any_fleet(draw: st.DrawFn) -> FleetState:
         for namespace in ("ads", "shop")
     ]
     pipelines = [
-        Backend(key, "ctr", draw(st.sampled_from([(), (Endpoint("10.0.0.9"),)])), calls=draw(CALLS))
+        Backend(
+            key,
+            "ctr",
+            draw(st.sampled_from([(), (Endpoint("10.0.0.9"),)])),
+            calls=draw(CALLS),
+            callers=draw(st.sampled_from([(), ("10.0.0.9",), ("10.0.0.8", "10.0.0.9")])),
+        )
         for access in accesses.values()
         for key in pipeline_backends(access)
         if draw(st.booleans())

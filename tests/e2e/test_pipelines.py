@@ -73,6 +73,19 @@ def _scene(space: Space) -> None:
     )
 
 
+def _nobody_else_calls_its_models(space: Space) -> None:
+    """Its pod just did, through the Service; who knows where it calls is refused all the same."""
+    (uid,) = space.kubectl.run(
+        "get", "modelaccess", "scene", "-n", space.namespace, "-o", "jsonpath={.metadata.uid}"
+    ).split()
+    headers = {"x-tidegate-access": f"pipeline/of/{uid}", "x-tidegate-part": "a"}
+    x = triton.InferInput("x", [1, 1], "FP32")
+    x.set_data_from_numpy(np.zeros((1, 1), dtype=np.float32))
+    with triton.InferenceServerClient(space.installed.endpoints.gateway) as client:
+        answer = refused(lambda: client.infer("a", [x], headers=headers, client_timeout=20.0))
+    assert answer.status() == "StatusCode.PERMISSION_DENIED"
+
+
 @pytest.mark.timeout(400)
 def test_a_pipeline_answers_without_its_optional_model_and_not_without_the_other(space: Space) -> None:
     _publish(space)
@@ -94,6 +107,7 @@ def test_a_pipeline_answers_without_its_optional_model_and_not_without_the_other
         assert done["tidegate_pipeline_call_rows_total", part] == 64
         assert 1 <= done["tidegate_pipeline_calls_total", part] < 64
 
+    _nobody_else_calls_its_models(space)
     (pod,) = (pod["metadata"]["uid"] for pod in space.installed.pods(space.namespace, LABEL))
     space.kubectl.run("delete", "inference", "b", "-n", space.namespace)
     marked = {**whole, "second": [0.5, 0.5], "tidegate_defaulted": [b"second", b"second"]}

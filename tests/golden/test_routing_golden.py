@@ -34,6 +34,7 @@ def a_fleet_from(document: Mapping[str, Any]) -> FleetState:
             entry.get("model", entry["name"]),
             tuple(Endpoint(address) for address in entry.get("pods", ())),
             calls=tuple(entry.get("calls", ())),
+            callers=tuple(entry.get("callers", ())),
         )
         for entry in document["backends"]
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.processes.fleet_feed import FleetFeed
 from tidegate.resources.names import CALLS_ANNOTATION, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, PIPELINE_LABEL
+from tidegate.routing.guards import AddressGuard, ClosedGuard
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.live import LiveRouting, RoutingChange
 
@@ -185,6 +187,34 @@ def test_a_pipeline_has_its_pods_and_what_they_still_call(fed: Fed) -> None:
     inside = fed.take().hosts[HostKey.parse("pipeline/ads/scene")]
     assert inside is not None
     assert [rule.name for rule in inside.host.rules] == ["ctr"]
+
+
+def test_all_pods_of_a_pipeline_that_may_still_call_are_let_in_at_its_parts(fed: Fed) -> None:
+    """Before they are ready and while they end; not once they have ended, when others may have their addresses."""
+    fed.put(kinds.MODEL_ACCESS, model_access_body("scene", routes=[PIPELINE]))
+
+    def guard() -> object:
+        inside = fed.take().hosts[HostKey.parse("pipeline/ads/scene")]
+        assert inside is not None
+        return inside.host.guard
+
+    def put(name: str, status: Mapping[str, Any], *, ready: bool = True, **metadata: Any) -> None:
+        body = pod_body(name, PIPELINE_LABEL, "scene.home", ready=ready, **metadata)
+        fed.put(kinds.POD, {**body, "status": {**body["status"], **status}})
+
+    assert guard() == ClosedGuard()
+    put("in", {"podIP": None}, ready=False)
+    assert fed.take().hosts == {}
+    both = {"podIP": "10.0.0.2", "podIPs": [{"ip": "10.0.0.2"}, {"ip": "fd00::2"}]}
+    put("in", both, ready=False)
+    assert guard() == AddressGuard(("10.0.0.2", "fd00::2"))
+    for phase in ("Succeeded", "Failed"):
+        put("out", {}, **ON_THE_WAY_OUT)
+        assert guard() == AddressGuard(("10.0.0.2", "10.0.0.3", "fd00::2"))
+        put("out", {"phase": phase}, **ON_THE_WAY_OUT)
+        assert guard() == AddressGuard(("10.0.0.2", "fd00::2"))
+    fed.put(kinds.POD, pod_body("in", PIPELINE_LABEL, "scene.home"), "DELETED")
+    assert guard() == ClosedGuard()
 
 
 def test_a_route_that_is_no_pipeline_any_more_takes_its_host_and_pool_along(fed: Fed) -> None:

@@ -47,7 +47,11 @@ def pipeline_backend(access: ModelAccess, route: str, pods: Iterable[PodView]) -
     """The pipeline of one route and those of its pods that can answer now; all of them may still call models."""
     all_pods = tuple(pods)
     backend = _backend(pipeline_key(access.key, route), access, access.metadata.name, all_pods)
-    return replace(backend, calls=tuple(sorted({name for pod in all_pods for name in pod.calls})))
+    return replace(
+        backend,
+        calls=tuple(sorted({name for pod in all_pods for name in pod.calls})),
+        callers=tuple(sorted({address for pod in all_pods for address in pod.addresses})),
+    )
 
 
 def takes_traffic(resource: Resource | None) -> bool:

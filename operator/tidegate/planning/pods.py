@@ -51,6 +51,8 @@ class PodView:
     """The memory limit of the container that loads models."""
     calls: tuple[str, ...] = ()
     """Of a pipeline: the Inferences that it calls."""
+    addresses: tuple[str, ...] = ()
+    """All that it may call from, one for each IP family; none once it has ended, since others may have them then."""
 
     @property
     def reachable(self) -> bool:
@@ -77,6 +79,7 @@ def pod_view(body: Mapping[str, Any]) -> PodView:
         killed_for_memory=_killed_for_memory(status),
         memory_limit=_memory_limit(body, SERVER),
         calls=tuple(name for name in calls.split(",") if name),
+        addresses=() if finished else _addresses(status),
         asks=asked(body),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
     )
@@ -85,6 +88,11 @@ def pod_view(body: Mapping[str, Any]) -> PodView:
 def pod_views(bodies: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:
     """All pods, by name."""
     return tuple(sorted((pod_view(body) for body in bodies), key=lambda pod: pod.key))
+
+
+def _addresses(status: Mapping[str, Any]) -> tuple[str, ...]:
+    every = {status.get("podIP"), *(one.get("ip") for one in status.get("podIPs") or ())}
+    return tuple(sorted(address for address in every if address))
 
 
 def _trouble(body: Mapping[str, Any]) -> Trouble | None:

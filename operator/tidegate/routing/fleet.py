@@ -55,6 +55,8 @@ class Backend:
     uid: str = ""
     calls: tuple[str, ...] = ()
     """Of a pipeline: the Inferences that its pods call, those on their way out too."""
+    callers: tuple[str, ...] = ()
+    """Of a pipeline: the addresses that its pods call from, those on their way in or out too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,14 @@ class ClosedGuard:
     """Lets nobody in: the guard of an access whose credentials are not known to whoever planned it."""
 
 
-Guard = KeyGuard | TokenGuard | ClosedGuard
+@dataclass(frozen=True, slots=True)
+class AddressGuard:
+    """Lets in who calls from one of `addresses`, as the connection has it; at least one."""
+
+    addresses: tuple[str, ...]
+
+
+Guard = KeyGuard | TokenGuard | AddressGuard | ClosedGuard
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 The pods of a route are a backend of their own. Inferences that they call have no host, so each ModelAccess with
 pipelines has a second virtual host for them, with its limits and ejection; a ModelAccess or FeatureCompute that is
-called has one anyway. Clients cannot call that host: its name is the object's uid, which the gateway tells nobody.
+called has one anyway. That host answers the access's own pods and nobody else: it goes by the address of the caller,
+since its name is no secret, and asks for no key, which the pods do not have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -18,6 +19,7 @@ from tidegate.api.model_access import ModelAccess, Route
 from tidegate.api.pipeline import Pipeline
 from tidegate.routing.access_pools import AccessPools, retry_budget
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind
+from tidegate.routing.guards import AddressGuard, ClosedGuard, Guard
 from tidegate.routing.hosts import HostKind
 from tidegate.routing.ir import Comparison, HeaderTest, Pool, RouteRule, VirtualHost, WeightedBackend
 from tidegate.routing.references import backend_key
@@ -105,9 +107,9 @@ def parts_host(
     Running pods of a route may still call what the spec no longer names, until others have taken their place.
     """
     routes = [route for route in access.spec.routes if route.pipeline is not None]
+    pods = [backends.get(pipeline_key(access.key, route.name)) for route in routes]
     rules: dict[str, RouteRule] = {}
-    for route in routes:
-        running = backends.get(pipeline_key(access.key, route.name))
+    for route, running in zip(routes, pods, strict=True):
         named = route.pipeline.inferences if route.pipeline is not None else frozenset[str]()
         for name in sorted(named | set(running.calls if running is not None else ())):
             backend = backends.get(backend_key(access, name))
@@ -123,7 +125,14 @@ def parts_host(
         title=f"Pipelines of ModelAccess {access.key}",
         hosts=(),
         rules=tuple(rules[name] for name in sorted(rules)),
+        guard=_own_pods(running for running in pods if running is not None),
     )
+
+
+def _own_pods(pipelines: Iterable[Backend]) -> Guard:
+    """Lets in the pods of these pipelines; nobody as long as there are none."""
+    addresses = {address for pipeline in pipelines for address in pipeline.callers}
+    return AddressGuard(tuple(sorted(addresses))) if addresses else ClosedGuard()
 
 
 def _rule(

@@ -5,10 +5,11 @@ Each virtual host carries all that its own check needs, so a key that changes fo
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Final
 
 from tidegate.routing import protos
-from tidegate.routing.guards import Guard, KeyGuard, TokenGuard
+from tidegate.routing.guards import AddressGuard, Guard, KeyGuard, TokenGuard
 
 _KEYS: Final = "envoy.filters.http.api_key_auth"
 _TOKENS: Final = "tidegate.tokens"
@@ -50,6 +51,8 @@ def for_host(guard: Guard) -> dict[str, object]:
         return {_KEYS: protos.packed(f"{_KEYS_V3}.ApiKeyAuthPerRoute", _keys(guard))}
     if isinstance(guard, TokenGuard):
         return {_TOKENS: protos.packed(f"{_MATCHING}.ExtensionWithMatcherPerRoute", _tokens(guard))}
+    if isinstance(guard, AddressGuard):
+        return {_NOBODY: protos.packed(f"{_RBAC}.RBACPerRoute", {"rbac": {"rules": _from_elsewhere(guard)}})}
     return {_NOBODY: protos.packed(_FILTER_CONFIG, {"config": {}})}
 
 
@@ -69,6 +72,17 @@ def _keys(guard: KeyGuard) -> dict[str, object]:
         "key_sources": [{"header": guard.header}],
         "forwarding": {"hide_credentials": True},
     }
+
+
+def _from_elsewhere(guard: AddressGuard) -> dict[str, object]:
+    """The peer of the connection counts, never what a header says; a policy that denies, since the allow-list's refusals go by no policy at all."""
+    ids = [{"direct_remote_ip": _range(address)} for address in guard.addresses]
+    strangers = {"permissions": [{"any": True}], "principals": [{"not_id": {"or_ids": {"ids": ids}}}]}
+    return {"action": "DENY", "policies": {"strangers": strangers}}
+
+
+def _range(address: str) -> dict[str, object]:
+    return {"address_prefix": address, "prefix_len": {"value": ip_address(address).max_prefixlen}}
 
 
 def _chosen_by_host() -> dict[str, object]:
