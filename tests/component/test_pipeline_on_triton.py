@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
 import statistics
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ import pytest_asyncio
 
 from builders.feature_compute import a_feature_compute as a_feature_compute_object
 from builders.fleet import credentials
+from builders.metrics_page import metric
 from builders.model_access import a_model_access, a_route
 from builders.slow_models import SlowModel
 from fixtures.agent import ModelPod
@@ -24,7 +27,8 @@ from fixtures.triton import RunningTriton, TritonFiles
 from tidegate.api.model_access import ModelAccess
 from tidegate.planning.pipeline_plan import Callees
 from tidegate.routing.fleet import BackendKind, Endpoint
-from tidegate_dataplane.contract import DEFAULTED
+from tidegate_dataplane.contract import DEFAULTED, RunnerEnd
+from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
 
@@ -213,6 +217,37 @@ async def test_calls_go_on_while_pods_follow_a_spec_that_names_another_model(rig
         assert values(await rig.infer([1.0, 2.0])) == ANSWERED
     finally:
         await rig.push(access=THREE)
+
+
+async def test_a_process_that_ends_is_replaced_and_the_pipeline_answers_again(rig: Rig) -> None:
+    """One of the four; the agent has all of them loaded anew, since Triton never would."""
+    pod = rig.pod
+    before = pod.triton.model_processes()
+    assert len(before) == 4
+    assert pod.probe("/readyz") == 200
+    ends = metric(pod.metrics(), "tidegate_agent_runner_ends_total", why="other") or 0
+    lost = min(before)
+    os.kill(lost, signal.SIGKILL)
+
+    def wait_for(what: str, holds: Callable[[], bool]) -> Awaitable[None]:
+        return asyncio.to_thread(wait_until, holds, what=what, timeout_s=20)
+
+    await wait_for("the pod takes no requests", lambda: pod.probe("/readyz") == 503)
+    await wait_for(
+        "four others run",
+        lambda: len(now := pod.triton.model_processes()) == 4 and not now & before,
+    )
+    outcomes = await asyncio.gather(*(rig.outcome([float(place)]) for place in range(32)))
+    assert outcomes == ["answered"] * 32
+    assert values(await rig.infer([1.0, 2.0])) == ANSWERED
+
+    said = await asyncio.to_thread(
+        pod.wait_for, "the end is reported", lambda report: report.ended is not None
+    )
+    assert said.ended == RunnerEnd(version=1, killed_for_memory=False)
+    # The other three were unloaded: that is no end.
+    assert metric(pod.metrics(), "tidegate_agent_runner_ends_total", why="other") == ends + 1
+    await wait_for("the pod takes requests again", lambda: pod.probe("/readyz") == 200)
 
 
 async def test_features_first_and_what_is_late_or_shed_is_left_out(rig: Rig) -> None:

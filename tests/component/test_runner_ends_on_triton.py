@@ -37,14 +37,6 @@ def _serves(pod: ModelPod, version: int) -> None:
     )
 
 
-def _model_processes(pod: ModelPod) -> list[int]:
-    """Those that run a model of this server: its children."""
-    assert pod.triton.process is not None
-    children = Path(f"/proc/{pod.triton.process.pid}/task/{pod.triton.process.pid}/children")
-    found = [int(pid) for pid in children.read_text().split()]
-    return [pid for pid in found if "python_backend_stub" in Path(f"/proc/{pid}/cmdline").read_text()]
-
-
 def _seconds_of(pod: ModelPod) -> float:
     """How long the agent runs."""
     assert pod.process is not None
@@ -66,7 +58,7 @@ def _ask(pod: ModelPod) -> float | None:
 
 def test_a_model_process_that_ends_rests_the_pod_and_is_reported(pod: ModelPod) -> None:
     assert pod.probe("/readyz") == 200
-    (process,) = _model_processes(pod)
+    (process,) = pod.triton.model_processes()
     os.kill(process, signal.SIGKILL)
     wait_until(lambda: pod.probe("/readyz") == 503, what="the pod takes no requests", timeout_s=10)
 
@@ -84,7 +76,7 @@ def test_without_the_agent_a_model_whose_process_ended_answers_nobody_and_is_cal
 ) -> None:
     """What the agent is there for; should Triton learn to do it by itself, this says so."""
     pod.stop_agent()
-    (process,) = _model_processes(pod)
+    (process,) = pod.triton.model_processes()
     os.kill(process, signal.SIGKILL)
 
     assert [_ask(pod) for _ in range(3)] == [None] * 3
@@ -94,7 +86,7 @@ def test_without_the_agent_a_model_whose_process_ended_answers_nobody_and_is_cal
 
 def test_a_process_that_ended_while_the_agent_was_away_is_missed_by_the_next_one(pod: ModelPod) -> None:
     pod.kill_agent()
-    (process,) = _model_processes(pod)
+    (process,) = pod.triton.model_processes()
     os.kill(process, signal.SIGKILL)
     pod.start_agent()
 
@@ -102,7 +94,7 @@ def test_a_process_that_ended_while_the_agent_was_away_is_missed_by_the_next_one
 
 
 def test_a_restarted_agent_loads_nothing_that_lives(pod: ModelPod) -> None:
-    before = _model_processes(pod)
+    before = pod.triton.model_processes()
     pod.kill_agent()
     pod.start_agent()
     # Longer than a runner that is missing is waited for.
@@ -113,7 +105,7 @@ def test_a_restarted_agent_loads_nothing_that_lives(pod: ModelPod) -> None:
     )
 
     assert pod.event("runner_missing") is None
-    assert _model_processes(pod) == before
+    assert pod.triton.model_processes() == before
     assert pod.probe("/readyz") == 200
 
 
