@@ -221,6 +221,29 @@ async def test_the_gateways_own_port_shows_what_a_release_needs_and_changes_noth
         assert (await client.rest(method, path))[0] == 404
 
 
+async def test_a_target_never_answers_for_stable_ones_without_pods_nor_takes_the_route_down(
+    gateway: Gateway,
+) -> None:
+    access = a_release()
+    v3, v4, small = [await gateway.upstream(name) for name in ("v3", "v4", "small")]
+    awake, asleep = backend_of("v3", v3), backend_of("v3")
+    client = await gateway.start(released(access, step=3), asleep, backend_of("v4", v4))
+    answers = await ask(client, 200)
+    assert answers.keys() == {"v4", "UNAVAILABLE"}
+    assert 20 <= answers["v4"] <= 90
+
+    fallback = a_release(route={"fallback": {"inference": "small"}})
+    backends = asleep, backend_of("v4", v4), backend_of("small", small)
+    await gateway.control_plane.push(released(fallback, step=3), *backends)
+    answers = await ask(client, 200)
+    assert answers.keys() == {"v4", "small"}
+    assert 20 <= answers["v4"] <= 90
+
+    for status in ({"step": 5}, {"phase": "Promoted"}):
+        await gateway.control_plane.push(released(access, **status), awake, backend_of("v4"))
+        assert await ask(client, 30) == Counter({"v3": 30})
+
+
 PAGES = {
     "one": {"resultType": "vector", "result": [{"metric": {}, "value": [0, "0.25"]}]},
     "nan": {"resultType": "vector", "result": [{"metric": {}, "value": [0, "NaN"]}]},

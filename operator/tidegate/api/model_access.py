@@ -333,7 +333,8 @@ class FallbackStatus(StatusModel):
     serving: Annotated[
         bool,
         Field(
-            description="Whether it takes every request of the route, since no target has a ready pod. "
+            description="Whether it answers in place of targets without a ready pod: every request of the route, "
+            "or, during a release, those that are not the released target's. "
             "What it takes for pods that fail is in the gateways' metrics."
         ),
     ] = False

@@ -41,7 +41,7 @@ from tidegate.routing.pipelines import (
     planned_parts,
     why_unanswered,
 )
-from tidegate.routing.references import References
+from tidegate.routing.references import References, backend_key
 from tidegate.routing.refusals import Refusal
 from tidegate.routing.sticky import Share, intervals
 
@@ -66,7 +66,7 @@ class PlannedMirror:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFallback:
-    """The fallback as the proxies will see it; `serving`: it takes all that the route takes."""
+    """The fallback as the proxies will see it; `serving`: it answers for targets without a pod."""
 
     inference: str
     serving: bool
@@ -119,7 +119,7 @@ def plan_access(
     references = References.of(access, backends)
     pools = AccessPools(access)
     planned = [
-        _plan_route(access, release.in_effect(access, route), references, pools)
+        _plan_route(access, route, references, pools)
         if route.pipeline is None
         else _plan_pipeline(access, route, references, pools, backends.get(pipeline_key(key, route.name)))
         for route in access.spec.routes
@@ -172,12 +172,19 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A target that can be used; `weight` is the one in effect, `asked` the one in the spec."""
+    """A target that can be used; `weight` is the one in effect, `asked` the one that it has when all have pods."""
 
     backend: Backend
     pool: PoolKey
     asked: int
     weight: int
+    borrows: bool
+    """Whether it may answer in place of a target without a pod."""
+
+    @property
+    def awake(self) -> bool:
+        """Whether it has a pod."""
+        return bool(self.backend.endpoints)
 
 
 def _plan_route(access: ModelAccess, route: Route, references: References, pools: AccessPools) -> _Planned:
@@ -194,15 +201,19 @@ def _plan_route(access: ModelAccess, route: Route, references: References, pools
         return found
 
     named = sorted(route.targets, key=lambda target: target.inference)
-    found = [(target.weight, usable("targets", target.inference)) for target in named]
+    found = [usable("targets", one.inference) or _kept(access, route, one.inference) for one in named]
     mirrors = [(mirror.percent, usable("mirror", mirror.inference)) for mirror in route.mirror]
     fallback = usable("fallback", route.fallback.inference) if route.fallback else None
-    targets = _weigh(route, [(weight, one) for weight, one in found if one], fallback, pools)
-    rescue = _rescue(route, targets, fallback, pools)
+    targets = _weigh(access, route, [one for one in found if one], fallback, pools)
+    # Chosen even when it is not needed, so that its cluster is there when it is.
+    behind = pools.target(route, fallback, None) if fallback else None
+    stand_in = behind if fallback is not None and fallback.endpoints else None
+    rescue = (WeightedBackend(stand_in, 1),) if stand_in is not None and not _anyone(targets) else ()
+    serving = stand_in is not None and any(one.weight and not one.awake for one in targets)
     rule = RouteRule(
         name=route.name,
         headers=_header_tests(route),
-        targets=rescue or _arrange(route, targets),
+        targets=rescue or _arrange(route, targets, stand_in),
         timeout=parse_duration(route.timeout),
         attempts=route.retry.attempts if route.retry else None,
         unavailable=None if rescue or _anyone(targets) else _why_nobody(access, route),
@@ -214,7 +225,9 @@ def _plan_route(access: ModelAccess, route: Route, references: References, pools
         counted=release.is_released(access, route),
     )
     return _Planned(
-        rule, _planned_route(route, targets, mirrors, fallback, serving=bool(rescue)), tuple(refusals)
+        rule,
+        _planned_route(route, targets, mirrors, fallback, replaced=bool(rescue), serving=serving),
+        tuple(refusals),
     )
 
 
@@ -246,45 +259,59 @@ def _plan_pipeline(
 
 
 def _weigh(
-    route: Route, found: Sequence[tuple[int, Backend]], fallback: Backend | None, pools: AccessPools
+    access: ModelAccess, route: Route, found: Sequence[Backend], fallback: Backend | None, pools: AccessPools
 ) -> list[_Target]:
-    """The targets with their weights in effect: who has no pod takes no share, as long as another one can."""
-    anyone = any(weight and backend.endpoints for weight, backend in found)
+    """The targets with their weights in effect: who has no pod takes no share, as long as another one may take it."""
+    awake = {backend.key.name for backend in found if backend.endpoints}
+    released = release.is_released(access, route)
+    asked = _weights(release.in_effect(access, route))
+    weights = _weights(release.in_effect(access, route, awake))
+    if not released and any(weights[name] for name in awake):
+        weights = {name: weight if name in awake else 0 for name, weight in weights.items()}
     return [
         _Target(
             backend,
             pools.target(route, backend, fallback),
-            weight,
-            weight if backend.endpoints or not anyone else 0,
+            asked[backend.key.name],
+            weights[backend.key.name],
+            borrows=not (released and access.spec.release and access.spec.release.target == backend.key.name),
         )
-        for weight, backend in found
+        for backend in found
     ]
 
 
+def _kept(access: ModelAccess, route: Route, inference: str) -> Backend | None:
+    """A stable target of a release that cannot be used: its share is nobody else's, so it stays, without a pod."""
+    stable = {target.inference for target in access.spec.stable_targets}
+    if not release.is_released(access, route) or inference not in stable:
+        return None
+    return Backend(backend_key(access, inference), "")
+
+
+def _weights(route: Route) -> dict[str, int]:
+    return {target.inference: target.weight for target in route.targets}
+
+
 def _anyone(targets: Sequence[_Target]) -> bool:
-    return any(target.asked and target.backend.endpoints for target in targets)
+    return any(target.weight and target.awake for target in targets)
 
 
-def _rescue(
-    route: Route, targets: Sequence[_Target], fallback: Backend | None, pools: AccessPools
+def _arrange(
+    route: Route, targets: Sequence[_Target], stand_in: PoolKey | None
 ) -> tuple[WeightedBackend, ...]:
-    """The fallback as the only target, when no other can answer."""
-    if fallback is None:
-        return ()
-    # Chosen even when it is not needed, so that its cluster is there when it is.
-    pool = pools.target(route, fallback, None)
-    return (WeightedBackend(pool, 1),) if fallback.endpoints and not _anyone(targets) else ()
-
-
-def _arrange(route: Route, targets: Sequence[_Target]) -> tuple[WeightedBackend, ...]:
-    """The targets as the proxies get them: by weight, or as intervals of users."""
+    """The targets as the proxies get them: by weight, or as intervals of users; `stand_in` for those without a pod."""
+    pools = {
+        one.backend.key.name: stand_in if stand_in and one.weight and not one.awake else one.pool
+        for one in targets
+    }
     if route.sticky is None or not _anyone(targets):
-        return tuple(WeightedBackend(target.pool, target.weight) for target in targets)
-    pools = {target.backend.key.name: target.pool for target in targets}
+        return tuple(WeightedBackend(pools[one.backend.key.name], one.weight) for one in targets)
+    # Whoever takes everything and has no pod has no interval to lend by; then what is in effect is the line.
+    lent = any(one.asked and one.awake for one in targets)
     line = intervals(
         [
-            Share(target.backend.key.name, target.asked, awake=bool(target.backend.endpoints))
-            for target in targets
+            Share(one.backend.key.name, one.asked if lent else one.weight, one.awake, one.borrows)
+            for one in targets
         ]
     )
     return tuple(WeightedBackend(pools[interval.name], interval.length) for interval in line)
@@ -296,13 +323,14 @@ def _planned_route(
     mirrors: Sequence[tuple[int, Backend | None]],
     fallback: Backend | None,
     *,
+    replaced: bool,
     serving: bool,
 ) -> PlannedRoute:
     return PlannedRoute(
         name=route.name,
         targets=tuple(
             PlannedTarget(
-                target.backend.key.name, 0 if serving else target.weight, len(target.backend.endpoints)
+                target.backend.key.name, 0 if replaced else target.weight, len(target.backend.endpoints)
             )
             for target in targets
         ),

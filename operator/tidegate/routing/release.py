@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from math import gcd
 
 from tidegate.api.model_access import ModelAccess, Route, Target
@@ -62,15 +63,26 @@ def is_candidate(access: ModelAccess, route: Route, inference: str) -> bool:
     return status is None or status.phase is not ReleasePhase.PROMOTED
 
 
-def in_effect(access: ModelAccess, route: Route) -> Route:
-    """`route` with the weights that count: as in the spec, but for the route of a release."""
+def in_effect(access: ModelAccess, route: Route, awake: Collection[str] | None = None) -> Route:
+    """`route` with the weights that count: as in the spec, but for the route of a release.
+
+    With `awake`, the targets that have pods: whoever has none gives its share to the stable targets that have, and never to the released one.
+    When no stable target has a pod they keep theirs, for the fallback, or for nobody.
+    """
     release = access.spec.release
     if release is None or not is_released(access, route):
         return route
     share = share_in_effect(access)
-    others = sum(target.weight for target in route.targets if target.inference != release.target)
+    stable = {
+        target.inference: target.weight for target in route.targets if target.inference != release.target
+    }
+    if awake is not None:
+        share = share if release.target in awake else 0
+        standing = {name: weight if name in awake else 0 for name, weight in stable.items()}
+        stable = standing if any(standing.values()) else stable
+    others = sum(stable.values())
     weights = [
-        share * others if target.inference == release.target else (_ALL - share) * target.weight
+        share * others if target.inference == release.target else (_ALL - share) * stable[target.inference]
         for target in route.targets
     ]
     unit = gcd(*weights) or 1

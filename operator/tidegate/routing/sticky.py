@@ -6,6 +6,7 @@ between two neighbours exactly the users between the old boundary and the new on
 Without a memory of earlier weights no layout can do that for every pair of three targets (ADR 18), so the order is one that people can foresee: by name, numbers by value.
 
 A target without a pod lends its interval to the others, by their weights; nobody else moves, and its users come back with its pods.
+One that is still being judged borrows nothing: when there is nobody else, an interval stays with whom it belongs to.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ _NUMBER: Final = re.compile(r"(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one target asked for, and whether it has a pod."""
+    """What one target asked for, whether it has a pod, and whether it may take what another lends."""
 
     name: str
     weight: int
     awake: bool
+    borrows: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,11 @@ class Interval:
 def intervals(shares: Sequence[Share]) -> tuple[Interval, ...]:
     """The line from its beginning to its end; at least one share must be awake and have a weight."""
     ordered = sorted(shares, key=lambda share: _by_name(share.name))
-    awake = [share for share in ordered if share.awake]
+    takers = [share for share in ordered if share.awake and share.borrows and share.weight]
     pieces: list[Interval] = []
     for share, length in _split(LENGTH, ordered):
-        takers = [share] if share.awake else awake
-        pieces += [Interval(taker.name, part) for taker, part in _split(length, takers)]
+        owners = [share] if share.awake else takers or [share]
+        pieces += [Interval(owner.name, part) for owner, part in _split(length, owners)]
     return tuple(_joined(piece for piece in pieces if piece.length))
 
 
