@@ -1,9 +1,8 @@
 """ModelAccess: says what the gateways make of it; the xDS servers do the rest from the same objects."""
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.errors import InvalidSpecError
@@ -68,9 +67,10 @@ class ModelAccessReconciler:
         except InvalidSpecError as error:
             await self._writer.refuse(MODEL_ACCESS, body, str(error), self._clock.now())
             return None
-        release = await self._release(access, body)
+        now = self._clock.now()
+        release = await self._release(access, body, now)
         access = with_release(access, release.status)
-        observed = self._observe(access, await self._plan_pipelines(access), release)
+        observed = self._observe(access, await self._plan_pipelines(access), release, now)
         plan = plan_model_access(observed)
         refusal = await self._writer.children(access, plan)
         if refusal is not None:
@@ -78,10 +78,12 @@ class ModelAccessReconciler:
         await self._writer.status(MODEL_ACCESS, body, plan)
         return plan.requeue_after
 
-    async def _release(self, access: ModelAccess, body: Manifest) -> ReleasePlan:
+    async def _release(self, access: ModelAccess, body: Manifest, now: datetime) -> ReleasePlan:
         """How its release goes on; raises StaleCacheError when that would be decided from an old status."""
-        measured = await self._sources.measurements.of(access, self._clock.now())
-        plan = plan_release(access, measured, self._clock.now())
+        released = access.spec.release
+        target = self._backend(access, released.target) if released is not None else None
+        pods = len(target.endpoints) if target is not None else 0
+        plan = plan_release(access, await self._sources.measurements.of(access, now, pods), now)
         if plan.status != access.status.release:
             await self._writer.confirm_status(access, body)
         return plan
@@ -91,14 +93,14 @@ class ModelAccessReconciler:
         observed = await observe_pipelines(access, self._known, self._writer.stores, pods.observer)
         return plan_pipelines(access, replace(observed, gateway=pods.gateway), pods.serving)
 
-    def _observe(self, access: ModelAccess, pipelines: PipelinesPlan, release: ReleasePlan) -> AccessObserved:
-        names = sorted(access.spec.inferences)
-        found = (self._known.inferences.get(ObjectKey(access.key.namespace, name)) for name in names)
-        backends = [self._backend(inference) for inference in found if inference is not None]
+    def _observe(
+        self, access: ModelAccess, pipelines: PipelinesPlan, release: ReleasePlan, now: datetime
+    ) -> AccessObserved:
+        backends = [self._backend(access, name) for name in sorted(access.spec.inferences)]
         host = HostKey(HostKind.ACCESS, access.key)
         return AccessObserved(
             access=access,
-            now=self._clock.now(),
+            now=now,
             routing=plan_access(
                 access,
                 {one.key: one for one in (*backends, *self._pipeline_backends(access)) if one is not None},
@@ -129,10 +131,11 @@ class ModelAccessReconciler:
             for key, route in pipeline_backends(access).items()
         ]
 
-    def _backend(self, inference: Inference) -> Backend | None:
-        if not takes_traffic(inference):
+    def _backend(self, access: ModelAccess, name: str) -> Backend | None:
+        key = ObjectKey(access.key.namespace, name)
+        inference = self._known.inferences.get(key)
+        if inference is None or not takes_traffic(inference):
             return None
-        key = inference.key
         pods = self._writer.stores.pods.by_label(
             INFERENCE_LABEL, label_value(key.name), namespace=key.namespace
         )

@@ -1,12 +1,16 @@
 """What a release is judged by: the gateways' counters, and Prometheus for the queries that are due."""
 
+import asyncio
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from tidegate.api.model_access import ModelAccess
-from tidegate.planning.release import Measured, queries_due, under_way
+from tidegate.planning.release import Measured, queries_due, to_measure
 from tidegate.telemetry.gateways import GatewayStats
 from tidegate.telemetry.prometheus import Prometheus
+
+_ANSWER_WITHIN_S: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +20,23 @@ class Measurements:
     gateways: GatewayStats
     prometheus: Prometheus | None = None
 
-    async def of(self, access: ModelAccess, now: datetime) -> Measured:
-        """What its release is judged by now."""
-        if access.spec.release is None or not under_way(access):
+    async def of(self, access: ModelAccess, now: datetime, pods: int) -> Measured:
+        """What its release is judged by now; `pods` of its target are ready."""
+        if access.spec.release is None or not to_measure(access):
             return Measured()
         stable = [target.inference for target in access.spec.stable_targets]
-        read = await self.gateways.read(access.key, access.spec.release.target, stable)
-        answers = {query: await self._ask(query) for query in queries_due(access, now)}
-        return Measured(read.gateways, read.silent, answers)
+        queries = queries_due(access, now)
+        read, answers = await asyncio.gather(
+            self.gateways.read(access.key, access.spec.release.target, stable),
+            asyncio.gather(*(self._ask(query) for query in queries)),
+        )
+        return Measured(read.gateways, read.silent, dict(zip(queries, answers, strict=True)), pods)
 
     async def _ask(self, query: str) -> float | None:
-        return None if self.prometheus is None else await self.prometheus.value(query)
+        if self.prometheus is None:
+            return None
+        try:
+            async with asyncio.timeout(_ANSWER_WITHIN_S):
+                return await self.prometheus.value(query)
+        except TimeoutError:
+            return None

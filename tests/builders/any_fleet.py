@@ -81,7 +81,7 @@ def any_release(random: Random, routes: Sequence[dict[str, Any]]) -> dict[str, A
     return {
         "route": route["name"],
         "target": route["targets"][-1]["inference"],
-        "steps": sorted(random.sample(range(1, 101), random.randint(1, 5))),
+        "steps": sorted(random.sample(range(1, 100), random.randint(1, 5))),
         "checks": random.sample(checks, random.randint(1, 2)),
     }
 

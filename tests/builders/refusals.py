@@ -440,6 +440,13 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
     _check("latency-max", "", "LatencyP99 takes maxRatioToStable", metric="LatencyP99", max="0.1"),
     _check("whole", ".max", "the max of ErrorRate is a share", metric="ErrorRate", max="1"),
     _check("no-number", ".max", "must be a decimal number", prometheus="up", max="many"),
+    _release(
+        "nothing-to-compare",
+        ".steps",
+        "LatencyP99 compares with the other targets",
+        steps=[100],
+        checks=[{"metric": "LatencyP99", "maxRatioToStable": "1.10"}],
+    ),
     _check("faster", ".maxRatioToStable", "must be at least 1", metric="LatencyP99", maxRatioToStable="0.9"),
     _check(
         "query-requests",

@@ -6,11 +6,13 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
+import aiohttp
 import grpc.aio
 import pytest
 from aiohttp import web
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from builders.overlay import overlaid
 from builders.release import ERRORS, a_release, released
 from fixtures.envoy import Client, Gateway, Load, Upstream, backend_of, eventually
 from fixtures.release import ReleaseRun
@@ -147,6 +149,38 @@ async def test_every_way_to_fail_is_counted(gateway: Gateway) -> None:
     await eventually("times are known of the requests that were answered", timed)
 
 
+@pytest.mark.parametrize("deadline", [False, True], ids=["cut off by clients", "cut off by the gateway"])
+async def test_what_clients_give_up_on_is_a_failure(gateway: Gateway, deadline: bool) -> None:
+    """A target that hangs must not pass because nobody waits for it."""
+    access = released(a_release(steps=[100], route=PATIENT))
+    if deadline:
+        access = ModelAccess.parse(overlaid(access.dump(), {"spec": {"protection": {"deadline": True}}}))
+    _, load, _, v4 = await started(gateway, access)
+    stats = GatewayStats(lambda: [gateways.Gateway("gateway-1", gateway.envoy.admin)], lambda: 0.0)
+    assert await ask(load.client, 2) == Counter({"v4": 2})
+    v4.open.clear()
+    request = service_pb2.ModelInferRequest(model_name="ctr")
+    for _ in range(10):
+        with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED"):
+            await load.client.stub().ModelInfer(request, metadata=ACCESS, timeout=0.05)
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=0.05)) as session:
+        for _ in range(5):
+            with pytest.raises(TimeoutError):
+                await session.post(f"http://{load.client.address}{INFER}", headers=dict(ACCESS), data=b"{}")
+
+    async def counted() -> bool:
+        stats._read_at = float("-inf")
+        tally = (await stats.read(ObjectKey("ads", "ctr"), "v4", ["v3"])).gateways[0].target
+        # Where both cut it off, one request may count twice: for the gateway's answer, and for the stream it ended.
+        exact = tally.failures == 15 or (deadline and tally.failures > 15)
+        return exact and tally.requests - tally.failures == 2 and tally.slower_than(40) >= 15
+
+    await eventually(
+        "each of them is a request that failed, and was not answered in time", counted, timeout_s=5
+    )
+    v4.open.set()
+
+
 async def test_requests_that_name_a_host_are_counted_too(gateway: Gateway) -> None:
     _, load, _, v4 = await started(gateway, released(a_release(steps=[100])))
     v4.fail_with = grpc.StatusCode.INTERNAL
@@ -270,7 +304,7 @@ async def test_a_query_is_asked_of_a_prometheus_over_http(query: str, verdict: s
     prometheus = Prometheus(f"http://127.0.0.1:{runner.addresses[0][1]}")
     access = released(a_release(checks=[{"prometheus": query, "max": "0.5"}]))
     try:
-        measured = await Measurements(GatewayStats(list), prometheus).of(access, datetime.now(UTC))
+        measured = await Measurements(GatewayStats(list), prometheus).of(access, datetime.now(UTC), 1)
     finally:
         await runner.cleanup()
     checks = access.spec.release.checks if access.spec.release else ()

@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from builders.inference import inference_body
 from builders.model_access import model_access_body
 from fixtures.control_plane import Kubectl
 from fixtures.processes import SYSTEM_NAMESPACE, controllers_settings, tidegate
+from tidegate.resources.names import INFERENCE_LABEL, MANAGED_BY, MANAGER
 from tidegate_localcluster.process import wait_until
 
 # Pods must have addresses of their own, and nobody else has this one.
@@ -75,6 +77,20 @@ def serving(gateway: CountingGateway) -> Iterator[int]:
             thread.join(5)
 
 
+def pretend_ready(kubectl: Kubectl, pod: str, namespace: str, address: str) -> None:
+    """Says of a pod what its kubelet would."""
+    status = {
+        "phase": "Running",
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    kubectl(
+        *("patch", "pod", pod, "-n", namespace, "--subresource=status", "--type=merge"),
+        f"--patch={json.dumps({'status': status})}",
+    )
+
+
 @pytest.fixture
 def gateway_pod(kubectl: Kubectl, crds: Path) -> Iterator[None]:
     """A ready pod of the gateways, as far as the API server knows."""
@@ -93,16 +109,7 @@ def gateway_pod(kubectl: Kubectl, crds: Path) -> Iterator[None]:
         "spec": {"containers": [{"name": "envoy", "image": "none"}]},
     }
     kubectl.apply(pod, namespace=SYSTEM_NAMESPACE)
-    status = {
-        "phase": "Running",
-        "podIP": ADDRESS,
-        "podIPs": [{"ip": ADDRESS}],
-        "conditions": [{"type": "Ready", "status": "True"}],
-    }
-    kubectl(
-        *("patch", "pod", "gateway-1", "-n", SYSTEM_NAMESPACE, "--subresource=status", "--type=merge"),
-        f"--patch={json.dumps({'status': status})}",
-    )
+    pretend_ready(kubectl, "gateway-1", SYSTEM_NAMESPACE, ADDRESS)
     yield
     kubectl("delete", "pod", "gateway-1", "-n", SYSTEM_NAMESPACE, "--force", "--grace-period=0")
 
@@ -123,6 +130,27 @@ class Release:
         )
         metadata = {"name": "ctr", "namespace": self.namespace}
         self.kubectl.apply({**body, "metadata": metadata}, namespace=self.namespace)
+
+    def target_ready(self) -> None:
+        """Gives the target a pod that is ready, as far as the API server knows."""
+        inference = inference_body(name="v4", namespace=self.namespace, replicas=0, tier="nearline")
+        metadata = {"name": "v4", "namespace": self.namespace}
+        self.kubectl.apply({**inference, "metadata": metadata}, namespace=self.namespace)
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "v4", "labels": {MANAGED_BY: MANAGER, INFERENCE_LABEL: "v4"}},
+            "spec": {"containers": [{"name": "triton", "image": "none"}]},
+        }
+        wait_until(
+            lambda: (
+                self.kubectl.run("get", "serviceaccount", "default", "-n", self.namespace).returncode == 0
+            ),
+            what="the namespace has its account",
+            timeout_s=20.0,
+        )
+        self.kubectl.apply(pod, namespace=self.namespace)
+        pretend_ready(self.kubectl, "v4", self.namespace, "127.0.0.87")
 
     @property
     def status(self) -> Mapping[str, Any]:
@@ -165,6 +193,7 @@ def test_whenever_it_is_killed_the_end_is_the_same(
     release = Release(kubectl, namespace)
     with serving(CountingGateway(namespace, failing)) as port:
         settings = {**controllers_settings(controllers_tls), "gateway_metrics_port": str(port)}
+        release.target_ready()
         release.begin()
         for number, step in enumerate(kills):
             kubectl.run("delete", "lease", "tidegate-controllers", "-n", SYSTEM_NAMESPACE)

@@ -15,7 +15,8 @@ from tidegate.api.release import RELEASE_ANNOTATION, ReleaseStatus
 from tidegate.planning.model_access import with_release
 from tidegate.planning.plan import Event
 from tidegate.planning.release import Measured, plan_release, queries_due, under_way
-from tidegate.planning.sample import GatewayReading, Tally
+from tidegate.planning.release_checks import Evidence, judge
+from tidegate.planning.sample import GatewayReading, Sample, Tally
 from tidegate.routing.release import share_in_effect
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -43,6 +44,7 @@ class World:
     answers: Mapping[str, float | None] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     writes: int = 0
+    pods: int = 1
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(7)
@@ -81,7 +83,9 @@ class World:
             if name not in self.silent
         )
         measured = (
-            Measured(readings, tuple(self.silent), self.answers) if under_way(self.access) else Measured()
+            Measured(readings, tuple(self.silent), self.answers, self.pods)
+            if under_way(self.access)
+            else Measured()
         )
         plan = plan_release(self.access, measured, self.now)
         self.events += plan.events
@@ -328,3 +332,106 @@ def test_good_targets_are_seldom_taken_back() -> None:
         world.until_end(timedelta(minutes=5))
         phases.append(world.status.phase)
     assert "RolledBack" not in phases
+
+
+def test_a_target_without_a_pod_is_never_promoted_however_much_it_has_answered() -> None:
+    world = World(a_release(steps=[50]), rate=4000)
+    world.run(60)
+    world.pods = 0
+    world.run(600)
+    assert (world.status.phase, world.status.step, world.status.reason) == (
+        "Progressing",
+        1,
+        "TargetNotReady",
+    )
+    world.pods = 1
+    world.until_end()
+    assert world.status.phase == "Promoted"
+
+
+def test_a_step_that_is_held_does_not_excuse_what_comes_late() -> None:
+    """It waits a day for Prometheus; then one request in twenty fails."""
+    checks = [ERRORS, {"prometheus": QUERY, "max": "1.0"}]
+    world = World(a_release(checks=checks, steps=[50, 100]), rate=200, answers={QUERY: None})
+    world.run(timedelta(hours=6).total_seconds())
+    assert (world.status.phase, world.status.step) == ("Progressing", 1)
+    world.target.failing = 0.05
+    broke = world.now
+    world.until_end()
+    assert world.status.phase == "RolledBack"
+    assert world.now - broke <= timedelta(seconds=30)
+
+
+@pytest.mark.parametrize("says", [None, "pause"])
+def test_a_release_without_traffic_costs_no_writes(says: str | None) -> None:
+    world = World(a_release(says=says), rate=0.0)
+    world.run(300)
+    before = world.writes
+    world.run(3600)
+    assert world.writes == before
+    assert world.wait is not None
+    assert world.wait >= timedelta(seconds=1)
+
+
+def test_taking_the_annotation_away_resumes_only_what_it_paused() -> None:
+    world = World(a_release(onFailure="Pause", steps=[50]), target=Side(failing=0.05))
+    world.says("resume")
+    world.run(300)
+    assert (world.status.phase, world.status.reason) == ("Paused", "CheckFailed")
+    world.says("")
+    world.run(10)
+    assert (world.status.phase, world.status.reason) == ("Paused", "CheckFailed")
+    world.says("pause")
+    world.says("")
+    assert (world.status.phase, world.status.reason) == ("Paused", "CheckFailed")
+    world = World(a_release(says="pause"))
+    world.look()
+    world.says("")
+    assert world.status.phase == "Progressing"
+
+
+def test_requests_without_an_answer_are_slow_ones() -> None:
+    """LatencyP99 alone: three in ten are never answered, the others as fast as ever."""
+    sample = Sample(Tally(10_000, 3_000, {5: 7_000}, 3_000), Tally(10_000, 0, {5: 10_000}))
+    release = a_release(checks=[LATENCY]).spec.release
+    said = judge(release.checks if release else (), Evidence(sample, 1, {}, asked=True), ())
+    assert [check.verdict for check in said] == ["Failed"]
+
+
+def test_gateways_that_are_gone_leave_the_status() -> None:
+    world = World(a_release(interval="24h"), rate=400)
+    for number in range(300):
+        world.run(10)
+        world.counted = {f"gateway-{number}": (Tally(), Tally())}
+        world.started = {f"gateway-{number}": world.now}
+    world.run(10)
+    assert [base.gateway for base in world.status.gateways] == ["gateway-299"]
+    many = {f"many-{number:03}": (Tally(), Tally()) for number in range(300)}
+    world.counted, world.started = many, dict.fromkeys(many, world.now)
+    world.run(10)
+    assert len(world.status.gateways) == 256
+    before = world.writes
+    world.run(30)
+    assert world.writes == before
+
+
+def test_clocks_that_jump_neither_count_the_past_nor_lose_it() -> None:
+    world = World(a_release(), rate=4000)
+    world.run(30)
+    for hours in (3, -6):
+        for name in world.started:
+            world.started[name] += timedelta(hours=hours)
+        world.now += timedelta(hours=hours)
+        world.run(30)
+    assert world.status.phase == "Progressing"
+
+
+def test_a_release_that_is_aborted_after_an_edit_stays_so() -> None:
+    world = World(a_release(), rate=4000)
+    world.until_end()
+    edited = a_release(interval="5m")
+    world.access = edited.model_copy(update={"status": world.access.status})
+    world.look()
+    world.says("abort")
+    world.look()
+    assert (world.status.phase, share_in_effect(world.access)) == ("RolledBack", 0)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from builders.fleet import a_backend
-from builders.release import a_release, released
+from builders.release import ERRORS, LATENCY, a_release, released
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing import hosts
 from tidegate.routing.access_rules import AccessPlan, PlannedRoute, plan_access
+from tidegate.routing.release import release_key, share_in_effect
 
 THREE = {
     "targets": [{"inference": name, "weight": weight} for name, weight in (("v2", 1), ("v3", 99), ("v4", 0))]
@@ -91,3 +92,39 @@ def test_a_stable_target_that_is_deleted_leaves_its_share_to_nobody() -> None:
 def test_a_target_that_was_taken_back_never_answers_for_the_stable_ones() -> None:
     plan = planned(released(a_release(), phase="RolledBack"), "v4")
     assert plan.unavailable is not None
+
+
+def test_the_key_of_a_release_stays_the_same_from_version_to_version() -> None:
+    """Pinned: another one would let every ended release begin anew at an upgrade."""
+    assert release_key(a_release()) == "20a107dfc01989d7-60dfcf4633009969"
+    assert (
+        release_key(a_release(interval="2m", onFailure="Rollback", steps=[1, 5, 25, 50, 100]))
+        == "20a107dfc01989d7-60dfcf4633009969"
+    )
+
+
+def test_the_order_of_targets_is_no_other_release() -> None:
+    turned = {"targets": list(reversed(THREE["targets"]))}
+    assert release_key(a_release(route=turned)) == release_key(a_release(route=THREE))
+    assert release_key(a_release(route=THREE)) != release_key(a_release())
+
+
+@pytest.mark.parametrize(
+    "fields", [{"interval": "5m"}, {"checks": [ERRORS, LATENCY]}, {"onFailure": "Pause"}]
+)
+def test_what_is_promoted_stays_so_while_its_checks_are_edited(fields: dict[str, Any]) -> None:
+    def edited(phase: str) -> ModelAccess:
+        before = released(a_release(), phase=phase)
+        return a_release(**fields).model_copy(update={"status": before.status})
+
+    assert share_in_effect(edited("Promoted")) == 100
+    assert share_in_effect(edited("Progressing")) == 0
+
+
+def test_an_unknown_phase_gives_the_target_nothing() -> None:
+    body = released(a_release(), phase="Promoted").dump()
+    body["status"]["release"]["phase"] = "Draining"
+    access = ModelAccess.parse(body)
+    assert share_in_effect(access) == 0
+    assert access.status.release is not None
+    assert access.status.release.phase == "RolledBack"

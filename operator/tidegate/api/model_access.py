@@ -274,7 +274,8 @@ class ModelAccessSpec(ApiModel):
     release: Annotated[
         Release | None,
         Field(
-            description=f"{Release.__doc__} Any change of it, or of its route's targets, is a new release."
+            description=f"{Release.__doc__} Any change of it, or of its route's targets, is a new release; "
+            "but what is promoted stays so when interval, checks or onFailure change."
         ),
     ] = None
 

@@ -8,13 +8,14 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, ClassVar, Final
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tidegate.api.fields import DurationText, ObjectName, between
 from tidegate.api.matching import exactly_one
 from tidegate.api.meta import ApiModel, StatusModel
 from tidegate.api.schema import ListAtomic, ListMap, Rule, Rules, matches
 
+_ALL: Final = 100
 MAX_STEPS: Final = 20
 MAX_CHECKS: Final = 8
 MAX_GATEWAYS: Final = 256
@@ -165,11 +166,26 @@ def _ascending(steps: Sequence[int]) -> bool:
     return all(earlier < later for earlier, later in pairwise(steps))
 
 
+def _leaves_something_to_compare(release: Release) -> bool:
+    compares = any(check.metric is Metric.LATENCY_P99 for check in release.checks)
+    return not compares or release.steps[0] < _ALL
+
+
 class Release(ApiModel):
     """Lets one target of a route take more and more of its requests, judges it, and takes it out again when it fails.
 
     It moves the weights in effect, shown in status.routes; the spec stays as it is.
     """
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!self.checks.exists(check, has(check.metric) && check.metric == 'LatencyP99') || self.steps[0] < 100",
+            message="LatencyP99 compares with the other targets, so the first step must leave them requests: "
+            "begin below 100, as in [50, 100]",
+            check=_leaves_something_to_compare,
+            field="steps",
+        ),
+    )
 
     route: Annotated[ObjectName, Field(description="Name of the route.")]
     target: Annotated[
@@ -250,7 +266,10 @@ class GatewayCounts(StatusModel):
     """What one gateway had counted when the present interval began."""
 
     gateway: Annotated[str, Field(max_length=253, description="Name of the gateway's pod.")]
-    at: Annotated[datetime, Field(description="When it was read.")]
+    uptime: Annotated[
+        int,
+        Field(ge=0, description="How long it had run then, in seconds; less later means that it restarted."),
+    ] = 0
     target: Annotated[str, Field(max_length=MAX_COUNTS, description="Of the released target.")] = ""
     stable: Annotated[str, Field(max_length=MAX_COUNTS, description="Of the other targets.")] = ""
 
@@ -258,8 +277,18 @@ class GatewayCounts(StatusModel):
 class ReleaseStatus(StatusModel):
     """The release as it is now; all that it goes on from after a restart."""
 
+    @field_validator("phase", mode="before")
+    @classmethod
+    def _unknown_is_ended(cls, value: object) -> object:
+        """A phase of another version: the target gets nothing, and nothing begins by itself."""
+        return value if value in set(ReleasePhase) else ReleasePhase.ROLLED_BACK
+
     key: Annotated[
-        str, Field(max_length=64, description="Which release this is about: a hash over spec.release.")
+        str,
+        Field(
+            max_length=64,
+            description="Which release this is about: hashes over spec.release and the route's targets.",
+        ),
     ]
     phase: Annotated[ReleasePhase, Field(description="Progressing, Paused, Promoted or RolledBack.")]
     step: Annotated[int, Field(ge=1, description="Number of the present step, from 1.")] = 1

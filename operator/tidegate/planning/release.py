@@ -16,6 +16,7 @@ from tidegate.api.durations import parse_duration
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
 from tidegate.api.release import (
+    MAX_GATEWAYS,
     RELEASE_ANNOTATION,
     CheckStatus,
     CheckVerdict,
@@ -41,11 +42,15 @@ _ALL: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the gateways, and Prometheus for its queries, said just now. A query without a number has None."""
+    """What the gateways, and Prometheus for its queries, said just now. A query without a number has None.
+
+    `pods` is how many of the target are ready; without one nothing passes.
+    """
 
     gateways: Sequence[GatewayReading] = ()
     silent: Sequence[str] = ()
     answers: Mapping[str, float | None] = field(default_factory=lambda: _NONE)
+    pods: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,12 @@ def under_way(access: ModelAccess) -> bool:
     return status is not None and status.phase in _UNDER_WAY
 
 
+def to_measure(access: ModelAccess) -> bool:
+    """Whether the release needs measurements now: it is under way, and no command comes first."""
+    status = release_status(access)
+    return status is not None and under_way(access) and status.command == _said(access)
+
+
 def queries_due(access: ModelAccess, now: datetime) -> tuple[str, ...]:
     """The queries that Prometheus is to be asked now: those of all checks, at the end of an interval."""
     release, status = access.spec.release, release_status(access)
@@ -81,16 +92,21 @@ def plan_release(access: ModelAccess, measured: Measured, now: datetime) -> Rele
         return NO_RELEASE
     now = now.replace(microsecond=now.microsecond // 1000 * 1000)
     status = release_status(access)
-    said = access.metadata.annotations.get(RELEASE_ANNOTATION, "").strip()[:256]
+    said = _said(access)
     if status is None:
         return _begin(access, release, said, now)
+    status = status.model_copy(update={"key": release_key(access)})
     pass_ = _Pass(release, status, said, now)
-    commanded = pass_.obey()
-    if commanded is not None:
-        return commanded
+    if said != status.command:
+        # Obeyed before anything is measured; each value is acted on once.
+        return pass_.obey() or ReleasePlan(pass_.noted(), look_again=_OFTENEST if under_way(access) else None)
     if status.phase not in _UNDER_WAY:
-        return ReleasePlan(pass_.noted())
+        return ReleasePlan(status)
     return pass_.look(measured)
+
+
+def _said(access: ModelAccess) -> str:
+    return access.metadata.annotations.get(RELEASE_ANNOTATION, "").strip()[:256]
 
 
 def _begin(access: ModelAccess, release: Release, said: str, now: datetime) -> ReleasePlan:
@@ -123,9 +139,7 @@ class _Pass:
     now: datetime
 
     def obey(self) -> ReleasePlan | None:
-        """What the annotation changes. Each value is acted on once: when it is another one than was last seen."""
-        if self.said == self.status.command:
-            return None
+        """What the annotation changes, now that it is another one than was last seen; None: nothing."""
         ongoing = self.status.phase in _UNDER_WAY
         match self.said:
             case ReleaseCommand.PROMOTE if ongoing:
@@ -136,10 +150,20 @@ class _Pass:
                 return self._turn(ReleasePhase.PAUSED, Reason.PAUSED, "ReleasePaused")
             case ReleaseCommand.RESTART:
                 return self._step(1, "ReleaseRestarted")
-            case "" | ReleaseCommand.RESUME if self.status.phase is ReleasePhase.PAUSED:
+            case ReleaseCommand.RESUME if self.status.phase is ReleasePhase.PAUSED:
+                return self._turn(ReleasePhase.PROGRESSING, Reason.STEPPING, "ReleaseResumed")
+            case "" if self._paused_by_annotation():
                 return self._turn(ReleasePhase.PROGRESSING, Reason.STEPPING, "ReleaseResumed")
             case _:
                 return None
+
+    def _paused_by_annotation(self) -> bool:
+        """Only then does taking the annotation away say anything: what a check has stopped, a person resumes by name."""
+        status = self.status
+        return status.phase is ReleasePhase.PAUSED and (status.command, status.reason) == (
+            ReleaseCommand.PAUSE,
+            Reason.PAUSED,
+        )
 
     def noted(self) -> ReleaseStatus:
         """The status as it is, with the annotation seen."""
@@ -148,7 +172,7 @@ class _Pass:
     def look(self, measured: Measured) -> ReleasePlan:
         """Judges what was measured, and moves on, holds or ends."""
         status = self.status
-        fresh = counted_since(measured.gateways, status.gateways, self.now)
+        fresh = counted_since(measured.gateways, status.gateways)
         sample = Sample(Tally.parse(status.target), Tally.parse(status.stable)) + fresh
         due = self.now >= _due(self.release, status)
         evidence = Evidence(sample, status.window, measured.answers, asked=due)
@@ -158,10 +182,23 @@ class _Pass:
             return self._fail(failed, checks)
         if not due:
             return ReleasePlan(self._joined(measured), look_again=self._next_look(status))
-        unmeasured = _unmeasured(measured)
-        if not unmeasured and all(check.verdict is CheckVerdict.PASSING for check in checks):
+        held = self._why_held(measured, checks)
+        if held is None and status.phase is ReleasePhase.PROGRESSING:
             return self._pass(checks, measured)
-        return self._hold(unmeasured, checks, sample, measured)
+        if held is None or status.phase is ReleasePhase.PAUSED:
+            held = status.reason, status.message
+        return self._hold(held, checks, sample, measured)
+
+    def _why_held(self, measured: Measured, checks: Sequence[CheckStatus]) -> tuple[str, str] | None:
+        """Why the step stands, as reason and message; None when all checks pass."""
+        if not measured.pods:
+            return Reason.TARGET_NOT_READY, f"Inference {self.release.target} has no ready endpoint"
+        if measured.silent:
+            message = f"gateway {min(measured.silent)} does not tell its counters"
+            return Reason.WAITING_FOR_MEASUREMENTS, message
+        if not measured.gateways:
+            return Reason.WAITING_FOR_MEASUREMENTS, "no gateway is ready, so nothing is measured"
+        return _why_not_passing(checks)
 
     def _fail(self, failed: Sequence[CheckStatus], checks: tuple[CheckStatus, ...]) -> ReleasePlan:
         message = "; ".join(f"{check.check}: {check.message}" for check in failed)
@@ -175,31 +212,38 @@ class _Pass:
 
     def _pass(self, checks: tuple[CheckStatus, ...], measured: Measured) -> ReleasePlan:
         """All checks passed at the end of an interval."""
-        if self.status.phase is ReleasePhase.PAUSED:
-            status = self._another_window(self.status, checks, measured)
-            return ReleasePlan(status, look_again=self._next_look(status))
         if self.status.step >= len(self.release.steps):
             return self._end(ReleasePhase.PROMOTED, Reason.PROMOTED, "every step passed", checks)
         return self._step(self.status.step + 1, "ReleaseStep", checks, measured)
 
     def _hold(
-        self, unmeasured: str, checks: tuple[CheckStatus, ...], sample: Sample, measured: Measured
+        self, why: tuple[str, str], checks: tuple[CheckStatus, ...], sample: Sample, measured: Measured
     ) -> ReleasePlan:
-        """Another interval with the same weight; what was counted is put by."""
-        why = _why_held(unmeasured, checks)
-        if self.status.phase is ReleasePhase.PAUSED:
-            why = self.status.reason, self.status.message
+        """Another interval with the same weight: a sample that is large enough is done with, any other put by."""
         reason, message = why
-        status = self._with(
-            reason=reason,
-            message=message,
-            checks=checks,
-            checked=self.now,
-            target=sample.target.render(),
-            stable=sample.stable.render(),
-            gateways=self._bases(measured),
-        )
+        status = self._with(reason=reason, message=message)
+        if self._enough(checks):
+            status = self._another_window(status, checks, measured)
+        else:
+            put_by: dict[str, object] = {
+                "checks": checks,
+                "target": sample.target.render(),
+                "stable": sample.stable.render(),
+                "gateways": self._bases(measured),
+            }
+            status = status.model_copy(update=put_by)
+            if _same_but_for_age(status, self.status):
+                status = self.status
+            else:
+                status = status.model_copy(update={"checked": self.now})
         return ReleasePlan(status, look_again=self._next_look(status))
+
+    def _enough(self, checks: Sequence[CheckStatus]) -> bool:
+        """Whether every check that counts requests passes; what is counted from now on is judged by itself."""
+        counting = {check.title for check in self.release.checks if check.metric is not None}
+        return bool(counting) and all(
+            check.verdict is CheckVerdict.PASSING for check in checks if check.check in counting
+        )
 
     def _step(
         self,
@@ -274,19 +318,24 @@ class _Pass:
                 "window_began": self.now,
                 "target": "",
                 "stable": "",
-                "gateways": bases_of(measured.gateways, (), self.now),
+                "gateways": self._bases(measured),
             }
         )
 
     def _joined(self, measured: Measured) -> ReleaseStatus:
-        """The status as it is, but for gateways that were not there yet."""
-        known = {base.gateway for base in self.status.gateways}
-        new = [reading for reading in measured.gateways if reading.gateway not in known]
-        return self._with(gateways=bases_of(new, self.status.gateways, self.now)) if new else self.noted()
+        """The status as it is, but for gateways that came or went."""
+        before = {base.gateway: base for base in self.status.gateways}
+        new = bases_of(reading for reading in measured.gateways if reading.gateway not in before)
+        there = {reading.gateway for reading in measured.gateways} | set(measured.silent)
+        kept = tuple(base for name, base in before.items() if name in there)
+        if len(kept) == len(before) and not (new and len(before) < MAX_GATEWAYS):
+            return self.status
+        room = MAX_GATEWAYS - len(kept)
+        return self._with(gateways=tuple(sorted((*kept, *new[:room]), key=lambda base: base.gateway)))
 
     def _bases(self, measured: Measured) -> tuple[GatewayCounts, ...]:
         silent = [base for base in self.status.gateways if base.gateway in measured.silent]
-        return bases_of(measured.gateways, silent, self.now)
+        return bases_of(measured.gateways, silent)
 
     def _with(self, **fields: object) -> ReleaseStatus:
         return self.status.model_copy(update={"command": self.said, **fields})
@@ -295,30 +344,37 @@ class _Pass:
         """About ten looks in each interval, the last of them at its end."""
         interval = parse_duration(self.release.interval)
         pause = min(max(interval / _LOOKS, _OFTENEST), _SELDOMEST)
-        return max(min(pause, _due(self.release, status) - self.now), timedelta(milliseconds=50))
+        left = _due(self.release, status) - self.now
+        if left <= timedelta(0):
+            return pause
+        return max(min(pause, left), timedelta(milliseconds=50))
 
 
 def _due(release: Release, status: ReleaseStatus) -> datetime:
     return status.checked + parse_duration(release.interval)
 
 
-def _unmeasured(measured: Measured) -> str:
-    """Why what was measured is not all that there is to measure; empty when it is."""
-    if measured.silent:
-        return f"gateway {min(measured.silent)} does not tell its counters"
-    return "" if measured.gateways else "no gateway is ready, so nothing is measured"
-
-
-def _why_held(unmeasured: str, checks: Sequence[CheckStatus]) -> tuple[str, str]:
-    if unmeasured:
-        return Reason.WAITING_FOR_MEASUREMENTS, unmeasured
-    first = next(check for check in checks if check.verdict is not CheckVerdict.PASSING)
+def _why_not_passing(checks: Sequence[CheckStatus]) -> tuple[str, str] | None:
+    first = next((check for check in checks if check.verdict is not CheckVerdict.PASSING), None)
+    if first is None:
+        return None
     message = f"{first.check}: {first.message}"
     if first.verdict is CheckVerdict.UNDECIDED:
         return Reason.UNDECIDED, message
     if first.check.startswith("prometheus: "):
         return Reason.WAITING_FOR_MEASUREMENTS, message
     return Reason.WAITING_FOR_REQUESTS, message
+
+
+def _same_but_for_age(one: ReleaseStatus, other: ReleaseStatus) -> bool:
+    """Whether they say the same; how long the gateways run is no news."""
+    ageless = [
+        status.model_copy(
+            update={"gateways": tuple(base.model_copy(update={"uptime": 0}) for base in status.gateways)}
+        )
+        for status in (one, other)
+    ]
+    return ageless[0] == ageless[1]
 
 
 def _told(release: Release, message: str) -> str:

@@ -37,6 +37,7 @@ def share_bounds(failures: int, requests: int, alpha: float) -> Bounds:
     """The bounds of the share after so many `failures` in `requests`; over all looks together they are wrong with probability `alpha` at most."""
     if requests <= 0:
         return Bounds(0.0, 1.0)
+    failures = min(max(failures, 0), requests)
     successes = requests - failures
     constant = _log_beta(_A + failures, _B + successes) - _log_beta(_A, _B) + log(alpha)
     observed = failures / requests

@@ -13,30 +13,42 @@ from math import gcd
 from tidegate.api.model_access import ModelAccess, Route, Target
 from tidegate.api.release import ReleasePhase, ReleaseStatus
 
-_KEY_LENGTH = 16
+_HASH_LENGTH = 16
 _ALL = 100
 
 
 def release_key(access: ModelAccess) -> str:
-    """Names the release that the spec asks for: another one with any change of spec.release or of its route's targets.
+    """Names the release that the spec asks for, as `what-how`: what is released of whom by which steps, and how it is judged.
 
-    Empty when there is none.
+    Empty when there is none. Defaults leave no trace in it, so a version of Tidegate with further fields gives the same.
     """
     route = access.spec.released_route
     if access.spec.release is None or route is None:
         return ""
-    asked = {
+    how = access.spec.release.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    what = {
         "uid": access.metadata.uid,
-        "release": access.spec.release.dump(),
-        "targets": [target.dump() for target in route.targets],
+        "release": {name: how.pop(name) for name in ("route", "target", "steps") if name in how},
+        "targets": sorted([target.inference, target.weight] for target in route.targets),
     }
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:_KEY_LENGTH]
+    return f"{_hash(what)}-{_hash(how)}"
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:_HASH_LENGTH]
 
 
 def release_status(access: ModelAccess) -> ReleaseStatus | None:
-    """How far the release is that the spec asks for; None before it has begun."""
-    status = access.status.release
-    return status if status is not None and status.key == release_key(access) else None
+    """How far the release is that the spec asks for; None before it has begun.
+
+    What is promoted stays so while only the way to judge it is edited: that takes nobody's traffic away.
+    """
+    status, key = access.status.release, release_key(access)
+    if status is None or not key:
+        return None
+    promoted = status.phase is ReleasePhase.PROMOTED
+    same = status.key.partition("-")[0] == key.partition("-")[0] if promoted else status.key == key
+    return status if same else None
 
 
 def share_in_effect(access: ModelAccess) -> int:

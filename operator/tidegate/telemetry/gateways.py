@@ -27,12 +27,22 @@ _TIMEOUT: Final = aiohttp.ClientTimeout(total=3)
 _PREFIX: Final = "cluster."
 _FAILED: Final = frozenset({"grpc.failure", "upstream_rq_4xx", "upstream_rq_5xx"})
 _ANSWERED: Final = frozenset({"grpc.success", "upstream_rq_2xx", "upstream_rq_3xx"})
+# Requests that the gateway broke off: a reset stream in HTTP/2, a closed connection in HTTP/1.
+_BROKEN_OFF: Final = frozenset({"upstream_rq_tx_reset", "upstream_cx_destroy_local_with_active_rq"})
+# Why it does so by itself; such a request is answered, and counted as a failure already. The rest was given up by clients.
+_TIMED_OUT: Final = frozenset({"upstream_rq_timeout", "upstream_rq_max_duration_reached"})
+_GIVEN_UP_EARLY: Final = frozenset({"upstream_rq_cancelled"})
+_RESET_BY_TARGET: Final = frozenset({"upstream_rq_rx_reset"})
+_COUNTERS: Final = _FAILED | _ANSWERED | _BROKEN_OFF | _TIMED_OUT | _GIVEN_UP_EARLY | _RESET_BY_TARGET
+_OF_HTTP: Final = frozenset(
+    {*(f"upstream_rq_{status}xx" for status in range(2, 6)), "upstream_cx_destroy_local_with_active_rq"}
+)
 _TIMES: Final = "upstream_rq_time"
 _UPTIME: Final = "server.uptime"
 _QUERY: Final[Mapping[str, str]] = {
     "format": "json",
     "histogram_buckets": "detailed",
-    "filter": rf"^cluster\.{PoolRole.RELEASE}/[^.]*\.(grpc\.(success|failure)|upstream_rq_([2345]xx|time))$|^server\.uptime$",
+    "filter": rf"^cluster\.{PoolRole.RELEASE}/[^.]*\.({'|'.join(sorted(_COUNTERS | {_TIMES}))})$|^server\.uptime$",
 }
 
 log = structlog.get_logger(__name__)
@@ -120,44 +130,62 @@ def parse_page(text: str) -> GatewayPage:
 
     Raises ValueError, KeyError or TypeError for anything else.
     """
-    tallies: defaultdict[tuple[ObjectKey, str], Tally] = defaultdict(Tally)
+    counted: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    times: dict[str, Mapping[int, int]] = {}
     age: timedelta | None = None
     for stat in json.loads(text)["stats"]:
         if "histograms" in stat:
             for histogram in stat["histograms"].get("details", ()):
-                _add_times(tallies, histogram)
+                cluster, what = _split(histogram["name"])
+                if what == _TIMES:
+                    times[cluster] = _times(histogram)
         elif stat["name"] == _UPTIME:
             age = timedelta(seconds=int(stat["value"]))
         else:
-            _add_count(tallies, stat["name"], int(stat["value"]))
+            cluster, what = _split(stat["name"])
+            counted[cluster][what] = int(stat["value"])
     if age is None:
         message = "the page does not say how long the gateway runs"
         raise ValueError(message)
+    tallies: defaultdict[tuple[ObjectKey, str], Tally] = defaultdict(Tally)
+    for cluster in counted.keys() | times:
+        whose = _whose(cluster)
+        if whose is not None:
+            tallies[whose] += _tally(cluster, counted[cluster], times.get(cluster, {}))
     return GatewayPage(age, dict(tallies))
 
 
-def _add_count(tallies: defaultdict[tuple[ObjectKey, str], Tally], name: str, value: int) -> None:
-    key, what = _parse(name)
-    if key is not None and what in _FAILED | _ANSWERED:
-        tallies[key] += Tally(value, value if what in _FAILED else 0)
+def _tally(cluster: str, counters: Mapping[str, int], times: Mapping[int, int]) -> Tally:
+    """What one Envoy cluster counted; one speaks gRPC or REST."""
+    if cluster.endswith("/grpc"):
+        # HTTP statuses say nothing of gRPC, and its connections carry many requests.
+        counters = {what: value for what, value in counters.items() if what not in _OF_HTTP}
+
+    def total(names: frozenset[str]) -> int:
+        return sum(counters.get(name, 0) for name in names)
+
+    given_up = max(total(_BROKEN_OFF) - total(_TIMED_OUT), 0) + total(_GIVEN_UP_EARLY)
+    failures = total(_FAILED) + given_up
+    unanswered = given_up + total(_TIMED_OUT) + total(_RESET_BY_TARGET)
+    return Tally(total(_ANSWERED) + failures, failures, times, unanswered)
 
 
-def _add_times(tallies: defaultdict[tuple[ObjectKey, str], Tally], histogram: Mapping[str, Any]) -> None:
-    key, what = _parse(histogram["name"])
-    if key is not None and what == _TIMES:
-        times: defaultdict[int, int] = defaultdict(int)
-        for bucket in histogram["totals"]:
-            times[int(bucket["lower_bound"])] += int(bucket["count"])
-        tallies[key] += Tally(0, 0, dict(times))
+def _times(histogram: Mapping[str, Any]) -> Mapping[int, int]:
+    times: defaultdict[int, int] = defaultdict(int)
+    for bucket in histogram["totals"]:
+        times[int(bucket["lower_bound"])] += int(bucket["count"])
+    return dict(times)
 
 
-def _parse(name: str) -> tuple[tuple[ObjectKey, str] | None, str]:
+def _split(name: str) -> tuple[str, str]:
     """Whose counter it is, and which."""
     cluster, _, what = name.removeprefix(_PREFIX).partition(".")
+    return cluster, what
+
+
+def _whose(cluster: str) -> tuple[ObjectKey, str] | None:
+    """The access and the Inference that a cluster of a release is about."""
     parsed = parse_cluster_name(cluster)
     if parsed is None or not isinstance(parsed[0], AccessPoolKey) or parsed[0].role is not PoolRole.RELEASE:
-        return None, what
-    grpc_pool = cluster.endswith("/grpc")
-    if grpc_pool and what.startswith("upstream_rq_") and what != _TIMES:
-        return None, what  # HTTP statuses, which say nothing of gRPC
-    return (parsed[0].access, parsed[0].inference), what
+        return None
+    return parsed[0].access, parsed[0].inference
