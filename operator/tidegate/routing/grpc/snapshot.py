@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from tidegate.routing import protos
 from tidegate.routing.envoy.clusters import cluster_name, parse_cluster_name
@@ -12,6 +12,9 @@ from tidegate.routing.hosts import HostKey
 from tidegate.routing.ir import Pool, PoolKey, Protocol, VirtualHost
 from tidegate.routing.live import RoutingChange
 from tidegate.routing.snapshot import Resource, ResourceSet, Snapshot, TypeUrl, content_hash
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _NOTHING: Final = ResourceSet()
 
@@ -29,10 +32,10 @@ class GrpcSnapshotBuilder:
 
     def take(self, change: RoutingChange) -> None:
         """Remembers what is to be rendered anew."""
-        self._hosts.update(
-            (key, None if planned is None else planned.host) for key, planned in change.hosts.items()
-        )
-        self._pools.update(change.pools)
+        for key, planned in change.hosts.items():
+            _note(self._hosts, key, None if planned is None else planned.host, rendered=key in self._names)
+        for pool_key, pool in change.pools.items():
+            _note(self._pools, pool_key, pool, rendered=_name(pool_key) in self._clusters)
 
     def snapshot(self) -> Snapshot:
         """The snapshot of all that was taken."""
@@ -69,6 +72,14 @@ class GrpcSnapshotBuilder:
         self._pools = {}
         self._clusters = self._clusters.changed({name: one and one[0] for name, one in rendered.items()})
         self._endpoints = self._endpoints.changed({name: one and one[1] for name, one in rendered.items()})
+
+
+def _note(pending: dict[K, V | None], key: K, value: V | None, *, rendered: bool) -> None:
+    """What was never rendered and is gone leaves nothing behind: nobody may ever ask for the rest."""
+    if value is None and not rendered:
+        pending.pop(key, None)
+    else:
+        pending[key] = value
 
 
 def stand_in(name: str) -> Resource | None:

@@ -1,0 +1,16 @@
+"""What the builder for gRPC clients remembers before anybody asks."""
+
+from __future__ import annotations
+
+from tidegate.api.meta import ObjectKey
+from tidegate.routing.grpc.snapshot import GrpcSnapshotBuilder
+from tidegate.routing.hosts import HostKey, HostKind
+from tidegate.routing.live import RoutingChange
+
+
+def test_what_came_and_went_before_anybody_asked_is_forgotten() -> None:
+    builder = GrpcSnapshotBuilder()
+    for number in range(100):
+        key = HostKey(HostKind.ACCESS, ObjectKey("ads", f"a{number}"))
+        builder.take(RoutingChange({key: None}, {}))
+    assert builder._hosts == {}
