@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
+import pytest
+
 from builders.model_access import a_model_access, a_route
 from fixtures.envoy import Envoy, Gateway, Load, backend_of
 from tidegate.routing.bootstrap import Dialect
@@ -59,6 +62,24 @@ async def test_a_host_and_the_header_share_one_rate_limit(gateway: Gateway) -> N
     assert statuses == [200, 200, 429, 429]
     free = [await client.rest("POST", INFER, headers={"host": "free.ads.tidegate"}) for _ in range(3)]
     assert [status for status, _, _ in free] == [200, 200, 200]
+
+
+@pytest.mark.parametrize("header", ["x-tidegate-access", "x-tidegate-features"])
+async def test_an_empty_header_counts_as_none(gateway: Gateway, header: str) -> None:
+    client = await gateway.start(a_model_access(), backend_of("ctr", await gateway.upstream("v1")))
+    for value, expected in (("", 200), ("ads/none", 404)):
+        headers = {"host": "ctr.ads.tidegate", header: value}
+        assert (await client.rest("POST", INFER, headers=headers, body=b"{}"))[0] == expected
+
+
+async def test_only_grpc_clients_are_told_a_grpc_status(gateway: Gateway) -> None:
+    client = await gateway.start(a_model_access(), backend_of("ctr", await gateway.upstream("v1")))
+    status, body, headers = await client.rest("POST", INFER, headers={"x-tidegate-access": "ads/none"})
+    assert (status, "grpc-status" in headers) == (404, False)
+    assert "No ModelAccess" in body
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await client.infer(metadata=(("x-tidegate-access", "ads/none"),))
+    assert error.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 async def test_the_model_sees_neither_the_target_nor_the_host_filters(gateway: Gateway) -> None:

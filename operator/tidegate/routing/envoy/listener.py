@@ -25,6 +25,9 @@ _HTTP_CONNECTION_MANAGER: Final = (
 )
 _HEADER_MUTATION: Final = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
 
+# Only between two steps of `_target_header`.
+_FEATURES_TARGET: Final = f"{by_host.TARGET_HEADER}-features"
+
 # Bytes that wait in the proxy for one connection. A larger message streams through, held back by flow control;
 # only a request that is no larger can be tried again.
 _BUFFER_BYTES: Final = 1 << 20
@@ -113,23 +116,23 @@ def _target_header() -> dict[str, object]:
 
     Before that, everything that a client says in Envoy's own language is taken out.
     Each step changes a header in place, so the later ones see what the earlier ones did.
+    An empty header is not written at all, and so counts as one that is not there.
     """
 
     def write(header: str, value: str, action: str) -> dict[str, object]:
         return {"append": {"header": {"key": header, "value": value}, "append_action": action}}
 
-    target = by_host.TARGET_HEADER
+    target, features = by_host.TARGET_HEADER, _FEATURES_TARGET
     mutations = [
         {"remove_on_match": {"key_matcher": {"prefix": "x-envoy-"}}},
         {"remove": target},
+        {"remove": features},
         write(target, f"%REQ({routes.ACCESS_HEADER})%", "OVERWRITE_IF_EXISTS_OR_ADD"),
         write(target, f"{routes.ACCESS_PREFIX}%REQ({target})%", "OVERWRITE_IF_EXISTS"),
-        write(
-            routes.FEATURES_HEADER,
-            f"{routes.FEATURES_PREFIX}%REQ({routes.FEATURES_HEADER})%",
-            "OVERWRITE_IF_EXISTS",
-        ),
-        write(target, f"%REQ({routes.FEATURES_HEADER})%", "ADD_IF_ABSENT"),
+        write(features, f"%REQ({routes.FEATURES_HEADER})%", "OVERWRITE_IF_EXISTS_OR_ADD"),
+        write(features, f"{routes.FEATURES_PREFIX}%REQ({features})%", "OVERWRITE_IF_EXISTS"),
+        write(target, f"%REQ({features})%", "ADD_IF_ABSENT"),
+        {"remove": features},
         write(target, routes.HOSTS, "ADD_IF_ABSENT"),
     ]
     return protos.extension("tidegate.target", _HEADER_MUTATION, {"mutations": mutations})

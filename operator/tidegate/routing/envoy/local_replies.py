@@ -21,13 +21,27 @@ _RETRY_AFTER_S: Final = "1"
 
 def config() -> dict[str, object]:
     """The listener's local_reply_config; of several mappers that fit, the first counts."""
-    return {"mappers": [_unknown(), _not_allowed(), _deadline_exceeded(), _limit_reached(), _unavailable()]}
+    return {
+        "mappers": [
+            _unknown_to_grpc(),
+            _unknown(),
+            _not_allowed(),
+            _deadline_exceeded(),
+            _limit_reached(),
+            _unavailable(),
+        ]
+    }
 
 
 def _unknown() -> dict[str, object]:
-    """No scope has this name; Envoy by itself would tell gRPC clients UNIMPLEMENTED, without a word."""
+    """No scope has this name."""
+    return {"filter": _flags(*_NO_ROUTE_FLAGS), "body": {"inline_string": routes.UNKNOWN}}
+
+
+def _unknown_to_grpc() -> dict[str, object]:
+    """Envoy by itself would tell gRPC clients UNIMPLEMENTED, without a word."""
     return {
-        "filter": _flags(*_NO_ROUTE_FLAGS),
+        "filter": _all(_flags(*_NO_ROUTE_FLAGS), _grpc()),
         "body": {"inline_string": routes.UNKNOWN},
         "headers_to_add": [_header("grpc-status", routes.GRPC_NOT_FOUND)],
     }
