@@ -108,6 +108,47 @@ def test_models_that_do_not_fit_are_named(models: list[Any], inferences: list[In
 
 
 @pytest.mark.parametrize(
+    ("dtype", "default", "values"),
+    [
+        ("BOOL", "5", "0 to 1"),
+        ("INT8", "300", "-128 to 127"),
+        ("INT8", "-129", "-128 to 127"),
+        ("UINT8", "-1", "0 to 255"),
+        ("UINT64", "-1", "0 to 18446744073709551615"),
+        ("INT32", "2147483648", "-2147483648 to 2147483647"),
+        ("FP16", "99999", "-65504 to 65504"),
+    ],
+)
+def test_a_default_that_its_output_cannot_hold_is_refused(dtype: str, default: str, values: str) -> None:
+    callees = some_callees(a_loaded_inference("ctr", None, [a_tensor("s", dtype)]))
+    found = compiled(scene({**CTR, **OPTIONAL, "default": default}), callees)
+
+    assert isinstance(found, Refusal)
+    assert (found.reason, found.stalled) == (Reason.PIPELINE_INVALID, True)
+    assert found.message == (
+        f"pipeline of route home: the default of pctr is {default}, but output s of Inference ctr is {dtype}: "
+        f"give a value from {values}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "default"),
+    [
+        ("BOOL", "1"),
+        ("INT8", "-128"),
+        ("UINT8", "255"),
+        ("UINT8", "-0"),
+        ("INT64", "-999999999999999"),
+        ("FP16", "65504"),
+        ("FP32", "999999999999999.5"),
+    ],
+)
+def test_a_default_at_the_end_of_its_outputs_range_is_taken(dtype: str, default: str) -> None:
+    callees = some_callees(a_loaded_inference("ctr", None, [a_tensor("s", dtype)]))
+    assert isinstance(compiled(scene({**CTR, **OPTIONAL, "default": default}), callees), CompiledPipeline)
+
+
+@pytest.mark.parametrize(
     ("spec", "routes", "says"),
     [
         ({"features": "user-features"}, None, "feature age is INT64 [-1, 1], but pctr takes FP32 [-1, 1]"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Final
 
 from tidegate.api.durations import parse_duration
@@ -18,9 +19,16 @@ from tidegate.routing.envoy.routes import ACCESS_HEADER, FEATURES_HEADER
 from tidegate.routing.pipelines import PART_HEADER, parts_target
 from tidegate_dataplane.contract import DEFAULTED, Call, Part, PipelinePlan, TensorSpec
 
-_WHOLE: Final = frozenset({"BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64"})
+_WHOLE: Final[Mapping[str, tuple[int, int]]] = {
+    "BOOL": (0, 1),
+    **{f"INT{bits}": (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    **{f"UINT{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
+}
+"""Whole numbers by type, with the least and the greatest that it holds."""
 _DECIMAL: Final = frozenset({"FP16", "FP32", "FP64"})
-_TYPES: Final = _WHOLE | _DECIMAL | {"BYTES"}
+_TYPES: Final = _DECIMAL | {*_WHOLE, "BYTES"}
+# A default has at most 15 digits before its point, so that only these are too narrow for some.
+_RANGES: Final[Mapping[str, tuple[int, int]]] = {**_WHOLE, "FP16": (-65_504, 65_504)}
 _MOST_ROWS: Final = 4096
 
 
@@ -211,6 +219,14 @@ def _check_default(part: PipelineModel, model: _Model, output: TensorSpec) -> No
         raise _invalid(
             f"the default of {part.name} is {default}, but output {output.name} of {model.title} is {output.dtype}: "
             "give a whole number"
+        )
+    if output.dtype not in _RANGES:
+        return
+    least, greatest = _RANGES[output.dtype]
+    if not least <= Decimal(default) <= greatest:
+        raise _invalid(
+            f"the default of {part.name} is {default}, but output {output.name} of {model.title} is {output.dtype}: "
+            f"give a value from {least} to {greatest}"
         )
 
 
