@@ -55,8 +55,27 @@ def test_a_refused_row_fails_its_request_alone() -> None:
     outcomes = ask_together(model, requests([1], [2], [3], [4], [5], [-6], [7], [8]), ["x"])
 
     assert answers(outcomes) == [[2], [4], [6], [8], [10], "below zero", [14], [16]]
-    # Down to the one and back up: 8, then 4 + 4, 2 + 2, 1 + 1.
-    assert model.asked == [8, 4, 4, 2, 1, 1, 2]
+    # Down to the one: 8, then 4 + 4, 2 + 2, 1 + 1.
+    assert model.asked == [8, 4, 4, 2, 2, 1, 1]
+
+
+@pytest.mark.parametrize(("waiting", "calls"), [(1, 1), (2, 3), (7, 7), (8, 7), (64, 13)])
+def test_a_model_that_always_fails_is_asked_no_more_often_than_one_bad_row_takes(
+    waiting: int, calls: int
+) -> None:
+    model = Model()
+    outcomes = ask_together(model, requests(*[[-1]] * waiting), ["x"])
+
+    assert answers(outcomes) == ["below zero"] * waiting
+    assert len(model.asked) == calls
+
+
+@pytest.mark.parametrize("waiting", [2, 3, 5, 8, 31, 64])
+def test_one_bad_row_is_found_wherever_it_is(waiting: int) -> None:
+    for bad in range(waiting):
+        rows = [[-1.0] if place == bad else [1.0] for place in range(waiting)]
+        found = answers(ask_together(Model(), requests(*rows), ["x"]))
+        assert [place for place, answer in enumerate(found) if answer == "below zero"] == [bad]
 
 
 def test_a_model_that_is_gone_is_not_asked_again() -> None:

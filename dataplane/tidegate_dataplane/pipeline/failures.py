@@ -9,7 +9,7 @@ class FailureKind(StrEnum):
     REFUSED = "refused"
     """The model does not take this input."""
     FAILED = "failed"
-    """The model broke on it."""
+    """The model broke, on this input or on any."""
     UNAVAILABLE = "unavailable"
     """Nobody answers, or a limit sheds the call."""
     TIMED_OUT = "timed out"
@@ -23,6 +23,6 @@ class CallError(Exception):
         self.kind = kind
 
     @property
-    def lies_in_the_input(self) -> bool:
-        """Whether the same call may go well without some of its rows."""
+    def worth_halving(self) -> bool:
+        """Whether the same call may go well without some of its requests; a model that breaks does not say by which."""
         return self.kind in (FailureKind.REFUSED, FailureKind.FAILED)

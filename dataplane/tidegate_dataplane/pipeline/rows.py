@@ -1,5 +1,6 @@
 """Requests joined to one call and its answer split again, so that all that wait together cost one call."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -19,8 +20,9 @@ def rows_of(request: Arrays) -> int:
 def ask_together(ask: Ask, requests: Sequence[Arrays], names: Sequence[str]) -> list[Outcome]:
     """Ask for all of `requests` at once, and give each its own rows of the answer.
 
-    What the model refuses is asked for again in halves, down to the one request that it is about:
-    nobody's answer suffers from a neighbour's input. Requests are joined where their rows have one shape.
+    What the model refuses or breaks on is asked for again in halves, down to the one request that it is about:
+    nobody's answer suffers from one neighbour's input. A model that fails whatever it is asked is spared:
+    n requests are at most 2·log2(n) + 1 calls. Requests are joined where their rows have one shape.
     """
     outcomes: list[Outcome] = [CallError(FailureKind.FAILED, "not asked")] * len(requests)
     for group in _alike(requests, names):
@@ -38,13 +40,22 @@ def _alike(requests: Sequence[Arrays], names: Sequence[str]) -> Iterator[list[in
 
 
 def _ask_or_halve(ask: Ask, requests: Sequence[Arrays], names: Sequence[str]) -> list[Outcome]:
-    try:
-        return list(_split(ask(_join(requests, names)), requests))
-    except CallError as error:
-        if len(requests) == 1 or not error.lies_in_the_input:
-            return [error] * len(requests)
-    half = len(requests) // 2
-    return [*_ask_or_halve(ask, requests[:half], names), *_ask_or_halve(ask, requests[half:], names)]
+    """Halve what fails, widest first, as often as finding one bad request takes; what is left then fails together."""
+    outcomes: list[Outcome] = [CallError(FailureKind.FAILED, "not asked")] * len(requests)
+    halvings = (len(requests) - 1).bit_length()
+    waiting = deque([(0, len(requests))])
+    while waiting:
+        begin, end = waiting.popleft()
+        group = requests[begin:end]
+        try:
+            outcomes[begin:end] = _split(ask(_join(group, names)), group)
+        except CallError as error:
+            outcomes[begin:end] = [error] * len(group)
+            if len(group) > 1 and error.worth_halving and halvings:
+                halvings -= 1
+                middle = begin + len(group) // 2
+                waiting += (begin, middle), (middle, end)
+    return outcomes
 
 
 def _join(requests: Sequence[Arrays], names: Sequence[str]) -> Arrays:
