@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from tidegate_dataplane.contract import Call, TensorSpec
+from tidegate_dataplane.contract import DEFAULTED, Call, Part, PipelinePlan, TensorSpec
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
+from tidegate_dataplane.pipeline.pipeline import Pipeline
 from tidegate_dataplane.pipeline.wire import LENGTH_HEADER
 from tidegate_dataplane.pipeline.worker import Worker
 
@@ -152,6 +153,54 @@ def test_a_status_is_told_in_the_words_that_came_with_it(
     assert asked(worker) == [5.0, 6.0]
     assert server.connections == 1
     worker.close()
+
+
+def a_part(name: str, default: str | None = None, timeout_ms: int = 5000) -> Part:
+    call = Call(
+        title=f"Inference {name}",
+        headers={},
+        model=name,
+        inputs=(X,),
+        outputs=(Y,),
+        timeout_us=timeout_ms * 1000,
+    )
+    return Part(name=name, call=call, default=default)
+
+
+def a_pipeline(address: str, *parts: Part, features: Call | None = None) -> Pipeline:
+    return Pipeline(PipelinePlan(gateway=address, features=features, parts=parts, inputs=(X,), outputs=()))
+
+
+def test_a_part_that_breaks_in_an_unforeseen_way_fails_alone(serving: Serving) -> None:
+    """Here a header with a line break, which http.client refuses with a ValueError."""
+    server = serving(lambda _: answered())
+    broken = a_part("broken", default="0.5")
+    headers = {"x-tidegate-part": "a\nb"}
+    broken = broken.model_copy(update={"call": broken.call.model_copy(update={"headers": headers})})
+    pipeline = a_pipeline(server.address, a_part("good"), broken)
+
+    for _ in range(2):
+        (answer,) = pipeline.answer([ROWS])
+        assert not isinstance(answer, CallError), answer
+        assert answer["good"].ravel().tolist() == [5, 6]
+        assert answer["broken"].ravel().tolist() == [0.5, 0.5]
+        assert answer[DEFAULTED].ravel().tolist() == [b"broken"] * 2
+    assert pipeline.outcomes["broken", "failed"] == 2
+    pipeline.close()
+
+
+def test_a_part_that_answers_another_output_fails_alone(serving: Serving) -> None:
+    server = serving(lambda _: answered())
+    other = a_part("other", default="0.5")
+    outputs = (TensorSpec(name="z", dtype="FP32", shape=(-1, 1)),)
+    other = other.model_copy(update={"call": other.call.model_copy(update={"outputs": outputs})})
+    pipeline = a_pipeline(server.address, a_part("good"), other)
+
+    (answer,) = pipeline.answer([ROWS])
+    assert not isinstance(answer, CallError), answer
+    assert answer["good"].ravel().tolist() == [5, 6]
+    assert answer[DEFAULTED].ravel().tolist() == [b"other"] * 2
+    pipeline.close()
 
 
 def test_an_answer_that_is_none_is_a_failure(serving: Serving) -> None:

@@ -150,13 +150,52 @@ def test_every_type_comes_back_from_the_wire_as_it_went() -> None:
     head = json.loads(body[:length])
     # What a server answers looks like what it was asked.
     again = json.dumps({"outputs": head["inputs"]}).encode()
-    found = decode(again + body[length:], len(again))
+    found = decode(again + body[length:], len(again), specs)
 
     for name, array in arrays.items():
         assert found[name].tolist() == array.tolist()
 
 
-def test_a_tensor_that_is_not_binary_is_refused() -> None:
-    body = json.dumps({"outputs": [{"name": "y", "datatype": "FP32", "shape": [1], "data": [1]}]}).encode()
-    with pytest.raises(ValueError, match="output y came as JSON"):
-        decode(body, len(body))
+Y = TensorSpec(name="y", dtype="FP32", shape=(-1, 1))
+S = TensorSpec(name="s", dtype="BYTES", shape=(-1, 1))
+
+
+def an_output(content: bytes = b"1234", **fields: object) -> tuple[object, bytes]:
+    output = {
+        "name": "y",
+        "datatype": "FP32",
+        "shape": [1, 1],
+        "parameters": {"binary_data_size": len(content)},
+    }
+    return {"outputs": [output | fields]}, content
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "says"),
+    [
+        (Y, an_output(parameters=None), "output y came as JSON"),
+        (Y, an_output(name="z"), "output y is missing"),
+        (Y, an_output(datatype="FP16"), r"output y is FP16 \[1, 1\], not FP32"),
+        (Y, an_output(shape=[2, 1]), "cannot reshape"),
+        (Y, an_output(b"12"), "buffer size"),
+        (S, an_output(b"abc", name="s", datatype="BYTES"), "not what the protocol says"),
+        (S, an_output(b"\4\0\0\0abc", name="s", datatype="BYTES"), "text of output s ends early"),
+        (Y, an_output(parameters={"binary_data_size": "4"}), "not what the protocol says"),
+        (Y, ({"outputs": ["y"]}, b""), "not what the protocol says"),
+        (Y, ({"outputs": None}, b""), "not what the protocol says"),
+        (Y, ([], b""), "not what the protocol says"),
+        (Y, ({}, b""), "not what the protocol says"),
+    ],
+)
+def test_an_answer_that_cannot_be_read_is_refused(
+    asked: TensorSpec, answer: tuple[object, bytes], says: str
+) -> None:
+    head = json.dumps(answer[0]).encode()
+    with pytest.raises(ValueError, match=says):
+        decode(head + answer[1], len(head), [asked])
+
+
+def test_an_output_that_was_not_asked_for_is_left_out() -> None:
+    head = {"outputs": [an_output()[0]["outputs"][0], {"name": "z", "datatype": "FP64"}]}  # type: ignore[index]
+    body = json.dumps(head).encode()
+    assert decode(body + b"1234", len(body), [Y]).keys() == {"y"}

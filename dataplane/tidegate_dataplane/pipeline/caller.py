@@ -86,8 +86,9 @@ class Caller:
         if response.status != http.HTTPStatus.OK:
             raise CallError(KINDS.get(response.status, FailureKind.UNAVAILABLE), _words(response, content))
         try:
-            return decode(content, int(response.headers.get(LENGTH_HEADER, len(content))))
-        except (ValueError, KeyError, TypeError) as error:
+            json_length = int(response.headers.get(LENGTH_HEADER, len(content)))
+            return decode(content, json_length, self._call.outputs)
+        except ValueError as error:
             raise CallError(FailureKind.FAILED, f"an answer that cannot be read: {error}") from error
 
     def _limit(self, connection: http.client.HTTPConnection, deadline_s: float) -> None:

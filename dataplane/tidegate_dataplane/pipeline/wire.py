@@ -51,22 +51,38 @@ def encode(arrays: Arrays, inputs: Sequence[TensorSpec], outputs: Sequence[Tenso
     return b"".join((head, *pieces)), len(head)
 
 
-def decode(body: bytes, json_length: int) -> Arrays:
-    """Return the output tensors in the body of a response.
+def decode(body: bytes, json_length: int, asked: Sequence[TensorSpec]) -> Arrays:
+    """Return the output tensors in the body of a response, those that were asked for.
 
     Raises:
-        ValueError: the body is not what the protocol says, or a tensor in it was not asked for as binary.
+        ValueError: the body is not what the protocol says, or lacks a tensor, or has one of another type or as JSON.
     """
+    try:
+        found = _tensors(body, json_length, {spec.name: spec for spec in asked})
+    except (AttributeError, KeyError, TypeError, struct.error) as error:
+        raise ValueError(f"it is not what the protocol says: {type(error).__name__}: {error}") from error
+    for spec in asked:
+        if spec.name not in found:
+            raise ValueError(f"output {spec.name} is missing")
+    return found
+
+
+def _tensors(body: bytes, json_length: int, asked: Mapping[str, TensorSpec]) -> Arrays:
     head = json.loads(body[:json_length])
     found: dict[str, Array] = {}
     place = json_length
     for output in head["outputs"]:
+        name, dtype = output["name"], output["datatype"]
         size = (output.get("parameters") or {}).get("binary_data_size")
+        piece = body[place : place + (size or 0)]
+        place += size or 0
+        if name not in asked:
+            continue
         if size is None:
-            raise ValueError(f"output {output['name']} came as JSON although binary was asked for")
-        piece = body[place : place + size]
-        place += size
-        found[output["name"]] = _array_of(piece, output["datatype"], output["shape"])
+            raise ValueError(f"output {name} came as JSON although binary was asked for")
+        if dtype != asked[name].dtype:
+            raise ValueError(f"output {name} is {dtype} {output['shape']}, not {asked[name].dtype}")
+        found[name] = _array_of(name, piece, dtype, output["shape"])
     return found
 
 
@@ -81,7 +97,7 @@ def _encoded(value: bytes | str) -> bytes:
     return value if isinstance(value, bytes) else value.encode()
 
 
-def _array_of(piece: bytes, dtype: str, shape: Sequence[int]) -> Array:
+def _array_of(name: str, piece: bytes, dtype: str, shape: Sequence[int]) -> Array:
     if dtype != TEXT:
         return np.frombuffer(piece, dtype=NUMPY_TYPES[dtype]).reshape(shape)
     elements: list[bytes] = []
@@ -90,4 +106,6 @@ def _array_of(piece: bytes, dtype: str, shape: Sequence[int]) -> Array:
         (length,) = struct.unpack_from("<I", piece, place)
         elements.append(piece[place + 4 : place + 4 + length])
         place += 4 + length
+    if place > len(piece):
+        raise ValueError(f"the text of output {name} ends early")
     return np.array(elements, dtype=object).reshape(shape)

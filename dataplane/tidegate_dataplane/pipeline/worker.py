@@ -53,13 +53,20 @@ class Worker:
         return Pending(future, len(requests), deadline_s)
 
     def collect(self, pending: Pending) -> list[Outcome]:
-        """Return what each request got, once all is there or the deadline has passed."""
+        """Return what each request got, once all is there or the deadline has passed.
+
+        Whatever goes wrong is the failure of this part: the others' answers are not to be lost by it.
+        """
         try:
             return pending.future.result(max(pending.deadline_s - self._clock(), 0) + GRACE_S)
         except TimeoutError:
             self._caller.abort()
             words = f"no answer within {self._call.timeout_us / 1000:g} ms"
             return [CallError(FailureKind.TIMED_OUT, words)] * pending.requests
+        except Exception as error:  # noqa: BLE001 - nobody else answers for this part
+            self._caller.abort()
+            words = f"the call broke: {type(error).__name__}: {error}"
+            return [CallError(FailureKind.FAILED, words)] * pending.requests
 
     def close(self) -> None:
         """End the connection and the thread."""
