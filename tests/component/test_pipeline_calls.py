@@ -203,6 +203,39 @@ def test_a_part_that_answers_another_output_fails_alone(serving: Serving) -> Non
     pipeline.close()
 
 
+def test_slow_features_leave_the_models_what_is_left(serving: Serving) -> None:
+    """The features may take as long as the whole: whoever is asked after them has the rest of it, not as much again."""
+
+    def says(number: int) -> bytes | None:
+        server.closed.wait(0.6 if number == 1 else 20)
+        return answered()
+
+    server = serving(says)
+    features = a_part("features", timeout_ms=1000).call
+    features = features.model_copy(update={"inputs": (Y,), "outputs": (Y,)})
+    models = (a_part("slow", timeout_ms=1000, default="0.5"), a_part("quick", timeout_ms=100, default="0.5"))
+    pipeline = a_pipeline(server.address, *models, features=features)
+    began = time.monotonic()
+    (answer,) = pipeline.answer([{**ROWS, "y": ROWS["x"]}])
+
+    assert time.monotonic() - began < 1.3
+    assert not isinstance(answer, CallError), answer
+    assert answer[DEFAULTED].ravel().tolist() == [b"slow,quick"] * 2
+    pipeline.close()
+
+
+def test_where_no_time_is_left_nobody_is_asked(serving: Serving) -> None:
+    server = serving(lambda _: answered())
+    worker = a_worker(server.address)
+
+    (outcome,) = worker.collect(worker.begin([ROWS], time.monotonic() - 1))
+    assert isinstance(outcome, CallError)
+    assert (outcome.kind, str(outcome)) == (FailureKind.TIMED_OUT, "no time was left to ask")
+    assert (server.requests, worker.tally.calls) == (0, 0)
+    assert asked(worker) == [5.0, 6.0]
+    worker.close()
+
+
 def test_an_answer_that_is_none_is_a_failure(serving: Serving) -> None:
     worker = a_worker(serving(lambda _: answered(body=b"<html>")).address)
 

@@ -54,6 +54,12 @@ class PipelinePlan(ContractModel):
     outputs: tuple[TensorSpec, ...]
     hash: str = ""
 
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """Every call, in the order in which they are made."""
+        features = (self.features,) if self.features is not None else ()
+        return *features, *(part.call for part in self.parts)
+
     def digest(self) -> str:
         """Return the sha256 (hex) over the plan's canonical JSON without `hash`."""
         content = self.model_dump(mode="json", by_alias=True, exclude={"hash"})

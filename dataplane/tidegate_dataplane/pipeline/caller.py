@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from tidegate_dataplane.contract import Call
+from tidegate_dataplane.pipeline.deadline import Deadline
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
 from tidegate_dataplane.pipeline.wire import LENGTH_HEADER, Arrays, decode, encode
 
@@ -35,8 +36,8 @@ class Caller:
         self._clock = clock
         self._connection: http.client.HTTPConnection | None = None
 
-    def ask(self, arrays: Arrays, deadline_s: float) -> Arrays:
-        """Return the call's outputs for these inputs, before the clock says `deadline_s`.
+    def ask(self, arrays: Arrays, deadline: Deadline) -> Arrays:
+        """Return the call's outputs for these inputs, before the deadline.
 
         A connection that the gateway has closed since the last call is made anew; asking twice changes nothing.
 
@@ -51,16 +52,16 @@ class Caller:
         }
         kept = self._connection is not None
         try:
-            return self._exchange(body, headers, deadline_s)
+            return self._exchange(body, headers, deadline.at_s)
         except (OSError, http.client.HTTPException) as error:
             self.abort()
             if not kept or isinstance(error, TimeoutError):
-                raise self._without_answer(error, deadline_s) from error
+                raise self._without_answer(error, deadline) from error
         try:
-            return self._exchange(body, headers, deadline_s)
+            return self._exchange(body, headers, deadline.at_s)
         except (OSError, http.client.HTTPException) as error:
             self.abort()
-            raise self._without_answer(error, deadline_s) from error
+            raise self._without_answer(error, deadline) from error
 
     def abort(self) -> None:
         """Give the connection up, and whatever is under way on it; any thread may call this."""
@@ -99,9 +100,9 @@ class Caller:
         if connection.sock is not None:
             connection.sock.settimeout(left_s)
 
-    def _without_answer(self, error: Exception, deadline_s: float) -> CallError:
-        if isinstance(error, TimeoutError) or self._clock() >= deadline_s:
-            return CallError(FailureKind.TIMED_OUT, f"no answer within {self._call.timeout_us / 1000:g} ms")
+    def _without_answer(self, error: Exception, deadline: Deadline) -> CallError:
+        if isinstance(error, TimeoutError) or self._clock() >= deadline.at_s:
+            return deadline.missed()
         what = str(error) or type(error).__name__
         return CallError(
             FailureKind.UNAVAILABLE, f"the gateway {self._host}:{self._port} does not answer: {what}"

@@ -1,7 +1,8 @@
 """A plan at work: features once, then all models at the same time, then one answer to each request."""
 
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tidegate_dataplane.contract import PipelinePlan
 from tidegate_dataplane.pipeline.failures import CallError
@@ -17,11 +18,14 @@ FEATURES = "features"
 class Pipeline:
     """Answers batches, one at a time; several of these beside each other answer as many at once."""
 
-    def __init__(self, plan: PipelinePlan) -> None:
+    def __init__(self, plan: PipelinePlan, clock: Callable[[], float] = time.monotonic) -> None:
         self._plan = plan
+        self._clock = clock
+        # Features may take all the time that the route has; without them, no call waits for another.
+        self._longest_s = max(call.timeout_us for call in plan.calls) / 1e6
         self._parts = {part.name: part for part in plan.parts}
-        self._features = Worker(plan.gateway, plan.features) if plan.features is not None else None
-        self._workers = {part.name: Worker(plan.gateway, part.call) for part in plan.parts}
+        self._features = Worker(plan.gateway, plan.features, clock) if plan.features is not None else None
+        self._workers = {part.name: Worker(plan.gateway, part.call, clock) for part in plan.parts}
         self.outcomes: Counter[tuple[str, str]] = Counter()
         """Requests by part and what became of them: answered, or the kind of failure."""
 
@@ -32,13 +36,17 @@ class Pipeline:
         return {**features, **self._workers}
 
     def answer(self, requests: Sequence[Arrays]) -> list[Outcome]:
-        """Return what each request is answered, in order: one call of each model for all of them."""
-        answers: list[Outcome] = list(self._with_features(requests))
+        """Return what each request is answered, in order: one call of each model for all of them.
+
+        All of it together takes as long as the slowest call may.
+        """
+        latest_s = self._clock() + self._longest_s
+        answers: list[Outcome] = list(self._with_features(requests, latest_s))
         going_on = [place for place, found in enumerate(answers) if not isinstance(found, CallError)]
         inputs = [found for found in answers if not isinstance(found, CallError)]
         if not inputs:
             return answers
-        pending = {name: worker.begin(inputs) for name, worker in self._workers.items()}
+        pending = {name: worker.begin(inputs, latest_s) for name, worker in self._workers.items()}
         found = {name: self._workers[name].collect(pending[name]) for name in pending}
         for name, outcomes in found.items():
             self._count(name, outcomes)
@@ -52,12 +60,12 @@ class Pipeline:
         for worker in self.workers.values():
             worker.close()
 
-    def _with_features(self, requests: Sequence[Arrays]) -> Sequence[Outcome]:
+    def _with_features(self, requests: Sequence[Arrays], latest_s: float) -> Sequence[Outcome]:
         """Return each request with its features beside what the client sent."""
         worker, call = self._features, self._plan.features
         if worker is None or call is None:
             return requests
-        outcomes = worker.collect(worker.begin(requests))
+        outcomes = worker.collect(worker.begin(requests, latest_s))
         self._count(FEATURES, outcomes)
         return [
             of_part(FEATURES, call.title, found) if isinstance(found, CallError) else {**request, **found}
