@@ -107,11 +107,17 @@ def test_hosts_that_are_joined_are_one_scope_and_each_access_has_its_own() -> No
         assert {host["name"] for host in configuration["virtual_hosts"]} == hosts
 
 
+NAMES = {BackendKind.PIPELINE: "scene.home"}
+
+
 @pytest.mark.parametrize("kind", BackendKind)
 @pytest.mark.parametrize("protocol", Protocol)
 def test_the_name_of_a_cluster_tells_what_it_is(kind: BackendKind, protocol: Protocol) -> None:
-    key = BackendKey(kind, "ads", "ctr-v3")
-    assert parse_cluster_name(cluster_name(key, protocol)) == (key, protocol)
+    """And has no dot: Envoy would take what follows for a part of the metric's name."""
+    key = BackendKey(kind, "ads", NAMES.get(kind, "ctr-v3"))
+    name = cluster_name(key, protocol)
+    assert parse_cluster_name(name) == (key, protocol)
+    assert "." not in name
 
 
 @pytest.mark.parametrize("role", PoolRole)
@@ -122,7 +128,17 @@ def test_the_name_of_an_accesss_own_cluster_tells_what_it_is(role: PoolRole, fal
 
 
 @pytest.mark.parametrize(
-    "name", ["", "xds", "a/b/c/d", "inference/ads/ctr", "inference/ads/ctr/udp", "access/ads/ctr/grpc"]
+    "name",
+    [
+        "",
+        "xds",
+        "a/b/c/d",
+        "inference/ads/ctr",
+        "inference/ads/ctr/udp",
+        "access/ads/ctr/grpc",
+        "pipeline/ads/scene.home/grpc",
+        "inference/ads/ctr/v3/grpc",
+    ],
 )
 def test_a_foreign_cluster_has_no_stand_in(name: str) -> None:
     assert placeholder_cluster(name) is None

@@ -9,6 +9,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.routing import protos, wire
 from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.ir import AccessPoolKey, Ejection, Limits, Pool, PoolKey, PoolRole, Protocol
+from tidegate.routing.pipelines import pipeline_key, pipeline_owner
 
 TYPE: Final = "envoy.config.cluster.v3.Cluster"
 
@@ -38,9 +39,16 @@ _FALLBACK: Final = "+"
 
 
 def cluster_name(pool: PoolKey, protocol: Protocol) -> str:
-    """Also the name of its endpoints (EDS): one EDS name for each cluster, since two that share one stall each other 15 s."""
+    """Also the name of its endpoints (EDS): one EDS name for each cluster, since two that share one stall each other 15 s.
+
+    It has no dot: there Envoy ends the name in `cluster.<name>.<counter>`, and takes the rest for the counter's.
+    """
     if isinstance(pool, BackendKey):
-        return f"{_PREFIX[pool.kind]}/{pool.namespace}/{pool.name}/{protocol}"
+        name = pool.name
+        if pool.kind is BackendKind.PIPELINE:
+            access, route = pipeline_owner(pool)
+            name = f"{access.name}/{route}"
+        return f"{_PREFIX[pool.kind]}/{pool.namespace}/{name}/{protocol}"
     inferences = pool.inference + (f"{_FALLBACK}{pool.fallback}" if pool.fallback else "")
     return f"{pool.role}/{pool.access}/{inferences}/{protocol}"
 
@@ -56,8 +64,11 @@ def parse_cluster_name(name: str) -> tuple[PoolKey, Protocol] | None:
 
 def _parse_pool(prefix: str, names: list[str]) -> PoolKey:
     if prefix in _PREFIX.values():
-        namespace, backend = names
         kind = next(kind for kind, known in _PREFIX.items() if known == prefix)
+        if kind is BackendKind.PIPELINE:
+            namespace, access, route = names
+            return pipeline_key(ObjectKey(namespace, access), route)
+        namespace, backend = names
         return BackendKey(kind, namespace, backend)
     namespace, access, inferences = names
     inference, _, fallback = inferences.partition(_FALLBACK)
