@@ -14,8 +14,8 @@ from builders.model_access import a_model_access
 from builders.release import released
 from builders.tokens import Issuer
 from tidegate.api.model_access import ModelAccess
-from tidegate.planning.fleet import pipeline_backends
 from tidegate.routing.fleet import Backend, Endpoint, FleetState
+from tidegate.routing.pipelines import pipeline_key
 
 ALL_NAMES = ["a", "b", "c", "d"]
 NAMES = st.sampled_from(ALL_NAMES)
@@ -179,16 +179,17 @@ def any_fleet(draw: st.DrawFn) -> FleetState:
         for name in draw(st.lists(NAMES, unique=True))
         for namespace in ("ads", "shop")
     ]
+    # Pods of a pipeline, or left over from one where the route has targets now.
     pipelines = [
         Backend(
-            key,
+            pipeline_key(access.key, route.name),
             "ctr",
             draw(st.sampled_from([(), (Endpoint("10.0.0.9"),)])),
             calls=draw(CALLS),
             callers=draw(st.sampled_from([(), ("10.0.0.9",), ("10.0.0.8", "10.0.0.9")])),
         )
         for access in accesses.values()
-        for key in pipeline_backends(access)
+        for route in access.spec.routes
         if draw(st.booleans())
     ]
     kept = draw(st.lists(st.sampled_from(list(SECRETS)), unique=True))

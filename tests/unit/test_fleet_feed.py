@@ -228,6 +228,36 @@ def test_a_route_that_is_no_pipeline_any_more_takes_its_host_and_pool_along(fed:
     assert {str(key): pool for key, pool in change.pools.items()} == {"Pipeline ads/scene.home": None}
 
 
+@pytest.mark.parametrize("routes", [[a_route("home")], [{**PIPELINE, "name": "other"}]])
+def test_pods_whose_route_is_gone_call_their_models_until_they_end(fed: Fed, routes: list[Any]) -> None:
+    """The objects that hold them are deleted at once; what they were asked before, they still have to answer."""
+    for name in ("ctr", "old"):
+        fed.put(kinds.INFERENCE, inference_body(name))
+    calling = {"annotations": {CALLS_ANNOTATION: "old"}}
+    fed.put(kinds.MODEL_ACCESS, model_access_body("scene", routes=[PIPELINE]))
+    fed.put(kinds.POD, pod_body("p", PIPELINE_LABEL, "scene.home", **calling))
+    fed.take()
+    fed.put(kinds.MODEL_ACCESS, model_access_body("scene", routes=routes))
+    change = fed.take()
+
+    inside = change.hosts[HostKey.parse("pipeline/ads/scene")]
+    assert inside is not None
+    assert "old" in [rule.name for rule in inside.host.rules]
+    gone = {key: pool for key, pool in change.pools.items() if str(key) == "Pipeline ads/scene.home"}
+    assert list(gone.values()) == [None]
+
+    # Their model has a pod now, and they are told; then they are on their way out, and then not there any more.
+    fed.put(kinds.POD, pod_body("i", INFERENCE_LABEL, "old"))
+    inside = fed.take().hosts[HostKey.parse("pipeline/ads/scene")]
+    assert inside is not None
+    assert {rule.name: rule.unavailable for rule in inside.host.rules}["old"] is None
+    fed.put(kinds.POD, pod_body("p", PIPELINE_LABEL, "scene.home", **calling, **ON_THE_WAY_OUT))
+    assert None not in fed.take().hosts.values()
+    fed.put(kinds.POD, pod_body("p", PIPELINE_LABEL, "scene.home", **calling), "DELETED")
+    inside = fed.take().hosts[HostKey.parse("pipeline/ads/scene")]
+    assert "old" not in ([] if inside is None else [rule.name for rule in inside.host.rules])
+
+
 def test_pods_of_others_wake_nobody(fed: Fed) -> None:
     fed.put(kinds.POD, pod_body("p", "app", "something-else"))
     assert fed.wakes == 0

@@ -103,8 +103,10 @@ class FleetFeed:
         if key.kind is BackendKind.PIPELINE:
             owner, route = pipeline_owner(key)
             access = self._accesses.get(owner)
-            if access is not None and takes_traffic(access) and key in pipeline_backends(access):
-                return pipeline_backend(access, route, self._pods(group))
+            if access is not None and takes_traffic(access):
+                backend = pipeline_backend(access, route, self._pods(group))
+                # Pods whose route is gone still call their models.
+                return backend if backend.calls or key in pipeline_backends(access) else None
         elif key.kind is BackendKind.INFERENCE:
             inference = self._inferences.get(key.object_key)
             if inference is not None and takes_traffic(inference):

@@ -48,6 +48,21 @@ class AccessPools:
         role = PoolRole.RELEASE if release.is_released(self._access, route) else PoolRole.TARGET
         if release.is_candidate(self._access, route, backend.key.name):
             fallback = None
+        return self._target(role, backend, fallback, retry_budget(route))
+
+    def left_over(self, backend: Backend) -> PoolKey:
+        """The pool for what a route that is gone still asks of `backend`."""
+        return self._target(PoolRole.TARGET, backend, None, None)
+
+    def mirror(self, backend: Backend) -> PoolKey:
+        """The pool that takes the copies for `backend`."""
+        key = self._key(PoolRole.SHADOW, backend, None)
+        self._add(key, _pool(key, backend, SHADOW_LIMITS, None), None)
+        return key
+
+    def _target(
+        self, role: PoolRole, backend: Backend, fallback: Backend | None, budget: int | None
+    ) -> PoolKey:
         ejection = self._ejection(fallback)
         if role is PoolRole.TARGET and fallback is None and self._limits is None and ejection is None:
             return backend.key
@@ -55,13 +70,7 @@ class AccessPools:
         # Nothing stands behind a target without a pod: its routes lead to the fallback itself.
         behind = fallback.endpoints if fallback is not None and backend.endpoints else ()
         pool = _pool(key, backend, self._limits, ejection)
-        self._add(key, replace(pool, fallback=tuple(sorted(set(behind)))), retry_budget(route))
-        return key
-
-    def mirror(self, backend: Backend) -> PoolKey:
-        """The pool that takes the copies for `backend`."""
-        key = self._key(PoolRole.SHADOW, backend, None)
-        self._add(key, _pool(key, backend, SHADOW_LIMITS, None), None)
+        self._add(key, replace(pool, fallback=tuple(sorted(set(behind)))), budget)
         return key
 
     def _key(self, role: PoolRole, backend: Backend, fallback: Backend | None) -> AccessPoolKey:

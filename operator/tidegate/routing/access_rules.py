@@ -110,8 +110,9 @@ def plan_access(
     backends: Mapping[BackendKey, Backend],
     owners: Mapping[str, ObjectKey],
     credentials: Credentials | None,
+    left: Sequence[Backend] = (),
 ) -> AccessPlan:
-    """What becomes of `access`; `owners` says to whom each host belongs (hosts.claim).
+    """What becomes of `access`; `owners` says to whom each host belongs (hosts.claim), `left` what pipelines.left_over does.
 
     Without `credentials`, the plan is that of a process that may not see them: it says nothing about them, and lets nobody in.
     """
@@ -124,7 +125,7 @@ def plan_access(
         else _plan_pipeline(access, route, references, pools, backends.get(pipeline_key(key, route.name)))
         for route in access.spec.routes
     ]
-    inside = parts_host(access, backends, pools)
+    inside = parts_host(access, backends, pools, left)
     callers = plan_guard(access, credentials)
     rules = tuple(one.rule for one in planned if one.rule is not None)
     won = (host for host in sorted(set(access.spec.hosts)) if owners[host] == key)

@@ -18,7 +18,7 @@ from tidegate.routing.credentials import Credentials, SecretData
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, FleetState
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.ir import Pool, PoolKey
-from tidegate.routing.pipelines import pipeline_owner
+from tidegate.routing.pipelines import left_over, pipeline_owner
 from tidegate.routing.planner import PlannedHost
 
 
@@ -43,6 +43,7 @@ class LiveRouting:
         self._budgets: dict[ObjectKey, Mapping[BackendKey, int]] = {}
         self._own_pools: dict[ObjectKey, tuple[Pool, ...]] = {}
         self._inner_hosts: set[ObjectKey] = set()
+        self._pipelines: defaultdict[ObjectKey, set[BackendKey]] = defaultdict(set)
         self._callers: defaultdict[ObjectKey, set[BackendKey]] = defaultdict(set)
         self._changed_accesses: set[ObjectKey] = set()
         self._changed_backends: set[BackendKey] = set()
@@ -68,7 +69,11 @@ class LiveRouting:
         else:
             self._backends[key] = backend
         if key.kind is BackendKind.PIPELINE:
-            self._changed_accesses.add(pipeline_owner(key)[0])
+            owner, _ = pipeline_owner(key)
+            self._changed_accesses.add(owner)
+            move(
+                self._pipelines, key, () if before is None else (owner,), () if backend is None else (owner,)
+            )
             move(self._callers, key, _called(before), _called(backend))
             return
         self._changed_backends.add(key)
@@ -148,7 +153,9 @@ class LiveRouting:
             return None
         rivals = [self._accesses[rival] for rival in self._index.rivals(access)]
         owners = hosts.claim([access, *rivals])
-        return plan_access(access, self._backends, owners, Credentials(self._namespaces, self._secrets))
+        credentials = Credentials(self._namespaces, self._secrets)
+        pipelines = (self._backends[one] for one in self._pipelines.get(key, ()))
+        return plan_access(access, self._backends, owners, credentials, left_over(access, pipelines))
 
     def _put_budgets(self, key: ObjectKey, budgets: Mapping[BackendKey, int]) -> None:
         before = self._budgets.pop(key, {})

@@ -9,8 +9,9 @@ since its name is no secret, and asks for no key, which the pods do not have.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from operator import attrgetter
 from typing import Final
 
 from tidegate.api.durations import parse_duration
@@ -21,7 +22,7 @@ from tidegate.routing.access_pools import AccessPools, retry_budget
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind
 from tidegate.routing.guards import AddressGuard, ClosedGuard, Guard
 from tidegate.routing.hosts import HostKind
-from tidegate.routing.ir import Comparison, HeaderTest, Pool, RouteRule, VirtualHost, WeightedBackend
+from tidegate.routing.ir import Comparison, HeaderTest, Pool, PoolKey, RouteRule, VirtualHost, WeightedBackend
 from tidegate.routing.references import backend_key
 
 PART_HEADER: Final = "x-tidegate-part"
@@ -99,12 +100,26 @@ def pipeline_pool(route: Route, key: BackendKey, backend: Backend | None, pools:
     return Pool(key, endpoints, retry_budget(route), limits=pools.limits)
 
 
+def left_over(access: ModelAccess, pipelines: Iterable[Backend]) -> tuple[Backend, ...]:
+    """Those of an access's pipelines whose route is gone, or is none any more, while pods of them still call models."""
+    wanted = {
+        pipeline_key(access.key, route.name) for route in access.spec.routes if route.pipeline is not None
+    }
+    return tuple(
+        sorted((one for one in pipelines if one.calls and one.key not in wanted), key=attrgetter("key"))
+    )
+
+
 def parts_host(
-    access: ModelAccess, backends: Mapping[BackendKey, Backend], pools: AccessPools
+    access: ModelAccess,
+    backends: Mapping[BackendKey, Backend],
+    pools: AccessPools,
+    left: Sequence[Backend] = (),
 ) -> VirtualHost | None:
     """The host at which pipelines of `access` call Inferences; None where none does.
 
-    Running pods of a route may still call what the spec no longer names, until others have taken their place.
+    Running pods of a route may still call what the spec no longer names, until others have taken their place;
+    and those `left` over from routes that are gone, until they have answered what they were asked before.
     """
     routes = [route for route in access.spec.routes if route.pipeline is not None]
     pods = [backends.get(pipeline_key(access.key, route.name)) for route in routes]
@@ -117,15 +132,21 @@ def parts_host(
                 timeout = parse_duration(route.timeout) if name in named else LEFT_OVER
                 before = rules.get(name)
                 longest = timeout if before is None else max(timeout, before.timeout)
-                rules[name] = _rule(access, route, backend, pools, longest)
-    if not routes:
+                rules[name] = _rule(backend, pools.target(route, backend, None), longest)
+    for name in sorted({name for pipeline in left for name in pipeline.calls}):
+        backend = backends.get(backend_key(access, name))
+        if name in rules:
+            rules[name] = replace(rules[name], timeout=max(LEFT_OVER, rules[name].timeout))
+        elif backend is not None:
+            rules[name] = _rule(backend, pools.left_over(backend), LEFT_OVER)
+    if not routes and not left:
         return None
     return VirtualHost(
         name=f"{HostKind.ACCESS}/{parts_target(access)}",
         title=f"Pipelines of ModelAccess {access.key}",
         hosts=(),
         rules=tuple(rules[name] for name in sorted(rules)),
-        guard=_own_pods(running for running in pods if running is not None),
+        guard=_own_pods((*left, *(running for running in pods if running is not None))),
     )
 
 
@@ -135,15 +156,13 @@ def _own_pods(pipelines: Iterable[Backend]) -> Guard:
     return AddressGuard(tuple(sorted(addresses))) if addresses else ClosedGuard()
 
 
-def _rule(
-    access: ModelAccess, route: Route, backend: Backend, pools: AccessPools, timeout: timedelta
-) -> RouteRule:
+def _rule(backend: Backend, pool: PoolKey, timeout: timedelta) -> RouteRule:
     name = backend.key.name
     nobody = f"Inference {name} has no ready endpoint"
     return RouteRule(
         name=name,
         headers=(HeaderTest(PART_HEADER, Comparison.EXACT, name),),
-        targets=(WeightedBackend(pools.target(route, backend, None), 1),),
+        targets=(WeightedBackend(pool, 1),),
         timeout=timeout,
         unavailable=None if backend.endpoints else nobody,
     )

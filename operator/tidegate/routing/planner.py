@@ -7,6 +7,7 @@ Hosts are the only thing that one access can take from another; everything else 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +29,7 @@ from tidegate.routing.ir import (
     VirtualHost,
     WeightedBackend,
 )
+from tidegate.routing.pipelines import left_over, pipeline_owner
 from tidegate.routing.references import backend_key
 from tidegate.routing.refusals import Refusal
 
@@ -75,8 +77,18 @@ class RoutingPlan:
 def plan(fleet: FleetState) -> RoutingPlan:
     """The routing of `fleet`. Equal fleets give equal plans, in whatever order they list their objects."""
     owners = hosts.claim(fleet.accesses)
+    pipelines: defaultdict[ObjectKey, list[Backend]] = defaultdict(list)
+    for backend in fleet.backends.values():
+        if backend.key.kind is BackendKind.PIPELINE:
+            pipelines[pipeline_owner(backend.key)[0]].append(backend)
     accesses = {
-        access.key: plan_access(access, fleet.backends, owners, fleet.credentials)
+        access.key: plan_access(
+            access,
+            fleet.backends,
+            owners,
+            fleet.credentials,
+            left_over(access, pipelines.get(access.key, ())),
+        )
         for access in sorted(fleet.accesses, key=lambda access: access.key)
     }
     features = [backend for backend in fleet.backends.values() if has_host(backend.key)]
