@@ -1,5 +1,8 @@
 """The base of every contract model: camelCase in JSON, unknown fields ignored so that old and new can talk."""
 
+import hashlib
+import json
+
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
@@ -18,3 +21,13 @@ class ContractModel(BaseModel):
     def to_json(self) -> str:
         """Return the JSON that the other side reads."""
         return self.model_dump_json(by_alias=True)
+
+
+class PlanModel(ContractModel):
+    """A compiled plan, which a pod runs as it is; its field `hash` names it."""
+
+    def digest(self) -> str:
+        """Return the sha256 (hex) over the plan's canonical JSON without `hash`."""
+        content = self.model_dump(mode="json", by_alias=True, exclude={"hash"})
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,13 +1,11 @@
 """A compiled feature plan: what the engine computes, the same online and offline."""
 
-import hashlib
-import json
 from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tidegate_dataplane.contract.base import ContractModel
+from tidegate_dataplane.contract.base import ContractModel, PlanModel
 from tidegate_dataplane.contract.tensors import TensorSpec
 
 
@@ -99,7 +97,7 @@ class Cross(ContractModel):
 Feature = Annotated[Lookup | Bucketize | Hash | Cross, Field(discriminator="op")]
 
 
-class FeaturePlan(ContractModel):
+class FeaturePlan(PlanModel):
     """Everything the engine needs, with its tensors spelled out.
 
     `inputs`: one per entity that a feature uses, named by the entity's key, INT64 or BYTES, shape [-1, 1].
@@ -113,9 +111,3 @@ class FeaturePlan(ContractModel):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     hash: str = ""
-
-    def digest(self) -> str:
-        """Return the sha256 (hex) over the plan's canonical JSON without `hash`."""
-        content = self.model_dump(mode="json", by_alias=True, exclude={"hash"})
-        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,11 +1,8 @@
 """A compiled pipeline: which features and models a request goes through, and what becomes of their answers."""
 
-import hashlib
-import json
-
 from pydantic import Field
 
-from tidegate_dataplane.contract.base import ContractModel
+from tidegate_dataplane.contract.base import ContractModel, PlanModel
 from tidegate_dataplane.contract.tensors import TensorSpec
 
 DEFAULTED = "tidegate_defaulted"
@@ -38,7 +35,7 @@ class Part(ContractModel):
     default: str | None = None
 
 
-class PipelinePlan(ContractModel):
+class PipelinePlan(PlanModel):
     """Everything that one route's pipeline does, with its tensors spelled out.
 
     `gateway` is the host:port that every call goes through.
@@ -59,9 +56,3 @@ class PipelinePlan(ContractModel):
         """Every call, in the order in which they are made."""
         features = (self.features,) if self.features is not None else ()
         return *features, *(part.call for part in self.parts)
-
-    def digest(self) -> str:
-        """Return the sha256 (hex) over the plan's canonical JSON without `hash`."""
-        content = self.model_dump(mode="json", by_alias=True, exclude={"hash"})
-        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()
