@@ -54,6 +54,7 @@ class StaticEnvoy(Envoy):
         config = self.folder / "static.yaml"
         config.write_text(yaml.safe_dump(_static(action, clusters)))
         await self._run(config)
+        await self.listening()
 
 
 def cpu_s(envoy: Envoy) -> float:

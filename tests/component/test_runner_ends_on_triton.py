@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +22,15 @@ pytestmark = [pytest.mark.triton, pytest.mark.timeout(120)]
 
 
 @pytest.fixture
-def pod(model_pod: ModelPod) -> ModelPod:
-    """Serves version 1."""
+def pod(model_pod: ModelPod) -> Iterator[ModelPod]:
+    """Serves version 1. Ended at once: the server would wait for the process that is gone until its exit times out."""
     for version in (1, 2):
         publish(model_pod.artefact, version)
     model_pod.start_agent(model_pod.order())
     model_pod.triton.start()
     _serves(model_pod, 1)
-    return model_pod
+    yield model_pod
+    model_pod.triton.kill()
 
 
 def _serves(pod: ModelPod, version: int) -> None:
