@@ -18,11 +18,9 @@ from tritonclient.utils import InferenceServerException
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 from builders import probe_model
-from fixtures.installed import Client, Installed, Space
-from tidegate_localcluster.binaries import default_home
+from fixtures import installed
+from fixtures.installed import Client, Space
 from tidegate_localcluster.cluster import Cluster
-from tidegate_localcluster.demo.platforms import LocalPlatform
-from tidegate_localcluster.supplies import source_root
 
 PAUSE_S = 0.01
 """Between two requests of one client: the machine is to be busy with the change, not with the clients."""
@@ -31,21 +29,11 @@ PAUSE_S = 0.01
 @contextmanager
 def a_space(state_dir: Path, name: str) -> Iterator[Space]:
     """This checkout on the cluster of `state_dir` (started when it does not run), and a namespace of one's own."""
-    platform = LocalPlatform(default_home(), state_dir)
-    site = platform.start(lambda line: print(line, file=sys.stderr))
-    site.kubectl.run("apply", "--server-side", "-f", str(source_root() / "crds"))
-    site.helm.install(source_root() / "charts" / "tidegate", site.values)
-    with platform.endpoints(site) as endpoints:
-        space = Space(Installed(Cluster(state_dir), site, endpoints), f"bench-{name}")
-        # That of an earlier run may still be on its way out.
-        site.kubectl.run(
-            "wait", "--for=delete", f"namespace/{space.namespace}", "--timeout=90s", timeout_s=100
-        )
-        site.kubectl.ensure_namespace(space.namespace)
-        try:
-            yield space
-        finally:
-            site.kubectl.run("delete", "namespace", space.namespace, "--wait=false")
+    with (
+        installed.an_installation(Cluster(state_dir), lambda line: print(line, file=sys.stderr)) as there,
+        installed.a_space(there, f"bench-{name}") as space,
+    ):
+        yield space
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class Fleet:
 
 @pytest.fixture(scope="module")
 def fleet(installed: Installed) -> Iterator[Fleet]:
-    with a_space(installed, "fields") as space:
+    with a_space(installed, "e2e-fields") as space:
         space.publish("a", 1)
         space.publish("b", 2)
         probe_model.publish_slow(space.folder("slow"), 3, rounds=500_000)

@@ -3,7 +3,6 @@
 Triton calls such a model ready all along, and answers each of its requests with an error until it is loaded anew.
 """
 
-import math
 import time
 import uuid
 from collections import deque
@@ -39,7 +38,8 @@ class Runners:
         self._here: dict[Hashable, Hello] = {}
         self._lost: dict[tuple[str, int], Hello] = {}
         self._ends_s: deque[float] = deque(maxlen=8)
-        self._missing_s: dict[str, float] = {}
+        self._missing_since: dict[str, float] = {}
+        self._never_came: set[str] = set()
         self._listening = False
         self._marks: dict[str, str] = {}
         self._broken: set[str] = set()
@@ -58,7 +58,7 @@ class Runners:
     def here(self, peer: Hashable, hello: Hello) -> None:
         """Note a runner; that one of the same server and version was lost before says that it ended by itself."""
         self._here[peer] = hello
-        self._missing_s.pop(hello.model, None)
+        self._is_back(hello.model)
         lost = self._lost.pop((hello.model, hello.version), None)
         if lost is None:
             return
@@ -100,13 +100,17 @@ class Runners:
         """
         here = {hello.version for hello in self._here.values() if hello.model == model}
         if not self._listening or here.issuperset(versions):
-            self._missing_s.pop(model, None)
+            self._is_back(model)
             return
-        missing_s = self._clock() - self._missing_s.setdefault(model, self._clock())
-        if COME_BACK_S <= missing_s < math.inf and model not in self._broken:
+        missing_s = self._clock() - self._missing_since.setdefault(model, self._clock())
+        if missing_s >= COME_BACK_S and model not in self._broken | self._never_came:
             log.warning("runner_missing", model=model, versions=sorted(versions))
-            self._missing_s[model] = -math.inf
+            self._never_came.add(model)
             self._breaks(model)
+
+    def _is_back(self, model: str) -> None:
+        self._missing_since.pop(model, None)
+        self._never_came.discard(model)
 
     def _breaks(self, model: str) -> None:
         self._broken.add(model)

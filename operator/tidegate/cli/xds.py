@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -90,13 +90,7 @@ def dump(
     """Show the names and versions of a snapshot's resources, or what is in those of one name. Secrets are left out."""
     place = _place(name, address, namespace, kubeconfig)
     found = _first(f"/v1/snapshots/{revision}", _named(name), *place)
-    if output is Format.JSON or name is not None:
-        typer.echo(json.dumps(found, indent=2))
-        return
-    typer.echo(f"revision {found['revision']}")
-    for kind, resources in found["resources"].items():
-        for resource in resources:
-            typer.echo(f"{kind:10}{resource['version']}  {resource['name']}")
+    _show(found, dump_lines(found), name, output)
 
 
 def diff(
@@ -111,13 +105,32 @@ def diff(
     """Show the names that differ between two revisions, or what differs under one name. Secrets are left out."""
     place = _place(name, address, namespace, kubeconfig)
     found = _first("/v1/diff", {"from": before, "to": after, **_named(name)}, *place)
+    _show(found, diff_lines(found), name, output)
+
+
+def _show(found: Mapping[str, Any], lines: Iterator[str], name: str | None, output: Format) -> None:
+    """Content has no other form than JSON; of names, `lines` are the text."""
     if output is Format.JSON or name is not None:
         typer.echo(json.dumps(found, indent=2))
         return
-    typer.echo(f"{found['from']} -> {found['to']}")
+    for line in lines:
+        typer.echo(line)
+
+
+def dump_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """The revision, and a line for each resource."""
+    yield f"revision {found['revision']}"
+    for kind, resources in found["resources"].items():
+        for resource in resources:
+            yield f"{kind:10}{resource['version']}  {resource['name']}"
+
+
+def diff_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Both revisions, and a line for each resource that differs."""
+    yield f"{found['from']} -> {found['to']}"
     for kind, changes in found["changes"].items():
         for change in changes:
-            typer.echo(f"{change['change']:9}{kind:10}{change['name']}")
+            yield f"{change['change']:9}{kind:10}{change['name']}"
 
 
 def _named(name: str | None) -> dict[str, str]:

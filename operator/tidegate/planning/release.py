@@ -66,7 +66,7 @@ NO_RELEASE: Final = ReleasePlan(None)
 
 
 def under_way(access: ModelAccess) -> bool:
-    """Whether the release needs measurements now."""
+    """Whether the release has begun and not ended."""
     status = release_status(access)
     return status is not None and status.phase in _UNDER_WAY
 

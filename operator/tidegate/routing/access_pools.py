@@ -68,9 +68,9 @@ class AccessPools:
             return backend.key
         key = self._key(role, backend, fallback)
         # Nothing stands behind a target without a pod: its routes lead to the fallback itself.
-        behind = fallback.endpoints if fallback is not None and backend.endpoints else ()
+        behind = fallback.distinct_endpoints if fallback is not None and backend.endpoints else ()
         pool = _pool(key, backend, self._limits, ejection)
-        self._add(key, replace(pool, fallback=tuple(sorted(set(behind)))), budget)
+        self._add(key, replace(pool, fallback=behind), budget)
         return key
 
     def _key(self, role: PoolRole, backend: Backend, fallback: Backend | None) -> AccessPoolKey:
@@ -93,7 +93,7 @@ class AccessPools:
 
 
 def _pool(key: AccessPoolKey, backend: Backend, limits: Limits | None, ejection: Ejection | None) -> Pool:
-    return Pool(key, tuple(sorted(set(backend.endpoints))), limits=limits, ejection=ejection)
+    return Pool(key, backend.distinct_endpoints, limits=limits, ejection=ejection)
 
 
 def _limits(protection: Protection) -> Limits | None:

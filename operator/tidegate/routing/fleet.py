@@ -58,6 +58,11 @@ class Backend:
     callers: tuple[str, ...] = ()
     """Of a pipeline: the addresses that its pods call from, those on their way in or out too."""
 
+    @property
+    def distinct_endpoints(self) -> tuple[Endpoint, ...]:
+        """Each endpoint once, in an order of its own: equal pods give equal bytes."""
+        return tuple(sorted(set(self.endpoints)))
+
 
 @dataclass(frozen=True, slots=True)
 class FleetState:

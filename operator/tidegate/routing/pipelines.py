@@ -96,7 +96,7 @@ def why_unanswered(
 
 def pipeline_pool(route: Route, key: BackendKey, backend: Backend | None, pools: AccessPools) -> Pool:
     """The pods of a pipeline; limits hold, but none is left out for errors, since those are most often its models'."""
-    endpoints = tuple(sorted(set(backend.endpoints))) if backend is not None else ()
+    endpoints = backend.distinct_endpoints if backend is not None else ()
     return Pool(key, endpoints, retry_budget(route), limits=pools.limits)
 
 

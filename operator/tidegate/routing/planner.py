@@ -193,4 +193,4 @@ def pool(backend: Backend, retry_budget_percent: int | None) -> Pool:
 
     A cluster therefore comes and goes with its Inference, never with a route: swapping a target is a change of routes alone.
     """
-    return Pool(backend.key, tuple(sorted(set(backend.endpoints))), retry_budget_percent)
+    return Pool(backend.key, backend.distinct_endpoints, retry_budget_percent)

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from tidegate.routing.snapshot import TypeUrl
 from tidegate.xds.delta_messages import DeltaRequest
-from tidegate.xds.messages import DiscoveryResponse
 from tidegate.xds.steps import DiscoveryStream
 from tidegate.xds.subscription import DeltaSubscription
 
@@ -19,13 +18,7 @@ class DeltaStream(DiscoveryStream[DeltaRequest]):
 
     DIALECT: ClassVar[str] = "delta"
 
-    def on_request(self, request: DeltaRequest, now: float) -> list[DiscoveryResponse]:
-        """The proxy subscribes, accepts or refuses. Types that are not served are left unanswered."""
-        self._node = self._node or request.node
-        try:
-            type_url = TypeUrl(request.type_url)
-        except ValueError:
-            return []
+    def _take(self, type_url: TypeUrl, request: DeltaRequest, now: float) -> None:
         subscription = self._subscriptions.get(type_url)
         if isinstance(subscription, DeltaSubscription):
             if request.nonce and request.nonce == subscription.nonce:
@@ -36,4 +29,3 @@ class DeltaStream(DiscoveryStream[DeltaRequest]):
             self._subscriptions[type_url] = DeltaSubscription.first(
                 type_url, request.subscribe, request.versions
             )
-        return self._advance(now)

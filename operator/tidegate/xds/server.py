@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import grpc.aio
 import structlog
@@ -18,14 +18,14 @@ from tidegate.routing.grpc.snapshot import stand_in
 from tidegate.routing.snapshot import Snapshot, placeholder_cluster
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.delta import DeltaStream
-from tidegate.xds.delta_messages import DeltaRequest, decode_delta_request, encode_delta_response
+from tidegate.xds.delta_messages import decode_delta_request, encode_delta_response
 from tidegate.xds.identity import ServerCertificate, may_call_itself, names_of
 from tidegate.xds.inspection import ProxyState
 from tidegate.xds.ledger import AckLedger
-from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse, decode_request, encode_response
+from tidegate.xds.messages import DiscoveryResponse, decode_request, encode_response
 from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.proxyless import GrpcSnapshots, is_grpc_client
-from tidegate.xds.steps import GATE_TIMEOUT_S, DiscoveryStream
+from tidegate.xds.steps import GATE_TIMEOUT_S, DiscoveryStream, Request
 from tidegate.xds.stream import AdsStream
 
 _SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
@@ -43,14 +43,7 @@ _log = structlog.stdlib.get_logger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class _Request(Protocol):
-    """What requests of both dialects have."""
-
-    @property
-    def user_agent(self) -> str: ...
-
-
-R = TypeVar("R", bound=_Request)
+R = TypeVar("R", bound=Request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +205,7 @@ class XdsServer:
         """Whether the certificate is for the node id, which the first request of a stream must name."""
         if not self._identified or session.stream.progress.node:
             return True
-        node, names = named_node(request), names_of(context.auth_context())
+        node, names = request.node, names_of(context.auth_context())
         if may_call_itself(node, names):
             return True
         self._metrics.refused_proxies.inc()
@@ -315,13 +308,6 @@ class _End:
 
     status: grpc.StatusCode
     details: str
-
-
-def named_node(request: object) -> str:
-    """The node id in a request of either dialect; empty when it names none."""
-    if isinstance(request, DiscoveryRequest | DeltaRequest):
-        return request.node
-    return ""
 
 
 def _state(session: _Session[Any]) -> ProxyState:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Generic, TypeVar
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from tidegate.routing.snapshot import Resource, Resources, Snapshot, TypeUrl, version_of
 from tidegate.xds.inspection import SyncState
@@ -39,7 +39,20 @@ _ROUTING: Final = (TypeUrl.LISTENER, TypeUrl.SCOPE)
 _FOLLOWS: Final = {TypeUrl.ENDPOINT: TypeUrl.CLUSTER, TypeUrl.SCOPE: TypeUrl.LISTENER}
 
 
-R = TypeVar("R")
+class Request(Protocol):
+    """What requests of both dialects have; the last two are empty in all but the first of a stream."""
+
+    @property
+    def type_url(self) -> str: ...
+
+    @property
+    def node(self) -> str: ...
+
+    @property
+    def user_agent(self) -> str: ...
+
+
+R = TypeVar("R", bound=Request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +157,19 @@ class DiscoveryStream(ABC, Generic[R]):
         known = {name: endpoints.get(name) or self._left_endpoints.get(name) for name in gone}
         self._left_endpoints = {name: one for name, one in known.items() if one is not None}
 
-    @abstractmethod
     def on_request(self, request: R, now: float) -> list[DiscoveryResponse]:
         """The proxy subscribes, accepts or refuses. Types that are not served are left unanswered."""
+        self._node = self._node or request.node
+        try:
+            type_url = TypeUrl(request.type_url)
+        except ValueError:
+            return []
+        self._take(type_url, request, now)
+        return self._advance(now)
+
+    @abstractmethod
+    def _take(self, type_url: TypeUrl, request: R, now: float) -> None:
+        """What a request says of the subscription to a type, and of the response that it answers."""
 
     def on_time(self, now: float) -> list[DiscoveryResponse]:
         """Time has passed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from tidegate.routing.snapshot import TypeUrl
-from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse
+from tidegate.xds.messages import DiscoveryRequest
 from tidegate.xds.steps import DiscoveryStream
 from tidegate.xds.subscription import WHOLE, WILDCARD, Subscription
 
@@ -18,13 +18,7 @@ class AdsStream(DiscoveryStream[DiscoveryRequest]):
 
     DIALECT: ClassVar[str] = "state of the world"
 
-    def on_request(self, request: DiscoveryRequest, now: float) -> list[DiscoveryResponse]:
-        """The proxy subscribes, accepts or refuses. Types that are not served are left unanswered."""
-        self._node = self._node or request.node
-        try:
-            type_url = TypeUrl(request.type_url)
-        except ValueError:
-            return []
+    def _take(self, type_url: TypeUrl, request: DiscoveryRequest, now: float) -> None:
         subscription = self._subscriptions.get(type_url)
         if subscription is None:
             self._subscribe(type_url, request, now)
@@ -32,7 +26,6 @@ class AdsStream(DiscoveryStream[DiscoveryRequest]):
             self._answered(subscription, request.error)
             subscription.ask_for(request.names)
         # Else it answers an older response; it answers the newer one too, with its newest list of names.
-        return self._advance(now)
 
     def _subscribe(self, type_url: TypeUrl, request: DiscoveryRequest, now: float) -> None:
         if request.version and not self._warm:
