@@ -26,6 +26,12 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{/* Name of the Secret with the certificate of `part` (xds or gateway) for xDS. Arguments: root, part. */}}
+{{- define "tidegate.xdsSecret" -}}
+{{- $made := dict "xds" "xds-tls" "gateway" "gateway-xds-tls" -}}
+{{- get (default dict .root.Values.tls.existing) .part | default (printf "%s-%s" .root.Release.Name (get $made .part)) -}}
+{{- end }}
+
 {{- define "tidegate.scrape" -}}
 prometheus.io/scrape: "true"
 prometheus.io/port: {{ .port | quote }}

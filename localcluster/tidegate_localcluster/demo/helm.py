@@ -1,5 +1,6 @@
 """Installs and removes the chart."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,9 @@ class Helm:
     binary: Path
     kubectl: Kubectl
 
-    def install(self, chart: Path, values: Mapping[str, str]) -> None:
-        """`helm upgrade --install --wait`; raises DemoError with pods and events when it does not become ready."""
-        settings = [f"--set-string={name}={value}" for name, value in values.items()]
+    def install(self, chart: Path, values: Mapping[str, object]) -> None:
+        """`helm upgrade --install --wait` with `values` by path (`tls.xds`), and the chart's own for all others; raises DemoError with pods and events when it does not become ready."""
+        settings = [f"--set-json={name}={json.dumps(value)}" for name, value in values.items()]
         command = [
             str(self.binary), "upgrade", "--install", RELEASE, str(chart), "--namespace", NAMESPACE,
             "--create-namespace", "--skip-crds", "--wait", f"--timeout={INSTALL_TIMEOUT_S:.0f}s", *settings,

@@ -51,8 +51,8 @@ class Site:
     """Where the demo publishes, on this machine."""
     models_uri: str
     """The same place as the pods see it."""
-    values: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Values for the chart."""
+    values: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Values for the chart, by path."""
     kubectl_command: str = "kubectl"
     """How the user runs kubectl against this cluster."""
 
@@ -244,7 +244,7 @@ class OwnCluster:
         settings = self._settings
         tools = Binaries(self._home).ensure(["kubectl", "helm"], progress)
         kubectl = Kubectl(tools["kubectl"], None)
-        values = {f"images.{name}": reference for name, reference in settings.images.items()}
+        values: dict[str, object] = {f"images.{name}": ref for name, ref in settings.images.items()}
         if settings.models_host_path:
             values["models.hostPath"] = settings.models_host_path
         if settings.allowed_host:

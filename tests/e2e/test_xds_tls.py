@@ -1,0 +1,92 @@
+"""Gateways and xDS servers show each other certificates, as the chart has it by default, and upgrades between the two ways lose nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pytest
+
+from fixtures.installed import Installed, Space
+from tidegate_localcluster.demo.helm import NAMESPACE
+
+_SECRETS: Final = ("tidegate-xds-tls", "tidegate-gateway-xds-tls")
+_HANDSHAKES: Final = "envoy_cluster_ssl_handshake"
+
+# Speaks HTTP/2 without TLS to an xDS server and says what comes back before the connection ends.
+_PLAIN: Final = """
+import socket
+with socket.create_connection(("tidegate-xds.tidegate-system", 18000), timeout=10) as to:
+    to.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+    try:
+        said = to.recv(100)
+    except ConnectionResetError:
+        said = b""
+print("SETTINGS" if said[3:4] == bytes((4,)) else "nothing")
+"""
+
+
+@pytest.mark.timeout(300)
+def test_gateways_are_told_over_tls_and_plain_text_gets_nothing(space: Space) -> None:
+    _serving(space)
+    assert all(count >= 1 for count in _handshakes(space.installed).values())
+    assert _plainly(space.installed) == "nothing"
+
+
+@pytest.mark.timeout(580)
+def test_upgrades_to_plain_text_and_back_lose_no_request_and_keep_certificates(space: Space) -> None:
+    _serving(space)
+    installed = space.installed
+    before = _certificates(installed)
+    installed.upgrade()
+    assert _certificates(installed) == before
+    try:
+        with space.load(1, 2, max_seconds=500) as load:
+            load.wait_for("1", 200, timeout_s=60)
+            installed.upgrade(tls__xds=False)
+            # The measures can fail: without it there is no handshake, and whoever asks is answered.
+            assert set(_handshakes(installed).values()) == {0.0}
+            assert _plainly(installed) == "SETTINGS"
+            assert not any(_certificates(installed).values())
+            installed.upgrade()
+            assert all(count >= 1 for count in _handshakes(installed).values())
+            space.patch("inference", "probe", {"model": {"version": "2"}})
+            space.serves("probe", 2)
+            report = load.finish()
+    finally:
+        installed.upgrade()
+
+    assert report.failed == 0, report.errors
+    assert _certificates(installed).keys() == before.keys()
+    assert _certificates(installed) != before
+    space.ready()
+
+
+def _serving(space: Space) -> None:
+    space.publish("probe", 1, 2)
+    space.inference(replicas=2)
+    space.access()
+    space.ready()
+
+
+def _handshakes(installed: Installed) -> Mapping[str, float]:
+    """TLS handshakes with an xDS server, by gateway, in Envoy's own count."""
+
+    def read(pod: str) -> float:
+        page = installed.metrics(NAMESPACE, pod, 9902, "stats/prometheus")
+        found = (one.value for one in page if one.name == _HANDSHAKES)
+        return sum(found)
+
+    return {pod: read(pod) for pod in (one["metadata"]["name"] for one in installed.component("gateway"))}
+
+
+def _plainly(installed: Installed) -> str:
+    """What a pod without a certificate gets from an xDS server."""
+    pod = installed.component("web")[0]["metadata"]["name"]
+    return installed.kubectl.run("exec", pod, "-n", NAMESPACE, "--", "python3", "-c", _PLAIN).strip()
+
+
+def _certificates(installed: Installed) -> Mapping[str, Any]:
+    """The Secrets that the chart made; nothing for one that is not there."""
+    found = {name: installed.kubectl.get("secret", name, NAMESPACE) for name in _SECRETS}
+    return {name: secret and secret["data"] for name, secret in found.items()}

@@ -1,0 +1,117 @@
+"""What Helm makes of the chart: the certificates of xDS, and the values that it refuses."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from tidegate_localcluster.binaries import Binaries
+from tidegate_localcluster.errors import BinaryUnavailableError
+from tidegate_localcluster.supplies import source_root
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+_CHART: Final = source_root() / "charts" / "tidegate"
+_MADE: Final = {"tidegate-xds-tls", "tidegate-gateway-xds-tls"}
+
+Objects = Mapping[tuple[str, str], Mapping[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def helm() -> Path:
+    """Helm; where it has to be built that takes half a minute."""
+    try:
+        return Binaries().ensure(["helm"], print)["helm"]
+    except BinaryUnavailableError as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"under CI nothing is skipped: {error}")
+        pytest.skip(str(error))
+
+
+def run(helm: Path, values: Mapping[str, object]) -> subprocess.CompletedProcess[str]:
+    settings = [f"--set-json={name}={json.dumps(value)}" for name, value in values.items()]
+    command = [helm, "template", "tidegate", _CHART, "--namespace=tidegate-system", *settings]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def rendered(helm: Path, values: Mapping[str, object] | None = None) -> Objects:
+    """The chart's objects by kind and name, without a cluster."""
+    done = run(helm, values or {})
+    assert done.returncode == 0, done.stderr
+    objects = [each for each in yaml.safe_load_all(done.stdout) if each]
+    return {(each["kind"], each["metadata"]["name"]): each for each in objects}
+
+
+def mounted(objects: Objects, deployment: str) -> str | None:
+    """The Secret that holds the certificate of a Deployment's pods for xDS."""
+    volumes = objects["Deployment", deployment]["spec"]["template"]["spec"]["volumes"]
+    found = [volume["secret"]["secretName"] for volume in volumes if volume["name"] == "xds-tls"]
+    return found[0] if found else None
+
+
+def secrets(objects: Objects) -> set[str]:
+    return {name for kind, name in objects if kind == "Secret"} & _MADE
+
+
+def test_by_default_gateways_and_xds_servers_get_certificates_of_one_authority(helm: Path) -> None:
+    objects = rendered(helm)
+    assert mounted(objects, "tidegate-xds") == "tidegate-xds-tls"
+    assert mounted(objects, "tidegate-gateway") == "tidegate-gateway-xds-tls"
+    assert "tls.crt" in objects["ConfigMap", "tidegate-gateway"]["data"]["xds-certificate.yaml"]
+    names, authorities = {}, set[bytes]()
+    for name in secrets(objects):
+        data = objects["Secret", name]["data"]
+        certificate = x509.load_pem_x509_certificate(base64.b64decode(data["tls.crt"]))
+        authority = x509.load_pem_x509_certificate(base64.b64decode(data["ca.crt"]))
+        certificate.verify_directly_issued_by(authority)
+        authorities.add(authority.public_bytes(Encoding.DER))
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        names[name] = extension.value.get_values_for_type(x509.DNSName)
+    assert names == {"tidegate-xds-tls": ["tidegate-xds"], "tidegate-gateway-xds-tls": ["*.tidegate-system"]}
+    assert len(authorities) == 1
+
+
+def test_without_tls_nothing_is_left_of_it(helm: Path) -> None:
+    objects = rendered(helm, {"tls.xds": False})
+    assert mounted(objects, "tidegate-xds") is None
+    assert mounted(objects, "tidegate-gateway") is None
+    assert not secrets(objects)
+    assert "tls" not in objects["ConfigMap", "tidegate-gateway"]["data"]["bootstrap.yaml"]
+
+
+def test_certificates_of_ones_own_are_used_as_they_are(helm: Path) -> None:
+    objects = rendered(helm, {"tls.existing": {"xds": "server-cert", "gateway": "gateway-cert"}})
+    assert mounted(objects, "tidegate-xds") == "server-cert"
+    assert mounted(objects, "tidegate-gateway") == "gateway-cert"
+    assert not secrets(objects)
+
+
+def test_values_of_before_that_know_nothing_of_certificates_of_ones_own_still_work(helm: Path) -> None:
+    """`helm upgrade --reuse-values` brings the values along that the last chart had."""
+    assert secrets(rendered(helm, {"tls.existing": None})) == _MADE
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"tls.existing": {"xds": "mine"}}, "set both xds and gateway"),
+        ({"tls.existing": {"gateway": "mine"}}, "set both xds and gateway"),
+        ({"tls.existing": {"xds": "No Name", "gateway": "mine"}}, "does not match pattern"),
+        ({"tls.xds": False, "auth.namespaces": ["ads"]}, "needs tls.xds: true"),
+        ({"tls.xds": "yes"}, "got string, want boolean"),
+    ],
+)
+def test_values_that_cannot_work_are_refused(helm: Path, values: Mapping[str, object], said: str) -> None:
+    done = run(helm, values)
+    assert done.returncode != 0
+    assert said in done.stderr
