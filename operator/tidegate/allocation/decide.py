@@ -1,0 +1,146 @@
+"""Replicas for one component: the linear program rounded, whole numbers by HiGHS, or greedy; whichever is good enough first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidegate.allocation.assignment import Method
+from tidegate.allocation.component import Component, Counts, Score
+from tidegate.allocation.greedy import improve
+from tidegate.allocation.highs import Outcome, Solved, WarmLinearProgram, solve_integer
+from tidegate.allocation.prices import Prices, from_duals, from_margins
+from tidegate.allocation.program import Problem, Program
+from tidegate.allocation.relax import Relaxed, solve_relaxed
+from tidegate.allocation.rounding import cut, mended
+from tidegate.allocation.worth import NOTHING
+
+_PROVEN = 3e-6
+"""A gap that the tie-break alone explains."""
+_SAME = 1e-6
+
+Left = Callable[[], float]
+"""Seconds of the time box that are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Replicas of one component, how they were found, the upper bound of their value (None: unknown), and why not better."""
+
+    counts: Counts
+    score: Score
+    bound: float | None
+    method: Method
+    prices: Prices
+    note: str = ""
+
+
+class Decider:
+    """Decides one component, tick after tick; the model stays warm."""
+
+    def __init__(self) -> None:
+        self._program: Program | None = None
+        self._warm = WarmLinearProgram()
+
+    def decide(self, component: Component, left: Left, gap: float) -> Decided:
+        """The best answer that is proven to be within `gap`, or the best found when the time is over."""
+        if left() <= 0:
+            return greedy(component, "out of time")
+        program = self._program = Program(component, self._program)
+        relaxed = self._linear(program, left)
+        if relaxed is None:
+            return greedy(component, "out of time")
+        return _Search(program, relaxed, gap, left).run()
+
+    def _linear(self, program: Program, left: Left) -> Relaxed | None:
+        """The linear program: the normal case, or the least bad one. None: not in time."""
+        problem = program.problem
+        if not np.any(problem.low > problem.high):
+            solved = self._warm.solve(problem, left())
+            if solved.outcome is not Outcome.INFEASIBLE:
+                return Relaxed(solved, NOTHING) if solved.outcome is Outcome.OPTIMAL else None
+        warm = WarmLinearProgram()
+        return solve_relaxed(program, lambda problem: warm.solve(problem, left()))
+
+
+def greedy(component: Component, note: str) -> Decided:
+    """The answer without a solver; `note` says why there is none."""
+    counts = improve(component, component.held)
+    return Decided(
+        counts, component.score(counts), None, Method.GREEDY, from_margins(component, counts), note
+    )
+
+
+class _Search:
+    """From the linear program's answer to whole replicas."""
+
+    def __init__(self, program: Program, relaxed: Relaxed, gap: float, left: Left) -> None:
+        self._program = program
+        self._component = program.component
+        self._relaxed = relaxed
+        self._bound = relaxed.solved.objective + program.constant
+        self._gap = max(gap, _PROVEN)
+        self._left = left
+
+    def run(self) -> Decided:
+        replicas = self._program.replicas(self._relaxed.solved.x)
+        counts = mended(self._component, replicas)
+        if not self._good(counts):
+            counts = self._better(counts, improve(self._component, counts))
+        if self._good(counts):
+            return self._decided(counts, Method.LINEAR)
+        whole = self._integer()
+        if whole is None:
+            return self._decided(counts, Method.LINEAR, "out of time for whole replicas")
+        found, solved = whole
+        if solved.bound + self._program.constant < self._bound:
+            self._bound = solved.bound + self._program.constant
+        return self._decided(self._better(counts, found), Method.MILP)
+
+    def _good(self, counts: Counts) -> bool:
+        if not self._component.fits(counts):
+            return False
+        score = self._component.score(counts)
+        kept = all(
+            missed <= least + _SAME * max(1.0, least)
+            for missed, least in zip(score.missed, self._relaxed.missed, strict=True)
+        )
+        return kept and self._bound - score.value <= self._gap * max(abs(self._bound), _SAME)
+
+    def _better(self, one: Counts, other: Counts) -> Counts:
+        if not self._component.fits(one):
+            return other
+        return other if self._component.score(other).beats(self._component.score(one)) else one
+
+    def _integer(self) -> tuple[Counts, Solved] | None:
+        """None when HiGHS did not finish: half of its search would not be the same on another machine."""
+
+        def solve(problem: Problem) -> Solved:
+            return solve_integer(problem, self._left(), self._gap)
+
+        if self._relaxed.missed == NOTHING:
+            solved = solve(self._program.problem)
+            if solved.outcome is Outcome.OPTIMAL:
+                return self._whole(solved), solved
+            if solved.outcome is Outcome.UNFINISHED:
+                return None
+        # In fractions every rule can be kept, in whole replicas perhaps not.
+        relaxed = solve_relaxed(self._program, solve)
+        return None if relaxed is None else (self._whole(relaxed.solved), relaxed.solved)
+
+    def _whole(self, solved: Solved) -> Counts:
+        return cut(self._component, [round(count) for count in self._program.replicas(solved.x)])
+
+    def _decided(self, counts: Counts, method: Method, note: str = "") -> Decided:
+        score = self._component.score(counts)
+        prices = from_duals(self._program, self._relaxed.solved)
+        return Decided(counts, score, max(self._bound, score.value), method, prices, note)
+
+
+def worst(decided: Sequence[Decided]) -> Method:
+    """The method of the part that was solved with the least care."""
+    order = (Method.GREEDY, Method.LINEAR, Method.MILP)
+    found = {each.method for each in decided}
+    return next((method for method in order if method in found), Method.MILP)

@@ -1,0 +1,153 @@
+"""HiGHS, with one thread and a fixed seed: a linear program that stays warm between solves, and a mixed-integer one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import highspy
+import numpy as np
+
+from tidegate.allocation.program import Floats, Problem
+
+_TOLERANCE: Final = 1e-9
+_MOST_NODES: Final = 20_000
+"""A limit that does not depend on how fast the machine is, well before the clock strikes in most cases."""
+
+
+class Outcome(StrEnum):
+    """How a solve ended."""
+
+    OPTIMAL = "Optimal"
+    INFEASIBLE = "Infeasible"
+    UNFINISHED = "Unfinished"
+
+
+@dataclass(slots=True)
+class Solved:
+    """The arrays are there when the outcome is Optimal.
+
+    `prices`, by row: what one more unit of its bound earns. `reduced`, by column: the gain of one more of it, less what the
+    rows that it takes from would have earned.
+    """
+
+    outcome: Outcome
+    x: Floats
+    objective: float
+    bound: float
+    prices: Floats
+    reduced: Floats
+
+
+class WarmLinearProgram:
+    """Solves the problems of one layout one after the other, each from the basis of the one before."""
+
+    def __init__(self) -> None:
+        self._highs = _highs()
+        self._last: Problem | None = None
+        self._scale = 1.0
+
+    def solve(self, problem: Problem, seconds: float) -> Solved:
+        """The linear relaxation of `problem`, in `seconds` at most."""
+        scale = _scale(problem.gain)
+        if self._last is None or not _same_places(self._last, problem):
+            self._highs.passModel(_model(problem, scale, integer=False))
+        else:
+            self._update(self._last, problem, scale)
+        self._last = problem
+        return _run(self._highs, seconds, scale)
+
+    def _update(self, last: Problem, problem: Problem, scale: float) -> None:
+        columns = np.arange(len(problem.gain), dtype=np.int32)
+        self._highs.changeColsCost(len(columns), columns, -problem.gain / scale)
+        self._highs.changeColsBounds(len(columns), columns, problem.low, problem.high)
+        for row in np.flatnonzero((last.row_low != problem.row_low) | (last.row_high != problem.row_high)):
+            self._highs.changeRowBounds(int(row), float(problem.row_low[row]), float(problem.row_high[row]))
+        for entry in np.flatnonzero(last.values != problem.values):
+            self._highs.changeCoeff(
+                int(problem.rows[entry]), int(problem.columns[entry]), float(problem.values[entry])
+            )
+
+
+def solve_integer(problem: Problem, seconds: float, gap: float) -> Solved:
+    """Whole replicas, proven to be within the relative `gap` of the best; cold, so that history decides nothing."""
+    highs = _highs()
+    scale = _scale(problem.gain)
+    highs.setOptionValue("mip_rel_gap", gap)
+    highs.setOptionValue("mip_abs_gap", _TOLERANCE)
+    highs.setOptionValue("mip_feasibility_tolerance", _TOLERANCE)
+    highs.setOptionValue("mip_max_nodes", _MOST_NODES)
+    highs.passModel(_model(problem, scale, integer=True))
+    return _run(highs, seconds, scale)
+
+
+def _highs() -> highspy.Highs:
+    highs = highspy.Highs()  # type: ignore[no-untyped-call]  # its stub leaves out the return type
+    for option, value in (
+        ("output_flag", False),
+        ("threads", 1),
+        ("parallel", "off"),
+        ("random_seed", 0),
+        ("primal_feasibility_tolerance", _TOLERANCE),
+        ("dual_feasibility_tolerance", _TOLERANCE),
+    ):
+        highs.setOptionValue(option, value)
+    return highs
+
+
+def _run(highs: highspy.Highs, seconds: float, scale: float) -> Solved:
+    # The limit counts from the first solve of the instance.
+    highs.setOptionValue("time_limit", highs.getRunTime() + max(seconds, 0.0))
+    highs.run()
+    status = highs.getModelStatus()
+    nothing = np.zeros(0)
+    if status == highspy.HighsModelStatus.kInfeasible:
+        return Solved(Outcome.INFEASIBLE, nothing, 0.0, 0.0, nothing, nothing)
+    if status != highspy.HighsModelStatus.kOptimal:
+        return Solved(Outcome.UNFINISHED, nothing, 0.0, 0.0, nothing, nothing)
+    solution = highs.getSolution()
+    info = highs.getInfo()
+    bound = info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else info.objective_function_value
+    return Solved(
+        Outcome.OPTIMAL,
+        np.array(solution.col_value),
+        -info.objective_function_value * scale,
+        -bound * scale,
+        -np.array(solution.row_dual) * scale,
+        -np.array(solution.col_dual) * scale,
+    )
+
+
+def _model(problem: Problem, scale: float, *, integer: bool) -> highspy.HighsLp:
+    order = np.argsort(problem.rows, kind="stable")
+    model = highspy.HighsLp()
+    model.num_col_ = len(problem.gain)
+    model.num_row_ = len(problem.row_low)
+    model.col_cost_ = -problem.gain / scale
+    model.col_lower_ = problem.low
+    model.col_upper_ = problem.high
+    model.row_lower_ = problem.row_low
+    model.row_upper_ = problem.row_high
+    model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    model.a_matrix_.start_ = np.searchsorted(problem.rows[order], np.arange(len(problem.row_low) + 1))
+    model.a_matrix_.index_ = problem.columns[order]
+    model.a_matrix_.value_ = problem.values[order]
+    if integer:
+        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+        model.integrality_ = [kinds[column < problem.integers] for column in range(len(problem.gain))]
+    return model
+
+
+def _same_places(last: Problem, problem: Problem) -> bool:
+    return (
+        len(last.gain) == len(problem.gain)
+        and len(last.row_low) == len(problem.row_low)
+        and last.rows is problem.rows
+    )
+
+
+def _scale(gain: Floats) -> float:
+    """A power of two that brings the largest gain near 1: tolerances are absolute."""
+    largest = float(np.abs(gain).max(initial=0.0))
+    return float(2.0 ** np.ceil(np.log2(largest))) if largest > 0 else 1.0

@@ -1,0 +1,257 @@
+"""What the allocator refuses, and what it does with inputs that are odd but true."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, nan
+
+import pytest
+
+from builders.allocation import a_model, a_placement, a_pool, a_snapshot
+from tidegate.allocation.assignment import Assignment
+from tidegate.allocation.curves import linear
+from tidegate.allocation.demand import nearline, offline, realtime
+from tidegate.allocation.errors import InvalidInputError
+from tidegate.allocation.snapshot import (
+    Bounds,
+    Inference,
+    Load,
+    Placement,
+    Pool,
+    Replicas,
+    Snapshot,
+    Step,
+    TierRule,
+)
+from tidegate.allocation.solve import Solver
+from tidegate.api.inference import Tier
+
+
+def solved(snapshot: Snapshot) -> Assignment:
+    return Solver(lambda: 0.0).solve(snapshot)
+
+
+WRONG = [
+    (lambda: Pool("a", -1), "pool a: slices"),
+    (lambda: Pool("a", 8, spares=-1), "pool a: spares"),
+    (lambda: Pool("a", 8, budget=-1), "pool a: budget"),
+    (lambda: Pool("a", 8, price=nan), "pool a: price"),
+    (lambda: Pool("a", 8, price=1e308), "pool a: price"),
+    (lambda: Pool("a", 8, tiers=(TierRule(Tier.OFFLINE, -1),)), "pool a: tiers.offline.floor"),
+    (lambda: Pool("a", 8, tiers=(TierRule(Tier.OFFLINE, 3, 2),)), "pool a: tiers.offline.ceiling"),
+    (lambda: Pool("a", 8, tiers=(TierRule(Tier.OFFLINE),) * 2), "pool a: tiers"),
+    (lambda: a_model(value=nan), "inference ads/ctr: value"),
+    (lambda: a_model(value=-1.0), "inference ads/ctr: value"),
+    (lambda: a_model(value=0.0), "inference ads/ctr: value"),
+    (lambda: a_model(value=1e308), "inference ads/ctr: value"),
+    (lambda: a_model(rate=nan), "inference ads/ctr: load.rates[0]"),
+    (lambda: a_model(rate=-1.0), "inference ads/ctr: load.rates[0]"),
+    (lambda: a_model(rate=inf), "inference ads/ctr: load.rates[0]"),
+    (lambda: a_model(rate=1e308), "inference ads/ctr: load.rates[0]"),
+    (lambda: a_model(load=Load((1.0,), (nan,))), "inference ads/ctr: load.urgency[0]"),
+    (lambda: a_model(load=Load((1.0,), (1.0, 1.0))), "inference ads/ctr: load.urgency"),
+    (lambda: a_model(bounds=Bounds(-1)), "inference ads/ctr: least"),
+    (lambda: a_model(bounds=Bounds(3, 2)), "inference ads/ctr: most"),
+    (lambda: Inference("ads/ctr", Tier.REALTIME, (), None), "inference ads/ctr: placements"),
+    (
+        lambda: a_model("ctr", Tier.REALTIME, a_placement(), a_placement()),
+        "inference ads/ctr: placements",
+    ),
+    (
+        lambda: a_model("ctr", Tier.REALTIME, a_placement(slices=0)),
+        "inference ads/ctr: placement gpu-a: slices",
+    ),
+    (
+        lambda: a_model("ctr", Tier.REALTIME, a_placement(load_s=nan)),
+        "inference ads/ctr: placement gpu-a: load_s",
+    ),
+    (
+        lambda: a_model("ctr", Tier.REALTIME, a_placement(since_up_s=-1.0)),
+        "inference ads/ctr: placement gpu-a: since_up_s",
+    ),
+    (
+        lambda: a_model("ctr", Tier.REALTIME, a_placement(ready=-1)),
+        "inference ads/ctr: placement gpu-a: replicas.ready",
+    ),
+    (
+        lambda: a_snapshot(a_model("ctr", Tier.REALTIME, a_placement("b"))),
+        "inference ads/ctr: placement b",
+    ),
+    (lambda: a_snapshot(a_pool(), a_pool()), "pools"),
+    (lambda: a_snapshot(a_model(), a_model()), "inferences"),
+    (lambda: a_snapshot(steps=()), "steps"),
+    (lambda: a_snapshot(steps=(Step(0.0),)), "steps[0].seconds"),
+    (lambda: a_snapshot(steps=(Step(1.0, nan),)), "steps[0].weight"),
+    (lambda: a_snapshot(a_model(), steps=(Step(1.0), Step(1.0))), "inference ads/ctr: load"),
+    (lambda: a_snapshot(dwell_s=nan), "dwell_s"),
+    (lambda: nearline(nan, 0.0, 1.0, (Step(1.0),)), "nearline: arrivals"),
+    (lambda: nearline(1.0, 0.0, 0.0, (Step(1.0),)), "nearline: deadline_s"),
+    (lambda: offline(-1.0, None, 1, (Step(1.0),)), "offline: left_slice_s"),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "path"), WRONG, ids=[f"{number}-{path}" for number, (_, path) in enumerate(WRONG)]
+)
+def test_the_error_names_the_field(make, path: str) -> None:
+    with pytest.raises(InvalidInputError) as raised:
+        make()
+    assert raised.value.path == path
+
+
+def test_nothing_at_all_is_an_answer() -> None:
+    assignment = solved(Snapshot((), ()))
+    assert (assignment.replicas, assignment.moves, assignment.relaxed) == ((), (), ())
+
+
+def test_a_pool_without_models_moves_nothing() -> None:
+    assert solved(a_snapshot(a_pool(slices=0), a_pool("b", 4))).moves == ()
+
+
+def test_a_pool_without_slices_gives_none_and_says_whose_floor_that_breaks() -> None:
+    assignment = solved(a_snapshot(a_pool(slices=0), a_model(bounds=Bounds(2))))
+    assert assignment.of("ads/ctr", "gpu-a") == 0
+    assert [(each.rule, each.subject) for each in assignment.relaxed] == [
+        ("realtime floor", "ads/ctr"),
+        ("SLO", "ads/ctr"),
+    ]
+
+
+def test_floors_beyond_the_pool_give_way_in_order() -> None:
+    """Offline first, then near-line; of two real-time models the less valuable one."""
+    assignment = solved(
+        a_snapshot(
+            a_pool(slices=5),
+            a_model("dear", rate=0.0, bounds=Bounds(3), value=5.0),
+            a_model("cheap", rate=0.0, bounds=Bounds(3), value=1.0),
+            a_model("near", Tier.NEARLINE, bounds=Bounds(1)),
+            a_model("off", Tier.OFFLINE, bounds=Bounds(1)),
+        )
+    )
+    found = {each.inference: each.replicas for each in assignment.replicas}
+    assert found == {"ads/dear": 3, "ads/cheap": 2, "ads/near": 0, "ads/off": 0}
+    assert [(each.rule, each.subject) for each in assignment.relaxed] == [
+        ("realtime floor", "ads/cheap"),
+        ("nearline floor", "ads/near"),
+        ("offline floor", "ads/off"),
+    ]
+    assert "2 of 3 replicas (its minimum): gpu-a has no room" in assignment.relaxed[0].message
+
+
+def test_spares_give_way_to_floors_and_not_to_value() -> None:
+    models = (a_model("ctr", rate=0.0, bounds=Bounds(2)), a_model("off", Tier.OFFLINE, rate=1e4))
+    keeps = solved(a_snapshot(a_pool(slices=4, spares=2), *models))
+    assert keeps.of("ads/off", "gpu-a") == 0
+    assert keeps.relaxed == ()
+    gives = solved(a_snapshot(a_pool(slices=3, spares=2), *models))
+    assert gives.of("ads/ctr", "gpu-a") == 2
+    assert [each.message for each in gives.relaxed] == ["1 of 2 slices stay free"]
+
+
+def test_missing_signals_keep_what_is_held() -> None:
+    """However much somebody else would gain."""
+    silent = a_model("ctr", Tier.REALTIME, a_placement(ready=5), rate=None)
+    hungry = a_model("off", Tier.OFFLINE, rate=1e6, value=1e6)
+    assignment = solved(a_snapshot(silent, hungry))
+    assert assignment.of("ads/ctr", "gpu-a") == 5
+    assert assignment.of("ads/off", "gpu-a") == 3
+
+
+def test_missing_signals_do_not_keep_what_a_lost_node_took() -> None:
+    silent = a_model("ctr", Tier.REALTIME, a_placement(ready=5), rate=None)
+    assignment = solved(a_snapshot(a_pool(slices=4), silent))
+    assert assignment.of("ads/ctr", "gpu-a") == 4
+    assert "its signals are missing" in assignment.relaxed[0].message
+
+
+def test_one_absurd_but_finite_demand_does_not_touch_other_pools() -> None:
+    calm = a_model("calm", Tier.REALTIME, a_placement("b", ready=1), rate=150.0)
+    normal = a_snapshot(a_pool(), a_pool("b", 8), a_model(rate=100.0), calm)
+    absurd = a_snapshot(a_pool(), a_pool("b", 8), a_model(rate=1e12), calm)
+    of_b = [[m for m in solved(each).moves if m.pool == "b"] for each in (normal, absurd)]
+    assert of_b[0] == of_b[1] != []
+
+
+def test_demand_beyond_every_pool_is_said() -> None:
+    assignment = solved(a_snapshot(a_model(rate=1e12)))
+    assert assignment.of("ads/ctr", "gpu-a") == 8
+    assert [each.rule for each in assignment.relaxed] == ["SLO"]
+    assert "add slices" in assignment.relaxed[0].message
+
+
+def test_demand_beyond_its_maximum_is_said_with_the_way_out() -> None:
+    assignment = solved(a_snapshot(a_model(rate=1000.0, bounds=Bounds(0, 3))))
+    assert assignment.of("ads/ctr", "gpu-a") == 3
+    assert "700/s are more than 3 replicas serve; raise its maximum" in assignment.relaxed[0].message
+
+
+def test_a_curve_that_serves_nothing_gets_nothing() -> None:
+    model = a_model("ctr", Tier.REALTIME, a_placement(curve=linear(0.0)), rate=10.0)
+    assert solved(a_snapshot(model)).of("ads/ctr", "gpu-a") == 0
+
+
+def test_values_far_apart_do_not_hide_each_other() -> None:
+    models = [
+        a_model("dear", Tier.NEARLINE, rate=300.0, value=1e6),
+        a_model("cheap", Tier.OFFLINE, rate=300.0, value=1.0),
+    ]
+    assignment = solved(a_snapshot(a_pool(slices=6), *models))
+    assert [each.replicas for each in assignment.replicas] == [3, 3]
+
+
+def test_hold_moves_nothing_but_for_safety() -> None:
+    busy = a_model("ctr", Tier.REALTIME, a_placement(ready=2), rate=500.0)
+    idle = a_model("off", Tier.OFFLINE, a_placement(ready=4), rate=0.0)
+    held = a_snapshot(a_pool(hold=True), busy, idle)
+    assert solved(held).moves == ()
+    assert [each.rule for each in solved(held).relaxed] == ["SLO"]
+    lost = a_snapshot(a_pool(slices=5, hold=True), busy, idle)
+    assert [(each.inference, each.replicas) for each in solved(lost).moves] == [("ads/off", 1)]
+
+
+def test_an_override_is_a_bound_and_is_named() -> None:
+    pinned = Bounds(4, 4, "override pin-ctr", "override pin-ctr")
+    [move] = solved(a_snapshot(a_model(rate=0.0, bounds=pinned))).moves
+    assert "0 replicas are below override pin-ctr of 4" in move.why
+
+
+def test_demand_of_each_tier() -> None:
+    steps = (Step(60.0), Step(60.0))
+    assert realtime(5.0, steps) == Load((5.0, 5.0))
+    assert nearline(10.0, 120.0, 60.0, steps) == Load((11.0, 11.0), (1.2, 1.2))
+    assert nearline(0.0, 0.0, 60.0, steps) == Load((0.0, 0.0), (1.0, 1.0))
+    assert nearline(0.0, 5.0, 60.0, steps).urgency == (10.0, 10.0)
+    assert offline(240.0, None, 0, steps) == Load((2.0, 2.0), (1.0, 1.0))
+    assert offline(240.0, 60.0, 2, steps).urgency == (2.0, 2.0)
+
+
+def test_work_that_nears_its_deadline_goes_first() -> None:
+    def model(name: str, urgency: float) -> Inference:
+        return a_model(name, Tier.NEARLINE, load=Load((800.0,), (urgency,)))
+
+    assignment = solved(a_snapshot(model("calm", 1.0), model("late", 3.0)))
+    assert [each.replicas for each in assignment.replicas] == [0, 8]
+
+
+def test_a_replica_that_was_just_started_is_not_taken_away() -> None:
+    young = Placement("gpu-a", linear(1.0), replicas=Replicas(ready=8), since_up_s=40.0)
+    mine = replace(a_model("off", Tier.OFFLINE), placements=(young,))
+    other = a_model("near", Tier.NEARLINE, rate=800.0, value=100.0)
+    assert solved(a_snapshot(mine, other, dwell_s=60.0)).moves == ()
+    assert len(solved(a_snapshot(mine, other, dwell_s=35.0)).moves) > 0
+
+
+def test_a_small_gain_moves_nothing_when_moving_is_dear() -> None:
+    """Hysteresis is a price: 5 percent more is not worth half the horizon without a slice."""
+    mine = a_model("a", Tier.NEARLINE, a_placement(ready=8, load_s=60.0, drain_s=60.0), rate=800.0)
+    other = a_model("b", Tier.NEARLINE, a_placement(load_s=60.0, drain_s=60.0), rate=800.0, value=1.05)
+    assert solved(a_snapshot(a_pool(price=100.0), mine, other, steps=(Step(240.0),))).moves == ()
+    assert solved(a_snapshot(a_pool(price=0.0), mine, other, steps=(Step(240.0),))).moves != ()
+
+
+def test_the_budget_limits_what_is_chosen() -> None:
+    mine = a_model("a", Tier.OFFLINE, a_placement(ready=8), rate=800.0)
+    other = a_model("b", Tier.NEARLINE, rate=800.0, value=10.0)
+    assignment = solved(a_snapshot(a_pool(budget=6), mine, other))
+    assert [each.replicas for each in assignment.replicas] == [5, 3]
+    assert any(each.constraint.startswith("budget of gpu-a") for each in assignment.bindings)

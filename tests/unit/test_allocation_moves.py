@@ -1,0 +1,160 @@
+"""The order of moves: carried out step by step, no step exceeds capacity and no real-time floor breaks in between."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+
+from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots
+from tidegate.allocation.assignment import Action, Assignment, Move
+from tidegate.allocation.snapshot import Bounds, Replicas, Snapshot
+from tidegate.allocation.solve import Solver
+from tidegate.api.inference import Tier
+
+
+def solved(snapshot: Snapshot) -> Assignment:
+    return Solver(lambda: 0.0).solve(snapshot)
+
+
+def steps(assignment: Assignment) -> list[tuple[int, Action, str, int]]:
+    return [(move.wave, move.action, move.inference, move.replicas) for move in assignment.moves]
+
+
+class World:
+    """Pods that follow the moves: what is started loads, what is stopped drains, until the wave ends."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.slices = {
+            (each.key, spot.pool): spot.slices for each in snapshot.inferences for spot in each.placements
+        }
+        phases = {
+            (each.key, spot.pool): spot.replicas for each in snapshot.inferences for spot in each.placements
+        }
+        self.ready = {key: each.ready for key, each in phases.items()}
+        self.loading = {key: each.loading for key, each in phases.items()}
+        self.draining = {key: each.draining for key, each in phases.items()}
+        self.spare = {key: each.spare for key, each in phases.items()}
+
+    def carry_out(self, move: Move) -> None:
+        key = (move.inference, move.pool)
+        match move.action:
+            case Action.START:
+                self.loading[key] += move.replicas
+            case Action.PROMOTE:
+                self.spare[key] -= move.replicas
+                self.ready[key] += move.replicas
+            case Action.STOP_SPARE:
+                self.spare[key] -= move.replicas
+                self.draining[key] += move.replicas
+            case Action.STOP:
+                early = min(self.loading[key], move.replicas)
+                self.loading[key] -= early
+                self.ready[key] -= move.replicas - early
+                self.draining[key] += move.replicas
+        assert min(self.ready[key], self.loading[key], self.spare[key]) >= 0
+
+    def end_wave(self) -> None:
+        for key in self.ready:
+            self.ready[key] += self.loading[key]
+            self.loading[key] = self.draining[key] = 0
+
+    def occupied(self, pool: str) -> int:
+        phases = (self.ready, self.loading, self.draining, self.spare)
+        return sum(phase[key] * self.slices[key] for phase in phases for key in phase if key[1] == pool)
+
+    def serving(self, inference: str) -> int:
+        return sum(count for key, count in self.ready.items() if key[0] == inference)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(snapshots(most_models=5))
+def test_every_step_keeps_capacity_and_floors(snapshot: Snapshot) -> None:
+    assignment = solved(snapshot)
+    world = World(snapshot)
+    room = {pool.name: max(pool.slices, world.occupied(pool.name)) for pool in snapshot.pools}
+    target = {
+        each.key: sum(assignment.of(each.key, spot.pool) for spot in each.placements)
+        for each in snapshot.inferences
+    }
+    floors = {
+        each.key: min(each.bounds.least, world.serving(each.key), target[each.key])
+        for each in snapshot.inferences
+        if each.tier is Tier.REALTIME
+    }
+    wave = 0
+    for move in assignment.moves:
+        while wave < move.wave:
+            world.end_wave()
+            wave += 1
+        world.carry_out(move)
+        assert all(world.occupied(pool) <= room[pool] for pool in room)
+        assert all(world.serving(key) >= floor for key, floor in floors.items())
+    world.end_wave()
+    for (key, pool), count in world.ready.items():
+        assert count == assignment.of(key, pool)
+
+
+def test_what_fits_is_started_before_anything_stops() -> None:
+    busy = a_model("ctr", Tier.REALTIME, a_placement(ready=2), rate=600.0)
+    idle = a_model("off", Tier.OFFLINE, a_placement(ready=4), rate=400.0)
+    assert steps(solved(a_snapshot(busy, idle))) == [
+        (0, Action.START, "ads/ctr", 2),
+        (0, Action.STOP, "ads/off", 2),
+        (1, Action.START, "ads/ctr", 2),
+    ]
+
+
+def test_a_warm_spare_is_promoted_before_anything_starts() -> None:
+    placement = a_placement(replicas=Replicas(ready=1, spare=1))
+    busy = a_model("ctr", Tier.REALTIME, placement, rate=300.0)
+    assert steps(solved(a_snapshot(a_pool(spares=1), busy))) == [
+        (0, Action.PROMOTE, "ads/ctr", 1),
+        (0, Action.START, "ads/ctr", 1),
+    ]
+
+
+def test_what_still_drains_holds_its_slices() -> None:
+    leaving = a_model("off", Tier.OFFLINE, a_placement(replicas=Replicas(draining=8)), rate=0.0)
+    busy = a_model("ctr", Tier.REALTIME, a_placement(), rate=200.0)
+    assert steps(solved(a_snapshot(leaving, busy))) == [(1, Action.START, "ads/ctr", 2)]
+
+
+def test_a_model_changes_pools_without_leaving_its_floor() -> None:
+    """It may only stop where it was when it is ready where it goes."""
+    old = a_placement("old", ready=2, per_replica=100.0)
+    new = a_placement("new", per_replica=100.0)
+    moved = a_model("ctr", Tier.REALTIME, old, new, rate=200.0, bounds=Bounds(2))
+    other = a_model("big", Tier.REALTIME, a_placement("old", slices=2, per_replica=900.0), rate=900.0)
+    assignment = solved(a_snapshot(a_pool("old", 2), a_pool("new", 2), moved, other))
+    assert steps(assignment) == [
+        (0, Action.START, "ads/ctr", 2),
+        (1, Action.STOP, "ads/ctr", 2),
+        (2, Action.START, "ads/big", 1),
+    ]
+
+
+def test_two_models_that_would_have_to_change_places_in_full_pools_wait() -> None:
+    here, there = a_placement("a", ready=1, per_replica=1.0), a_placement("b", per_replica=100.0)
+    one = a_model("one", Tier.REALTIME, here, there, rate=100.0, bounds=Bounds(1))
+    two = a_model(
+        "two",
+        Tier.REALTIME,
+        a_placement("a", per_replica=100.0),
+        a_placement("b", ready=1, per_replica=1.0),
+        rate=100.0,
+        bounds=Bounds(1),
+    )
+    assignment = solved(a_snapshot(a_pool("a", 1), a_pool("b", 1), one, two))
+    assert assignment.moves == ()
+    assert len(assignment.postponed) == 4
+    assert assignment.of("ads/one", "a") == assignment.of("ads/two", "b") == 1
+
+
+def test_spares_that_nobody_wants_any_more_make_room() -> None:
+    spare = a_model("old", Tier.REALTIME, a_placement(replicas=Replicas(spare=3)), rate=0.0)
+    busy = a_model("ctr", Tier.REALTIME, a_placement(ready=4), rate=700.0)
+    assert steps(solved(a_snapshot(a_pool(spares=0), spare, busy))) == [
+        (0, Action.STOP_SPARE, "ads/old", 2),
+        (0, Action.START, "ads/ctr", 1),
+        (1, Action.START, "ads/ctr", 2),
+    ]
