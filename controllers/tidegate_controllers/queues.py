@@ -8,6 +8,7 @@ from tidegate.resources.names import ACCESS_LABEL, FEATURE_COMPUTE_LABEL, INFERE
 from tidegate.routing.hosts import HostKind
 from tidegate.runtime.workqueue import WorkQueue
 from tidegate_controllers.accesses import Accesses
+from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.stores import Owners, Stores
 
@@ -19,10 +20,11 @@ class Queues:
     inferences: WorkQueue
     features: WorkQueue
     accesses: WorkQueue
+    pools: WorkQueue
 
     def all(self) -> tuple[WorkQueue, ...]:
         """Every queue."""
-        return self.inferences, self.features, self.accesses
+        return self.inferences, self.features, self.accesses, self.pools
 
     def sources(self, stores: Stores) -> Mapping[WorkQueue, Callable[[], tuple[ObjectKey, ...]]]:
         """Where each queue's keys come from, for the first pass and for resyncs."""
@@ -30,6 +32,7 @@ class Queues:
             self.inferences: lambda: tuple(stores.inferences.keys()),
             self.features: lambda: tuple(stores.features.keys()),
             self.accesses: lambda: tuple(stores.accesses.keys()),
+            self.pools: lambda: tuple(stores.pools.keys()),
         }
 
 
@@ -63,3 +66,26 @@ def connect(stores: Stores, accesses: Accesses, queues: Queues, proxies: Proxies
     stores.features.subscribe(wake_lookers_up)
     Owners(stores.pods, INFERENCE_LABEL, wake_users)
     accesses.subscribe_rivals(queues.accesses.add)
+
+
+def connect_pools(stores: Stores, queues: Queues, occupancy: Occupancy) -> None:
+    """From now on every change of a node, of what runs there, or of a pool wakes all pools: there are few."""
+
+    def wake_all() -> None:
+        for pool in stores.pools.keys():  # noqa: SIM118 - a store, not a dict
+            queues.pools.add(pool)
+
+    spec_of: dict[ObjectKey, object] = {}
+
+    def changed(key: ObjectKey) -> None:
+        # Whether a node belongs to a pool depends on all pools' selectors; their statuses do not matter to others.
+        spec = (stores.pools.get(key) or {}).get("spec")
+        if spec_of.get(key) != spec:
+            spec_of[key] = spec
+            queues.pools.add(key)
+            wake_all()
+        else:
+            queues.pools.add(key)
+
+    stores.pools.subscribe(changed)
+    occupancy.subscribe(wake_all)

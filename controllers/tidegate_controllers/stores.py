@@ -34,6 +34,7 @@ class Stores:
     inferences: ObjectStore = field(default_factory=lambda: ObjectStore(kinds.INFERENCE))
     accesses: ObjectStore = field(default_factory=lambda: ObjectStore(kinds.MODEL_ACCESS))
     features: ObjectStore = field(default_factory=lambda: ObjectStore(kinds.FEATURE_COMPUTE))
+    pools: ObjectStore = field(default_factory=lambda: ObjectStore(kinds.COMPUTE_POOL))
     pods: ObjectStore = field(default_factory=_owned(kinds.POD))
     deployments: ObjectStore = field(default_factory=_owned(kinds.DEPLOYMENT))
     config_maps: ObjectStore = field(default_factory=_owned(kinds.CONFIG_MAP))
@@ -43,7 +44,7 @@ class Stores:
 
     def custom(self) -> tuple[ObjectStore, ...]:
         """Our kinds, which kopf watches."""
-        return self.inferences, self.accesses, self.features
+        return self.inferences, self.accesses, self.features, self.pools
 
     def owned(self) -> tuple[ObjectStore, ...]:
         """What belongs to objects of our kinds, which our own watches follow by label."""

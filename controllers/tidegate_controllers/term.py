@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from prometheus_client import CollectorRegistry
 
+from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
@@ -20,12 +21,14 @@ from tidegate.runtime.workqueue import QueueSettings, WorkQueue
 from tidegate.triton.agents import Agents
 from tidegate_controllers.accesses import Accesses
 from tidegate_controllers.carry_out import Writer
+from tidegate_controllers.compute_pool import ComputePoolReconciler
 from tidegate_controllers.feature_compute import FeatureComputeReconciler
 from tidegate_controllers.inference import InferenceReconciler
 from tidegate_controllers.known import Known
 from tidegate_controllers.model_access import ModelAccessReconciler, PodSettings, Sources
+from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.proxies import Proxies
-from tidegate_controllers.queues import Queues, connect
+from tidegate_controllers.queues import Queues, connect, connect_pools
 from tidegate_controllers.release import Measurements
 from tidegate_controllers.room import Room
 from tidegate_controllers.serving import Observer
@@ -42,6 +45,7 @@ class Parts:
     stores: Stores
     agents: Agents
     proxies: Proxies
+    occupancy: Occupancy
     measurements: Measurements
     serving: ServingSettings
     gateway: str
@@ -56,6 +60,7 @@ class _Reconcilers:
     inference: InferenceReconciler
     features: FeatureComputeReconciler
     access: ModelAccessReconciler
+    pool: ComputePoolReconciler
 
 
 @dataclass(slots=True)
@@ -85,13 +90,16 @@ class Terms:
             inferences=queue("inference", lambda key: self._current.get().inference.reconcile(key)),
             features=queue("feature-compute", lambda key: self._current.get().features.reconcile(key)),
             accesses=queue("model-access", lambda key: self._current.get().access.reconcile(key)),
+            pools=queue("compute-pool", lambda key: self._current.get().pool.reconcile(key)),
         )
         self._known = Known(
             Parsed(Inference, parts.stores.inferences),
             Parsed(FeatureCompute, parts.stores.features),
             Accesses(parts.stores.accesses),
         )
+        self._pools = Parsed(ComputePool, parts.stores.pools)
         connect(parts.stores, self._known.accesses, self.queues, parts.proxies)
+        connect_pools(parts.stores, self.queues, parts.occupancy)
 
     async def lead(self, fence: Fence) -> None:
         """Reconciles everything once, then whatever changes, until cancelled at the end of the term."""
@@ -108,6 +116,7 @@ class Terms:
                 PodSettings(observer, parts.serving, parts.gateway),
                 parts.clock,
             ),
+            pool=ComputePoolReconciler(writer, self._pools, parts.occupancy, parts.clock),
         )
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from builders.compute_pool import compute_pool_body
 from builders.feature_compute import feature_compute_body
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
@@ -103,6 +104,10 @@ _JWT = {"issuer": "https://login.example.com", "audiences": ["ads"], "secret": "
 
 def _auth(name: str, path: str, says: str, **fields: Any) -> Refusal:
     return Refusal(f"auth-{name}", model_access_body(auth=fields), f"spec.auth{path}", says)
+
+
+def _pool(name: str, path: str, says: str, **spec: Any) -> Refusal:
+    return Refusal(f"pool-{name}", compute_pool_body(**spec), f"spec{path}", says)
 
 
 def _shadow(inference: str = "shadow", percent: int = 10) -> dict[str, Any]:
@@ -673,7 +678,56 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
     ),
 )
 
-REFUSALS: Sequence[Refusal] = (*INFERENCE_REFUSALS, *MODEL_ACCESS_REFUSALS, *FEATURE_COMPUTE_REFUSALS)
+COMPUTE_POOL_REFUSALS: Sequence[Refusal] = (
+    Refusal(
+        "pool-no-labels",
+        {**compute_pool_body(), "spec": {**compute_pool_body()["spec"], "nodeSelector": {}}},
+        "spec.nodeSelector",
+        "at least 1 properties",
+    ),
+    _pool("slice-cpu", ".slice.cpu.cpu", "must be from 100m to 1024", slice={"cpu": {"cpu": "99m"}}),
+    _pool(
+        "slice-memory", ".slice.cpu.memory", "must be from 256Mi to 64Ti", slice={"cpu": {"memory": "255Mi"}}
+    ),
+    _pool("floor", ".tiers.realtime.floor", "greater than or equal to 0", tiers={"realtime": {"floor": -1}}),
+    _pool(
+        "floor-above-ceiling",
+        ".tiers.offline.floor",
+        "floor must not be above ceiling",
+        tiers={"offline": {"floor": 2, "ceiling": 1}},
+    ),
+    _pool(
+        "toleration-operator",
+        ".tolerations[0].operator",
+        "Unsupported value",
+        tolerations=[{"key": "a", "operator": "Like"}],
+    ),
+    _pool(
+        "toleration-effect",
+        ".tolerations[0].effect",
+        "Unsupported value",
+        tolerations=[{"key": "a", "effect": "Never"}],
+    ),
+    _pool(
+        "toleration-value",
+        ".tolerations[0].value",
+        "value is only for operator Equal",
+        tolerations=[{"key": "a", "operator": "Exists", "value": "b"}],
+    ),
+    Refusal(
+        "pool-name",
+        compute_pool_body("Pool.A"),
+        "metadata",
+        "metadata.name must be a DNS label",
+    ),
+)
+
+REFUSALS: Sequence[Refusal] = (
+    *INFERENCE_REFUSALS,
+    *MODEL_ACCESS_REFUSALS,
+    *FEATURE_COMPUTE_REFUSALS,
+    *COMPUTE_POOL_REFUSALS,
+)
 
 _SAME_NAME = "the served name cannot change, since clients ask for it"
 REFUSED_CHANGES: tuple[RefusedChange, ...] = (

@@ -81,7 +81,7 @@ async def _install(api: Api) -> None:
             body["kind"], "validatingadmissionpolicybindings"
         )
         await api.apply(f"{_ADMISSION}/{plural}/{body['metadata']['name']}", body)
-    for plural in ("inferences", "modelaccesses", "featurecomputes"):
+    for plural in ("inferences", "modelaccesses", "featurecomputes", "computepools"):
         await _served(api, f"/apis/tidegate.io/v1alpha1/{plural}")
 
 

@@ -13,9 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from builders.compute_pool import compute_pool_body
 from builders.feature_compute import feature_compute_body
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
+from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import Resource
@@ -28,7 +30,9 @@ pytestmark = pytest.mark.usefixtures("crds")
 
 Body = dict[str, Any]
 WITHIN = timedelta(seconds=15)
-KINDS: dict[str, type[Resource]] = {kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute)}
+KINDS: dict[str, type[Resource]] = {
+    kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute, ComputePool)
+}
 
 _MATCH = {"headers": [{"name": "x-scene", "exact": "home"}]}
 _SHA = "0" * 64
@@ -78,6 +82,14 @@ BODIES: tuple[Body, ...] = (
         },
     ),
     feature_compute_body(),
+    compute_pool_body(
+        tolerations=[{"key": "dedicated", "operator": "Equal", "value": "ads", "effect": "NoSchedule"}],
+        tiers={
+            "realtime": {"floor": 2},
+            "nearline": {"floor": 1, "ceiling": 4},
+            "offline": {"floor": 0, "ceiling": 2},
+        },
+    ),
 )
 STRANGE = st.one_of(
     st.none(),
@@ -130,7 +142,8 @@ def answer(kubeconfig: Path) -> Iterator[Callable[[Body], Body | None]]:
         transport = runner.run(Transport.connect(kubeconfig, user_agent="tidegate-test"))
 
         def ask(body: Body) -> Body | None:
-            sent = {**body, "metadata": {"name": body["metadata"]["name"], "namespace": "default"}}
+            namespace = {"namespace": "default"} if KINDS[body["kind"]].NAMESPACED else {}
+            sent = {**body, "metadata": {"name": body["metadata"]["name"], **namespace}}
             query = {"dryRun": "All", "fieldValidation": "Strict"}
             path = kind_of(body).path("default")
             try:

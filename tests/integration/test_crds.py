@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from builders.compute_pool import compute_pool_body
 from builders.feature_compute import feature_compute_body
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
@@ -27,12 +28,13 @@ BUILDERS: Mapping[str, Callable[..., Body]] = {
     "modelaccess": model_access_body,
     "featurecompute": feature_compute_body,
 }
+CLUSTER_KINDS: Mapping[str, Callable[..., Body]] = {"computepool": compute_pool_body}
 
 
 def placed(body: Mapping[str, Any], namespace: str) -> str:
     """The body as a user would send it, in that namespace."""
-    name = body["metadata"]["name"]
-    return json.dumps({**body, "metadata": {"name": name, "namespace": namespace}})
+    place = {} if body["kind"].lower() in CLUSTER_KINDS else {"namespace": namespace}
+    return json.dumps({**body, "metadata": {"name": body["metadata"]["name"], **place}})
 
 
 def created(kubectl: Kubectl, namespace: str, body: Mapping[str, Any]) -> Any:
@@ -283,7 +285,7 @@ def test_a_status_cannot_be_set_through_the_object(kubectl: Kubectl, namespace: 
     assert "status" not in stored
 
 
-@pytest.mark.parametrize("kind", BUILDERS)
+@pytest.mark.parametrize("kind", [*BUILDERS, *CLUSTER_KINDS])
 def test_explain_reads_like_a_manual(kubectl: Kubectl, crds: Path, kind: str) -> None:
     """Every field of the spec is described, with its default where it has one."""
     wait_until(

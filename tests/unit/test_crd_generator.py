@@ -72,7 +72,7 @@ def test_every_list_says_how_it_merges() -> None:
             missing += lists(f"{path}.{name}", child)
         return missing + (lists(f"{path}[]", node["items"]) if "items" in node else [])
 
-    for plural in ("inferences", "modelaccesses", "featurecomputes"):
+    for plural in ("inferences", "modelaccesses", "featurecomputes", "computepools"):
         assert lists(plural, schema(plural)) == []
 
 
@@ -86,5 +86,16 @@ def test_every_string_and_list_of_a_spec_is_bounded() -> None:
             found += unbounded(f"{path}.{name}", child)
         return found + (unbounded(f"{path}[]", node["items"]) if "items" in node else [])
 
-    for plural in ("inferences", "modelaccesses", "featurecomputes"):
+    for plural in ("inferences", "modelaccesses", "featurecomputes", "computepools"):
         assert unbounded(plural, schema(plural)["properties"]["spec"]) == []
+
+
+def test_a_map_of_labels_keeps_the_keys_that_a_user_gives() -> None:
+    selector = schema("computepools")["properties"]["spec"]["properties"]["nodeSelector"]
+    assert selector["additionalProperties"] == {"type": "string", "maxLength": 63}
+    assert "properties" not in selector
+
+
+def test_a_pool_is_of_no_namespace() -> None:
+    definition = yaml.safe_load(documents()["tidegate.io_computepools.yaml"])
+    assert definition["spec"]["scope"] == "Cluster"

@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import Resource
 from tidegate.api.model_access import ModelAccess
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS: dict[str, type[Resource]] = {kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute)}
+KINDS: dict[str, type[Resource]] = {
+    kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute, ComputePool)
+}
 FOREIGN = {"cert-manager.io/v1"}
 """API groups of examples that are not ours to check."""
 LINK = re.compile(r"\[[^\]]+\]\((?!https?://|mailto:)([^)#\s]*)(#[^)\s]*)?\)")

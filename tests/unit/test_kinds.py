@@ -8,13 +8,16 @@ from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference, inference_body
 from builders.model_access import a_model_access
 from builders.refusals import REFUSALS, Refusal
+from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import BatchingMode, Inference, ModelFormat, Tier
 from tidegate.api.meta import ObjectKey, Resource
 from tidegate.api.model_access import ModelAccess
 from tidegate.errors import InvalidSpecError
 
-KINDS: dict[str, type[Resource]] = {kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute)}
+KINDS: dict[str, type[Resource]] = {
+    kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute, ComputePool)
+}
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.name)

@@ -32,6 +32,7 @@ class ConditionType(StrEnum):
     SAMPLES_LOGGED = "SamplesLogged"
     RELEASING = "Releasing"
     ROLLED_BACK = "RolledBack"
+    HEALTHY = "Healthy"
 
 
 _OWN_TYPES: Final = frozenset(kind.value for kind in ConditionType)

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import yaml
 
+from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
-from tidegate.api.inference import Inference
+from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import GROUP, VERSION, Resource
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.structural import structural
@@ -133,6 +134,33 @@ DEFINITIONS: Final = (
         ),
         scalable=True,
     ),
+    Definition(
+        ComputePool,
+        short_name="cpool",
+        columns=(
+            Column("Slices", ".status.slices.total", "Number of slices that its nodes have.", type="integer"),
+            Column(
+                "Healthy",
+                ".status.slices.healthy",
+                "Number of them on nodes that take pods.",
+                type="integer",
+                wide=True,
+            ),
+            Column("Free", ".status.slices.free", "Number of them that no pod has.", type="integer"),
+            *(
+                Column(
+                    tier.capitalize(),
+                    f'.status.tiers[?(@.name=="{tier}")].slices',
+                    f"Number of slices that pods of tier {tier} have.",
+                    type="integer",
+                )
+                for tier in Tier
+            ),
+            *_READY,
+            _AGE,
+            _MESSAGE,
+        ),
+    ),
 )
 
 
@@ -158,7 +186,7 @@ def custom_resource_definition(definition: Definition) -> dict[str, Any]:
         },
         "spec": {
             "group": GROUP,
-            "scope": "Namespaced",
+            "scope": "Namespaced" if resource.NAMESPACED else "Cluster",
             "names": {
                 "kind": resource.KIND,
                 "listKind": f"{resource.KIND}List",

@@ -123,6 +123,7 @@ class Resource(ApiModel):
 
     KIND: ClassVar[str] = ""
     PLURAL: ClassVar[str] = ""
+    NAMESPACED: ClassVar[bool] = True
     RULES: ClassVar[tuple[Rule, ...]] = (
         Rule(
             cel=f"self.metadata.name.matches(r'^{DNS_LABEL}$')",

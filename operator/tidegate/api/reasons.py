@@ -83,6 +83,14 @@ class Reason(StrEnum):
     SOURCES_READY = "SourcesReady"
     SOURCES_LOADING = "SourcesLoading"
     SOURCE_FAILED = "SourceFailed"
+    # ComputePool
+    POOL_READY = "PoolReady"
+    NODES_HEALTHY = "NodesHealthy"
+    NODES_UNHEALTHY = "NodesUnhealthy"
+    NO_NODES = "NoNodes"
+    NODES_OVERLAP = "NodesOverlap"
+    SLICE_TOO_LARGE = "SliceTooLarge"
+    FLOORS_EXCEED_POOL = "FloorsExceedPool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +341,29 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
         Reason.SOURCE_FAILED: ReasonDoc(
             "A source could not be read.",
             "Correct the source's table, or publish it; the message has the details.",
+        ),
+        Reason.POOL_READY: ReasonDoc("The pool has slices that pods can be given.", _NOTHING),
+        Reason.NODES_HEALTHY: ReasonDoc("Every node of the pool takes pods.", _NOTHING),
+        Reason.NODES_UNHEALTHY: ReasonDoc(
+            "Nodes of the pool take no pods: they are not ready, cordoned, on their way out, or have a taint that the pool "
+            "does not tolerate. Their slices are not healthy; what runs there goes on as long as the node lets it.",
+            "Repair or uncordon the node that the message names, or add its taint to spec.tolerations.",
+        ),
+        Reason.NO_NODES: ReasonDoc(
+            "No node has all labels of spec.nodeSelector.",
+            "Label a node as the message says, or correct spec.nodeSelector.",
+        ),
+        Reason.NODES_OVERLAP: ReasonDoc(
+            "A node that this pool selects belongs to an older pool, so nothing is placed in this one.",
+            "Change spec.nodeSelector of one of the two pools that the message names.",
+        ),
+        Reason.SLICE_TOO_LARGE: ReasonDoc(
+            "No healthy node of the pool has room for one slice beside what runs there from outside the pool.",
+            "Make spec.slice smaller, or add larger nodes; the message has the figures.",
+        ),
+        Reason.FLOORS_EXCEED_POOL: ReasonDoc(
+            "The floors of all tiers together are more slices than the pool has, so no tier is given what others are kept.",
+            "Lower the floors in spec.tiers, or add nodes.",
         ),
     }
 )

@@ -51,11 +51,14 @@ class _Writer:
     def write(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """The structural form of `schema`."""
         node = self._resolve(schema)
+        values = node.get("additionalProperties")
         for name in _DROPPED:
             node.pop(name, None)
         if self._answers:
             node.pop("default", None)
-        if node.get("type") == "object":
+        if isinstance(values, dict):
+            node["additionalProperties"] = self.write(values)
+        elif node.get("type") == "object":
             node["properties"] = {
                 name: self.write(child) for name, child in node.get("properties", {}).items()
             }

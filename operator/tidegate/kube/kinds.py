@@ -40,6 +40,7 @@ class Kind:
 INFERENCE: Final = Kind(GROUP, VERSION, "Inference", "inferences")
 MODEL_ACCESS: Final = Kind(GROUP, VERSION, "ModelAccess", "modelaccesses")
 FEATURE_COMPUTE: Final = Kind(GROUP, VERSION, "FeatureCompute", "featurecomputes")
+COMPUTE_POOL: Final = Kind(GROUP, VERSION, "ComputePool", "computepools", namespaced=False)
 DEPLOYMENT: Final = Kind("apps", "v1", "Deployment", "deployments")
 SERVICE: Final = Kind("", "v1", "Service", "services")
 SERVICE_ACCOUNT: Final = Kind("", "v1", "ServiceAccount", "serviceaccounts")
@@ -56,6 +57,7 @@ KINDS: Final = (
     INFERENCE,
     MODEL_ACCESS,
     FEATURE_COMPUTE,
+    COMPUTE_POOL,
     DEPLOYMENT,
     SERVICE,
     SERVICE_ACCOUNT,

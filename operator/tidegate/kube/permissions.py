@@ -35,15 +35,15 @@ _KINDS: Final = ("inferences", "modelaccesses", "featurecomputes")
 
 CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.CONTROLLERS: (
-        Rule("tidegate.io", _KINDS, _READ),
-        Rule("tidegate.io", tuple(f"{kind}/status" for kind in _KINDS), ("patch",)),
+        Rule("tidegate.io", (*_KINDS, "computepools"), _READ),
+        Rule("tidegate.io", tuple(f"{kind}/status" for kind in (*_KINDS, "computepools")), ("patch",)),
         # All are deleted with their owners; these verbs are for pipelines, which go with a route of theirs.
         Rule("apps", ("deployments",), (*_APPLY, "delete")),
         Rule("", ("services", "serviceaccounts"), (*_APPLY, "delete")),
         Rule("", ("configmaps",), (*_APPLY, "delete")),
         Rule("policy", ("poddisruptionbudgets",), (*_APPLY, "delete")),
         Rule("", ("pods",), _READ),
-        Rule("", ("nodes",), ("list",)),
+        Rule("", ("nodes",), ("list", "watch")),
         Rule("", ("events",), ("create", "patch")),
     ),
     Process.XDS: (

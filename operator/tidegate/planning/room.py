@@ -41,11 +41,11 @@ def asked(pod: Mapping[str, Any]) -> Amounts:
     spec = pod.get("spec") or {}
     init = spec.get("initContainers") or ()
     sidecars = [each for each in init if each.get("restartPolicy") == "Always"]
-    together = _sum(map(_requests, (*(spec.get("containers") or ()), *sidecars)))
-    starting = [_sum(map(_requests, (each, *sidecars))) for each in init if each not in sidecars]
-    names = {name for amounts in (together, *starting) for name in amounts}
-    most = {name: max(amounts.get(name, Decimal(0)) for amounts in (together, *starting)) for name in names}
-    return {**_sum((most, _amounts(spec.get("overhead")))), "pods": Decimal(1)}
+    together = total(map(_requests, (*(spec.get("containers") or ()), *sidecars)))
+    starting = [total(map(_requests, (each, *sidecars))) for each in init if each not in sidecars]
+    names = {name for each in (together, *starting) for name in each}
+    most = {name: max(each.get(name, Decimal(0)) for each in (together, *starting)) for name in names}
+    return {**total((most, amounts(spec.get("overhead")))), "pods": Decimal(1)}
 
 
 def open_nodes(nodes: Iterable[Mapping[str, Any]], resource: str) -> tuple[Mapping[str, Any], ...]:
@@ -57,7 +57,7 @@ def open_nodes(nodes: Iterable[Mapping[str, Any]], resource: str) -> tuple[Mappi
 def node_room(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> NodeRoom:
     """What is free on a node that has these pods."""
     allocatable = _allocatable(node)
-    taken = _sum(asked(pod) for pod in pods if (pod.get("status") or {}).get("phase") not in _ENDED)
+    taken = total(asked(pod) for pod in pods if (pod.get("status") or {}).get("phase") not in _ENDED)
     free = {name: max(size - taken.get(name, Decimal(0)), Decimal(0)) for name, size in allocatable.items()}
     return NodeRoom(_name(node), allocatable, free)
 
@@ -65,7 +65,7 @@ def node_room(node: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> Nod
 def figures(asks: Amounts, lacks: Sequence[str], rooms: Sequence[NodeRoom]) -> str:
     """'asks for memory 8Ti, and the most free is 3Gi of 16Gi on node a', for everything that is lacking."""
     return "; ".join(
-        f"it asks for {name} {_text(name, asks.get(name, Decimal(0)))}{_most_free(name, rooms)}"
+        f"it asks for {name} {amount_text(name, asks.get(name, Decimal(0)))}{_most_free(name, rooms)}"
         for name in lacks
     )
 
@@ -74,14 +74,14 @@ def _most_free(resource: str, rooms: Sequence[NodeRoom]) -> str:
     most = max(rooms, key=lambda room: room.free.get(resource, Decimal(0)), default=None)
     if most is None:
         return ""
-    free, whole = (amounts.get(resource, Decimal(0)) for amounts in (most.free, most.allocatable))
+    free, whole = (each.get(resource, Decimal(0)) for each in (most.free, most.allocatable))
     return f", the most free is {_rounded(resource, free)} of {_rounded(resource, whole)} on node {most.name}"
 
 
 def _rounded(resource: str, value: Decimal) -> str:
     """Rounded down to two digits, in the largest unit in which it is not a fraction."""
     if resource not in ("memory", "ephemeral-storage"):
-        return _text(resource, _floored(value))
+        return amount_text(resource, _floored(value))
     units = ("", "Ki", "Mi", "Gi", "Ti")
     power = next(
         (power for power in reversed(range(len(units))) if value >= Decimal(1024) ** power and value), 0
@@ -96,7 +96,7 @@ def _floored(value: Decimal) -> Decimal:
     return value.quantize(Decimal(1).scaleb(min(value.adjusted() - _FIGURES + 1, 0)), rounding=ROUND_FLOOR)
 
 
-def _text(resource: str, value: Decimal) -> str:
+def amount_text(resource: str, value: Decimal) -> str:
     suffix = "Ki" if resource in ("memory", "ephemeral-storage") and value % 1024 == 0 and value else ""
     return canonical(f"{value / 1024 if suffix else value:f}{suffix}")
 
@@ -110,7 +110,7 @@ def _is_open(node: Mapping[str, Any]) -> bool:
 
 
 def _allocatable(node: Mapping[str, Any]) -> Amounts:
-    return _amounts((node.get("status") or {}).get("allocatable"))
+    return amounts((node.get("status") or {}).get("allocatable"))
 
 
 def _name(node: Mapping[str, Any]) -> str:
@@ -118,16 +118,18 @@ def _name(node: Mapping[str, Any]) -> str:
 
 
 def _requests(container: Mapping[str, Any]) -> Amounts:
-    return _amounts((container.get("resources") or {}).get("requests"))
+    return amounts((container.get("resources") or {}).get("requests"))
 
 
-def _amounts(quantities: Mapping[str, Any] | None) -> Amounts:
+def amounts(quantities: Mapping[str, Any] | None) -> Amounts:
+    """Resources as Kubernetes writes them (`{cpu: 500m}`), as numbers."""
     return {name: parse_quantity(str(text)) for name, text in (quantities or {}).items()}
 
 
-def _sum(several: Iterable[Amounts]) -> dict[str, Decimal]:
-    total: dict[str, Decimal] = {}
-    for amounts in several:
-        for name, value in amounts.items():
-            total[name] = total.get(name, Decimal(0)) + value
-    return total
+def total(several: Iterable[Amounts]) -> dict[str, Decimal]:
+    """All of them together, resource by resource."""
+    result: dict[str, Decimal] = {}
+    for each in several:
+        for name, value in each.items():
+            result[name] = result.get(name, Decimal(0)) + value
+    return result

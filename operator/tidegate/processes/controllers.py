@@ -28,6 +28,7 @@ from tidegate.telemetry.gateways import Gateway, GatewayStats
 from tidegate.telemetry.prometheus import Prometheus
 from tidegate.triton.agents import Agents, client_context
 from tidegate_controllers.object_metrics import ObjectMetrics
+from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.release import Measurements
 from tidegate_controllers.stores import OURS, Stores
@@ -58,7 +59,8 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         stats = GatewayStats(lambda: _gateways(gateway_pods, settings.gateway_metrics_port))
         prometheus = Prometheus(settings.prometheus_url) if settings.prometheus_url else None
         measurements = Measurements(stats, prometheus)
-        parts = Parts(client, stores, agents, proxies, measurements, serving, gateway, clock)
+        occupancy = Occupancy(stores.pods)
+        parts = Parts(client, stores, agents, proxies, occupancy, measurements, serving, gateway, clock)
         terms = Terms(parts, registry, workers=settings.workers)
         lease = LeaseClient(client, ObjectKey(pod.namespace, f"{settings.release}-controllers"))
         identity = process_identity(pod)
@@ -75,6 +77,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
                     tasks.create_task(reflector.run())
                 tasks.create_task(_relist(client, stores.custom()))
                 tasks.create_task(proxies.run())
+                tasks.create_task(occupancy.run(client))
                 await synced((*stores, xds_pods, gateway_pods))
                 await election.run(terms.lead)
 

@@ -11,6 +11,9 @@ AGENT_PORT: Final = 8081
 HTTP_PORT: Final = 8000
 GRPC_PORT: Final = 8001
 METRICS_PORT: Final = 8002
+AGENT_CPU: Final = "50m"
+AGENT_MEMORY: Final = "128Mi"
+"""What the agent asks of its node, beside what the server asks for."""
 DESIRED_FILE: Final = "desired.json"
 CLIENT_CA_FILE: Final = "client-ca.crt"
 
@@ -173,7 +176,7 @@ def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
         "livenessProbe": _probe("/healthz", "agent", period_s=10, failures=6),
         "readinessProbe": _probe("/readyz", "agent", period_s=1, failures=2),
         "lifecycle": _before_stop(_TELL_AGENT),
-        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
+        "resources": {"requests": {"cpu": AGENT_CPU, "memory": AGENT_MEMORY}, "limits": {"memory": "1Gi"}},
         "securityContext": _CONTAINER_SECURITY,
         "volumeMounts": mounts,
     }

@@ -1,0 +1,137 @@
+"""Who takes what of which node: every node and every pod on one, watched from the first ComputePool on."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from tidegate.api.meta import ObjectKey
+from tidegate.kube import kinds
+from tidegate.kube.client import KubeClient
+from tidegate.kube.port import Manifest
+from tidegate.kube.store import ObjectStore
+from tidegate.kube.watch import Reflector
+from tidegate.planning.nodes import NodeView, Occupant, node_view, occupant
+from tidegate.resources.names import MANAGED_BY, MANAGER
+
+OTHERS: Final = f"{MANAGED_BY}!={MANAGER}"
+"""Label selector of the pods that are not ours; ours are in a cache already."""
+_NODE_CONDITION: Final = "Ready"
+_CONTAINER_FIELDS: Final = ("name", "restartPolicy", "resources")
+
+Subscriber = Callable[[], None]
+
+
+class Occupancy:
+    """Nodes and their pods as planners see them, and a call to whoever wants to know that they have changed.
+
+    Clusters without a ComputePool are spared the watch of all pods: it begins with `begin`.
+    """
+
+    def __init__(self, ours: ObjectStore) -> None:
+        """`ours` is the cache of the pods that we made."""
+        self._ours = ours
+        self._nodes = ObjectStore(kinds.NODE, transform=_node_facts)
+        self._others = ObjectStore(kinds.POD, transform=_pod_facts)
+        self._views: dict[ObjectKey, NodeView] = {}
+        self._occupants: dict[ObjectKey, Occupant] = {}
+        self._by_node: dict[str, dict[ObjectKey, Occupant]] = {}
+        self._subscribers: list[Subscriber] = []
+        self._begun = asyncio.Event()
+        self._nodes.subscribe(self._node_changed)
+        for store in (ours, self._others):
+            store.subscribe(self._pod_changed(store))
+
+    @property
+    def known(self) -> bool:
+        """Whether everything has been listed once: half a picture would have too much room."""
+        return self._nodes.synced.is_set() and self._others.synced.is_set()
+
+    def begin(self) -> None:
+        """Somebody wants to know: from now on nodes and pods are watched."""
+        if self._begun.is_set():
+            return
+        self._begun.set()
+        for key in self._ours.keys():  # noqa: SIM118 - a store, not a dict
+            self._take(key, self._ours.get(key))
+
+    async def run(self, client: KubeClient) -> None:
+        """Watches, once that has begun, until cancelled."""
+        await self._begun.wait()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(Reflector(client, self._nodes).run(), name="watch-nodes")
+            tasks.create_task(Reflector(client, self._others, selector=OTHERS).run(), name="watch-other-pods")
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Calls `subscriber` whenever a node, or what is taken of one, has changed; not for a node's heartbeats."""
+        self._subscribers.append(subscriber)
+
+    def nodes(self) -> Sequence[NodeView]:
+        """Every node, in no order."""
+        return tuple(self._views.values())
+
+    def occupants(self, nodes: Sequence[NodeView]) -> Mapping[str, Sequence[Occupant]]:
+        """The pods of these nodes, by the node's name."""
+        return {node.name: tuple(self._by_node.get(node.name, {}).values()) for node in nodes}
+
+    def _node_changed(self, key: ObjectKey) -> None:
+        body = self._nodes.get(key)
+        before = self._views.pop(key, None)
+        if body is not None:
+            self._views[key] = node_view(body)
+        if before != self._views.get(key):
+            self._tell()
+
+    def _pod_changed(self, store: ObjectStore) -> Callable[[ObjectKey], None]:
+        def changed(key: ObjectKey) -> None:
+            if self._begun.is_set():
+                self._take(key, store.get(key))
+
+        return changed
+
+    def _take(self, key: ObjectKey, body: Manifest | None) -> None:
+        before = self._occupants.pop(key, None)
+        if before is not None:
+            self._by_node[before.node].pop(key, None)
+        now = occupant(body) if body is not None else None
+        if now is not None:
+            self._occupants[key] = now
+            self._by_node.setdefault(now.node, {})[key] = now
+        if before != now:
+            self._tell()
+
+    def _tell(self) -> None:
+        for subscriber in self._subscribers:
+            subscriber()
+
+
+def _node_facts(body: Manifest) -> Manifest:
+    """What is read of a node: the rest of it (images, heartbeats, annotations) is most of it."""
+    status = body.get("status") or {}
+    conditions = [each for each in status.get("conditions") or () if each["type"] == _NODE_CONDITION]
+    return {
+        "metadata": _metadata(body, "labels"),
+        "spec": _only(body.get("spec"), "unschedulable", "taints"),
+        "status": {"allocatable": status.get("allocatable") or {}, "conditions": conditions},
+    }
+
+
+def _pod_facts(body: Manifest) -> Manifest:
+    """What is read of somebody's pod: where it is, and what it asks for."""
+    spec: Mapping[str, Any] = body.get("spec") or {}
+    containers = {
+        name: [_only(each, *_CONTAINER_FIELDS) for each in spec.get(name) or ()]
+        for name in ("containers", "initContainers")
+    }
+    return {
+        "metadata": _metadata(body),
+        "spec": {**_only(spec, "nodeName", "overhead"), **containers},
+        "status": _only(body.get("status"), "phase"),
+    }
+
+
+def _metadata(body: Manifest, *fields: str) -> Mapping[str, Any]:
+    return _only(body["metadata"], "name", "namespace", "resourceVersion", "deletionTimestamp", *fields)
+
+
+def _only(value: Mapping[str, Any] | None, *fields: str) -> dict[str, Any]:
+    return {name: value[name] for name in fields if name in value} if value else {}

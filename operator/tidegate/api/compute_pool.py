@@ -1,0 +1,218 @@
+"""The kind ComputePool: the nodes of a pool, and the equal slices that they are shared out in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
+
+from tidegate.api.conditions import ObservedCondition
+from tidegate.api.fields import QuantityBetween
+from tidegate.api.inference import Tier
+from tidegate.api.meta import ApiModel, Resource, StatusModel
+from tidegate.api.quantities import QUANTITY_PATTERN
+from tidegate.api.schema import ListAtomic, ListMap, Rule
+
+MAX_SLICES: Final = 1_000_000
+
+# A pod's agent runs within its slices as well: below these there would be next to nothing left for the server.
+_SliceCpu = Annotated[str, Field(pattern=QUANTITY_PATTERN, max_length=32), QuantityBetween("100m", "1024")]
+_SliceMemory = Annotated[
+    str, Field(pattern=QUANTITY_PATTERN, max_length=32), QuantityBetween("256Mi", "64Ti")
+]
+
+
+class TolerationOperator(StrEnum):
+    """How a toleration compares."""
+
+    EQUAL = "Equal"
+    EXISTS = "Exists"
+
+
+class TaintEffect(StrEnum):
+    """What a taint does to pods that do not tolerate it."""
+
+    NO_SCHEDULE = "NoSchedule"
+    PREFER_NO_SCHEDULE = "PreferNoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+class Toleration(ApiModel):
+    """A taint of the pool's nodes that its pods put up with, as in a pod."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.operator != 'Exists' || !has(self.value)",
+            message="value is only for operator Equal: remove value, or set operator: Equal",
+            check=lambda it: it.operator is not TolerationOperator.EXISTS or it.value is None,
+            field="value",
+        ),
+    )
+
+    key: Annotated[str, Field(min_length=1, max_length=253, description="The taint's key.")]
+    operator: Annotated[
+        TolerationOperator,
+        Field(description="Equal compares the taint's value with value, Exists takes any."),
+    ] = TolerationOperator.EQUAL
+    value: Annotated[
+        str | None, Field(max_length=63, description="The taint's value. Absent: the empty one.")
+    ] = None
+    effect: Annotated[TaintEffect | None, Field(description="The taint's effect. Absent: every effect.")] = (
+        None
+    )
+
+    def pod_form(self) -> dict[str, object]:
+        """As the API server stores it in a pod."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+class CpuSlice(ApiModel):
+    """A slice of CPU and memory."""
+
+    cpu: Annotated[_SliceCpu, Field(description="Cores of one slice, from 100m, as a quantity.")]
+    memory: Annotated[
+        _SliceMemory, Field(description="Memory of one slice in bytes, from 256Mi, as a quantity.")
+    ]
+
+
+class SliceSpec(ApiModel):
+    """What one slice is. All slices of a pool are equal."""
+
+    cpu: Annotated[
+        CpuSlice,
+        Field(
+            description="CPU slices. A pod on n slices asks its node for n times this, its agent's share included. "
+            "Changing it replaces the pods, one rollout for each Inference."
+        ),
+    ]
+
+
+class TierBounds(ApiModel):
+    """How many slices a tier is kept, and how many it may have."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.ceiling) || self.floor <= self.ceiling",
+            message="floor must not be above ceiling: lower floor, or raise ceiling",
+            check=lambda bounds: bounds.ceiling is None or bounds.floor <= bounds.ceiling,
+            field="floor",
+        ),
+    )
+
+    floor: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=0,
+            le=MAX_SLICES,
+            description="Number of slices that pods of other tiers are never given, whether this tier uses them or not.",
+        ),
+    ] = 0
+    ceiling: Annotated[
+        int | None,
+        Field(
+            strict=True,
+            ge=0,
+            le=MAX_SLICES,
+            description="Largest number of slices that pods of this tier are given. Absent: all that others leave.",
+        ),
+    ] = None
+
+
+class Tiers(ApiModel):
+    """The bounds of each tier. They decide about what is to start; what runs is not stopped by them."""
+
+    realtime: Annotated[TierBounds, Field(description="Bounds of tier realtime.")] = TierBounds()
+    nearline: Annotated[TierBounds, Field(description="Bounds of tier nearline.")] = TierBounds()
+    offline: Annotated[TierBounds, Field(description="Bounds of tier offline.")] = TierBounds()
+
+    def of(self, tier: Tier) -> TierBounds:
+        """The bounds of one tier."""
+        return {Tier.REALTIME: self.realtime, Tier.NEARLINE: self.nearline, Tier.OFFLINE: self.offline}[tier]
+
+    @property
+    def floors(self) -> int:
+        """All floors together."""
+        return sum(self.of(tier).floor for tier in Tier)
+
+
+class ComputePoolSpec(ApiModel):
+    """What the administrator asks for."""
+
+    node_selector: Annotated[
+        Mapping[str, Annotated[str, Field(max_length=63)]],
+        Field(
+            min_length=1,
+            max_length=16,
+            description="Labels of the nodes that belong to the pool; all must be there. A node belongs to one pool: "
+            "where two select it, it is that of the older one.",
+        ),
+    ]
+    tolerations: Annotated[
+        tuple[Toleration, ...],
+        Field(max_length=16, description="Taints of these nodes that the pool's pods put up with."),
+        ListAtomic(),
+    ] = ()
+    slice: Annotated[SliceSpec, Field(description=SliceSpec.__doc__)]
+    tiers: Annotated[Tiers, Field(description=Tiers.__doc__)] = Tiers()
+
+
+class SliceCounts(StatusModel):
+    """How many slices there are."""
+
+    total: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Number of slices that the pool's nodes have, after what pods from outside the pool ask for.",
+        ),
+    ] = 0
+    healthy: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Number of them on nodes that take pods: ready, not cordoned, without a taint that the pool "
+            "does not tolerate.",
+        ),
+    ] = 0
+    free: Annotated[int, Field(ge=0, description="Number of healthy slices that no pod of the pool has.")] = 0
+
+
+class TierUse(StatusModel):
+    """What pods of one tier have."""
+
+    name: Annotated[str, Field(max_length=16, description="The tier.")]
+    slices: Annotated[int, Field(ge=0, description="Number of slices that its pods have.")] = 0
+
+
+class ComputePoolStatus(StatusModel):
+    """What the nodes and the pods on them show."""
+
+    observed_generation: Annotated[
+        int, Field(ge=0, description="The metadata.generation that this status is about.")
+    ] = 0
+    nodes: Annotated[int, Field(ge=0, description="Number of nodes that belong to the pool.")] = 0
+    slices: Annotated[SliceCounts, Field(description=SliceCounts.__doc__)] = SliceCounts()
+    tiers: Annotated[
+        tuple[TierUse, ...],
+        Field(max_length=8, description="How many slices the pods of each tier have."),
+        ListMap("name"),
+    ] = ()
+    conditions: Annotated[
+        tuple[ObservedCondition, ...],
+        Field(max_length=32, description="Ready, Reconciling, Stalled and Healthy."),
+        ListMap("type"),
+    ] = ()
+
+
+class ComputePool(Resource):
+    """A pool of equal slices of compute on nodes of the cluster, in which Inferences are placed."""
+
+    KIND: ClassVar[str] = "ComputePool"
+    PLURAL: ClassVar[str] = "computepools"
+    NAMESPACED: ClassVar[bool] = False
+
+    spec: Annotated[ComputePoolSpec, Field(description=ComputePoolSpec.__doc__)]
+    status: Annotated[ComputePoolStatus, Field(description=ComputePoolStatus.__doc__)] = ComputePoolStatus()

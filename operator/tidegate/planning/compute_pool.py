@@ -1,0 +1,111 @@
+"""ComputePool: its status, from the nodes that it selects and the pods on them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from tidegate.api.compute_pool import ComputePool, ComputePoolStatus, SliceCounts, TierUse
+from tidegate.api.conditions import ConditionType, ObservedCondition, merge
+from tidegate.api.inference import Tier
+from tidegate.api.reasons import Reason
+from tidegate.planning.nodes import NodeView, Occupant
+from tidegate.planning.plan import Event, EventType, Plan
+from tidegate.planning.pool_slices import PoolSlices, pool_slices
+from tidegate.planning.room import amount_text
+from tidegate.planning.serving_status import Verdict, condition, standing
+from tidegate.resources.sharing.choice import sharing_of
+
+_NAMED = 3
+"""Nodes that a message names; the number says how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolObserved:
+    """Everything that planning a ComputePool needs to know."""
+
+    pool: ComputePool
+    now: datetime
+    nodes: Sequence[NodeView] = ()
+    occupants: Mapping[str, Sequence[Occupant]] = field(default_factory=dict[str, Sequence[Occupant]])
+    """The pods of each node, by its name."""
+    pools: Sequence[ComputePool] = ()
+    """All pools there are."""
+
+
+def plan_pool(observed: PoolObserved) -> Plan:
+    """The status of a pool. It has no children: what it stands for are nodes, which are the administrator's."""
+    pool = observed.pool
+    slices = pool_slices(pool, observed.nodes, observed.occupants, observed.pools)
+    generation = pool.metadata.generation
+    healthy, ready = health(slices), readiness(pool, slices)
+    said = (*standing(ready, generation), condition(ConditionType.HEALTHY, healthy, generation))
+    merged = merge(pool.status.conditions, said, observed.now)
+    status = ComputePoolStatus(
+        observed_generation=generation,
+        nodes=len(slices.nodes),
+        slices=SliceCounts(total=slices.total, healthy=slices.healthy, free=slices.free),
+        tiers=tuple(TierUse(name=tier.value, slices=slices.used(tier.value)) for tier in Tier),
+        conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
+    )
+    return Plan(status=status.dump(), events=_events(pool, healthy))
+
+
+def health(slices: PoolSlices) -> Verdict:
+    """Whether every node of the pool takes pods."""
+    faulty = [node for node in slices.nodes if node.fault]
+    if not faulty:
+        return Verdict(True, Reason.NODES_HEALTHY, f"{_nodes(len(slices.nodes))} take pods")
+    named = "; ".join(f"node {node.node} {node.fault}" for node in faulty[:_NAMED])
+    message = f"{len(faulty)} of {_nodes(len(slices.nodes))} take no pods, {slices.healthy} of {slices.total} slices are healthy: {named}"
+    return Verdict(False, Reason.NODES_UNHEALTHY, message)
+
+
+def readiness(pool: ComputePool, slices: PoolSlices) -> Verdict:
+    """Whether pods can be placed in the pool; if not, the first thing that keeps them out."""
+    labels = ",".join(f"{name}={value}" for name, value in sorted(pool.spec.node_selector.items()))
+    if slices.shared:
+        node, other = next(iter(slices.shared.items()))
+        message = (
+            f"{_nodes(len(slices.shared))} with labels {labels} belong to an older pool, first node {node} to ComputePool "
+            f"{other}: change spec.nodeSelector here or there"
+        )
+        return Verdict(False, Reason.NODES_OVERLAP, message, stalled=True)
+    if not slices.nodes:
+        message = f"no node has the labels {labels}: run kubectl label node <name> {labels.replace(',', ' ')}, or correct spec.nodeSelector"
+        return Verdict(False, Reason.NO_NODES, message, stalled=True)
+    if all(node.fault for node in slices.nodes):
+        found = health(slices)
+        return Verdict(False, found.reason, found.message)
+    if slices.healthy == 0:
+        takes = sharing_of(pool).slice_takes
+        asks = " and ".join(
+            f"{name} {amount_text(name, size)}" for name, size in takes.items() if name != "pods"
+        )
+        message = (
+            f"a slice asks for {asks}, and none of {_nodes(len(slices.nodes))} has that beside what runs there from "
+            "outside the pool: make spec.slice smaller, or add larger nodes"
+        )
+        return Verdict(False, Reason.SLICE_TOO_LARGE, message, stalled=True)
+    floors = pool.spec.tiers.floors
+    if floors > slices.total:
+        each = ", ".join(f"{tier.value} {pool.spec.tiers.of(tier).floor}" for tier in Tier)
+        message = (
+            f"the floors are {floors} slices together ({each}), the pool has {slices.total}: "
+            "lower spec.tiers, or add nodes"
+        )
+        return Verdict(False, Reason.FLOORS_EXCEED_POOL, message, stalled=True)
+    return Verdict(True, Reason.POOL_READY, f"{slices.total} slices on {_nodes(len(slices.nodes))}")
+
+
+def _events(pool: ComputePool, healthy: Verdict) -> tuple[Event, ...]:
+    """One for each turn of the pool's health; the status has the figures."""
+    before = next((c for c in pool.status.conditions if c.type == ConditionType.HEALTHY.value), None)
+    was = before is None or before.status.value == "True"
+    if was == healthy.holds:
+        return ()
+    kind = EventType.NORMAL if healthy.holds else EventType.WARNING
+    return (Event(kind, healthy.reason.value, healthy.message),)
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"

@@ -1,0 +1,138 @@
+"""A pool's slices: how many its nodes have, how many of them take pods, and who has how many."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Final
+
+from tidegate.api.compute_pool import ComputePool
+from tidegate.planning.nodes import NodeView, Occupant
+from tidegate.planning.room import Amounts, total
+from tidegate.resources.names import label_value
+from tidegate.resources.sharing.backend import Taken
+from tidegate.resources.sharing.choice import sharing_of
+
+_PODS: Final = "pods"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSlices:
+    """One node of a pool."""
+
+    node: str
+    total: int
+    used: Mapping[str, int]
+    """Slices of the pool's pods, by tier."""
+    fault: str
+    """Why it takes no pods; empty when it does."""
+
+    @property
+    def healthy(self) -> int:
+        """Slices that pods can be given, or have been given, while the node takes pods."""
+        return 0 if self.fault else self.total
+
+    @property
+    def free(self) -> int:
+        """Slices that a pod can be given now."""
+        return max(self.healthy - sum(self.used.values()), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSlices:
+    """All nodes of a pool."""
+
+    nodes: tuple[NodeSlices, ...] = ()
+    shared: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Nodes that the pool selects and that belong to an older pool: node → that pool."""
+
+    @property
+    def total(self) -> int:
+        """Slices of all nodes."""
+        return sum(node.total for node in self.nodes)
+
+    @property
+    def healthy(self) -> int:
+        """Slices of the nodes that take pods."""
+        return sum(node.healthy for node in self.nodes)
+
+    @property
+    def free(self) -> int:
+        """Slices that pods can be given now."""
+        return sum(node.free for node in self.nodes)
+
+    @property
+    def largest(self) -> int:
+        """The most slices that one pod can ever be given, once that node is empty."""
+        return max((node.total for node in self.nodes), default=0)
+
+    def used(self, tier: str) -> int:
+        """Slices that pods of a tier have."""
+        return sum(node.used.get(tier, 0) for node in self.nodes)
+
+
+def pool_slices(
+    pool: ComputePool,
+    nodes: Iterable[NodeView],
+    occupants: Mapping[str, Sequence[Occupant]],
+    others: Sequence[ComputePool] = (),
+) -> PoolSlices:
+    """The slices of `pool` on the nodes that it selects; `occupants` are the pods of each node.
+
+    `others` are all pools: a node belongs to the oldest one that selects it.
+    """
+    spec, takes = pool.spec, sharing_of(pool).slice_takes
+    elder = sorted((each for each in others if _age(each) < _age(pool)), key=_age)
+    mine: list[NodeSlices] = []
+    shared: dict[str, str] = {}
+    for node in sorted(nodes, key=lambda each: each.name):
+        if not node.selected_by(spec.node_selector):
+            continue
+        owner = next((each for each in elder if node.selected_by(each.spec.node_selector)), None)
+        if owner is not None:
+            shared[node.name] = owner.metadata.name
+            continue
+        fault = node.fault(spec.tolerations)
+        mine.append(_node_slices(node, occupants.get(node.name, ()), pool, takes, fault))
+    return PoolSlices(tuple(mine), shared)
+
+
+def _node_slices(
+    node: NodeView, occupants: Sequence[Occupant], pool: ComputePool, takes: Taken, fault: str
+) -> NodeSlices:
+    name = label_value(pool.metadata.name)
+    used: dict[str, int] = {}
+    for each in occupants:
+        if each.pool == name:
+            used[each.tier] = used.get(each.tier, 0) + _slices(each.asks, takes)
+    strangers = total(each.asks for each in occupants if each.pool != name)
+    return NodeSlices(node.name, _fitting(node.allocatable, strangers, takes), used, fault)
+
+
+def _fitting(allocatable: Amounts, taken: Amounts, takes: Taken) -> int:
+    """How many slices fit beside what strangers take."""
+    return min(
+        max(
+            int(
+                ((allocatable.get(name, Decimal(0)) - taken.get(name, Decimal(0))) / size).to_integral_value(
+                    ROUND_FLOOR
+                )
+            ),
+            0,
+        )
+        for name, size in takes.items()
+    )
+
+
+def _slices(asks: Amounts, takes: Taken) -> int:
+    """How many slices a pod has. One from before a change of the slice's size may have more or less than it asked for."""
+    return max(
+        int((asks.get(name, Decimal(0)) / size).to_integral_value(ROUND_CEILING))
+        for name, size in takes.items()
+        if name != _PODS
+    )
+
+
+def _age(pool: ComputePool) -> tuple[str, str]:
+    """Sorts the oldest first; of two that were made within one second, the name decides."""
+    made = pool.metadata.creation_timestamp
+    return (made.isoformat() if made is not None else "", pool.metadata.name)

@@ -1,0 +1,1 @@
+"""How nodes are shared out in slices: one file per way, behind one protocol."""

@@ -1,0 +1,61 @@
+"""What every way of sharing nodes out in slices can say: what a slice takes of a node, and what a pod on slices looks like."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Protocol
+
+from tidegate.api.compute_pool import ComputePool
+from tidegate.api.inference import Tier
+from tidegate.api.quantities import canonical, parse_quantity
+from tidegate.resources.names import POOL_LABEL, SLICES_LABEL, label_value
+from tidegate.resources.pod import AGENT_CPU, AGENT_MEMORY
+
+Taken = Mapping[str, Decimal]
+"""By resource, in base units: cores, bytes, devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a pod is given by its pool: where it runs, and how much of the node its server may use."""
+
+    labels: Mapping[str, str]
+    node_selector: Mapping[str, str]
+    tolerations: tuple[Mapping[str, object], ...]
+    cpu: str
+    """Cores of the server, as the API server writes them; the agent's share is off already."""
+    memory: str
+    """Memory of the server, likewise."""
+
+
+class SharingBackend(Protocol):
+    """One way of sharing nodes out in slices, for one pool."""
+
+    @property
+    def slice_takes(self) -> Taken:
+        """What one slice takes of its node."""
+        ...
+
+    def refusal(self, slices: int) -> str:
+        """Why no pod can have so many slices, as a sentence with a way out; empty when one can."""
+        ...
+
+    def seat(self, slices: int, tier: Tier) -> Seat:
+        """What a pod of this tier gets with so many slices."""
+        ...
+
+
+def pool_labels(pool: ComputePool, slices: int) -> dict[str, str]:
+    """Labels of everything that runs on slices of the pool."""
+    return {POOL_LABEL: label_value(pool.metadata.name), SLICES_LABEL: str(slices)}
+
+
+def left_for_server(cpu: str, memory: str, slices: int) -> tuple[str, str]:
+    """Cores and memory of the server in a pod of so many slices: all but what the agent beside it asks for."""
+    cores = parse_quantity(cpu) * slices - parse_quantity(AGENT_CPU)
+    size = parse_quantity(memory) * slices - parse_quantity(AGENT_MEMORY)
+    return canonical(f"{cores:f}"), canonical(_in_kibibytes(size))
+
+
+def _in_kibibytes(size: Decimal) -> str:
+    return f"{size:f}" if size % 1024 else f"{size / 1024:f}Ki"

@@ -1,0 +1,202 @@
+"""ComputePools on a real API server with a real scheduler, and the controllers as a real process.
+
+The nodes are only said to be there: no kubelet runs, so pods get a node and no more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from builders.compute_pool import compute_pool_body, node_body
+from fixtures.control_plane import Kubectl
+from fixtures.processes import Running
+from tidegate.api.reasons import Reason
+from tidegate_localcluster.process import wait_until
+
+pytestmark = pytest.mark.usefixtures("controllers")
+
+STRANGER_CPU = "1500m"
+
+
+class Pools:
+    """Pools and nodes of one test: their labels and names are its own, since neither lies in a namespace."""
+
+    def __init__(self, kubectl: Kubectl, namespace: str) -> None:
+        self.kubectl, self.namespace = kubectl, namespace
+        self.labels = {"pool": namespace}
+        self._made: list[tuple[str, str]] = []
+
+    def pool(self, name: str = "a", **spec: Any) -> str:
+        """Applies a ComputePool; its name."""
+        whole = f"{self.namespace}-{name}"
+        body = compute_pool_body(whole, nodeSelector=None, **spec)
+        body["spec"]["nodeSelector"] = self.labels
+        self.kubectl.apply({**body, "metadata": {"name": whole}})
+        self._made.append(("computepool", whole))
+        return whole
+
+    def node(self, name: str = "0", **facts: Any) -> str:
+        """A node with the labels of the pools; its name."""
+        whole = f"{self.namespace}-{name}"
+        body = node_body(whole, labels=self.labels, **facts)
+        self.kubectl.apply({name: body[name] for name in ("apiVersion", "kind", "metadata", "spec")})
+        self._made.append(("node", whole))
+        self.node_status(whole, body["status"])
+        return whole
+
+    def node_status(self, name: str, status: Mapping[str, Any]) -> None:
+        """Says what the node's kubelet would."""
+        conditions = [
+            {**each, "reason": "Test", "message": "said by a test"} for each in status.get("conditions", ())
+        ]
+        room = status.get("allocatable", {})
+        patch = {"status": {**status, **({"capacity": room} if room else {}), "conditions": conditions}}
+        self.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps(patch))
+
+    def status(self, pool: str) -> Mapping[str, Any]:
+        """The status of a pool."""
+        found: Mapping[str, Any] = self.kubectl.json("get", "computepool", pool).get("status", {})
+        return found
+
+    def condition(self, pool: str, type_: str = "Ready") -> Mapping[str, Any]:
+        """One condition of a pool; empty while it has none."""
+        conditions = self.status(pool).get("conditions", ())
+        return next((each for each in conditions if each["type"] == type_), {})
+
+    def says(self, pool: str, reason: Reason, type_: str = "Ready") -> str:
+        """Waits until a condition of a pool has this reason; its message."""
+        wait_until(
+            lambda: self.condition(pool, type_).get("reason") == reason,
+            what=f"{type_} of {pool} says {reason}; it says {self.condition(pool, type_)}",
+            timeout_s=20.0,
+        )
+        return str(self.condition(pool, type_)["message"])
+
+    def counts(self, pool: str, total: int, healthy: int, free: int) -> None:
+        """Waits until the pool counts so many slices."""
+        wanted = {"total": total, "healthy": healthy, "free": free}
+        wait_until(
+            lambda: self.status(pool).get("slices") == wanted,
+            what=f"{pool} counts {wanted}; it is {self.status(pool)}",
+            timeout_s=20.0,
+        )
+
+    def end(self) -> None:
+        """Deletes what was made."""
+        for kind, name in self._made:
+            self.kubectl.run("delete", kind, name, "--wait=false")
+
+
+@pytest.fixture
+def pools(kubectl: Kubectl, namespace: str) -> Iterator[Pools]:
+    made = Pools(kubectl, namespace)
+    yield made
+    made.end()
+
+
+@contextmanager
+def _stranger(pools: Pools, node: str) -> Iterator[None]:
+    """Somebody's pod on a node."""
+    container = {"name": "c", "image": "c", "resources": {"requests": {"cpu": STRANGER_CPU}}}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "stranger"},
+        "spec": {"nodeName": node, "containers": [container]},
+    }
+    pools.kubectl.apply(body, namespace=pools.namespace)
+    yield
+    pools.kubectl("delete", "pod", "stranger", "-n", pools.namespace, "--force", "--grace-period=0")
+
+
+@pytest.mark.produces(Reason.NO_NODES, Reason.NODES_UNHEALTHY)
+def test_pool_counts_what_its_nodes_have_and_follows_them(pools: Pools) -> None:
+    pool = pools.pool()
+    assert f"kubectl label node <name> pool={pools.namespace}" in pools.says(pool, Reason.NO_NODES)
+
+    first = pools.node("0")
+    pools.counts(pool, 4, 4, 4)
+    second = pools.node("1", cpu="2")
+    pools.counts(pool, 6, 6, 6)
+    assert pools.says(pool, Reason.POOL_READY) == "6 slices on 2 nodes"
+
+    pools.kubectl("cordon", second)
+    pools.counts(pool, 6, 4, 4)
+    assert f"node {second} is cordoned" in pools.says(pool, Reason.NODES_UNHEALTHY, "Healthy")
+    assert pools.condition(pool)["status"] == "True"
+    pools.kubectl("uncordon", second)
+    pools.counts(pool, 6, 6, 6)
+
+    with _stranger(pools, first):
+        pools.counts(pool, 4, 4, 4)
+    pools.counts(pool, 6, 6, 6)
+
+    pools.node_status(first, {"conditions": [{"type": "Ready", "status": "Unknown"}]})
+    pools.counts(pool, 6, 2, 2)
+    pools.kubectl("delete", "node", first)
+    pools.counts(pool, 2, 2, 2)
+
+
+@pytest.mark.produces(Reason.SLICE_TOO_LARGE, Reason.FLOORS_EXCEED_POOL, Reason.NODES_OVERLAP)
+def test_pools_that_ask_for_more_than_there_is_name_the_figures(pools: Pools) -> None:
+    pools.node()
+    pool = pools.pool(slice={"cpu": {"cpu": "8"}})
+    assert "cpu 8 and memory 1Gi" in pools.says(pool, Reason.SLICE_TOO_LARGE)
+
+    pools.pool(tiers={"realtime": {"floor": 4}, "offline": {"floor": 1}})
+    assert "(realtime 4, nearline 0, offline 1), the pool has 4" in pools.says(
+        pool, Reason.FLOORS_EXCEED_POOL
+    )
+
+    pools.pool(tiers=None)
+    pools.says(pool, Reason.POOL_READY)
+    # Made within one second they are as old as each other, and then the name decides.
+    newer = pools.pool("b")
+    assert f"to ComputePool {pool}" in pools.says(newer, Reason.NODES_OVERLAP)
+    pools.kubectl("delete", "computepool", pool)
+    pools.says(newer, Reason.POOL_READY)
+
+
+def test_settled_pool_is_not_written_again(pools: Pools, controllers: Running) -> None:
+    node, pool = pools.node(), pools.pool()
+    pools.counts(pool, 4, 4, 4)
+    before, looked = _written(pools, pool), _looks(controllers)
+
+    # A label that no pool selects by concerns no slice.
+    pools.kubectl("label", "node", node, "heart=beats")
+    wait_until(lambda: _looks(controllers) > looked, what="the controllers look again", timeout_s=20.0)
+    assert _written(pools, pool) == before
+
+    # What does concern them is written: the same measure moves.
+    pools.kubectl("cordon", node)
+    pools.counts(pool, 4, 0, 0)
+    assert _written(pools, pool) != before
+
+
+def _written(pools: Pools, pool: str) -> str:
+    return str(pools.kubectl.json("get", "computepool", pool)["metadata"]["resourceVersion"])
+
+
+def _looks(running: Running) -> float:
+    """How often a pool has been reconciled without an error."""
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in running.metrics().splitlines()
+        if line.startswith("tidegate_reconciles_total{") and 'queue="compute-pool"' in line
+    )
+
+
+def test_table_shows_the_pool_at_a_glance(pools: Pools) -> None:
+    pools.node()
+    pool = pools.pool()
+    pools.counts(pool, 4, 4, 4)
+    header, row = pools.kubectl("get", "cpool", pool).splitlines()
+    assert header.split() == [
+        *("NAME", "SLICES", "FREE", "REALTIME", "NEARLINE", "OFFLINE", "READY", "REASON", "AGE")
+    ]
+    assert row.split()[:8] == [pool, "4", "4", "0", "0", "0", "True", "PoolReady"]
