@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Final
 
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
@@ -13,18 +14,29 @@ from tidegate.resources.settings import ServingSettings
 from tidegate.runtime.clock import Clock
 from tidegate.triton.agents import Agents
 from tidegate_controllers.carry_out import Writer
+from tidegate_controllers.placements import Placements
 from tidegate_controllers.serving import Observer, ahead_of
+
+_UNTIL_LISTED: Final = timedelta(milliseconds=200)
+"""How soon to look again while nodes and pods are listed for the first time."""
 
 
 class InferenceReconciler:
     """Observe, plan, apply: one pass over one Inference."""
 
     def __init__(
-        self, writer: Writer, agents: Agents, observer: Observer, settings: ServingSettings, clock: Clock
+        self,
+        writer: Writer,
+        agents: Agents,
+        observer: Observer,
+        placements: Placements,
+        settings: ServingSettings,
+        clock: Clock,
     ) -> None:
         self._writer = writer
         self._agents = agents
         self._observer = observer
+        self._placements = placements
         self._settings = settings
         self._clock = clock
 
@@ -38,6 +50,8 @@ class InferenceReconciler:
         except InvalidSpecError as error:
             await self._writer.refuse(INFERENCE, body, str(error), self._clock.now())
             return None
+        if not self._placements.known(inference):
+            return _UNTIL_LISTED
         observed = await self._observe(inference)
         if ahead_of(inference, observed.reports):
             await self._writer.confirm(inference)
@@ -63,4 +77,5 @@ class InferenceReconciler:
             deployment=serving.deployment,
             refusal=serving.refusal,
             rooms=serving.rooms,
+            placing=self._placements.of(inference),
         )

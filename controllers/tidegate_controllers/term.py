@@ -27,6 +27,7 @@ from tidegate_controllers.inference import InferenceReconciler
 from tidegate_controllers.known import Known
 from tidegate_controllers.model_access import ModelAccessReconciler, PodSettings, Sources
 from tidegate_controllers.occupancy import Occupancy
+from tidegate_controllers.placements import Placements
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.queues import Queues, connect, connect_pools
 from tidegate_controllers.release import Measurements
@@ -99,6 +100,10 @@ class Terms:
         )
         self._pools = Parsed(ComputePool, parts.stores.pools)
         connect(parts.stores, self._known.accesses, self.queues, parts.proxies)
+        self._placements = Placements(
+            self._pools, self._known.inferences, parts.stores.deployments, parts.occupancy
+        )
+        self._placements.connect(self.queues.inferences.add)
         connect_pools(parts.stores, self.queues, parts.occupancy)
 
     async def lead(self, fence: Fence) -> None:
@@ -107,7 +112,9 @@ class Terms:
         writer = Writer(parts.cluster, parts.stores, fence)
         observer = Observer(parts.stores, parts.agents, Room(parts.cluster, parts.clock))
         self._current.reconcilers = _Reconcilers(
-            inference=InferenceReconciler(writer, parts.agents, observer, parts.serving, parts.clock),
+            inference=InferenceReconciler(
+                writer, parts.agents, observer, self._placements, parts.serving, parts.clock
+            ),
             features=FeatureComputeReconciler(writer, observer, parts.proxies, parts.serving, parts.clock),
             access=ModelAccessReconciler(
                 writer,

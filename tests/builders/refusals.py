@@ -136,6 +136,20 @@ _DNS_LABEL = "must be a DNS label"
 
 INFERENCE_REFUSALS: Sequence[Refusal] = (
     _inference(
+        "placement-and-resources",
+        "resources",
+        "resources is only for Inferences without placement",
+        placement={"pool": "cpu-a"},
+        resources={"cpu": "1"},
+    ),
+    _inference(
+        "placement-no-slices",
+        "placement.slices",
+        "greater than or equal to 1",
+        placement={"pool": "cpu-a", "slices": 0},
+    ),
+    _inference("placement-pool", "placement.pool", "must be a DNS label", placement={"pool": "A"}),
+    _inference(
         "realtime-at-zero", "replicas", "replicas: 0 is only for tier nearline and offline", replicas=0
     ),
     _inference("rollout-mode", "rollout.mode", _UNSUPPORTED, rollout={"mode": "Recreate"}),

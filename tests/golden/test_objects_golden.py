@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from builders.compute_pool import a_compute_pool
 from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference
 from builders.model_access import a_model_access
@@ -17,8 +18,11 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.feature_compute import FeaturesObserved, plan_features
 from tidegate.planning.inference import InferenceObserved, plan_inference
 from tidegate.planning.pipelines import PipelinesObserved, plan_pipelines
+from tidegate.planning.placement import Placing
 from tidegate.planning.plan import Plan
+from tidegate.planning.serving_status import Verdict
 from tidegate.resources.settings import ServingSettings
+from tidegate.resources.sharing.cpu import CpuSharing
 
 FOLDER = Path(__file__).parent / "objects"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -76,6 +80,17 @@ def test_inference_that_logs_samples_to_a_volume_claim(check_golden: CheckGolden
     plan = plan_inference(InferenceObserved(inference, NOW, epoch=7), SETTINGS)
 
     check_golden(FOLDER / "inference-samples.yaml", _documents(plan))
+
+
+def test_inference_on_slices_of_a_pool(check_golden: CheckGolden) -> None:
+    toleration = {"key": "dedicated", "value": "ads", "effect": "NoSchedule"}
+    pool = a_compute_pool(slice={"cpu": {"cpu": "500m", "memory": "1Gi"}}, tolerations=[toleration])
+    inference = an_inference(placement={"pool": "cpu-a", "slices": 2}, replicas=2)
+    seat = CpuSharing(pool).seat(2, inference.spec.tier)
+    placing = Placing(seat, 2, Verdict(True, Reason.PLACED, ""))
+    plan = plan_inference(InferenceObserved(inference, NOW, epoch=7, placing=placing), SETTINGS)
+
+    check_golden(FOLDER / "inference-pool.yaml", _documents(plan))
 
 
 def test_feature_compute(check_golden: CheckGolden) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from builders.compute_pool import compute_pool_body, node_body
+from builders.inference import inference_body
 from fixtures.control_plane import Kubectl
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
@@ -67,6 +68,57 @@ class Pools:
         """One condition of a pool; empty while it has none."""
         conditions = self.status(pool).get("conditions", ())
         return next((each for each in conditions if each["type"] == type_), {})
+
+    def inference(
+        self, name: str = "ctr", *, pool: str, slices: int = 1, replicas: int = 1, **spec: Any
+    ) -> None:
+        """Applies an Inference on slices of a pool."""
+        placement = {"pool": pool, "slices": slices}
+        body = inference_body(name, placement=placement, replicas=replicas, **spec)
+        self.kubectl.apply({**body, "metadata": {"name": name}}, namespace=self.namespace)
+
+    def placed(self, name: str, reason: Reason, type_: str = "Placed") -> str:
+        """Waits until a condition of an Inference has this reason; its message."""
+
+        def found() -> Mapping[str, Any]:
+            status = self.kubectl.json("get", "inference", name, "-n", self.namespace).get("status", {})
+            return next((each for each in status.get("conditions", ()) if each["type"] == type_), {})
+
+        wait_until(
+            lambda: found().get("reason") == reason,
+            what=f"{type_} of {name} says {reason}; it says {found()}",
+            timeout_s=20.0,
+        )
+        return str(found()["message"])
+
+    def bound(self, name: str, count: int) -> list[Mapping[str, Any]]:
+        """Waits until so many pods of an Inference have a node."""
+
+        def found() -> list[Mapping[str, Any]]:
+            pods = self.kubectl.json(
+                "get", "pods", "-n", self.namespace, "-l", f"tidegate.io/inference={name}"
+            )
+            return [
+                pod
+                for pod in pods["items"]
+                if pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]
+            ]
+
+        wait_until(
+            lambda: len(found()) == count,
+            what=f"{count} pods of {name} have a node: {len(found())}",
+            timeout_s=20.0,
+        )
+        return found()
+
+    def tiers(self, pool: str, **wanted: int) -> None:
+        """Waits until the tiers of a pool have so many slices; those that are not named have none."""
+        all_tiers = {"realtime": 0, "nearline": 0, "offline": 0, **wanted}
+
+        def found() -> Mapping[str, int]:
+            return {each["name"]: each["slices"] for each in self.status(pool).get("tiers", ())}
+
+        wait_until(lambda: found() == all_tiers, what=f"{pool} has {all_tiers}: {found()}", timeout_s=20.0)
 
     def says(self, pool: str, reason: Reason, type_: str = "Ready") -> str:
         """Waits until a condition of a pool has this reason; its message."""
@@ -200,3 +252,86 @@ def test_table_shows_the_pool_at_a_glance(pools: Pools) -> None:
         *("NAME", "SLICES", "FREE", "REALTIME", "NEARLINE", "OFFLINE", "READY", "REASON", "AGE")
     ]
     assert row.split()[:8] == [pool, "4", "4", "0", "0", "0", "True", "PoolReady"]
+
+
+@pytest.mark.produces(Reason.POOL_FULL)
+def test_pods_run_on_slices_of_the_pool_and_those_for_which_none_is_left_are_not_made(pools: Pools) -> None:
+    node, pool = pools.node(), pools.pool()
+    pools.counts(pool, 4, 4, 4)
+    pools.inference("ctr", pool=pool, slices=2)
+    pod = pools.bound("ctr", 1)[0]
+    assert pod["spec"]["nodeName"] == node
+    assert pod["spec"]["nodeSelector"] == pools.labels
+    asked = [
+        each["resources"]["requests"] for each in (*pod["spec"]["containers"], *pod["spec"]["initContainers"])
+    ]
+    assert asked == [{"cpu": "1950m", "memory": "1920Mi"}, {"cpu": "50m", "memory": "128Mi"}]
+    pools.tiers(pool, realtime=2)
+    pools.counts(pool, 4, 4, 2)
+
+    pools.inference("batch", pool=pool, tier="offline", replicas=3)
+    said = pools.placed("batch", Reason.POOL_FULL)
+    assert "gives 2 of 3 replicas their 1 slice: of 4 healthy slices 0 are left to tier offline" in said
+    pools.bound("batch", 2)
+    pools.tiers(pool, realtime=2, offline=2)
+    pods = pools.kubectl.json("get", "pods", "-n", pools.namespace)["items"]
+    assert len(pods) == 3  # none waits for a node
+
+    # Room is made elsewhere: whoever waits for it gets it without another step.
+    pools.kubectl("delete", "inference", "ctr", "-n", pools.namespace)
+    pools.kubectl(
+        *("delete", "pod", pod["metadata"]["name"], "-n", pools.namespace),
+        *("--force", "--grace-period=0", "--ignore-not-found"),
+    )
+    pools.bound("batch", 3)
+    pools.placed("batch", Reason.PLACED)
+
+
+@pytest.mark.produces(Reason.TIER_FULL, Reason.TOO_MANY_SLICES)
+def test_floors_ceilings_and_the_largest_node_bound_what_is_given(pools: Pools) -> None:
+    pools.node()
+    tiers = {"realtime": {"floor": 2}, "nearline": {"ceiling": 1}}
+    pool = pools.pool(tiers=tiers)
+    pools.counts(pool, 4, 4, 4)
+
+    pools.inference("near", pool=pool, tier="nearline", replicas=2)
+    assert "tier nearline has 1 slices and a ceiling of 1" in pools.placed("near", Reason.TIER_FULL)
+    pools.inference("batch", pool=pool, tier="offline", replicas=3)
+    assert "gives 1 of 3 replicas" in pools.placed("batch", Reason.POOL_FULL)
+    pools.inference("large", pool=pool, slices=5)
+    assert "the largest has 4" in pools.placed("large", Reason.TOO_MANY_SLICES)
+
+    pools.inference("ctr", pool=pool, replicas=2)
+    pools.bound("ctr", 2)
+    pools.tiers(pool, realtime=2, nearline=1, offline=1)
+    pools.pool(tiers={"nearline": {"ceiling": 2}})
+    pools.kubectl("scale", "inference/ctr", "--replicas=1", "-n", pools.namespace)
+    pools.placed("near", Reason.PLACED)
+
+
+@pytest.mark.produces(Reason.POOL_NOT_FOUND, Reason.POOL_NOT_READY)
+def test_pool_that_is_not_there_or_takes_no_pods_is_named_and_what_runs_stays(pools: Pools) -> None:
+    node, missing = pools.node(), f"{pools.namespace}-a"
+    pools.inference("ctr", pool=missing)
+    assert f"there is no ComputePool {missing}" in pools.placed("ctr", Reason.POOL_NOT_FOUND)
+
+    pool = pools.pool()
+    before = pools.bound("ctr", 1)
+    pools.placed("ctr", Reason.PLACED)
+
+    pools.kubectl("cordon", node)
+    pools.inference("cvr", pool=pool)
+    assert f"node {node} is cordoned" in pools.placed("cvr", Reason.POOL_NOT_READY)
+    pools.placed("ctr", Reason.PLACED)
+    pools.kubectl("uncordon", node)
+    pools.bound("cvr", 1)
+
+    pools.kubectl("delete", "computepool", pool)
+    assert "its 1 pods stay as they are" in pools.placed("ctr", Reason.POOL_NOT_FOUND)
+    pools.kubectl("scale", "inference/ctr", "--replicas=2", "-n", pools.namespace)
+    pools.placed("ctr", Reason.POOL_NOT_FOUND, "Ready")
+    after = pools.bound("ctr", 1)
+    assert [pod["metadata"]["uid"] for pod in after] == [pod["metadata"]["uid"] for pod in before]
+
+    pools.pool()
+    pools.bound("ctr", 2)

@@ -46,6 +46,7 @@ BODIES: tuple[Body, ...] = (
         rollout={"keepVersions": 2, "warmup": {"requests": 1}},
         logging={"sample": "0.1", "sink": {"files": {"uri": "s3://samples/ctr", "secretName": "samples"}}},
     ),
+    inference_body(placement={"pool": "cpu-a", "slices": 2}, resources=None),
     model_access_body(
         hosts=["ctr.example.com"],
         routes=[

@@ -155,7 +155,6 @@ def test_defaults_are_filled_in(kubectl: Kubectl, namespace: str) -> None:
         "model": {"uri": "file:///m", "version": "1", "format": "ONNX"},
         "tier": "realtime",
         "replicas": 1,
-        "resources": {"cpu": "1", "memory": "2Gi"},
         "batching": {"mode": "Disabled", "maxBatchSize": 128},
         "rollout": {
             "keepVersions": 2,

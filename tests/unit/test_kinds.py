@@ -32,7 +32,7 @@ def test_defaults_are_those_of_the_api() -> None:
     assert spec.replicas == 1
     assert spec.tier is Tier.REALTIME
     assert spec.model.format is ModelFormat.ONNX
-    assert (spec.resources.cpu, spec.resources.memory) == ("1", "2Gi")
+    assert (spec.own_resources.cpu, spec.own_resources.memory) == ("1", "2Gi")
     assert (spec.batching.mode, spec.batching.max_batch_size) == (BatchingMode.DISABLED, 128)
     route = a_model_access().spec.routes[0]
     assert (route.timeout, route.targets[0].weight, route.retry, route.match) == ("1s", 100, None, None)
@@ -45,7 +45,7 @@ def test_the_served_name_is_the_objects_own_unless_given() -> None:
 
 
 def test_cpu_may_be_written_as_a_bare_number() -> None:
-    assert an_inference(resources={"cpu": 2}).spec.resources.cpu == "2"
+    assert an_inference(resources={"cpu": 2}).spec.own_resources.cpu == "2"
 
 
 @pytest.mark.parametrize("extra", [{"slo": {}}, {"model": {"cutAt": "x"}}])

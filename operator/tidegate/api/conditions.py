@@ -33,6 +33,7 @@ class ConditionType(StrEnum):
     RELEASING = "Releasing"
     ROLLED_BACK = "RolledBack"
     HEALTHY = "Healthy"
+    PLACED = "Placed"
 
 
 _OWN_TYPES: Final = frozenset(kind.value for kind in ConditionType)

@@ -92,6 +92,7 @@ DEFINITIONS: Final = (
             _REPLICAS,
             _AGE,
             Column("Target", ".spec.model.version", "The version that the spec asks for.", wide=True),
+            Column("Pool", ".spec.placement.pool", "The pool on whose slices it runs, if any.", wide=True),
             _MESSAGE,
         ),
         scalable=True,

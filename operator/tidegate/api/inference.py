@@ -231,10 +231,32 @@ class Rollout(ApiModel):
     ] = "10m"
 
 
+class Placement(ApiModel):
+    """On which slices of which ComputePool the pods run."""
+
+    pool: Annotated[ObjectName, Field(description="Name of the ComputePool.")]
+    slices: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=1,
+            le=1_024,
+            description="Number of slices that each replica has, all on one node.",
+        ),
+    ] = 1
+
+
 class InferenceSpec(ApiModel):
     """What the user asks for."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="!has(self.placement) || !has(self.resources)",
+            message="resources is only for Inferences without placement, where the pool's slices say what a replica has: "
+            "remove resources and set placement.slices, or remove placement",
+            check=lambda spec: spec.placement is None or spec.resources is None,
+            field="resources",
+        ),
         Rule(
             cel="self.rollout.warmup.requests == 0 || self.model.format == 'ONNX'",
             message="rollout.warmup.requests is only for format ONNX: remove it, and warm code up in its own initialize",
@@ -275,7 +297,19 @@ class InferenceSpec(ApiModel):
             "kubectl scale, an HPA and KEDA set it through /scale.",
         ),
     ] = 1
-    resources: Annotated[Resources, Field(description="CPU and memory of one replica.")] = Resources()
+    resources: Annotated[
+        Resources | None,
+        Field(
+            description="CPU and memory of one replica. Only without placement. Absent there: cpu 1, memory 2Gi."
+        ),
+    ] = None
+    placement: Annotated[
+        Placement | None,
+        Field(
+            description="Runs the pods on slices of a ComputePool: on its nodes, each with the CPU and memory of so many "
+            "slices. Absent: on any node, with spec.resources."
+        ),
+    ] = None
     service_account_name: Annotated[
         ObjectName | None,
         Field(
@@ -286,6 +320,11 @@ class InferenceSpec(ApiModel):
     batching: Annotated[Batching, Field(description=Batching.__doc__)] = Batching()
     rollout: Annotated[Rollout, Field(description=Rollout.__doc__)] = Rollout()
     logging: Annotated[Logging | None, Field(description=Logging.__doc__)] = None
+
+    @property
+    def own_resources(self) -> Resources:
+        """CPU and memory of a replica that is not placed in a pool."""
+        return self.resources or Resources()
 
 
 class Tensor(StatusModel):
@@ -409,7 +448,8 @@ class InferenceStatus(StatusModel):
         tuple[ObservedCondition, ...],
         Field(
             max_length=32,
-            description="Ready, Reconciling, Stalled and ModelLoaded; SamplesLogged where spec.logging is set.",
+            description="Ready, Reconciling, Stalled and ModelLoaded; Placed where spec.placement is set, SamplesLogged "
+            "where spec.logging is.",
         ),
         ListMap("type"),
     ] = ()

@@ -29,6 +29,13 @@ class Reason(StrEnum):
     IMAGE_PULL = "ImagePull"
     NO_CAPACITY = "NoCapacity"
     UNSCHEDULABLE = "Unschedulable"
+    # Inference: placement in a pool
+    PLACED = "Placed"
+    POOL_NOT_FOUND = "PoolNotFound"
+    POOL_NOT_READY = "PoolNotReady"
+    POOL_FULL = "PoolFull"
+    TIER_FULL = "TierFull"
+    TOO_MANY_SLICES = "TooManySlices"
     # Inference: versions
     MODEL_LOADED = "ModelLoaded"
     LOADING = "Loading"
@@ -341,6 +348,30 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
         Reason.SOURCE_FAILED: ReasonDoc(
             "A source could not be read.",
             "Correct the source's table, or publish it; the message has the details.",
+        ),
+        Reason.PLACED: ReasonDoc("Every replica has its slices.", _NOTHING),
+        Reason.POOL_NOT_FOUND: ReasonDoc(
+            "There is no ComputePool of the name in spec.placement.pool. Pods that run go on as they are; none is made, "
+            "changed or scaled.",
+            "Make the pool, or correct spec.placement.pool.",
+        ),
+        Reason.POOL_NOT_READY: ReasonDoc(
+            "The pool in spec.placement.pool takes no pods; the message says why.",
+            "Look at the conditions of the ComputePool.",
+        ),
+        Reason.POOL_FULL: ReasonDoc(
+            "The pool has too few slices left for all replicas; those that have their slices run. What the floors keep for "
+            "other tiers is not left.",
+            "Lower spec.replicas or spec.placement.slices here or elsewhere, lower other tiers' floors, or add nodes to the "
+            "pool; the message has the figures.",
+        ),
+        Reason.TIER_FULL: ReasonDoc(
+            "The tier has all slices that its ceiling in the pool allows; replicas that have their slices run.",
+            "Lower spec.replicas or spec.placement.slices, or raise the ceiling in the ComputePool's spec.tiers.",
+        ),
+        Reason.TOO_MANY_SLICES: ReasonDoc(
+            "No node of the pool is so large that one replica could have its slices there.",
+            "Lower spec.placement.slices to what the message names, and raise spec.replicas instead.",
         ),
         Reason.POOL_READY: ReasonDoc("The pool has slices that pods can be given.", _NOTHING),
         Reason.NODES_HEALTHY: ReasonDoc("Every node of the pool takes pods.", _NOTHING),

@@ -7,7 +7,9 @@ from typing import Any
 
 from tidegate.resources.names import (
     LAST_READY_ANNOTATION,
+    POOL_LABEL,
     ROLLED_BACK_ANNOTATION,
+    SLICES_LABEL,
     SOURCE_LABEL,
 )
 from tidegate.resources.serving import template_hash
@@ -44,6 +46,12 @@ class DeploymentView:
     last_ready: Template | None = None
     """The template to go back to."""
     given_up: GivenUp | None = None
+    replicas: int = 0
+    """Pods that it is to have."""
+    pool: str = ""
+    """The pool on whose slices its pods run; empty for none."""
+    slices: int = 0
+    """Slices of each pod."""
 
     @property
     def digest(self) -> str:
@@ -66,7 +74,12 @@ def deployment_view(body: Mapping[str, Any]) -> DeploymentView:
     seen = status.get("observedGeneration", 0) >= metadata.get("generation", 0)
     updated = status.get("updatedReplicas", 0)
     ended = progress.get("reason") == "NewReplicaSetAvailable" and updated == status.get("replicas", 0)
+    labels = metadata.get("labels") or {}
+    slices = labels.get(SLICES_LABEL, "")
     return DeploymentView(
+        replicas=body["spec"].get("replicas", 1),
+        pool=labels.get(POOL_LABEL, ""),
+        slices=int(slices) if slices.isdecimal() else 0,
         template=body["spec"]["template"],
         complete=seen and ended and status.get("readyReplicas", 0) > 0,
         overdue=seen and progress.get("reason") == "ProgressDeadlineExceeded" and updated > 0,

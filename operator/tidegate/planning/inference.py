@@ -22,10 +22,25 @@ from tidegate.api.quantities import parse_quantity
 from tidegate.api.reasons import Reason
 from tidegate.planning import runner_ends, sample_log
 from tidegate.planning.config_maps import stale, start_text
-from tidegate.planning.deployments import DeploymentView
+from tidegate.planning.deployments import DeploymentView, template_source
+from tidegate.planning.placement import Placing
+from tidegate.planning.placement_status import (
+    placement_conditions,
+    placement_events,
+    way_out,
+    without_placement,
+)
 from tidegate.planning.plan import Event, EventType, Plan
 from tidegate.planning.pods import PodView
-from tidegate.planning.rollout import Attempt, Rollout, attempt_id, plan_rollout, rolled_back, rollout_verdict
+from tidegate.planning.rollout import (
+    Attempt,
+    Rollout,
+    attempt_id,
+    left_alone,
+    plan_rollout,
+    rolled_back,
+    rollout_verdict,
+)
 from tidegate.planning.room import NodeRoom
 from tidegate.planning.runner_ends import runner_events, runner_verdict
 from tidegate.planning.sample_log import sample_conditions, sample_events, without_sample_log
@@ -44,6 +59,7 @@ from tidegate.resources.inference import desired_state, inference_objects, infer
 from tidegate.resources.manifest import Manifest
 from tidegate.resources.serving import deployment_of, template_digest
 from tidegate.resources.settings import ServingSettings
+from tidegate.resources.sharing.backend import Seat
 from tidegate_dataplane.contract import AgentReport, DesiredState, FailureReason, VersionFailure
 
 _WORKING: Final = timedelta(milliseconds=500)
@@ -73,6 +89,23 @@ class InferenceObserved:
     """Why a child cannot be as planned (a quota, an admission policy, a name that is taken)."""
     rooms: Sequence[NodeRoom] = ()
     """Where most is free of what a pod lacks that no node takes."""
+    placing: Placing | None = None
+    """What its pool gives it; None where the spec names no pool."""
+
+    @property
+    def seat(self) -> Seat | None:
+        """What its pool gives each pod, if there is a pool."""
+        return self.placing.seat if self.placing is not None else None
+
+    @property
+    def left_alone(self) -> bool:
+        """Whether its pool cannot say what a pod should look like, so that those that there are stay."""
+        return self.placing is not None and self.placing.seat is None
+
+    @property
+    def replicas(self) -> int:
+        """Pods that there are to be."""
+        return self.placing.replicas if self.placing is not None else self.inference.spec.replicas
 
 
 def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Plan:
@@ -93,12 +126,12 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Pl
         text is not None and memory.committed is not None and same_order(memory.committed, swap.committed)
     )
     start = text if unchanged and text is not None else swap.committed.to_json()
-    objects = inference_objects(inference, settings, start)
+    objects = inference_objects(inference, settings, start, observed.seat, observed.replicas)
     rollout = _rollout(observed, objects, swap)
     pods = rollout_verdict(inference, observed.pods, rollout, _pods(observed, rollout.template))
     status = _status(observed, target, replicas, swap, pods)
     return Plan(
-        apply=tuple(rollout.deployment if one["kind"] == "Deployment" else one for one in objects),
+        apply=_applied(objects, rollout),
         delete=stale(observed.config_maps, observed.pods, source, rollout.sources),
         orders=swap.orders,
         status=status.dump(),
@@ -110,15 +143,26 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Pl
     )
 
 
+def _applied(objects: Sequence[Manifest], rollout: Rollout) -> tuple[Manifest, ...]:
+    others = tuple(one for one in objects if one["kind"] != "Deployment")
+    if rollout.deployment is None:
+        return others
+    return tuple(rollout.deployment if one["kind"] == "Deployment" else one for one in objects)
+
+
 def _pods(observed: InferenceObserved, template: str) -> Verdict:
     inference = observed.inference
     selector = inference_selector(inference)
-    return pods_verdict(observed.pods, inference.spec.replicas, template, selector, observed.rooms)
+    return pods_verdict(
+        observed.pods, observed.replicas, template, selector, observed.rooms, way_out=way_out(inference)
+    )
 
 
 def _rollout(observed: InferenceObserved, objects: Sequence[Manifest], swap: Swap) -> Rollout:
     """What the Deployment is to be; a rollout that is given up is explained by the model's failure, else by the pods."""
     inference = observed.inference
+    if observed.left_alone:
+        return left_alone(observed.deployment)
     wanted = deployment_of(objects)
     if swap.failure is not None:
         failure = swap.failure.failure
@@ -145,7 +189,10 @@ def _outgrown(pod: PodView, observed: InferenceObserved) -> bool:
     """
     if observed.deployment is not None and observed.deployment.given_up is not None:
         return False
-    wanted = parse_quantity(observed.inference.spec.resources.memory)
+    if observed.left_alone:
+        return False
+    seat = observed.seat
+    wanted = parse_quantity(seat.memory if seat else observed.inference.spec.own_resources.memory)
     return bool(pod.memory_limit) and parse_quantity(pod.memory_limit) != wanted
 
 
@@ -194,9 +241,11 @@ def _status(
     said = (
         *standing(_ready_verdict(observed, model, pods, replicas), generation),
         condition(ConditionType.MODEL_LOADED, model, generation),
+        *placement_conditions(observed.placing, pods, generation),
         *sample_conditions(inference, replicas),
     )
-    merged = merge(without_sample_log(inference, inference.status.conditions), said, observed.now)
+    before = without_placement(inference, without_sample_log(inference, inference.status.conditions))
+    merged = merge(before, said, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     return InferenceStatus(
         observed_generation=generation,
@@ -329,6 +378,9 @@ def _ready_verdict(
     observed: InferenceObserved, model: Verdict, pods: Verdict, replicas: Sequence[Replica]
 ) -> Verdict:
     """The first of these that applies: nothing wanted, the model failed, pods cannot run, a swap goes on."""
+    unplaced = _unplaced(observed)
+    if unplaced is not None and observed.replicas == 0:
+        return unplaced
     if pods.reason is Reason.SCALED_TO_ZERO:
         return pods
     if pods.reason is Reason.ROLLED_BACK and observed.refusal is None:
@@ -337,6 +389,8 @@ def _ready_verdict(
         return model
     if observed.refusal is not None:
         return observed.refusal.verdict()
+    if unplaced is not None:
+        return unplaced
     if pods.reason in _PODS_FIRST or (not pods.holds and not replicas):
         return pods
     ended = runner_verdict(replicas)
@@ -345,6 +399,18 @@ def _ready_verdict(
     if not model.holds:
         return model
     return Verdict(True, Reason.ALL_REPLICAS_READY, model.message) if pods.holds else pods
+
+
+def _unplaced(observed: InferenceObserved) -> Verdict | None:
+    """Why its pool does not give it what it wants; None when it has all of that, from its pool or from before."""
+    placing, live = observed.placing, observed.deployment
+    if placing is None or placing.verdict.holds:
+        return None
+    inference = observed.inference
+    as_wanted = live is not None and template_source(live.template) == source_digest(inference)
+    gone = placing.verdict.reason is Reason.POOL_NOT_FOUND
+    # A pool that is gone takes nothing from what runs as its spec asks.
+    return None if gone and as_wanted and placing.replicas == inference.spec.replicas else placing.verdict
 
 
 def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...]:
@@ -359,6 +425,7 @@ def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...
     given_up = rolled_back(after.conditions)
     if given_up is not None and rolled_back(before.conditions) is None:
         events.append(Event(EventType.WARNING, given_up.reason, given_up.message))
+    events += placement_events(before.conditions, after.conditions)
     events += sample_events(before.conditions, after.conditions)
     serving = after.versions.serving
     if serving is not None and serving != before.versions.serving:

@@ -40,7 +40,8 @@ _KNOWN: Final = frozenset(reason.value for reason in Reason)
 class Rollout:
     """What the Deployment is to be now."""
 
-    deployment: Manifest
+    deployment: Manifest | None
+    """None leaves what is there."""
     template: str
     """Hash of the template that its pods are to have."""
     given_up: GivenUp | None = None
@@ -80,6 +81,13 @@ def plan_rollout(live: DeploymentView | None, wanted: Manifest, attempt: Attempt
         return Rollout(_with(wanted, annotations, None), digest, last_ready=last)
     annotations[ROLLED_BACK_ANNOTATION] = given_up.to_json()
     return Rollout(_with(wanted, annotations, last), template_hash(last), given_up, last)
+
+
+def left_alone(live: DeploymentView | None) -> Rollout:
+    """The Deployment stays as it is, since nobody can say what its pods should look like."""
+    if live is None:
+        return Rollout(None, "")
+    return Rollout(None, live.digest, live.given_up, live.template)
 
 
 def _fallback(live: DeploymentView | None, digest: str) -> Template | None:
@@ -153,10 +161,15 @@ def rollout_verdict(
 
 
 def _old_pods(inference: Inference, new: int, old: int) -> str:
-    resources, wanted = inference.spec.resources, inference.spec.replicas
+    placement, resources = inference.spec.placement, inference.spec.own_resources
+    asks = (
+        f"{placement.slices} slices of pool {placement.pool}"
+        if placement is not None
+        else f"cpu {resources.cpu} and memory {resources.memory}"
+    )
     holds = (
         f"{old} ready pods of the previous template keep serving and hold their places "
-        f"(replicas {wanted}, pods {old + new}, each asks for cpu {resources.cpu} and memory {resources.memory})"
+        f"(replicas {inference.spec.replicas}, pods {old + new}, each asks for {asks})"
     )
     if inference.spec.rollout.mode is RolloutMode.IN_PLACE:
         return holds

@@ -21,6 +21,10 @@ PODS_IN_TROUBLE: Final = frozenset(
 """What keeps a pod from running at all."""
 
 
+SMALLER_OR_MORE_NODES: Final = "lower spec.resources or spec.replicas, or add nodes"
+"""The way out where no node has room for a pod."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """One sentence about an object: whether it holds, why, and whether only the user can change that."""
@@ -51,8 +55,13 @@ def pods_verdict(
     template: str,
     selector: Mapping[str, str],
     rooms: Sequence[NodeRoom] = (),
+    *,
+    way_out: str = SMALLER_OR_MORE_NODES,
 ) -> Verdict:
-    """Whether `wanted` ready pods of this template are there; if not, the first thing that keeps them."""
+    """Whether `wanted` ready pods of this template are there; if not, the first thing that keeps them.
+
+    `way_out` is what its user can do where no node has room.
+    """
     if wanted == 0:
         return Verdict(True, Reason.SCALED_TO_ZERO, "spec.replicas is 0, nothing serves")
     alive = [pod for pod in pods if not pod.terminating]
@@ -62,7 +71,7 @@ def pods_verdict(
         return Verdict(True, Reason.ALL_REPLICAS_READY, f"{ready} of {wanted} replicas are ready")
     for pod in current:
         if pod.unschedulable:
-            return _nowhere(pod, rooms)
+            return _nowhere(pod, rooms, way_out)
         if pod.trouble:
             return Verdict(False, pod.trouble.reason, f"pod {pod.key.name}: {pod.trouble.message}")
     reason = Reason.ROLLING_OUT if len(current) < len(alive) else Reason.WAITING_FOR_REPLICAS
@@ -70,15 +79,13 @@ def pods_verdict(
     return Verdict(False, reason, f"{ready} of {wanted} replicas are ready; see pods with label {label}")
 
 
-def _nowhere(pod: PodView, rooms: Sequence[NodeRoom]) -> Verdict:
+def _nowhere(pod: PodView, rooms: Sequence[NodeRoom], way_out: str) -> Verdict:
     """Why no node takes the pod: all that could are too small or too full, or something else keeps it away."""
     lacks = lacking(pod.unschedulable)
     said = f"pod {pod.key.name}: {pod.unschedulable.rstrip('.')}"
     if not lacks:
         return Verdict(False, Reason.UNSCHEDULABLE, said)
-    message = (
-        f"{said}; {figures(pod.asks, lacks, rooms)}; lower spec.resources or spec.replicas, or add nodes"
-    )
+    message = f"{said}; {figures(pod.asks, lacks, rooms)}; {way_out}"
     return Verdict(False, Reason.NO_CAPACITY, message)
 
 

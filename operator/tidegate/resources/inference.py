@@ -22,6 +22,7 @@ from tidegate.resources.pod import ServingPod
 from tidegate.resources.sample_log import sample_order, sample_secret, sample_url
 from tidegate.resources.serving import Workload, workload_objects
 from tidegate.resources.settings import ServingSettings
+from tidegate.resources.sharing.backend import Seat
 from tidegate_dataplane.contract import (
     BatchingMode as AgentBatching,
 )
@@ -85,8 +86,13 @@ def inference_selector(inference: Inference) -> dict[str, str]:
     return {INFERENCE_LABEL: label_value(inference.metadata.name)}
 
 
-def inference_workload(inference: Inference, start: str) -> Workload:
-    """The workload of an Inference whose starting pods begin with the DesiredState JSON `start`."""
+def inference_workload(
+    inference: Inference, start: str, seat: Seat | None = None, replicas: int | None = None
+) -> Workload:
+    """The workload of an Inference whose starting pods begin with the DesiredState JSON `start`.
+
+    `seat` is what a pool gives each pod, and `replicas` how many it gives one; without them the spec decides.
+    """
     selector = inference_selector(inference)
     return Workload(
         namespace=inference.metadata.namespace,
@@ -94,8 +100,9 @@ def inference_workload(inference: Inference, start: str) -> Workload:
         owner=owner_reference("tidegate.io/v1alpha1", "Inference", inference.metadata),
         selector=selector,
         labels={**selector, TIER_LABEL: inference.spec.tier.value},
+        placed=seat.labels if seat is not None else {},
         source=source_digest(inference),
-        replicas=inference.spec.replicas,
+        replicas=inference.spec.replicas if replicas is None else replicas,
         desired=start,
         service_account=inference.spec.service_account_name,
         in_place=inference.spec.rollout.mode is RolloutMode.IN_PLACE,
@@ -103,17 +110,26 @@ def inference_workload(inference: Inference, start: str) -> Workload:
     )
 
 
-def inference_objects(inference: Inference, settings: ServingSettings, start: str) -> tuple[Manifest, ...]:
-    """Every child of an Inference, whole, in the order of application."""
-    workload = inference_workload(inference, start)
+def inference_objects(
+    inference: Inference,
+    settings: ServingSettings,
+    start: str,
+    seat: Seat | None = None,
+    replicas: int | None = None,
+) -> tuple[Manifest, ...]:
+    """Every child of an Inference, whole, in the order of application; `seat` and `replicas` as in `inference_workload`."""
+    workload = inference_workload(inference, start, seat, replicas)
+    own = inference.spec.own_resources
     uris = (inference.spec.model.uri,)
     pod = ServingPod(
-        labels={**workload.labels, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source},
+        labels={**workload.labels, **workload.placed, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source},
         service_account=workload.service_account or workload.name,
         config_map=workload.config_map,
         spread=workload.selector,
-        cpu=canonical(inference.spec.resources.cpu),
-        memory=canonical(inference.spec.resources.memory),
+        cpu=seat.cpu if seat is not None else canonical(own.cpu),
+        memory=seat.memory if seat is not None else canonical(own.memory),
+        node_selector=seat.node_selector if seat is not None else {},
+        tolerations=seat.tolerations if seat is not None else (),
         priority_class=f"{settings.priority_class_prefix}{inference.spec.tier.value}",
         claims=claims(uris),
         storage_secret=inference.spec.model.secret_name or settings.storage_secret,

@@ -74,6 +74,9 @@ class ServingPod:
     """PersistentVolumeClaim that samples are written to, mounted at /mnt/samples/<claim>; empty mounts none."""
     host_models: bool = False
     """Whether an artefact has a `file:` URI, so that the node's models folder is mounted."""
+    node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Labels that its node must have."""
+    tolerations: tuple[Mapping[str, object], ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     """Besides those that every pod has."""
 
@@ -93,6 +96,10 @@ def pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object
     }
     if pod.priority_class is not None:
         spec["priorityClassName"] = pod.priority_class
+    if pod.node_selector:
+        spec["nodeSelector"] = dict(pod.node_selector)
+    if pod.tolerations:
+        spec["tolerations"] = [dict(each) for each in pod.tolerations]
     return {
         "metadata": {
             "labels": dict(pod.labels),

@@ -1,7 +1,7 @@
 """The objects around serving pods, the same for every kind that serves: one Deployment and its company."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidegate.resources.digest import short_digest
@@ -38,6 +38,8 @@ class Workload:
     """JSON of the DesiredState with which a starting pod begins."""
     service_account: str | None = None
     """The user's own ServiceAccount; None makes one without rights for the workload."""
+    placed: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Labels of the Deployment alone that say on whose slices its pods run."""
     in_place: bool = False
     """Whether a pod goes before its successor comes, since there is no room for both."""
     progress_deadline_s: int = 600
@@ -55,7 +57,11 @@ def workload_objects(workload: Workload, pod: ServingPod, settings: ServingSetti
         *(() if workload.service_account else (own,)),
         config_map(workload, settings),
         _object(
-            workload, "apps/v1", "Deployment", workload.name, {"spec": _deployment(workload, pod, settings)}
+            replace(workload, labels={**workload.labels, **workload.placed}),
+            "apps/v1",
+            "Deployment",
+            workload.name,
+            {"spec": _deployment(workload, pod, settings)},
         ),
         _object(workload, "v1", "Service", workload.name, {"spec": _service(workload)}),
         _object(workload, "policy/v1", "PodDisruptionBudget", workload.name, {"spec": _disruption(workload)}),

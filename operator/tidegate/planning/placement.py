@@ -1,0 +1,180 @@
+"""Placement: how many replicas a pool gives each Inference that wants to run on its slices, and what is said of it.
+
+What an Inference has been given it keeps: only what is still to start waits for room, by tier and then by age. So pods
+come and go without anybody else's moving, and a node that fails takes nothing from those on the others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.api.compute_pool import ComputePool
+from tidegate.api.inference import Inference, Placement, Tier
+from tidegate.api.meta import ObjectKey
+from tidegate.api.reasons import Reason
+from tidegate.planning.compute_pool import readiness
+from tidegate.planning.deployments import DeploymentView
+from tidegate.planning.pool_slices import PoolSlices
+from tidegate.planning.serving_status import Verdict
+from tidegate.resources.names import label_value
+from tidegate.resources.sharing.backend import Seat
+from tidegate.resources.sharing.choice import sharing_of
+
+_STILL_GIVES: Final = frozenset({Reason.POOL_READY, Reason.FLOORS_EXCEED_POOL})
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one Inference wants of a pool, and what it has."""
+
+    key: ObjectKey
+    tier: Tier
+    slices: int
+    """Slices of each replica."""
+    replicas: int
+    """Replicas that it wants."""
+    held: int
+    """Slices that its Deployment has been given in this pool."""
+    made: str
+    """When it was made, in a form that sorts."""
+
+    @property
+    def kept(self) -> int:
+        """Replicas that it goes on having."""
+        return min(self.replicas, self.held // self.slices)
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """What an Inference's pool gives it now."""
+
+    seat: Seat | None
+    """What each pod gets; None leaves the pods that there are as they are."""
+    replicas: int
+    verdict: Verdict
+
+
+def claim(inference: Inference, placement: Placement, live: DeploymentView | None) -> Claim:
+    """The claim of an Inference with this placement; `live` is its Deployment."""
+    there = live is not None and live.pool == label_value(placement.pool)
+    made = inference.metadata.creation_timestamp
+    return Claim(
+        key=inference.key,
+        tier=inference.spec.tier,
+        slices=placement.slices,
+        replicas=inference.spec.replicas,
+        held=live.replicas * live.slices if live is not None and there else 0,
+        made=made.isoformat() if made is not None else "",
+    )
+
+
+def without_pool(name: str, live: DeploymentView | None) -> Placing:
+    """What becomes of an Inference whose pool is not there."""
+    running = live.replicas if live is not None else 0
+    stays = f"; its {running} pods stay as they are" if running else ""
+    message = f"there is no ComputePool {name}{stays}: make it, or correct spec.placement.pool"
+    return Placing(None, running, Verdict(False, Reason.POOL_NOT_FOUND, message, stalled=True))
+
+
+def place(
+    wanted: Claim, live: DeploymentView | None, pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim]
+) -> Placing:
+    """What `pool` gives the Inference behind `wanted`, one of `claims`, which are all of the pool."""
+    given = share_out(pool, slices, claims)
+    replicas = given[wanted.key]
+    verdict = _verdict(wanted, replicas, pool, slices, claims, given)
+    running = live.replicas if live is not None else 0
+    if replicas < min(running, wanted.replicas):
+        # It moves here from elsewhere, or wants larger replicas: until there is room for as many as run, they stay.
+        return Placing(None, running, verdict)
+    return Placing(sharing_of(pool).seat(wanted.slices, wanted.tier), replicas, verdict)
+
+
+def share_out(pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim]) -> Mapping[ObjectKey, int]:
+    """Replicas for every claim: those that it has, and for the rest what is left to its tier, by tier and age."""
+    given = {each.key: each.kept for each in claims}
+    if readiness(pool, slices).reason not in _STILL_GIVES:
+        return given
+    order = list(Tier)
+    for each in sorted(claims, key=lambda one: (order.index(one.tier), one.made, one.key)):
+        if _refusal(each, pool, slices):
+            continue
+        left = room(each.tier, pool, slices, claims, given)
+        given[each.key] += max(min(each.replicas - given[each.key], left // each.slices), 0)
+    return given
+
+
+def room(
+    tier: Tier,
+    pool: ComputePool,
+    slices: PoolSlices,
+    claims: Sequence[Claim],
+    given: Mapping[ObjectKey, int],
+) -> int:
+    """Slices that more replicas of a tier may be given: not those that floors keep for others, nor above its ceiling."""
+    bounds = pool.spec.tiers
+    has = _has(claims, given)
+    kept = sum(max(bounds.of(other).floor - has[other], 0) for other in Tier if other is not tier)
+    left = slices.healthy - sum(has.values()) - kept
+    ceiling = bounds.of(tier).ceiling
+    return max(left if ceiling is None else min(left, ceiling - has[tier]), 0)
+
+
+def _has(claims: Sequence[Claim], given: Mapping[ObjectKey, int]) -> dict[Tier, int]:
+    has = dict.fromkeys(Tier, 0)
+    for each in claims:
+        has[each.tier] += given[each.key] * each.slices
+    return has
+
+
+def _refusal(wanted: Claim, pool: ComputePool, slices: PoolSlices) -> str:
+    said = sharing_of(pool).refusal(wanted.slices)
+    if said:
+        return said
+    if wanted.slices <= slices.largest:
+        return ""
+    return (
+        f"a replica wants {wanted.slices} slices on one node, and the largest has {slices.largest}: "
+        f"set spec.placement.slices to {slices.largest} at most, and more replicas instead"
+    )
+
+
+def _verdict(
+    wanted: Claim,
+    replicas: int,
+    pool: ComputePool,
+    slices: PoolSlices,
+    claims: Sequence[Claim],
+    given: Mapping[ObjectKey, int],
+) -> Verdict:
+    name = pool.metadata.name
+    each = "1 slice" if wanted.slices == 1 else f"{wanted.slices} slices"
+    if replicas >= wanted.replicas:
+        message = f"ComputePool {name} gives {replicas} replicas {each} each"
+        return Verdict(True, Reason.PLACED, message)
+    ready = readiness(pool, slices)
+    if ready.reason not in _STILL_GIVES:
+        message = f"ComputePool {name} takes no pods: {ready.message}"
+        return Verdict(False, Reason.POOL_NOT_READY, message, stalled=ready.stalled)
+    refusal = _refusal(wanted, pool, slices)
+    if refusal:
+        return Verdict(False, Reason.TOO_MANY_SLICES, f"ComputePool {name}: {refusal}", stalled=True)
+    has, bounds = _has(claims, given), pool.spec.tiers
+    short = f"ComputePool {name} gives {replicas} of {wanted.replicas} replicas their {each}"
+    ceiling = bounds.of(wanted.tier).ceiling
+    if ceiling is not None and ceiling - has[wanted.tier] < wanted.slices:
+        message = (
+            f"{short}: tier {wanted.tier.value} has {has[wanted.tier]} slices and a ceiling of {ceiling}; "
+            "lower spec.replicas or spec.placement.slices, or raise the ceiling in the pool's spec.tiers"
+        )
+        return Verdict(False, Reason.TIER_FULL, message, stalled=True)
+    tiers = ", ".join(_share(tier, has[tier], bounds.of(tier).floor) for tier in Tier)
+    message = (
+        f"{short}: of {slices.healthy} healthy slices {room(wanted.tier, pool, slices, claims, given)} are left to tier "
+        f"{wanted.tier.value} ({tiers}); lower spec.replicas or spec.placement.slices, or add nodes to the pool"
+    )
+    return Verdict(False, Reason.POOL_FULL, message, stalled=True)
+
+
+def _share(tier: Tier, has: int, floor: int) -> str:
+    return f"{tier.value} has {has}" + (f" and a floor of {floor}" if floor else "")

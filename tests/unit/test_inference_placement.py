@@ -1,0 +1,144 @@
+"""Inference on a pool: what is applied and said when the pool gives all, some or nothing, and when it is gone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from builders.compute_pool import a_compute_pool
+from builders.inference import an_inference
+from builders.pods import a_pod, a_report
+from tidegate.api.inference import Inference
+from tidegate.api.reasons import Reason
+from tidegate.planning.deployments import DeploymentView, deployment_view
+from tidegate.planning.inference import InferenceObserved, plan_inference
+from tidegate.planning.placement import Placing, without_pool
+from tidegate.planning.plan import Plan
+from tidegate.planning.serving_status import Verdict
+from tidegate.resources.inference import source_digest
+from tidegate.resources.settings import ServingSettings
+from tidegate.resources.sharing.cpu import CpuSharing
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", models_host_path="/models")
+PLACED = Verdict(True, Reason.PLACED, "ComputePool cpu-a gives 2 replicas 1 slice each")
+FULL = Verdict(False, Reason.POOL_FULL, "ComputePool cpu-a gives 1 of 2 replicas their 1 slice", stalled=True)
+
+
+def inference(**spec: Any) -> Inference:
+    return an_inference(replicas=2, placement={"pool": "cpu-a"}, **spec)
+
+
+def given(replicas: int, verdict: Verdict = PLACED) -> Placing:
+    return Placing(CpuSharing(a_compute_pool()).seat(1, inference().spec.tier), replicas, verdict)
+
+
+def planned(placing: Placing | None, found: Inference | None = None, **observed: Any) -> Plan:
+    asked = InferenceObserved(found or inference(), NOW, epoch=1, placing=placing, **observed)
+    return plan_inference(asked, SETTINGS)
+
+
+def deployment(plan: Plan) -> Any:
+    return next((each for each in plan.apply if each["kind"] == "Deployment"), None)
+
+
+def live(plan: Plan, *, ready: int) -> DeploymentView:
+    """The Deployment of a plan, rolled out."""
+    applied = deployment(plan)
+    progress = {"type": "Progressing", "reason": "NewReplicaSetAvailable", "status": "True"}
+    status = {"readyReplicas": ready, "replicas": ready, "updatedReplicas": ready, "conditions": [progress]}
+    return deployment_view({**applied, "status": status})
+
+
+def serving(plan: Plan, count: int) -> dict[str, Any]:
+    """As many ready pods of a plan's Deployment, each serving version 1."""
+    digest = live(plan, ready=count).digest
+    source = source_digest(inference())
+    pods = [a_pod(f"p{n}", source=source, template=digest) for n in range(count)]
+    return {
+        "pods": pods,
+        "reports": {pod.uid: a_report(1) for pod in pods},
+        "deployment": live(plan, ready=count),
+    }
+
+
+def condition(plan: Plan, kind: str) -> dict[str, Any]:
+    conditions: Any = plan.status["conditions"]
+    return next((each for each in conditions if each["type"] == kind), {})
+
+
+def test_as_many_replicas_are_made_as_the_pool_gives() -> None:
+    assert deployment(planned(given(2)))["spec"]["replicas"] == 2
+    plan = planned(given(1, FULL))
+    assert deployment(plan)["spec"]["replicas"] == 1
+    assert condition(plan, "Placed")["reason"] == condition(plan, "Ready")["reason"] == "PoolFull"
+    assert [event.reason for event in plan.events] == ["PoolFull"]
+
+
+def test_an_inference_that_has_some_of_its_replicas_is_not_ready_but_serves() -> None:
+    plan = planned(given(1, FULL), **serving(planned(given(1, FULL)), 1))
+
+    assert condition(plan, "Ready")["reason"] == "PoolFull"
+    assert plan.status["versions"]["serving"] == "1"  # type: ignore[index]
+
+
+def test_nothing_given_is_not_said_to_be_scaled_to_zero() -> None:
+    plan = planned(given(0, FULL))
+    assert condition(plan, "Ready")["reason"] == "PoolFull"
+
+
+def test_all_given_and_serving_is_ready() -> None:
+    plan = planned(given(2), **serving(planned(given(2)), 2))
+
+    assert condition(plan, "Ready")["status"] == "True"
+    assert condition(plan, "Placed")["status"] == "True"
+
+
+def test_a_pool_that_is_gone_changes_nothing_of_what_runs() -> None:
+    before = serving(planned(given(2)), 2)
+    plan = planned(without_pool("cpu-a", before["deployment"]), **before)
+
+    assert deployment(plan) is None
+    assert plan.delete == ()
+    assert condition(plan, "Placed")["reason"] == "PoolNotFound"
+    assert condition(plan, "Ready")["status"] == "True"
+
+
+def test_a_change_that_needs_the_pool_waits_for_it_and_is_not_called_ready() -> None:
+    before = serving(planned(given(2)), 2)
+    changed = inference(batching={"mode": "Fixed"})
+    plan = planned(without_pool("cpu-a", before["deployment"]), changed, **before)
+
+    assert deployment(plan) is None
+    assert condition(plan, "Ready")["reason"] == "PoolNotFound"
+    assert condition(plan, "Stalled")["status"] == "True"
+
+
+def test_fewer_replicas_than_are_wanted_are_not_ready_without_the_pool() -> None:
+    before = serving(planned(given(1, FULL)), 1)
+    plan = planned(without_pool("cpu-a", before["deployment"]), **before)
+    assert condition(plan, "Ready")["reason"] == "PoolNotFound"
+
+
+def test_an_inference_without_a_pool_says_nothing_of_placement() -> None:
+    placed = planned(given(2))
+    free = an_inference(replicas=2, status=dict(placed.status))
+    assert condition(planned(None, free), "Placed") == {}
+
+
+def test_a_pod_that_finds_no_node_says_what_to_do_about_slices() -> None:
+    first = planned(given(2))
+    words = "0/2 nodes are available: 2 Insufficient cpu."
+    pod = a_pod(
+        source=source_digest(inference()),
+        template=live(first, ready=0).digest,
+        ready=False,
+        unschedulable=words,
+    )
+    plan = planned(given(2), pods=[pod], deployment=live(first, ready=0))
+
+    assert condition(plan, "Placed")["reason"] == "NoCapacity"
+    assert (
+        "lower spec.placement.slices or spec.replicas, or add nodes to ComputePool cpu-a"
+        in condition(plan, "Ready")["message"]
+    )

@@ -1,0 +1,225 @@
+"""Placement: what a pool gives each Inference, in which order, and what is said to those that get less."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.compute_pool import a_compute_pool, node_body
+from builders.inference import an_inference
+from tidegate.api.compute_pool import ComputePool
+from tidegate.api.inference import Placement, Tier
+from tidegate.api.meta import ObjectKey
+from tidegate.api.reasons import Reason
+from tidegate.planning.deployments import DeploymentView
+from tidegate.planning.nodes import node_view
+from tidegate.planning.placement import Claim, Placing, claim, place, share_out, without_pool
+from tidegate.planning.pool_slices import PoolSlices, pool_slices
+
+TEMPLATE: dict[str, Any] = {"metadata": {}, "spec": {}}
+
+
+def slices_of(pool: ComputePool, *cpus: int, **facts: Any) -> PoolSlices:
+    """The pool on nodes of so many cores, and as many slices of one core."""
+    bodies = [node_body(f"node-{n}", cpu=str(cpu), memory="64Gi", **facts) for n, cpu in enumerate(cpus)]
+    return pool_slices(pool, [node_view(body) for body in bodies], {})
+
+
+def a_claim(
+    name: str = "ctr",
+    *,
+    tier: Tier = Tier.REALTIME,
+    slices: int = 1,
+    replicas: int = 1,
+    held: int = 0,
+    made: str = "",
+) -> Claim:
+    return Claim(ObjectKey("ads", name), tier, slices, replicas, held, made)
+
+
+def running(replicas: int, *, slices: int = 1, pool: str = "cpu-a") -> DeploymentView:
+    """A Deployment on slices of a pool."""
+    return DeploymentView(TEMPLATE, complete=True, overdue=False, replicas=replicas, pool=pool, slices=slices)
+
+
+def placed(
+    wanted: Claim,
+    *others: Claim,
+    cpus: tuple[int, ...] = (4, 4),
+    live: DeploymentView | None = None,
+    **spec: Any,
+) -> Placing:
+    pool = a_compute_pool(**spec)
+    return place(wanted, live, pool, slices_of(pool, *cpus), (wanted, *others))
+
+
+def test_every_replica_gets_its_slices_and_the_pods_the_size_of_them() -> None:
+    placing = placed(a_claim(slices=2, replicas=3))
+
+    assert (placing.replicas, placing.verdict.reason) == (3, Reason.PLACED)
+    seat = placing.seat
+    assert seat is not None
+    # Two slices, less what the agent beside the server asks for.
+    assert (seat.cpu, seat.memory) == ("1950m", "1920Mi")
+    assert seat.node_selector == {"pool": "a"}
+    assert seat.labels == {"tidegate.io/pool": "cpu-a", "tidegate.io/slices": "2"}
+
+
+def test_a_full_pool_gives_what_it_has_and_names_the_figures() -> None:
+    placing = placed(a_claim(replicas=5), a_claim("other", replicas=6, held=6, tier=Tier.OFFLINE))
+
+    assert placing.replicas == 2
+    assert placing.verdict.reason is Reason.POOL_FULL
+    assert placing.verdict.stalled
+    assert placing.verdict.message == (
+        "ComputePool cpu-a gives 2 of 5 replicas their 1 slice: of 8 healthy slices 0 are left to tier realtime "
+        "(realtime has 2, nearline has 0, offline has 6); lower spec.replicas or spec.placement.slices, "
+        "or add nodes to the pool"
+    )
+
+
+def test_what_is_held_is_kept_and_those_that_wait_come_by_tier_and_age() -> None:
+    pool = a_compute_pool()
+    claims = (
+        a_claim("held", tier=Tier.OFFLINE, replicas=5, held=5),
+        a_claim("young", replicas=2, made="2026-01-02"),
+        a_claim("old", replicas=2, made="2026-01-01"),
+        a_claim("patient", tier=Tier.NEARLINE, replicas=2, made="2025-01-01"),
+    )
+    given_ = share_out(pool, slices_of(pool, 4, 4), claims)
+
+    assert {key.name: count for key, count in given_.items()} == {
+        "held": 5,
+        "old": 2,
+        "young": 1,
+        "patient": 0,
+    }
+
+
+def test_a_floor_is_kept_for_its_tier_used_or_not() -> None:
+    tiers = {"realtime": {"floor": 6}}
+    batch = placed(a_claim("batch", tier=Tier.OFFLINE, replicas=4), tiers=tiers)
+    assert batch.replicas == 2
+    assert "realtime has 0 and a floor of 6" in batch.verdict.message
+    assert (
+        placed(
+            a_claim(replicas=6), a_claim("batch", tier=Tier.OFFLINE, held=2, replicas=2), tiers=tiers
+        ).replicas
+        == 6
+    )
+
+
+def test_a_ceiling_is_not_passed_though_there_is_room() -> None:
+    placing = placed(a_claim(tier=Tier.OFFLINE, replicas=4), tiers={"offline": {"ceiling": 3}})
+
+    assert placing.replicas == 3
+    assert placing.verdict.reason is Reason.TIER_FULL
+    assert "tier offline has 3 slices and a ceiling of 3" in placing.verdict.message
+
+
+def test_more_slices_than_any_node_has_are_refused_with_the_number_that_would_do() -> None:
+    placing = placed(a_claim(slices=6), cpus=(4, 5))
+
+    assert placing.replicas == 0
+    assert placing.verdict.reason is Reason.TOO_MANY_SLICES
+    assert "the largest has 5: set spec.placement.slices to 5 at most" in placing.verdict.message
+
+
+def test_a_pool_that_takes_no_pods_says_why() -> None:
+    pool = a_compute_pool()
+    wanted = a_claim()
+    placing = place(wanted, None, pool, slices_of(pool, 4, cordoned=True), (wanted,))
+
+    assert placing.verdict.reason is Reason.POOL_NOT_READY
+    assert "node node-0 is cordoned" in placing.verdict.message
+    assert not placing.verdict.stalled
+
+
+def test_a_node_that_fails_takes_nothing_from_what_was_given() -> None:
+    pool = a_compute_pool()
+    wanted = a_claim(replicas=4, held=4)
+    placing = place(wanted, running(4), pool, slices_of(pool, 4, ready=False), (wanted,))
+
+    assert (placing.replicas, placing.verdict.holds) == (4, True)
+
+
+def test_without_a_pool_what_runs_stays() -> None:
+    placing = without_pool("cpu-a", running(3))
+
+    assert (placing.seat, placing.replicas) == (None, 3)
+    assert placing.verdict.reason is Reason.POOL_NOT_FOUND
+    assert "its 3 pods stay as they are" in placing.verdict.message
+
+
+@pytest.mark.parametrize(
+    ("live", "slices"),
+    [
+        pytest.param(running(3, pool="cpu-b"), 1, id="from another pool"),
+        pytest.param(running(3), 2, id="to larger replicas"),
+        pytest.param(running(3, pool="", slices=0), 1, id="from no pool"),
+    ],
+)
+def test_pods_that_move_wait_until_there_is_room_for_as_many_as_run(
+    live: DeploymentView, slices: int
+) -> None:
+    inference = an_inference(replicas=3, placement={"pool": "cpu-a", "slices": slices})
+    wanted = claim(inference, Placement(pool="cpu-a", slices=slices), live)
+    full = a_claim("other", replicas=6, held=6)
+    waiting = placed(wanted, full, live=live)
+    assert (waiting.seat, waiting.replicas, waiting.verdict.holds) == (None, 3, False)
+
+    moving = placed(wanted, live=live)
+    assert moving.seat is not None
+    assert (moving.replicas, moving.verdict.holds) == (3, True)
+
+
+_CLAIMS = st.lists(
+    st.builds(
+        Claim,
+        key=st.builds(ObjectKey, st.just("ads"), st.text("abcdef", min_size=1, max_size=3)),
+        tier=st.sampled_from(Tier),
+        slices=st.integers(1, 5),
+        replicas=st.integers(0, 9),
+        held=st.integers(0, 12),
+        made=st.sampled_from(["", "2026-01-01", "2026-01-02"]),
+    ),
+    max_size=7,
+    unique_by=lambda each: each.key,
+)
+
+
+@given(
+    claims=_CLAIMS,
+    floors=st.tuples(*[st.integers(0, 5)] * 3),
+    ceiling=st.integers(5, 12),
+    cpus=st.integers(0, 20),
+)
+def test_no_tier_grows_into_anothers_floor_above_its_ceiling_or_beyond_the_pool(
+    claims: list[Claim], floors: tuple[int, int, int], ceiling: int, cpus: int
+) -> None:
+    tiers = {
+        tier.value: {"floor": floor, "ceiling": ceiling} for tier, floor in zip(Tier, floors, strict=True)
+    }
+    pool = a_compute_pool(tiers=tiers)
+    slices = slices_of(pool, cpus, 4)
+    given_ = share_out(pool, slices, claims)
+
+    has = {tier: sum(given_[c.key] * c.slices for c in claims if c.tier is tier) for tier in Tier}
+    kept = {tier: sum(c.kept * c.slices for c in claims if c.tier is tier) for tier in Tier}
+    for each in claims:
+        assert each.kept <= given_[each.key] <= each.replicas
+    for tier in Tier:
+        if has[tier] == kept[tier]:
+            continue  # it has not grown
+        assert has[tier] <= ceiling
+        assert sum(has.values()) <= slices.healthy
+        reserved = sum(
+            max(other_floor - has[other], 0)
+            for other, other_floor in zip(Tier, floors, strict=True)
+            if other is not tier
+        )
+        assert sum(has.values()) + reserved <= slices.healthy
+    assert given_ == share_out(pool, slices, list(reversed(claims)))
