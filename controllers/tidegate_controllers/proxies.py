@@ -46,7 +46,7 @@ class Proxies:
         if self._states is None:
             return None
         name = str(host)
-        return tuple(_view(state, state.hosts.get(name), uid) for state in self._states)
+        return tuple(_view(state, name, uid) for state in self._states)
 
     def refusals(self, host: HostKey, uid: str) -> tuple[ReportedRefusal, ...]:
         """Why some xDS server lets no caller in to the object with this `uid`, or not all of them."""
@@ -113,10 +113,7 @@ class Proxies:
 
     def _tell(self, before: Sequence[ReportedProxy], after: Sequence[ReportedProxy]) -> None:
         was, now = _by_host(before), _by_host(after)
-        everybody = {state.node: state.nack for state in before} != {
-            state.node: state.nack for state in after
-        }
-        self._wake(name for name in was.keys() | now.keys() if everybody or was.get(name) != now.get(name))
+        self._wake(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
 
     def _wake(self, names: Iterable[str]) -> None:
         for name in names:
@@ -125,15 +122,21 @@ class Proxies:
                 subscriber(host.object)
 
 
-def _view(proxy: ReportedProxy, host: ReportedHost | None, uid: str) -> ProxyView:
+def _view(proxy: ReportedProxy, name: str, uid: str) -> ProxyView:
+    host, nack = proxy.hosts.get(name), proxy.refused.get(name)
     if host is None or host.uid != uid:
-        return ProxyView(proxy.node, None, proxy.nack, answers=False)
-    return ProxyView(proxy.node, host.generation, proxy.nack, answers=host.answers)
+        return ProxyView(proxy.node, None, nack, answers=False)
+    return ProxyView(proxy.node, host.generation, nack, answers=host.answers)
 
 
-def _by_host(states: Sequence[ReportedProxy]) -> Mapping[str, Sequence[tuple[str, ReportedHost]]]:
-    found: defaultdict[str, list[tuple[str, ReportedHost]]] = defaultdict(list)
+def _by_host(
+    states: Sequence[ReportedProxy],
+) -> Mapping[str, Sequence[tuple[str, ReportedHost | str]]]:
+    """What each proxy runs of an object and why it refused what it refused, by the object."""
+    found: defaultdict[str, list[tuple[str, ReportedHost | str]]] = defaultdict(list)
     for state in states:
         for name, host in state.hosts.items():
             found[name].append((state.node, host))
+        for name, words in state.refused.items():
+            found[name].append((state.node, words))
     return found

@@ -24,6 +24,12 @@ GATEWAY = "gateway"
 # What two snapshots have alike is one object, as it is where a builder makes them.
 _SHARED: dict[tuple[TypeUrl, str], Mapping[str, Resource]] = {}
 CTR_HOST = HostKey(HostKind.ACCESS, ObjectKey("ads", "ctr"))
+CTR = str(CTR_HOST)
+
+
+def host(name: str) -> HostKey:
+    """The virtual host of another access in the same namespace."""
+    return HostKey(HostKind.ACCESS, ObjectKey("ads", name))
 
 
 def a_snapshot(
@@ -32,8 +38,12 @@ def a_snapshot(
     routes_to: Iterable[str] = (),
     endpoints: Mapping[str, int] | None = None,
     generation: int = 1,
+    others: Mapping[str, Iterable[str]] | None = None,
 ) -> Snapshot:
-    """Clusters by name and version; `endpoints` overrides the version of some, 0 for none at all."""
+    """Clusters by name and version; `endpoints` overrides the version of some, 0 for none at all.
+
+    `routes_to` is where the access ads/ctr leads, `others` where others do; all are of the same generation.
+    """
     cluster_set = {
         name: Resource(name, f"c{version}", f"{name} c{version}".encode())
         for name, version in clusters.items()
@@ -42,12 +52,14 @@ def a_snapshot(
     for name, version in clusters.items():
         count = (endpoints or {}).get(name, 1)
         endpoint_set[name] = Resource(name, f"c{version}-e{count}", b"", vacant=count == 0)
-    body = b"".join(wire.text(name) for name in sorted(routes_to))
+    scopes = {CTR: _scope(CTR, routes_to)}
+    for name, leads_to in (others or {}).items():
+        scopes[str(host(name))] = _scope(str(host(name)), leads_to)
     resources = {
         CLUSTER: cluster_set,
         ENDPOINT: endpoint_set,
         LISTENER: {GATEWAY: Resource(GATEWAY, "l1", b"")},
-        SCOPE: {GATEWAY: Resource(GATEWAY, content_hash([body]), body)},
+        SCOPE: scopes,
     }
     versions = {type_url: version_of(of_type) for type_url, of_type in resources.items()}
     shared = {
@@ -58,8 +70,15 @@ def a_snapshot(
         revision=content_hash(versions.values()),
         resources=shared,
         versions=versions,
-        hosts={CTR_HOST: HostState("uid", generation, answers=True)},
+        hosts={
+            key: HostState("uid", generation, answers=True) for key in (CTR_HOST, *map(host, others or {}))
+        },
     )
+
+
+def _scope(name: str, leads_to: Iterable[str]) -> Resource:
+    body = b"".join(wire.text(cluster) for cluster in (name, *sorted(leads_to)))
+    return Resource(name, content_hash([body]), body)
 
 
 @dataclass
@@ -67,6 +86,7 @@ class Proxy:
     """Envoy, as far as discovery goes, in the dialect 'state of the world'.
 
     `clusters` and `endpoints` are what serves; a new or changed cluster is in `warming` until its endpoints come after it.
+    `scopes` is what its workers route by, `noted` what it has taken note of, and `to_workers` what of a response they are to be told.
     `outbox` holds requests that have not reached the server, `inbox` responses that have not reached the proxy.
     """
 
@@ -75,9 +95,12 @@ class Proxy:
     clusters: dict[str, str] = field(default_factory=dict)
     warming: dict[str, str] = field(default_factory=dict)
     endpoints: dict[str, Resource] = field(default_factory=dict)
-    routes_to: tuple[str, ...] | None = None
+    scopes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    noted: dict[str, str] = field(default_factory=dict)
+    to_workers: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
     refuses: set[TypeUrl] = field(default_factory=set)
     refuses_names: set[str] = field(default_factory=set)
+    refuses_versions: set[str] = field(default_factory=set)
     inbox: deque[DiscoveryResponse] = field(default_factory=deque)
     outbox: deque[Any] = field(default_factory=deque)
     received: list[DiscoveryResponse] = field(default_factory=list)
@@ -125,15 +148,34 @@ class Proxy:
         self.received.append(response)
         type_url = TypeUrl(response.type_url)
         self.nonces[type_url] = response.nonce
-        if type_url in self.refuses or not self.refuses_names.isdisjoint(
-            resource.name for resource in response.resources
-        ):
+        if type_url is SCOPE and not self._take_note(response):
             self._ask(type_url, error="no, thank you")
+            return response
+        if any(self.is_bad(type_url, one) for one in response.resources) or type_url in self.refuses:
+            self._ask(type_url, error="no, thank you")
+            if type_url is CLUSTER and type_url not in self.refuses:
+                # Refused as a whole, and yet: each of the good ones is taken.
+                good = tuple(one for one in response.resources if not self.is_bad(type_url, one))
+                bad = {one.name for one in response.resources} - {one.name for one in good}
+                self._apply_clusters(
+                    {
+                        **{name: self.clusters[name] for name in bad if name in self.clusters},
+                        **self._clusters_of(replace(response, resources=good)),
+                    }
+                )
             return response
         self._remember(type_url, response)
         self._ask(type_url)
         self._apply(type_url, response)
         return response
+
+    def is_bad(self, type_url: TypeUrl, resource: Resource) -> bool:
+        """Whether it refuses this."""
+        return (
+            type_url in self.refuses
+            or resource.name in self.refuses_names
+            or resource.version in self.refuses_versions
+        )
 
     def _remember(self, type_url: TypeUrl, response: DiscoveryResponse) -> None:
         self.versions[type_url] = response.version
@@ -148,11 +190,16 @@ class Proxy:
                 self.proxy_takes()
         return self.received[before:]
 
+    @property
+    def routes_to(self) -> tuple[str, ...]:
+        """Clusters that any of the routes lead to."""
+        return tuple(sorted({name for leads_to in self.scopes.values() for name in leads_to}))
+
     def broken_routes(self) -> list[str]:
         """Clusters that the routes lead to and that cannot answer now."""
         return [
             name
-            for name in self.routes_to or ()
+            for name in self.routes_to
             if name not in self.clusters or name not in self.endpoints or self.endpoints[name].vacant
         ]
 
@@ -170,7 +217,33 @@ class Proxy:
                 self.names[SCOPE] = frozenset()
                 self._subscribe(SCOPE)
         else:
-            self.routes_to = _names_in(response.resources[0].body)
+            self._apply_scopes()
+
+    def _take_note(self, response: DiscoveryResponse) -> bool:
+        """Takes note of each scope, in order, until it refuses one; what it has noted already is nothing new when it comes again."""
+        for name in self._gone_scopes(response):
+            self.noted.pop(name, None)
+            self.to_workers[name] = None
+        for scope in response.resources:
+            if self.noted.get(scope.name) == scope.version:
+                continue
+            if self.is_bad(SCOPE, scope):
+                self.to_workers.clear()
+                return False
+            self.noted[scope.name] = scope.version
+            self.to_workers[scope.name] = names_in(scope.body)
+        return True
+
+    def _gone_scopes(self, response: DiscoveryResponse) -> set[str]:
+        return self.noted.keys() - {scope.name for scope in response.resources}
+
+    def _apply_scopes(self) -> None:
+        for name, leads_to in self.to_workers.items():
+            if leads_to is None:
+                self.scopes.pop(name, None)
+            else:
+                self.scopes[name] = leads_to
+        self.to_workers.clear()
 
     def _clusters_of(self, response: DiscoveryResponse) -> dict[str, str]:
         """Every cluster that there is to be after `response`, and its version."""
@@ -183,9 +256,8 @@ class Proxy:
         for name in [name for name in self.warming if name not in wanted]:
             del self.warming[name]
         for name, version in wanted.items():
-            if self.clusters.get(name) == version:
-                self.warming.pop(name, None)
-            elif self.warming.get(name) != version:
+            # What waits is compared first: back to what serves is one more that waits.
+            if self.warming.get(name, self.clusters.get(name)) != version:
                 self.warming[name] = version
         names = frozenset(wanted)
         if names != self.names.get(ENDPOINT, frozenset()):
@@ -213,13 +285,13 @@ class Proxy:
         self.outbox.append(request)
 
 
-def _names_in(body: bytes) -> tuple[str, ...]:
-    """The clusters that a scope of `a_snapshot` leads to; names are shorter than 128 bytes."""
+def names_in(body: bytes) -> tuple[str, ...]:
+    """The clusters that a scope of `a_snapshot` leads to, behind its own name; names are shorter than 128 bytes."""
     names: list[str] = []
     while body:
         names.append(body[1 : 1 + body[0]].decode())
         body = body[1 + body[0] :]
-    return tuple(names)
+    return tuple(names[1:])
 
 
 @dataclass
@@ -255,6 +327,9 @@ class DeltaProxy(Proxy):
         changed = {resource.name: resource.version for resource in response.resources}
         clusters = {**self.clusters, **self.warming, **changed}
         return {name: version for name, version in clusters.items() if name not in response.removed}
+
+    def _gone_scopes(self, response: DiscoveryResponse) -> set[str]:
+        return self.noted.keys() & set(response.removed)
 
     def _want(self, type_url: TypeUrl, names: frozenset[str]) -> None:
         before = self.names.get(type_url, frozenset())

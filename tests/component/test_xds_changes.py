@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from builders.model_access import a_model_access, a_route
 from fixtures.envoy import ControlPlane, Gateway, Load, Upstream, backend_of, eventually
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing import protos
-from tidegate.routing.bootstrap import Dialect
 from tidegate.routing.envoy import clusters, routes
 from tidegate.routing.fleet import Backend
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash, version_of
-from tidegate.xds.steps import DiscoveryStream
+from tidegate.xds import subscription
+from tidegate.xds.gate import Gate
+from tidegate.xds.standstill import Standstill
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
 ACCESS = HostKey(HostKind.ACCESS, ObjectKey("ads", "ctr"))
@@ -58,8 +60,8 @@ async def test_replacing_the_target_and_deleting_the_old_one_loses_nothing(
 async def test_without_the_gate_the_same_replacements_do_lose_requests(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DiscoveryStream, "_gate_open", lambda *_: True)
-    monkeypatch.setattr(DiscoveryStream, "_routing_settled", lambda *_: True)
+    monkeypatch.setattr(Gate, "lets_routes_out", lambda *_, **__: True)
+    monkeypatch.setattr(Gate, "routes_settled", lambda *_: True)
     one, other = await gateway.upstream("one"), await gateway.upstream("other")
     client = await gateway.start(a_model_access(), backend_of("ctr", one))
     load = Load(client, CTR)
@@ -193,8 +195,8 @@ async def test_a_refused_configuration_leaves_the_last_good_one(
         control_plane.cache.set(spoilt(good, type_url, resource))
         assert await refused(control_plane)
         await load.answered(20)
-        # In delta the routes may go on to a cluster that the proxy has as it was before the refused change.
-        if type_url is TypeUrl.SCOPE or gateway.envoy.dialect is Dialect.STATE_OF_THE_WORLD:
+        # The routes may go on to a cluster that the proxy has as it was before the refused change.
+        if type_url is TypeUrl.SCOPE:
             assert set(load.answers) == {"old"}
         assert control_plane.ledger.programmed(ACCESS, 1)
         assert not control_plane.ledger.programmed(ACCESS, 2)
@@ -256,6 +258,15 @@ REFUSED = {
 }
 
 
+async def programmed(control_plane: ControlPlane, generation: int) -> None:
+    """Until the proxy is known to run this generation of ads/ctr."""
+
+    async def runs_it() -> bool:
+        return control_plane.ledger.programmed(ACCESS, generation)
+
+    await eventually(f"generation {generation} is programmed", runs_it)
+
+
 async def answers_after_a_refusal(gateway: Gateway, type_url: TypeUrl, bad: Resource) -> Callable[[], Any]:
     """An access moves from `one` to `other` while the proxy refuses something that has nothing to do with it."""
     one, other = await gateway.upstream("one"), await gateway.upstream("other")
@@ -275,7 +286,10 @@ async def answers_after_a_refusal(gateway: Gateway, type_url: TypeUrl, bad: Reso
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_what_is_refused_does_not_stop_the_changes_of_others(gateway: Gateway, case: str) -> None:
+async def test_what_is_refused_does_not_stop_the_changes_of_others(
+    gateway_of_either_dialect: Gateway, case: str
+) -> None:
+    gateway = gateway_of_either_dialect
     answer = await answers_after_a_refusal(gateway, *REFUSED[case])
 
     async def by_other() -> bool:
@@ -283,6 +297,7 @@ async def test_what_is_refused_does_not_stop_the_changes_of_others(gateway: Gate
 
     await eventually("the change arrives", by_other)
     control_plane = gateway.control_plane
+    await programmed(control_plane, 2)
     assert control_plane.ledger.report().proxies[0].nack
     cured = control_plane.build(
         a_model_access(routes=[a_route("default", "other")], metadata={"generation": 3}),
@@ -293,35 +308,153 @@ async def test_what_is_refused_does_not_stop_the_changes_of_others(gateway: Gate
     assert control_plane.ledger.report().proxies[0].nack is None
 
 
-async def test_in_the_other_dialect_it_stops_them_until_it_is_gone(gateway: Gateway) -> None:
-    """The control: a state of the world is accepted or refused whole."""
-    gateway.envoy.dialect = Dialect.STATE_OF_THE_WORLD
-    answer = await answers_after_a_refusal(gateway, *REFUSED["scope-first"])
-
-    async def refused_twice() -> bool:
-        return gateway.control_plane.metric("tidegate_xds_nacks_total", type="route") == 2
-
-    await eventually("the second is refused as well", refused_twice)
-    assert await answer() == "one"
+OTHER = HostKey(HostKind.ACCESS, ObjectKey("ads", "other"))
 
 
-async def test_a_scope_that_leads_to_a_refused_cluster_is_held_back(gateway: Gateway) -> None:
-    one = backend_of("one", await gateway.upstream("one"))
-    client = await gateway.start(a_model_access(routes=[a_route("default", "one")]), one)
-    control_plane = gateway.control_plane
-    bad_target = a_model_access(routes=[a_route("default", "bad")], metadata={"generation": 2})
-    other = a_model_access("other", routes=[a_route("default", "one")])
-    good = control_plane.build(bad_target, other, one, backend_of("bad", await gateway.upstream("bad")))
-    bad = a_refused_cluster("inference/ads/bad/grpc")
-    control_plane.cache.set(with_another(good, TypeUrl.CLUSTER, bad))
+@dataclass
+class TwoAccesses:
+    """ads/other leads to the Inference `one` and stays as it is, refused; ads/ctr moves on from Inference to Inference under load."""
 
-    async def other_answers() -> bool:
+    gateway: Gateway
+    servers: tuple[Upstream, Upstream]
+    load: Load
+
+    @property
+    def plane(self) -> ControlPlane:
+        return self.gateway.control_plane
+
+    def fleet(self, target: str, generation: int) -> Fleet:
+        """Both accesses in this generation, ads/other still to `one`, and the target; `one` is of the first fleet alone."""
+        ctr = a_model_access(routes=[a_route("default", target)], metadata={"generation": generation})
+        other = a_model_access(
+            "other", routes=[a_route("default", target)], metadata={"generation": generation}
+        )
+        return ctr, other, backend_of(target, self.servers[generation % 2])
+
+    async def other_is_answered(self) -> bool:
         headers = {"x-tidegate-access": "ads/other"}
-        return (await client.rest("POST", "/v2/models/ctr/infer", headers=headers, body=b"{}"))[0] == 200
+        status, _, _ = await self.load.client.rest(
+            "POST", "/v2/models/ctr/infer", headers=headers, body=b"{}"
+        )
+        return status == 200
 
-    await eventually("the access beside it has arrived", other_answers)
-    assert await client.infer(metadata=CTR) == "one"
-    assert not control_plane.ledger.programmed(ACCESS, 2)
+
+@pytest_asyncio.fixture
+async def two_accesses(gateway_of_either_dialect: Gateway) -> AsyncIterator[TwoAccesses]:
+    """The first generation of both runs, under load."""
+    gateway = gateway_of_either_dialect
+    one, other = await gateway.upstream("one"), await gateway.upstream("other")
+    accesses = [a_model_access(name, routes=[a_route("default", "one")]) for name in ("ctr", "other")]
+    client = await gateway.start(*accesses, backend_of("one", one))
+    load = Load(client, CTR)
+    async with load.running():
+        yield TwoAccesses(gateway, (one, other), load)
+    assert load.errors == []
+
+
+async def test_beside_a_refused_route_every_generation_is_programmed_and_old_clusters_go(
+    two_accesses: TwoAccesses,
+) -> None:
+    plane, envoy = two_accesses.plane, two_accesses.gateway.envoy
+    rounds = 6
+    for generation in range(2, 2 + rounds):
+        good = plane.build(*two_accesses.fleet(f"v{generation}", generation))
+        plane.cache.set(with_another(good, TypeUrl.SCOPE, a_refused_scope("access/ads/other")))
+        await programmed(plane, generation)
+        await two_accesses.load.answered(8)
+        assert await two_accesses.other_is_answered()
+    assert not plane.ledger.programmed(OTHER, 2)
+    assert plane.ledger.programmed(OTHER, 1)
+    (proxy,) = plane.ledger.report().proxies
+    assert set(proxy.refused) == {str(OTHER)}
+    assert "missing )" in proxy.refused[str(OTHER)]
+
+    # Two clusters for each target of ads/ctr that is gone; `one` stays for ads/other, which leads there still.
+    async def only_one_is_kept() -> bool:
+        return await envoy.stat("cluster_manager.cluster_removed") >= 2 * (rounds - 1)
+
+    await eventually("the old targets are gone", only_one_is_kept)
+    clusters = await envoy.get_admin("/clusters")
+    assert "inference/ads/one/grpc" in clusters
+    assert "inference/ads/v2/grpc" not in clusters
+    assert await two_accesses.other_is_answered()
+
+    mended = plane.build(*two_accesses.fleet("last", 20))
+    plane.cache.set(mended)
+    await plane.accepted(mended)
+    assert plane.ledger.programmed(OTHER, 20)
+    assert plane.ledger.report().proxies[0].refused == {}
+    assert "inference/ads/one/grpc" not in await envoy.get_admin("/clusters")
+    assert plane.metric("tidegate_xds_gate_deadline_misses_total") == 0
+
+
+async def test_beside_a_refused_cluster_every_generation_is_programmed_and_old_clusters_go(
+    two_accesses: TwoAccesses,
+) -> None:
+    plane, envoy = two_accesses.plane, two_accesses.gateway.envoy
+    for generation in range(2, 6):
+        ctr, other, target = two_accesses.fleet(f"v{generation}", generation)
+        other = a_model_access(
+            "other", routes=[a_route("default", "bad")], metadata={"generation": generation}
+        )
+        good = plane.build(ctr, other, target, backend_of("bad", two_accesses.servers[0]))
+        bad = [a_refused_cluster(f"inference/ads/bad/{protocol}") for protocol in ("grpc", "http")]
+        plane.cache.set(with_another(with_another(good, TypeUrl.CLUSTER, bad[0]), TypeUrl.CLUSTER, bad[1]))
+        await programmed(plane, generation)
+        await two_accesses.load.answered(8)
+        assert await two_accesses.other_is_answered()
+    assert not plane.ledger.programmed(OTHER, 2)
+    refused = plane.ledger.report().proxies[0].refused
+    assert set(refused) == {str(OTHER)}
+    assert "cannot create an EDS cluster" in refused[str(OTHER)]
+    clusters = await envoy.get_admin("/clusters")
+    assert "inference/ads/one/grpc" in clusters
+    assert "inference/ads/v2/grpc" not in clusters
+    assert plane.metric("tidegate_xds_gate_deadline_misses_total") == 0
+
+
+async def test_what_was_refused_along_with_another_is_in_force_once_it_is_accepted(
+    two_accesses: TwoAccesses,
+) -> None:
+    """Envoy remembers each scope of a response that it refuses, and takes the same one for known when it comes again."""
+    plane = two_accesses.plane
+    good = plane.build(*two_accesses.fleet("v3", 3))
+    plane.cache.set(with_another(good, TypeUrl.SCOPE, a_refused_scope("access/ads/other")))
+    await programmed(plane, 3)
+
+    async def answered_by_the_new_target() -> bool:
+        return two_accesses.load.answers["other"] > 0
+
+    await eventually("the new target answers", answered_by_the_new_target)
+
+
+async def test_without_leading_it_back_first_it_is_accepted_and_not_in_force(
+    two_accesses: TwoAccesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: Envoy says that it has the scope, and its workers go on with the one before."""
+    monkeypatch.setattr(subscription, "TAKES_NOTE", frozenset())
+    plane = two_accesses.plane
+    good = plane.build(*two_accesses.fleet("v3", 3))
+    plane.cache.set(with_another(good, TypeUrl.SCOPE, a_refused_scope("access/ads/other")))
+    await programmed(plane, 3)
+    await two_accesses.load.answered(100)
+    assert set(two_accesses.load.answers) == {"one"}
+
+
+async def test_without_standing_still_the_refused_access_loses_its_target(
+    two_accesses: TwoAccesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: old clusters go although a route that was refused still leads there."""
+    monkeypatch.setattr(Standstill, "keeps", lambda *_: False)
+    plane = two_accesses.plane
+    good = plane.build(*two_accesses.fleet("v2", 2))
+    plane.cache.set(with_another(good, TypeUrl.SCOPE, a_refused_scope("access/ads/other")))
+    await programmed(plane, 2)
+
+    async def unanswered() -> bool:
+        return not await two_accesses.other_is_answered()
+
+    await eventually("the other access is not answered", unanswered)
 
 
 async def test_the_gateway_serves_on_without_its_xds_server(

@@ -17,7 +17,7 @@ from tidegate.planning.proxies import ProxyView
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.report_server import report_application
-from tidegate.xds.steps import StreamProgress
+from tidegate.xds.steps import Running, StreamProgress
 from tidegate_controllers.proxies import Proxies
 
 FIRST = a_snapshot({"a": 1}, routes_to=["a"], generation=1)
@@ -56,7 +56,7 @@ async def served(ledger: AckLedger) -> AsyncIterator[tuple[str, Counter[int]]]:
 
 
 async def test_controllers_are_told_once_of_each_change(ledger: AckLedger) -> None:
-    ledger.record(1, StreamProgress("gateway-1", FIRST, None, warm=False))
+    ledger.record(1, StreamProgress("gateway-1", FIRST, None, warm=False, running=Running(FIRST)))
     async with served(ledger) as (address, statuses):
         proxies = Proxies(lambda: [address])
         asking = asyncio.create_task(proxies.run())
@@ -65,7 +65,7 @@ async def test_controllers_are_told_once_of_each_change(ledger: AckLedger) -> No
             assert statuses[200] == 1
             assert proxies.view(CTR_HOST, "uid") == (ProxyView("gateway-1", 1),)
 
-            ledger.record(1, StreamProgress("gateway-1", SECOND, None, warm=False))
+            ledger.record(1, StreamProgress("gateway-1", SECOND, None, warm=False, running=Running(SECOND)))
             await until(
                 lambda: proxies.view(CTR_HOST, "uid") == (ProxyView("gateway-1", 2),),
                 what="the new generation arrives",

@@ -20,7 +20,9 @@ def a_report(
     node: str, generation: int, *, nack: str | None = None, uid: str = UID, answers: bool = True
 ) -> ProxyReport:
     hosts = {str(HOST): ReportedHost(uid=uid, generation=generation, answers=answers)}
-    return ProxyReport(revision="r", proxies=(ReportedProxy(node=node, hosts=hosts, nack=nack),))
+    refused = {} if nack is None else {str(HOST): nack}
+    proxy = ReportedProxy(node=node, hosts=hosts, refused=refused, nack=nack)
+    return ProxyReport(revision="r", proxies=(proxy,))
 
 
 def listening() -> tuple[Proxies, list[ObjectKey]]:
@@ -93,6 +95,21 @@ def test_refusal_by_a_proxy_wakes_those_who_wait() -> None:
     proxies.take({"x1": a_report("a", 1, nack="bad route")})
 
     assert woken == [KEY]
+
+
+def test_what_is_refused_of_another_object_is_not_held_against_this_one() -> None:
+    proxies, woken = listening()
+    proxies.take({"x1": a_report("a", 1)})
+    woken.clear()
+    other = HostKey(HostKind.ACCESS, ObjectKey("ads", "other"))
+    (proxy,) = a_report("a", 1).proxies
+    refusing = proxy.model_copy(update={"refused": {str(other): "bad route"}, "nack": "bad route"})
+
+    proxies.take({"x1": ProxyReport(revision="r", proxies=(refusing,))})
+
+    assert proxies.view(HOST, UID) == (ProxyView("a", 1),)
+    assert proxies.view(other, UID) == (ProxyView("a", None, "bad route", answers=False),)
+    assert woken == [other.object]
 
 
 def test_an_object_made_again_under_its_old_name_is_not_taken_for_the_old_one() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders.proxy import CLUSTER, ENDPOINT, LISTENER, SCOPE, DeltaProxy, Proxy, a_snapshot
+from builders.proxy import CLUSTER, CTR, ENDPOINT, LISTENER, SCOPE, DeltaProxy, Proxy, a_snapshot
 from tidegate.routing import protos
 from tidegate.routing.envoy import clusters
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
@@ -43,7 +43,7 @@ def test_a_replaced_target_is_two_clusters_and_no_more() -> None:
     assert said(proxy.settle()) == [
         (CLUSTER, ["new"], []),
         (ENDPOINT, ["new"], []),
-        (SCOPE, ["gateway"], []),
+        (SCOPE, [CTR], []),
         (CLUSTER, [], ["old"]),
     ]
     assert proxy.clusters == {"new": "c1", "other": "c1"}
@@ -63,7 +63,7 @@ def test_a_proxy_that_comes_back_is_sent_what_changed_meanwhile() -> None:
     assert said(proxy.settle()) == [
         (CLUSTER, ["new"], []),
         (ENDPOINT, ["new"], []),
-        (SCOPE, ["gateway"], []),
+        (SCOPE, [CTR], []),
         (CLUSTER, [], ["old"]),
     ]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from builders.proxy import CTR_HOST, a_snapshot
+from builders.proxy import CTR_HOST, a_snapshot, host
 from tidegate.api.meta import ObjectKey
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.planner import HostState
@@ -15,7 +15,7 @@ from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, proxies_of
-from tidegate.xds.steps import StreamProgress
+from tidegate.xds.steps import Running, StreamProgress
 
 CTR = CTR_HOST
 FIRST = a_snapshot({"a": 1}, routes_to=["a"], generation=1)
@@ -36,7 +36,7 @@ def a_host(generation: int, *, answers: bool = True) -> ReportedHost:
 def progress(
     acked: Snapshot | None, node: str = "gateway-1", *, nack: str | None = None, warm: bool = False
 ) -> StreamProgress:
-    return StreamProgress(node, acked, nack, warm)
+    return StreamProgress(node, acked, nack, warm, None if acked is None else Running(acked))
 
 
 def test_without_proxies_nothing_is_programmed(ledger: AckLedger) -> None:
@@ -110,6 +110,7 @@ def test_the_report_is_what_the_contract_says(ledger: AckLedger) -> None:
                 "node": "gateway-1",
                 "revision": FIRST.revision,
                 "hosts": {"access/ads/ctr": {"uid": "uid", "generation": 1, "answers": True}},
+                "refused": {},
                 "nack": "bad route",
             }
         ],
@@ -141,6 +142,31 @@ def test_of_two_words_about_one_generation_the_one_that_promises_less_counts() -
     for reports in ([one, other], [other, one]):
         (proxy,) = proxies_of([ProxyReport(proxies=(report,)) for report in reports])
         assert proxy.hosts == {"access/ads/ctr": a_host(2, answers=False)}
+
+
+def test_of_what_a_proxy_refused_it_runs_what_it_ran_before_and_of_all_else_the_newest(
+    ledger: AckLedger,
+) -> None:
+    other = host("other")
+    newest = a_snapshot({"a": 2}, routes_to=["a"], generation=2, others={"other": ["a"], "third": ["a"]})
+    refused = {CTR: "bad route", host("third"): "bad cluster"}
+    running = Running(newest, {CTR: FIRST.hosts[CTR], host("third"): None})
+    ledger.record(1, StreamProgress("gateway-1", FIRST, "bad cluster", False, running, refused))
+    assert ledger.programmed(other, 2)
+    assert ledger.programmed(CTR, 1)
+    assert not ledger.programmed(CTR, 2)
+    assert not ledger.programmed(host("third"), 0)
+    (proxy,) = ledger.report().proxies
+    assert proxy.revision == FIRST.revision
+    assert {name: one.generation for name, one in proxy.hosts.items()} == {str(CTR): 1, str(other): 2}
+    assert proxy.refused == {"access/ads/ctr": "bad route", "access/ads/third": "bad cluster"}
+
+
+def test_that_something_is_refused_is_a_new_edition(ledger: AckLedger) -> None:
+    ledger.record(1, progress(FIRST))
+    before = ledger.edition
+    ledger.record(1, replace(progress(FIRST), refused={CTR: "bad route"}))
+    assert ledger.edition != before
 
 
 # The cache

@@ -8,7 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders.proxy import CLUSTER, ENDPOINT, GATEWAY, LISTENER, SCOPE, DeltaProxy, Proxy, a_snapshot
+from builders.proxy import (
+    CLUSTER,
+    CTR,
+    CTR_HOST,
+    ENDPOINT,
+    LISTENER,
+    SCOPE,
+    DeltaProxy,
+    Proxy,
+    a_snapshot,
+    host,
+    names_in,
+)
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
 from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse
 from tidegate.xds.stream import AdsStream
@@ -110,7 +122,7 @@ def test_a_replaced_target_is_made_before_the_old_one_is_broken() -> None:
     proxy.set(NEW)
     responses = proxy.settle()
     assert kinds(responses) == [CLUSTER, ENDPOINT, SCOPE, CLUSTER]
-    assert [names(response) for response in responses] == [{"old", "new"}, {"new"}, {GATEWAY}, {"new"}]
+    assert [names(response) for response in responses] == [{"old", "new"}, {"new"}, {CTR}, {"new"}]
     assert proxy.stream.progress.acked is NEW
 
 
@@ -286,6 +298,141 @@ def test_a_refused_cluster_does_not_hold_up_the_endpoints_of_others() -> None:
     assert proxy.endpoints["a"].version == "c1-e4"
 
 
+@pytest.fixture(params=[Proxy, DeltaProxy], ids=["state of the world", "delta"])
+def dialect(request: pytest.FixtureRequest) -> type[Proxy]:
+    """Either dialect: what a refusal holds up does not depend on it."""
+    kind: type[Proxy] = request.param
+    return kind
+
+
+def one_that_runs(snapshot: Snapshot, dialect: type[Proxy]) -> Proxy:
+    proxy = dialect(dialect.a_stream(snapshot))
+    proxy.connect()
+    proxy.settle()
+    assert proxy.stream.progress.acked is snapshot
+    return proxy
+
+
+def runs(proxy: Proxy, name: str = "ctr") -> int | None:
+    """The generation of an access that the server believes the proxy to run."""
+    running = proxy.stream.progress.running
+    state = running.host(host(name)) if running is not None else None
+    return state.generation if state is not None else None
+
+
+def with_a_bad_route(generation: int, other: str) -> Snapshot:
+    """The access ctr leads to `bad`, the access other to `other`; nothing leads to `old` any more."""
+    return a_snapshot(
+        {"bad": 1, other: 1}, routes_to=["bad"], others={"other": [other]}, generation=generation
+    )
+
+
+BEFORE = a_snapshot({"old": 1, "first": 1}, routes_to=["old"], others={"other": ["first"]})
+
+
+def test_a_refused_route_holds_up_itself_and_nothing_else(dialect: type[Proxy]) -> None:
+    proxy = one_that_runs(BEFORE, dialect)
+    proxy.refuses_versions = {with_a_bad_route(2, "x").resources[SCOPE][CTR].version}
+
+    for generation, target in enumerate(["second", "third", "fourth"], 2):
+        proxy.set(with_a_bad_route(generation, target))
+        proxy.settle()
+        assert proxy.scopes == {CTR: ("old",), str(host("other")): (target,)}
+        assert set(proxy.clusters) == {"old", "bad", target}
+        assert (runs(proxy), runs(proxy, "other")) == (1, generation)
+        assert proxy.stream.progress.refused == {CTR_HOST: "no, thank you"}
+        assert proxy.stream.progress.acked is BEFORE
+
+    mended = a_snapshot({"fourth": 1}, routes_to=["fourth"], others={"other": ["fourth"]}, generation=5)
+    proxy.set(mended)
+    proxy.settle()
+    assert set(proxy.clusters) == {"fourth"}
+    assert (runs(proxy), runs(proxy, "other")) == (5, 5)
+    assert (proxy.stream.progress.acked, proxy.stream.progress.refused) == (mended, {})
+    assert proxy.stream.counters.gate_misses == 0
+
+
+def test_a_refused_cluster_holds_up_itself_and_what_leads_there(dialect: type[Proxy]) -> None:
+    proxy = one_that_runs(BEFORE, dialect)
+    proxy.refuses_names = {"bad"}
+
+    for generation, target in enumerate(["second", "third"], 2):
+        proxy.set(with_a_bad_route(generation, target))
+        proxy.settle()
+        assert proxy.scopes == {CTR: ("old",), str(host("other")): (target,)}
+        assert set(proxy.clusters) == {"old", target}
+        assert (runs(proxy), runs(proxy, "other")) == (1, generation)
+        assert proxy.stream.progress.refused == {CTR_HOST: "no, thank you"}
+
+    proxy.refuses_names = set()
+    proxy.set(
+        a_snapshot({"bad": 2, "third": 1}, routes_to=["bad"], others={"other": ["third"]}, generation=4)
+    )
+    proxy.settle()
+    assert proxy.routes_to == ("bad", "third")
+    assert (runs(proxy), runs(proxy, "other")) == (4, 4)
+
+
+def test_a_refused_change_of_a_cluster_leaves_the_one_before_and_all_others_change(
+    dialect: type[Proxy],
+) -> None:
+    proxy = one_that_runs(BEFORE, dialect)
+    proxy.refuses_versions = {"c2"}
+    proxy.set(
+        a_snapshot(
+            {"old": 2, "first": 3, "new": 1}, routes_to=["old"], others={"other": ["new"]}, generation=2
+        )
+    )
+    proxy.settle()
+    assert proxy.clusters == {"old": "c1", "first": "c3", "new": "c1"}
+    assert not proxy.warming
+    assert (runs(proxy), runs(proxy, "other")) == (1, 2)
+
+
+def test_an_access_that_is_refused_from_the_start_is_the_only_one_that_is_missing(
+    dialect: type[Proxy],
+) -> None:
+    proxy = dialect(dialect.a_stream(with_a_bad_route(1, "first")))
+    proxy.refuses_names = {CTR}
+    proxy.connect()
+    proxy.settle()
+    assert proxy.scopes == {str(host("other")): ("first",)}
+    assert (runs(proxy), runs(proxy, "other")) == (None, 1)
+    assert proxy.stream.progress.refused == {CTR_HOST: "no, thank you"}
+
+
+def test_endpoints_of_a_target_that_a_refused_route_still_uses_are_not_taken_away(
+    dialect: type[Proxy],
+) -> None:
+    proxy = one_that_runs(BEFORE, dialect)
+    asleep = a_snapshot(
+        {"old": 1, "new": 1, "first": 1},
+        routes_to=["new"],
+        others={"other": ["new"]},
+        endpoints={"old": 0, "first": 0},
+        generation=2,
+    )
+    proxy.refuses_versions = {asleep.resources[SCOPE][CTR].version}
+    proxy.set(asleep)
+    proxy.settle()
+    assert proxy.routes_to == ("new", "old")
+    assert proxy.broken_routes() == []
+    assert proxy.endpoints["first"].vacant
+    assert (runs(proxy), runs(proxy, "other")) == (1, 2)
+
+
+def test_a_grpc_client_that_refuses_one_cluster_keeps_the_others() -> None:
+    """It takes each by itself; a response without the good ones would delete them."""
+    stream = AdsStream(a_snapshot({"good": 1, "bad": 1}))
+    (first,) = stream.on_request(DiscoveryRequest(CLUSTER, frozenset({"good", "bad"})), 0)
+    assert names(first) == {"good", "bad"}
+    wanted = frozenset({"good", "bad"})
+    assert stream.on_request(DiscoveryRequest(CLUSTER, wanted, nonce=first.nonce, error="bad: no"), 0) == []
+    assert stream.progress.nack == "bad: no"
+    (second,) = stream.on_snapshot(a_snapshot({"good": 2, "bad": 1}), 0)
+    assert names(second) == {"good", "bad"}
+
+
 # A proxy that says nothing
 
 
@@ -427,3 +574,68 @@ def test_no_order_of_events_leads_a_route_to_what_the_proxy_lacks(
     assert proxy.clusters == {"old": "c1"}
     assert not proxy.warming
     assert proxy.stream.counters.gate_misses == 0
+
+
+@st.composite
+def fleets_of_many(draw: st.DrawFn) -> Snapshot:
+    """As above, with three accesses."""
+    clusters = draw(st.dictionaries(st.sampled_from("abcde"), st.integers(1, 3), max_size=5))
+    endpoints = {name: draw(st.integers(0, 2)) for name in clusters}
+    awake = sorted(name for name in clusters if endpoints[name])
+    somewhere = st.lists(st.sampled_from(awake), unique=True, max_size=2) if awake else st.just([])
+    others = {name: draw(somewhere) for name in draw(st.sets(st.sampled_from(["x", "y"])))}
+    return a_snapshot(clusters, routes_to=draw(somewhere), endpoints=endpoints, others=others)
+
+
+def is_refused_scope(scope: Resource) -> bool:
+    """Some of them, and always the same."""
+    return scope.version[0] in "0123"
+
+
+@pytest.mark.parametrize("dialect", [Proxy, DeltaProxy])
+@settings(max_examples=400, deadline=None)
+@given(
+    steps=st.lists(
+        st.one_of(fleets_of_many(), st.sampled_from(["server", "server", "proxy", "proxy"])), max_size=40
+    ),
+    last=fleets_of_many(),
+    refuses_routes=st.booleans(),
+)
+def test_in_any_order_of_events_a_refusal_holds_up_what_leads_to_it_and_nothing_else(
+    dialect: type[Proxy], steps: list[Snapshot | str], last: Snapshot, refuses_routes: bool
+) -> None:
+    """The proxy refuses every cluster of version 3, and some routes."""
+    proxy = dialect(dialect.a_stream(None))
+    proxy.connect()
+    for step in [*steps, last]:
+        if isinstance(step, Snapshot):
+            bad = {scope.version for scope in step.resources[SCOPE].values() if is_refused_scope(scope)}
+            proxy.refuses_versions |= {"c3", *(bad if refuses_routes else ())}
+            proxy.set(step)
+        elif step == "server" and proxy.outbox:
+            proxy.server_takes()
+        elif step == "proxy" and proxy.inbox:
+            proxy.proxy_takes()
+        assert [name for name in proxy.broken_routes() if name not in proxy.clusters] == []
+    proxy.settle()
+
+    assert not proxy.warming
+    assert proxy.stream.counters.gate_misses == 0
+    there = last.resources[CLUSTER]
+    good = {name: one.version for name, one in there.items() if one.version != "c3"}
+    assert good.items() <= proxy.clusters.items()
+    waits = set[str]()
+    for name, scope in last.resources[SCOPE].items():
+        leads_to = names_in(scope.body)
+        refused = scope.version in proxy.refuses_versions
+        if refused or any(there[cluster].version == "c3" for cluster in leads_to):
+            waits.add(name)
+        else:
+            assert proxy.scopes[name] == leads_to
+    assert {str(key) for key in proxy.stream.progress.refused} == waits
+    running = proxy.stream.progress.running
+    assert running is not None
+    assert running.snapshot is last
+    assert {str(key) for key in running.others} == waits
+    assert set(proxy.clusters) <= {*there, *proxy.routes_to}
+    assert set(proxy.scopes) <= set(last.resources[SCOPE])

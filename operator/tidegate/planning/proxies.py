@@ -20,7 +20,7 @@ class ProxyView:
     generation: int | None
     """The object's generation in the configuration that the proxy has accepted; None: it has none of it."""
     nack: str | None = None
-    """Why the proxy refused the newest configuration, in Envoy's words."""
+    """Why the proxy refused the newest configuration of this object, in Envoy's words."""
     answers: bool = True
     """Whether it has an endpoint for every request to the object."""
 

@@ -86,11 +86,12 @@ _EMPTY: Final = version_of({})
 class ResourceSet(Mapping[str, Resource]):
     """All resources of one type; a change copies little of it, and its version is that of the content alone."""
 
-    __slots__ = ("__weakref__", "_compared", "_digests", "_resources", "version")
+    __slots__ = ("__weakref__", "_compared", "_containing", "_digests", "_resources", "version")
 
     def __init__(self) -> None:
         self._set(Sharded(), [_EMPTY] * len(Sharded[str, Resource]().parts))
         self._compared: tuple[ReferenceType[ResourceSet], frozenset[str]] | None = None
+        self._containing: dict[bytes, frozenset[str]] = {}
 
     def _set(self, resources: Sharded[str, Resource], digests: list[str]) -> None:
         self._resources = resources
@@ -131,6 +132,12 @@ class ResourceSet(Mapping[str, Resource]):
         if self._compared is None or self._compared[0]() is not before:
             self._compared = ref(before), self._resources.differing(before.shards)
         return self._compared[1]
+
+    def containing(self, part: bytes) -> frozenset[str]:
+        """The names of those with `part` in their body; remembered, since every proxy that refuses something asks the same."""
+        if part not in self._containing:
+            self._containing[part] = frozenset(name for name, one in self.items() if part in one.body)
+        return self._containing[part]
 
 
 def differing(before: Resources, after: Resources) -> frozenset[str]:

@@ -10,7 +10,7 @@ from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, ReportedRefusal
-from tidegate.xds.steps import StreamProgress
+from tidegate.xds.steps import Running, StreamProgress
 
 # A proxy that comes back goes on with what it had; for how many that left this is remembered.
 _REMEMBERED_NODES = 1_000
@@ -28,7 +28,7 @@ class AckLedger:
     def __init__(self, cache: SnapshotCache) -> None:
         self._cache = cache
         self._proxies: dict[str, _Proxy] = {}
-        self._departed: dict[str, Snapshot] = {}
+        self._departed: dict[str, Running] = {}
         self._changes = 0
         # What is refused may change while the configuration stays.
         cache.subscribe(self._changed)
@@ -62,10 +62,10 @@ class AckLedger:
             return
         del self._proxies[node]
         self._changes += 1
-        acked = self._acked(known.progress)
+        running = self._running(known.progress)
         self._departed.pop(node, None)
-        if acked is not None:
-            self._departed[node] = acked
+        if running is not None:
+            self._departed[node] = running
         while len(self._departed) > _REMEMBERED_NODES:
             del self._departed[next(iter(self._departed))]
 
@@ -82,25 +82,27 @@ class AckLedger:
 
     def programmed(self, host: HostKey, generation: int) -> bool:
         """Whether there is a proxy, and every connected one runs `generation` of `host` or a later one."""
-        acked = [self._acked(proxy.progress) for proxy in self._proxies.values()]
-        states = [None if snapshot is None else snapshot.hosts.get(host) for snapshot in acked]
+        running = [self._running(proxy.progress) for proxy in self._proxies.values()]
+        states = [None if one is None else one.host(host) for one in running]
         return bool(states) and all(state is not None and state.generation >= generation for state in states)
 
-    def _acked(self, progress: StreamProgress) -> Snapshot | None:
+    def _running(self, progress: StreamProgress) -> Running | None:
         """What the proxy runs: what this stream proved, else what it left with and came back with."""
-        if progress.acked is None and progress.warm:
+        if progress.running is None and progress.warm:
             return self._departed.get(progress.node)
-        return progress.acked
+        return progress.running
 
     def _reported(self, node: str, progress: StreamProgress) -> ReportedProxy:
-        acked = self._acked(progress)
+        running = self._running(progress)
+        acked = progress.acked or (running.snapshot if running is not None and not running.others else None)
         return ReportedProxy(
             node=node,
-            revision=acked.revision if acked else "",
+            revision=acked.revision if acked is not None else "",
             hosts={
                 str(key): ReportedHost(uid=state.uid, generation=state.generation, answers=state.answers)
-                for key, state in (acked.hosts.items() if acked else ())
+                for key, state in (running.hosts.items() if running else ())
             },
+            refused={str(key): words for key, words in progress.refused.items()},
             nack=progress.nack,
         )
 
@@ -123,4 +125,8 @@ def _refused(snapshot: Snapshot) -> Iterator[ReportedRefusal]:
 
 def _same(one: StreamProgress, other: StreamProgress) -> bool:
     """Whether both look alike in a report; snapshots are compared by identity, since they are large."""
-    return one.acked is other.acked and (one.nack, one.warm) == (other.nack, other.warm)
+    return (one.acked is other.acked and one.running is other.running) and (
+        one.nack,
+        one.warm,
+        one.refused,
+    ) == (other.nack, other.warm, other.refused)

@@ -25,8 +25,9 @@ class ReportedHost(BaseModel):
 class ReportedProxy(BaseModel):
     """One connected proxy.
 
-    `revision` is that of the last snapshot it accepted in full, empty before the first; `hosts` says what is in it, by routing.hosts.HostKey.
-    `nack` is the proxy's own reason for refusing what came after.
+    `revision` is that of the last snapshot it accepted in full, empty before the first.
+    `hosts` says what it runs, and `refused` of what it refused the newest and in which words, both by routing.hosts.HostKey.
+    `nack` is its reason for the last refusal, whatever that was about.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -34,6 +35,7 @@ class ReportedProxy(BaseModel):
     node: str
     revision: str = ""
     hosts: Mapping[str, ReportedHost] = Field(default_factory=dict)
+    refused: Mapping[str, str] = Field(default_factory=dict)
     nack: str | None = None
 
 
@@ -91,5 +93,6 @@ def _joined(one: ReportedProxy, other: ReportedProxy) -> ReportedProxy:
         node=one.node,
         revision=one.revision or other.revision,
         hosts=hosts,
+        refused={**other.refused, **one.refused},
         nack=one.nack or other.nack,
     )

@@ -19,13 +19,14 @@ from tidegate.routing.snapshot import Snapshot, placeholder_cluster
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.delta import DeltaStream
 from tidegate.xds.delta_messages import decode_delta_request, encode_delta_response
+from tidegate.xds.gate import GATE_TIMEOUT_S
 from tidegate.xds.identity import ServerCertificate, may_call_itself, names_of
 from tidegate.xds.inspection import ProxyState
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.messages import DiscoveryResponse, decode_request, encode_response
 from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.proxyless import GrpcSnapshots, is_grpc_client
-from tidegate.xds.steps import GATE_TIMEOUT_S, DiscoveryStream, Request
+from tidegate.xds.steps import DiscoveryStream, Request
 from tidegate.xds.stream import AdsStream
 
 _SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
@@ -151,7 +152,7 @@ class XdsServer:
         """Who leads this stream: its first request says whether a gateway or a gRPC client is there."""
         if self._clients is None or not is_grpc_client(request.user_agent):
             return self._cache
-        session.stream.placeholder = stand_in
+        session.stream.stand_in_with(stand_in)
         if self._client_cache is None:
             self._client_cache = cache = self._clients.open()
             cache.subscribe(lambda: self._wake(cache))
@@ -234,8 +235,9 @@ class XdsServer:
         if session.cache is self._cache:
             self._ledger.record(session.number, progress)
         self._count_connected()
-        if progress.acked is not session.acked and progress.acked is self._cache.snapshot:
-            session.acked = progress.acked
+        running = progress.running.snapshot if progress.running else None
+        if running is not session.running and running is self._cache.snapshot:
+            session.running = running
             self._metrics.push_seconds.observe(now - max(self._changed_at, session.opened_at))
         if progress.nack != session.nack:
             session.nack = progress.nack
@@ -290,7 +292,7 @@ class _Mailbox(Generic[R]):
 
 @dataclass(slots=True)
 class _Session(Generic[R]):
-    """One open stream. `cache` leads it, None before its first request; `snapshot` is the last that it was told of, `acked` and `nack` the last that were recorded."""
+    """One open stream. `cache` leads it, None before its first request; `snapshot` is the last that it was told of, `running` and `nack` the last that were recorded."""
 
     number: int
     stream: DiscoveryStream[R]
@@ -298,7 +300,7 @@ class _Session(Generic[R]):
     opened_at: float
     cache: SnapshotCache | None = None
     snapshot: Snapshot | None = None
-    acked: Snapshot | None = None
+    running: Snapshot | None = None
     nack: str | None = None
 
 

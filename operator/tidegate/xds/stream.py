@@ -2,15 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tidegate.routing.snapshot import TypeUrl
 from tidegate.xds.messages import DiscoveryRequest
 from tidegate.xds.steps import DiscoveryStream
 from tidegate.xds.subscription import WHOLE, WILDCARD, Subscription
+from tidegate.xds.suspects import Change
 
 # A proxy that comes with resources repeats all its subscriptions in one burst; this is long for a burst.
 _REPEATS_WITHIN_S: Final = 0.5
+
+
+@dataclass(slots=True)
+class WorldSubscription(Subscription):
+    """One type on one stream in this dialect: what a response leaves out is deleted, so what stays is repeated.
+
+    What a refused response changed is therefore halved beside all that the proxy has accepted before.
+    """
+
+    def content(self, change: Change) -> Change:
+        """The whole set after `change` where a response is the whole set."""
+        if self.type_url not in WHOLE:
+            return change
+        whole = {**(self.accepted or {}), **change}
+        return {name: resource for name, resource in whole.items() if resource is not None}
+
+    def send(self, change: Change, nonce: str) -> frozenset[str]:
+        """`change` is on its way; returns what it deletes, and what of a refused response it changes once more.
+
+        Some part of that response may be in use: it is deleted, or put back, by what this one says instead.
+        """
+        before, self.sent = self.sent, dict(self.sent)
+        if self.type_url in WHOLE:
+            self.sent = dict(self.accepted or {})
+        Subscription.send(self, change, nonce)  # super() does not know the class with slots
+        again = frozenset(
+            name
+            for name, resource in before.items()
+            if name not in self.sent or (name in self.suspects.refused and not self.was_sent(resource))
+        )
+        self._touched |= again
+        return again
+
+    def refuse(self, error: str) -> None:
+        """The proxy refused what is in flight and keeps what it had.
+
+        Who asks for clusters or listeners by name is a gRPC client: it takes each by itself and goes on with all that are good.
+        To halve a response would take them away from it, so it is left with what it was sent.
+        """
+        if self.type_url not in WHOLE or self.names is None:
+            Subscription.refuse(self, error)
+            return
+        self.accept()
+        self.error = error
+
+    def ask_for(self, names: Set[str]) -> None:
+        """The proxy's newest list of names. Nothing changes for one that asked for everything."""
+        if self.names is None or names == self.names:
+            return
+        gone = frozenset(self.names - names)
+        self._touched |= self.names ^ names
+        self.names = names
+        if self.type_url not in WHOLE:
+            self.forget(gone)
 
 
 class AdsStream(DiscoveryStream[DiscoveryRequest]):
@@ -19,8 +76,8 @@ class AdsStream(DiscoveryStream[DiscoveryRequest]):
     DIALECT: ClassVar[str] = "state of the world"
 
     def _take(self, type_url: TypeUrl, request: DiscoveryRequest, now: float) -> None:
-        subscription = self._subscriptions.get(type_url)
-        if subscription is None:
+        subscription = self._holdings.get(type_url)
+        if not isinstance(subscription, WorldSubscription):
             self._subscribe(type_url, request, now)
         elif request.nonce == subscription.nonce:
             self._answered(subscription, request.error)
@@ -28,8 +85,10 @@ class AdsStream(DiscoveryStream[DiscoveryRequest]):
         # Else it answers an older response; it answers the newer one too, with its newest list of names.
 
     def _subscribe(self, type_url: TypeUrl, request: DiscoveryRequest, now: float) -> None:
-        if request.version and not self._warm:
-            self._warm = True
+        if request.version and not self._gate.warm:
+            self._gate.warm = True
             self._repeats_until = now + _REPEATS_WITHIN_S
         everything = type_url in WHOLE and (not request.names or WILDCARD in request.names)
-        self._subscriptions[type_url] = Subscription(type_url, None if everything else request.names)
+        self._holdings.subscriptions[type_url] = WorldSubscription(
+            type_url, None if everything else request.names
+        )

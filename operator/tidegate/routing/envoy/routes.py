@@ -9,7 +9,7 @@ It changes when accesses come, go or change their hosts; weights, targets and al
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import cache
 from typing import Final
@@ -111,6 +111,18 @@ def encode_alias(host: VirtualHost) -> bytes:
     route = wire.field(_ROUTE_NAME, host.name.encode()) + _any_request()
     hosts = wire.fields(_DOMAINS, (name.encode() for name in host.hosts))
     return wire.field(_NAME, host.name.encode()) + hosts + wire.field(_ROUTES, route) + _awake(host)
+
+
+def differing_aliases(before: bytes, after: bytes) -> frozenset[str]:
+    """The accesses whose hosts differ between two scopes of all hosts; each is a serialised Any, or nothing where it is not known."""
+    was, now = _aliases(before), _aliases(after)
+    return frozenset(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
+
+
+def _aliases(any_bytes: bytes) -> Mapping[str, bytes]:
+    packed = protos.decode("google.protobuf.Any", any_bytes)
+    hosts = protos.decode(TYPE, packed.value).route_configuration.virtual_hosts
+    return {host.name: host.SerializeToString(deterministic=True) for host in hosts}
 
 
 @cache

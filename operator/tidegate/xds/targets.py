@@ -1,0 +1,116 @@
+"""What a proxy should have of one type at the present step: the goal, but for what is held back or kept until the routes have moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tidegate.routing.snapshot import Resource, Resources, Snapshot, TypeUrl
+from tidegate.xds.gate import Gate
+from tidegate.xds.holdings import Holdings
+from tidegate.xds.standstill import Standstill
+from tidegate.xds.subscription import Subscription
+
+Target = Mapping[str, Resource | None]
+"""Resources by name, None for one that is not to be there: every name under which the proxy may have something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Where the proxy is on its way: `breaking` once its routes have moved, but for those of `still`."""
+
+    goal: Snapshot
+    still: Standstill
+    breaking: bool
+
+    def breaks(self, cluster: str) -> bool:
+        """Whether nothing leads to a cluster any more that the goal does not lead to."""
+        return self.breaking and not self.still.keeps(cluster)
+
+
+@dataclass(slots=True)
+class Targets:
+    """The targets of one stream.
+
+    `placeholder` makes a stand-in for a cluster that a returning proxy has and this process never knew.
+    `_left` are the endpoints of clusters that the proxy was sent and that the goal no longer has.
+    """
+
+    holdings: Holdings
+    gate: Gate
+    placeholder: Callable[[str], Resource | None] | None = None
+    _left: dict[str, Resource] = field(default_factory=dict[str, Resource])
+
+    def remember(self, before: Snapshot | None, newer: Snapshot) -> None:
+        """Keeps the endpoints of clusters that the proxy was sent and that `newer` no longer has."""
+        clusters = self.holdings.get(TypeUrl.CLUSTER)
+        if before is None or clusters is None:
+            return
+        endpoints, wanted = before.resources[TypeUrl.ENDPOINT], newer.resources[TypeUrl.CLUSTER]
+        gone = [
+            name
+            for name in {*self._left, *clusters.candidates(wanted)}
+            if name in clusters.sent and name not in wanted
+        ]
+        known = {name: endpoints.get(name) or self._left.get(name) for name in gone}
+        self._left = {name: one for name, one in known.items() if one is not None}
+
+    def of(self, subscription: Subscription, step: Step) -> Target:
+        """What the proxy should have of this type now."""
+        return {
+            name: self._wanted(subscription, step, name) if subscription.wants(name) else None
+            for name in self._candidates(subscription, step.goal.resources[subscription.type_url])
+        }
+
+    def _candidates(self, subscription: Subscription, resources: Resources) -> Iterator[str]:
+        """The names under which the proxy may have something else than it should."""
+        seen = subscription.candidates(resources)
+        yield from seen
+        others: Iterable[str] = ()
+        endpoints = self.holdings.get(TypeUrl.ENDPOINT)
+        if subscription.type_url is TypeUrl.ENDPOINT:
+            others = self._left
+        elif subscription.type_url is TypeUrl.CLUSTER and self.gate.warm and self.placeholder and endpoints:
+            others = (name for name in endpoints.names or () if name not in resources)
+        yield from (name for name in others if name not in seen)
+
+    def _wanted(self, subscription: Subscription, step: Step, name: str) -> Resource | None:
+        if subscription.type_url is TypeUrl.ENDPOINT:
+            return self._wanted_endpoints(subscription, step, name)
+        resource = step.goal.resources[subscription.type_url].get(name)
+        if subscription.type_url is TypeUrl.SCOPE and name in step.still.scopes:
+            # Refused anyway, or it would lead to what is not there.
+            return resource if name in step.still.refused[TypeUrl.SCOPE] else subscription.held(name)
+        named = subscription.names is not None
+        if resource is None and subscription.type_url is TypeUrl.CLUSTER and (named or not step.breaks(name)):
+            # A route of the proxy's may still lead there. Who asks by name (a gRPC client) accepts routes before it
+            # uses them, and says itself when it is done with a cluster.
+            return subscription.held(name) or self._stand_in(subscription, name)
+        return resource
+
+    def _stand_in(self, clusters: Subscription, name: str) -> Resource | None:
+        """For a cluster from an earlier stream: the proxy still asks for its endpoints, so it is there."""
+        endpoints = self.holdings.get(TypeUrl.ENDPOINT)
+        known = endpoints is None or name not in (endpoints.names or ()) or name in clusters.sent
+        return None if known or not self.gate.warm or self.placeholder is None else self.placeholder(name)
+
+    def _wanted_endpoints(self, subscription: Subscription, step: Step, name: str) -> Resource | None:
+        clusters = self.holdings.get(TypeUrl.CLUSTER)
+        resource = step.goal.resources[TypeUrl.ENDPOINT].get(name)
+        if resource is None:
+            # A cluster that was overtaken before its endpoints went out gets them all the same: Envoy acknowledges no
+            # clusters while one of them waits for its endpoints, and would wait 15 s for these.
+            left = clusters is not None and name in clusters.sent
+            return self._left.get(name) if left else None
+        cluster = step.goal.resources[TypeUrl.CLUSTER].get(name)
+        # The endpoints of a changed cluster go after it, never before: it would wait for them in vain.
+        # One that was refused may wait already as it was before, and for these.
+        early = (
+            clusters is not None
+            and cluster is not None
+            and not clusters.was_sent(cluster)
+            and name not in clusters.suspects.refused
+        )
+        if not (early or (not step.breaks(name) and self.gate.holds_back(subscription, resource))):
+            return resource
+        return subscription.held(name)
