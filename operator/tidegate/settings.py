@@ -47,6 +47,12 @@ class Settings(BaseSettings):
     auth_namespaces: Annotated[
         tuple[str, ...], Field(description="Namespaces whose labelled Secrets are read, as JSON.")
     ] = ()
+    history_bytes: Annotated[
+        int,
+        Field(
+            ge=0, description="For resources that only earlier snapshots have, which `tidegate xds` shows."
+        ),
+    ] = 64 << 20
     report_port: Annotated[int, Field(ge=0, le=65535)] = 18001
     contents_port: Annotated[int, Field(ge=0, le=65535, description="On loopback, for `tidegate xds`.")] = (
         18002

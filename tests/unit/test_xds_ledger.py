@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from builders.proxy import CTR_HOST, a_snapshot, host
+from builders.proxy import CLUSTER, CTR_HOST, a_snapshot, host
 from tidegate.api.meta import ObjectKey
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.planner import HostState
@@ -170,6 +170,46 @@ def test_that_something_is_refused_is_a_new_edition(ledger: AckLedger) -> None:
 
 
 # The cache
+
+
+def of_bytes(count: int, version: int) -> Snapshot:
+    """A snapshot whose one cluster takes so many bytes, different in each version."""
+    snapshot = a_snapshot({"a": version})
+    big = replace(snapshot.resources[CLUSTER]["a"], body=bytes(count))
+    return replace(snapshot, resources={**snapshot.resources, CLUSTER: {"a": big}})
+
+
+def test_the_oldest_go_when_the_older_ones_take_more_than_they_may() -> None:
+    cache = SnapshotCache(history_bytes=250)
+    kept = [of_bytes(100, version) for version in range(1, 6)]
+    for snapshot in kept:
+        cache.set(snapshot)
+    assert cache.history == tuple(kept[-3:])
+
+
+def test_what_two_snapshots_share_counts_once() -> None:
+    cache = SnapshotCache(history_bytes=250)
+    big = of_bytes(1_000, 1)
+    for number in range(40):
+        shared = a_snapshot({"a": 1}, routes_to=["a"] * (number % 2), others={f"o{number}": []})
+        cache.set(replace(shared, resources={**shared.resources, CLUSTER: big.resources[CLUSTER]}))
+    assert 4 < len(cache.history) < 32
+
+
+def test_one_that_is_larger_than_all_that_is_allowed_is_still_the_newest() -> None:
+    cache = SnapshotCache(history_bytes=10)
+    first, second = of_bytes(100, 1), of_bytes(100, 2)
+    cache.set(first)
+    cache.set(second)
+    assert cache.history == (second,)
+    assert cache.snapshot is second
+
+
+def test_without_much_in_them_the_last_32_are_kept() -> None:
+    cache = SnapshotCache()
+    for version in range(40):
+        cache.set(a_snapshot({"a": version}))
+    assert len(cache.history) == 32
 
 
 def test_only_a_difference_wakes_anybody() -> None:

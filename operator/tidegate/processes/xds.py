@@ -71,7 +71,7 @@ async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
         CollectorRegistry(),
         Probes(),
         FleetFeed(secrets_of=settings.auth_namespaces),
-        SnapshotCache(),
+        SnapshotCache(settings.history_bytes),
     )
     metrics, ledger = XdsMetrics(registry), AckLedger(cache)
     report_sync(probes, feed.stores)

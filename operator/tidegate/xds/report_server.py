@@ -100,5 +100,8 @@ def _add_snapshots(
 
 
 def _unknown(request: web.Request) -> web.Response:
-    words = f"no such revision is kept: {request.path_qs}; GET /v1/snapshots lists those that are"
+    words = (
+        f"no such revision is kept: {request.path_qs}; the oldest go when there are 32, "
+        "or when they take more than TIDEGATE_HISTORY_BYTES: GET /v1/snapshots lists those that are kept"
+    )
     return web.json_response({"error": words}, status=HTTPStatus.NOT_FOUND)
