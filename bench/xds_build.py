@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from builders.fleet import a_backend, a_fleet
 from builders.model_access import a_model_access, a_route
 from tidegate.api.model_access import ModelAccess
+from tidegate.processes.garbage import collection_paused
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import Backend
 from tidegate.routing.live import LiveRouting
@@ -80,12 +81,14 @@ def run(objects: list[ModelAccess | Backend], routes: int, number: int) -> dict[
     )
 
     def whole() -> None:
-        server.routing.replace(fleet)
-        server.build()
+        with collection_paused():
+            server.routing.replace(fleet)
+            server.build()
 
     def one() -> None:
-        server.routing.put_access(changed.key, changed)
-        server.build()
+        with collection_paused():
+            server.routing.put_access(changed.key, changed)
+            server.build()
 
     result = {"yardstick": timed(yardstick), "full": timed(whole), "one": timed(one)}
     before, after = server.snapshots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from functools import lru_cache
 from typing import Final
 
 # Six digits: the API server's rules read durations as Go does, which overflows beyond 292 years.
@@ -19,6 +20,7 @@ _MICROSECONDS_PER_UNIT: Final = {
 _DURATION: Final = re.compile(r"([0-9]{1,6})(us|ms|s|m|h)")
 
 
+@lru_cache(maxsize=1024)
 def parse_duration(text: str) -> timedelta:
     """The exact length of `text`.
 

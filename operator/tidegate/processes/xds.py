@@ -15,6 +15,7 @@ from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.watch import Reflector
 from tidegate.processes.caches import report_sync, settled, start_secret_watches, start_watches, synced
 from tidegate.processes.fleet_feed import FleetFeed
+from tidegate.processes.garbage import collection_paused
 from tidegate.processes.lifecycle import terminated, until
 from tidegate.resources.names import MANAGED_BY, MANAGER
 from tidegate.routing.envoy.listener import ListenerSettings
@@ -56,9 +57,11 @@ class Publisher:
         while True:
             changed.clear()
             started = time.perf_counter()
-            self.feed.feed(routing)
-            change = routing.take_change()
-            self.cache.set(self.builder.apply(change))
+            with collection_paused():
+                self.feed.feed(routing)
+                change = routing.take_change()
+                snapshot = self.builder.apply(change)
+            self.cache.set(snapshot)
             self.clients.take(change)
             self.metrics.build_seconds.observe(time.perf_counter() - started)
             await changed.wait()

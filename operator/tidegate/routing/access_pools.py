@@ -16,6 +16,8 @@ from tidegate.routing import release
 from tidegate.routing.fleet import Backend
 from tidegate.routing.ir import AccessPoolKey, Ejection, Limits, Pool, PoolKey, PoolRole
 
+_NO_PROTECTION: Final = Protection()
+
 # A mirror that is slow or broken holds no more than this of the gateway's memory and connections.
 SHADOW_LIMITS: Final = Limits(concurrent=64, pending=64)
 
@@ -25,7 +27,7 @@ class AccessPools:
 
     def __init__(self, access: ModelAccess) -> None:
         self._access = access
-        self._protection = access.spec.protection or Protection()
+        self._protection = access.spec.protection or _NO_PROTECTION
         self._limits = _limits(self._protection)
         self._own: dict[AccessPoolKey, Pool] = {}
 

@@ -265,9 +265,10 @@ def _weigh(
     """The targets with their weights in effect: who has no pod takes no share, as long as another one may take it."""
     awake = {backend.key.name for backend in found if backend.endpoints}
     released = release.is_released(access, route)
-    asked = _weights(release.in_effect(access, route))
-    weights = _weights(release.in_effect(access, route, awake))
-    if not released and any(weights[name] for name in awake):
+    asked = weights = _weights(release.in_effect(access, route))
+    if released:
+        weights = _weights(release.in_effect(access, route, awake))
+    elif len(awake) < len(weights) and any(weights[name] for name in awake):
         weights = {name: weight if name in awake else 0 for name, weight in weights.items()}
     return [
         _Target(

@@ -30,6 +30,10 @@ class BackendKey:
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
 
+    def __hash__(self) -> int:
+        # Without the kind: an enum's hash takes longer than the rest, and backends are looked up all the time.
+        return hash((self.namespace, self.name))
+
     @property
     def object_key(self) -> ObjectKey:
         """Its namespace and name, without the kind."""

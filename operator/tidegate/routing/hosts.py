@@ -36,7 +36,11 @@ class HostKey:
     object: ObjectKey
 
     def __str__(self) -> str:
-        return f"{self.kind}/{self.object}"
+        return f"{self.kind.value}/{self.object}"
+
+    def __hash__(self) -> int:
+        # Without the kind, as with fleet.BackendKey.
+        return hash(self.object)
 
     @classmethod
     def parse(cls, text: str) -> HostKey:

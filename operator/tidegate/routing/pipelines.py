@@ -102,6 +102,9 @@ def pipeline_pool(route: Route, key: BackendKey, backend: Backend | None, pools:
 
 def left_over(access: ModelAccess, pipelines: Iterable[Backend]) -> tuple[Backend, ...]:
     """Those of an access's pipelines whose route is gone, or is none any more, while pods of them still call models."""
+    pipelines = tuple(pipelines)
+    if not pipelines:
+        return ()
     wanted = {
         pipeline_key(access.key, route.name) for route in access.spec.routes if route.pipeline is not None
     }
@@ -122,6 +125,8 @@ def parts_host(
     and those `left` over from routes that are gone, until they have answered what they were asked before.
     """
     routes = [route for route in access.spec.routes if route.pipeline is not None]
+    if not routes and not left:
+        return None
     pods = [backends.get(pipeline_key(access.key, route.name)) for route in routes]
     rules: dict[str, RouteRule] = {}
     for route, running in zip(routes, pods, strict=True):
@@ -139,8 +144,6 @@ def parts_host(
             rules[name] = replace(rules[name], timeout=max(LEFT_OVER, rules[name].timeout))
         elif backend is not None:
             rules[name] = _rule(backend, pools.left_over(backend), LEFT_OVER)
-    if not routes and not left:
-        return None
     return VirtualHost(
         name=f"{HostKind.ACCESS}/{parts_target(access)}",
         title=f"Pipelines of ModelAccess {access.key}",

@@ -14,7 +14,7 @@ from tidegate.routing.refusals import Refusal
 
 def backend_key(access: ModelAccess, inference: str) -> BackendKey:
     """The backend that `access` names; it reaches those of its own namespace only."""
-    return BackendKey(BackendKind.INFERENCE, access.key.namespace, inference)
+    return BackendKey(BackendKind.INFERENCE, access.metadata.namespace, inference)
 
 
 def _in_naming_order(access: ModelAccess) -> Iterator[str]:

@@ -75,6 +75,15 @@ def content_hash(parts: Iterable[str | bytes]) -> str:
     return hashlib.sha256(b"".join(whole)).hexdigest()[:_VERSION_LENGTH]
 
 
+def body_hash(body: bytes, *more: str) -> str:
+    """`content_hash` of a body and a few words."""
+    whole = len(body).to_bytes(8, "big") + body
+    for word in more:
+        data = word.encode()
+        whole += len(data).to_bytes(8, "big") + data
+    return hashlib.sha256(whole).hexdigest()[:_VERSION_LENGTH]
+
+
 def version_of(resources: Resources) -> str:
     """The version of a set of resources: a hash over their names and versions."""
     return content_hash(part for name in sorted(resources) for part in (name, resources[name].version))
@@ -265,12 +274,12 @@ class _ScopeTable:
 
 def _scope(host: VirtualHost) -> Resource:
     body = protos.any_of(routes.TYPE, routes.encode_scope(host))
-    return Resource(host.name, content_hash([body]), body)
+    return Resource(host.name, body_hash(body), body)
 
 
 def _alias(host: VirtualHost) -> Resource:
     body = routes.encode_alias(host)
-    return Resource(host.name, content_hash([body]), body)
+    return Resource(host.name, body_hash(body), body)
 
 
 def _keep(known: dict[K, V], key: K, value: V | None) -> None:
@@ -287,10 +296,10 @@ def render_pool(pool: Pool, protocol: Protocol) -> tuple[Resource, Resource]:
     A changed cluster is a new one that waits for its endpoints, up to 15 s and without a word; so they are sent again whenever it changes.
     """
     name = clusters.cluster_name(pool.backend, protocol)
-    cluster_body = protos.any_of(clusters.TYPE, clusters.encode(pool, protocol))
-    cluster = Resource(name, content_hash([cluster_body]), cluster_body)
-    body = protos.any_of(endpoints.TYPE, endpoints.encode(pool, protocol))
-    version = content_hash([body, cluster.version])
+    cluster_body = protos.any_of(clusters.TYPE, clusters.encode(name, pool, protocol))
+    cluster = Resource(name, body_hash(cluster_body), cluster_body)
+    body = protos.any_of(endpoints.TYPE, endpoints.encode(name, pool, protocol))
+    version = body_hash(body, cluster.version)
     return cluster, Resource(name, version, body, vacant=not pool.endpoints)
 
 

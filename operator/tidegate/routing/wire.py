@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Final
 
 _LENGTH_DELIMITED: Final = 2
@@ -23,9 +24,14 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
+# Of the fields that fit into two bytes, which is every one that is written here.
+_TAGS: Final = tuple(varint(number << 3 | _LENGTH_DELIMITED) for number in range(2048))
+
+
 def field(number: int, payload: bytes) -> bytes:
     """One string, bytes or message field; several in a row of one number make a repeated field."""
-    return varint(number << 3 | _LENGTH_DELIMITED) + varint(len(payload)) + payload
+    size = len(payload)
+    return _TAGS[number] + (_SHORT[size] if size < _CONTINUES else varint(size)) + payload
 
 
 def text(value: str) -> bytes:
@@ -41,11 +47,14 @@ def number_field(number: int, value: int) -> bytes:
 
 def fields(number: int, payloads: Iterable[bytes]) -> bytes:
     """A repeated field whose elements are already serialised."""
-    tag = varint(number << 3 | _LENGTH_DELIMITED)
-    return b"".join(part for payload in payloads for part in (tag, varint(len(payload)), payload))
+    return b"".join([field(number, payload) for payload in payloads])
 
 
 def packed_any(type_url: str, *pieces: bytes) -> bytes:
     """A serialised google.protobuf.Any around a serialised message, which may come in pieces: they are copied once."""
-    head = field(1, type_url.encode()) + varint(2 << 3 | _LENGTH_DELIMITED) + varint(sum(map(len, pieces)))
-    return b"".join((head, *pieces))
+    return b"".join((_head(type_url), varint(sum(map(len, pieces))), *pieces))
+
+
+@cache
+def _head(type_url: str) -> bytes:
+    return field(1, type_url.encode()) + _TAGS[2]

@@ -48,7 +48,7 @@ def cluster_name(pool: PoolKey, protocol: Protocol) -> str:
         if pool.kind is BackendKind.PIPELINE:
             access, route = pipeline_owner(pool)
             name = f"{access.name}/{route}"
-        return f"{_PREFIX[pool.kind]}/{pool.namespace}/{name}/{protocol}"
+        return f"{_PREFIX[pool.kind]}/{pool.namespace}/{name}/{protocol.value}"
     inferences = pool.inference + (f"{_FALLBACK}{pool.fallback}" if pool.fallback else "")
     return f"{pool.role}/{pool.access}/{inferences}/{protocol}"
 
@@ -75,11 +75,11 @@ def _parse_pool(prefix: str, names: list[str]) -> PoolKey:
     return AccessPoolKey(PoolRole(prefix), ObjectKey(namespace, access), inference, fallback)
 
 
-def encode(pool: Pool, protocol: Protocol) -> bytes:
-    """The serialised Cluster; its endpoints come apart, through EDS."""
-    name = wire.field(_NAME_FIELD, cluster_name(pool.backend, protocol).encode())
+def encode(name: str, pool: Pool, protocol: Protocol) -> bytes:
+    """The serialised Cluster, called as `cluster_name` says; its endpoints come apart, through EDS."""
+    name_field = wire.field(_NAME_FIELD, name.encode())
     rest = _all_but_the_name(protocol, pool.retry_budget_percent, pool.limits, pool.ejection)
-    return name + _stat_name(pool.backend, protocol) + rest
+    return name_field + _stat_name(pool.backend, protocol) + rest
 
 
 def _stat_name(pool: PoolKey, protocol: Protocol) -> bytes:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from tidegate.routing import wire
-from tidegate.routing.envoy.clusters import cluster_name
 from tidegate.routing.fleet import Endpoint
 from tidegate.routing.ir import Pool, Protocol
 
@@ -29,9 +29,9 @@ _PRIORITY: Final = 5
 _ANY_POD: Final = 100_000
 
 
-def encode(pool: Pool, protocol: Protocol) -> bytes:
-    """The serialised ClusterLoadAssignment; the fallback's pods are of the second priority."""
-    name = wire.field(_CLUSTER_NAME, cluster_name(pool.backend, protocol).encode())
+def encode(cluster: str, pool: Pool, protocol: Protocol) -> bytes:
+    """The serialised ClusterLoadAssignment of `cluster`; the fallback's pods are of the second priority."""
+    name = wire.field(_CLUSTER_NAME, cluster.encode())
     first = wire.field(_ENDPOINTS, _locality(pool.endpoints, protocol)) if pool.endpoints else b""
     if not pool.fallback:
         return name + first
@@ -41,15 +41,20 @@ def encode(pool: Pool, protocol: Protocol) -> bytes:
 
 
 def _locality(endpoints: Sequence[Endpoint], protocol: Protocol) -> bytes:
-    pods = (
+    pods = [
         _lb_endpoint(
             endpoint.address, endpoint.grpc_port if protocol is Protocol.GRPC else endpoint.http_port
         )
         for endpoint in endpoints
-    )
+    ]
     return _LOCALITY + wire.fields(_LB_ENDPOINTS, pods)
 
 
 def _lb_endpoint(address: str, port: int) -> bytes:
-    socket_address = wire.field(_ADDRESS, address.encode()) + wire.number_field(_PORT_VALUE, port)
+    socket_address = wire.field(_ADDRESS, address.encode()) + _port(port)
     return wire.field(_ONLY, wire.field(_ONLY, wire.field(_ONLY, socket_address)))
+
+
+@lru_cache(maxsize=1024)
+def _port(port: int) -> bytes:
+    return wire.number_field(_PORT_VALUE, port)
