@@ -449,6 +449,30 @@ def test_silence_holds_up_the_routes_for_the_gates_time_and_is_counted() -> None
     assert proxy.stream.wake_at is None
 
 
+def test_silence_sends_no_route_to_a_cluster_that_was_never_sent() -> None:
+    """It would be refused, and what comes with it."""
+    proxy = a_settled_proxy(gate_timeout_s=10)
+    proxy.set(a_snapshot({"old": 1, "new": 1}, routes_to=["new"]))
+    proxy.inbox.clear()  # The proxy never answers, so no more clusters can be sent.
+    last = a_snapshot({"old": 1, "new": 1, "newer": 1}, routes_to=["new"], others={"other": ["newer"]})
+    proxy.set(last)
+    proxy.wait(10)
+    (response,) = proxy.inbox
+    assert names(response) == {CTR}
+    assert proxy.stream.counters.gate_misses == 1
+
+
+def test_a_cluster_that_changes_before_its_endpoints_went_out_gets_those_that_it_waits_for() -> None:
+    proxy = a_settled_proxy()
+    proxy.set(a_snapshot({"old": 1, "new": 1}))
+    proxy.proxy_takes()
+    assert proxy.warming == {"new": "c1"}
+    proxy.outbox.popleft()  # Its word on the clusters waits until all have endpoints, as Envoy's does.
+    proxy.set(a_snapshot({"old": 1, "new": 2}, routes_to=["new"]))
+    proxy.server_takes()
+    assert [one.version for one in proxy.inbox[0].resources] == ["c1-e1"]
+
+
 def test_silence_never_breaks_anything() -> None:
     proxy = a_settled_proxy()
     proxy.set(NEW)

@@ -48,6 +48,13 @@ class Holdings:
         backends = (self.subscriptions.get(type_url) for type_url in BACKENDS)
         return {name: words for one in backends if one is not None for name, words in one.missing().items()}
 
+    def unsent_clusters(self, goal: Snapshot) -> frozenset[str]:
+        """The clusters of the goal that the proxy is to have and was never sent."""
+        clusters = self.subscriptions.get(TypeUrl.CLUSTER)
+        if clusters is None:
+            return frozenset()
+        return frozenset(one.name for one in self.due(TypeUrl.CLUSTER, goal) if one.name not in clusters.sent)
+
     def given_up(self, type_url: TypeUrl, goal: Snapshot) -> Mapping[str, str]:
         """What of the goal the proxy refused by itself, with its words."""
         subscription = self.subscriptions.get(type_url)

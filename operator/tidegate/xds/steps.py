@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from tidegate.routing.hosts import HostKey
@@ -200,7 +200,9 @@ class DiscoveryStream(ABC, Generic[R]):
         settled = self._gate.routes_settled(goal, still)
         step = Step(goal, still, breaking=settled)
         gate_open = self._gate.lets_routes_out(goal, now, pending=self._routing_pending(step))
-        self.counters.gate_misses += self._gate.take_misses()
+        if misses := self._gate.take_misses():
+            self.counters.gate_misses += misses
+            step = replace(step, unsent=self._holdings.unsent_clusters(goal))
         backends_complete = self._holdings.backends_complete(goal)
         responses: list[DiscoveryResponse] = []
         for type_url in ORDER:

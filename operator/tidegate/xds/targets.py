@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tidegate.routing.snapshot import Resource, Resources, Snapshot, TypeUrl
 from tidegate.xds.gate import Gate
 from tidegate.xds.holdings import Holdings
+from tidegate.xds.leads import leads_to
 from tidegate.xds.standstill import Standstill
 from tidegate.xds.subscription import Subscription
 
@@ -17,11 +18,15 @@ Target = Mapping[str, Resource | None]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Where the proxy is on its way: `breaking` once its routes have moved, but for those of `still`."""
+    """Where the proxy is on its way: `breaking` once its routes have moved, but for those of `still`.
+
+    `unsent` are clusters of the goal that the proxy cannot have: a route that leads there would be refused.
+    """
 
     goal: Snapshot
     still: Standstill
     breaking: bool
+    unsent: frozenset[str] = frozenset()
 
     def breaks(self, cluster: str) -> bool:
         """Whether nothing leads to a cluster any more that the goal does not lead to."""
@@ -33,7 +38,7 @@ class Targets:
     """The targets of one stream.
 
     `placeholder` makes a stand-in for a cluster that a returning proxy has and this process never knew.
-    `_left` are the endpoints of clusters that the proxy was sent and that the goal no longer has.
+    `_left` are the endpoints of clusters that the proxy was sent and that the goal no longer has, or has otherwise.
     """
 
     holdings: Holdings
@@ -42,17 +47,21 @@ class Targets:
     _left: dict[str, Resource] = field(default_factory=dict[str, Resource])
 
     def remember(self, before: Snapshot | None, newer: Snapshot) -> None:
-        """Keeps the endpoints of clusters that the proxy was sent and that `newer` no longer has."""
+        """Keeps the endpoints of clusters that the proxy was sent and that `newer` no longer has as they were."""
         clusters = self.holdings.get(TypeUrl.CLUSTER)
         if before is None or clusters is None:
             return
-        endpoints, wanted = before.resources[TypeUrl.ENDPOINT], newer.resources[TypeUrl.CLUSTER]
-        gone = [
+        was, wanted = before.resources[TypeUrl.CLUSTER], newer.resources[TypeUrl.CLUSTER]
+        overtaken = [
             name
             for name in {*self._left, *clusters.candidates(wanted)}
-            if name in clusters.sent and name not in wanted
+            if name in clusters.sent and not _was_sent(clusters, wanted.get(name))
         ]
-        known = {name: endpoints.get(name) or self._left.get(name) for name in gone}
+        endpoints = before.resources[TypeUrl.ENDPOINT]
+        known = {
+            name: (endpoints if _was_sent(clusters, was.get(name)) else self._left).get(name)
+            for name in overtaken
+        }
         self._left = {name: one for name, one in known.items() if one is not None}
 
     def of(self, subscription: Subscription, step: Step) -> Target:
@@ -81,6 +90,12 @@ class Targets:
         if subscription.type_url is TypeUrl.SCOPE and name in step.still.scopes:
             # Refused anyway, or it would lead to what is not there.
             return resource if name in step.still.refused[TypeUrl.SCOPE] else subscription.held(name)
+        if (
+            subscription.type_url is TypeUrl.SCOPE
+            and resource is not None
+            and leads_to(resource, step.unsent)
+        ):
+            return subscription.held(name)
         named = subscription.names is not None
         if resource is None and subscription.type_url is TypeUrl.CLUSTER and (named or not step.breaks(name)):
             # A route of the proxy's may still lead there. Who asks by name (a gRPC client) accepts routes before it
@@ -97,20 +112,21 @@ class Targets:
     def _wanted_endpoints(self, subscription: Subscription, step: Step, name: str) -> Resource | None:
         clusters = self.holdings.get(TypeUrl.CLUSTER)
         resource = step.goal.resources[TypeUrl.ENDPOINT].get(name)
+        # A cluster that was overtaken before its endpoints went out gets them all the same: Envoy acknowledges no
+        # clusters while one of them waits for its endpoints, and would wait 15 s for these.
+        left = self._left.get(name) if clusters is not None and name in clusters.sent else None
         if resource is None:
-            # A cluster that was overtaken before its endpoints went out gets them all the same: Envoy acknowledges no
-            # clusters while one of them waits for its endpoints, and would wait 15 s for these.
-            left = clusters is not None and name in clusters.sent
-            return self._left.get(name) if left else None
+            return left
         cluster = step.goal.resources[TypeUrl.CLUSTER].get(name)
-        # The endpoints of a changed cluster go after it, never before: it would wait for them in vain.
-        # One that was refused may wait already as it was before, and for these.
-        early = (
-            clusters is not None
-            and cluster is not None
-            and not clusters.was_sent(cluster)
-            and name not in clusters.suspects.refused
-        )
-        if not (early or (not step.breaks(name) and self.gate.holds_back(subscription, resource))):
-            return resource
-        return subscription.held(name)
+        if clusters is not None and cluster is not None and not clusters.was_sent(cluster):
+            # The endpoints of a changed cluster go after it, never before: it would wait for them in vain.
+            # One that was refused may wait already as it was before, and for these.
+            refused = name in clusters.suspects.refused
+            resource = left if left is not None or not refused else resource
+        if resource is None or (not step.breaks(name) and self.gate.holds_back(subscription, resource)):
+            return subscription.held(name)
+        return resource
+
+
+def _was_sent(clusters: Subscription, cluster: Resource | None) -> bool:
+    return cluster is not None and clusters.was_sent(cluster)
