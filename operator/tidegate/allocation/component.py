@@ -56,8 +56,10 @@ class Component:
         use = [PoolUse(pool) for pool in self.pools]
         for worth, replicas in zip(self.worths, counts, strict=True):
             value += worth.value(replicas) - worth.move_cost(replicas)
-            for level, amount in enumerate(worth.levels(replicas)):
-                missed[level] += amount
+            levels = worth.levels(replicas)
+            if levels is not NOTHING:
+                for level, amount in enumerate(levels):
+                    missed[level] += amount
             for spot, count in zip(worth.spots, replicas, strict=True):
                 use[self.pool_index[spot.pool]].add(worth.inference.tier, spot, count)
         for each in use:

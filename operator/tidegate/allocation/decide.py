@@ -83,6 +83,7 @@ class _Search:
         self._bound = relaxed.solved.objective + program.constant
         self._gap = max(gap, _PROVEN)
         self._left = left
+        self._scores: dict[Counts, Score] = {}
 
     def run(self) -> Decided:
         replicas = self._program.replicas(self._relaxed.solved.x)
@@ -99,10 +100,16 @@ class _Search:
             self._bound = solved.bound + self._program.constant
         return self._decided(self._better(counts, found), Method.MILP)
 
+    def _score(self, counts: Counts) -> Score:
+        found = self._scores.get(counts)
+        if found is None:
+            found = self._scores[counts] = self._component.score(counts)
+        return found
+
     def _good(self, counts: Counts) -> bool:
         if not self._component.fits(counts):
             return False
-        score = self._component.score(counts)
+        score = self._score(counts)
         kept = all(
             missed <= least + _SAME * max(1.0, least)
             for missed, least in zip(score.missed, self._relaxed.missed, strict=True)
@@ -112,7 +119,7 @@ class _Search:
     def _better(self, one: Counts, other: Counts) -> Counts:
         if not self._component.fits(one):
             return other
-        return other if self._component.score(other).beats(self._component.score(one)) else one
+        return other if self._score(other).beats(self._score(one)) else one
 
     def _integer(self) -> tuple[Counts, Solved] | None:
         """None when HiGHS did not finish: half of its search would not be the same on another machine."""
@@ -134,7 +141,7 @@ class _Search:
         return cut(self._component, [round(count) for count in self._program.replicas(solved.x)])
 
     def _decided(self, counts: Counts, method: Method, note: str = "") -> Decided:
-        score = self._component.score(counts)
+        score = self._score(counts)
         prices = from_duals(self._program, self._relaxed.solved)
         return Decided(counts, score, max(self._bound, score.value), method, prices, note)
 

@@ -5,7 +5,10 @@ From the duals of the linear program. Without one: from the best change that doe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from tidegate.allocation.assignment import Binding
 from tidegate.allocation.component import Component, Counts
@@ -41,13 +44,7 @@ def from_duals(program: Program, solved: Solved) -> Prices:
             name = f"floor of {rule.tier}" if price < 0 else f"ceiling of {rule.tier}"
             limit = rule.floor if price < 0 else rule.ceiling
             found.append(Binding(f"{name} in {pool.name}: {limit} slices", abs(price)))
-    for number, worth, _ in program.spots():
-        for column, segment in program.columns(number):
-            reduced = float(solved.reduced[column])
-            if segment.forced and segment.up and reduced < 0:
-                found.append(Binding(_must(worth), -reduced))
-            elif segment.barred and not segment.up and reduced > 0:
-                found.append(Binding(_must(worth), reduced))
+    found += _of_models(program, solved)
     return Prices(slices, _dearest(found))
 
 
@@ -66,6 +63,21 @@ def from_margins(component: Component, counts: Counts) -> Prices:
         slices[pool.name] = max([0.0, *gains])
         found.append(Binding(f"capacity of {pool.name}: {pool.slices} slices", slices[pool.name]))
     return Prices(slices, _dearest(found))
+
+
+def _of_models(program: Program, solved: Solved) -> Iterator[Binding]:
+    """Replicas that a rule of their model starts, or does not let go, against what their slices would earn."""
+    priced = np.abs(solved.reduced) > _NOTHING
+    for number, worth, _ in program.spots():
+        first, (above, below) = program.layout.first[number], program.layout.slots[number]
+        if not priced[first : first + above + below].any():
+            continue
+        for column, segment in program.columns(number):
+            reduced = float(solved.reduced[column])
+            if segment.forced and segment.up and reduced < 0:
+                yield Binding(_must(worth), -reduced)
+            elif segment.barred and not segment.up and reduced > 0:
+                yield Binding(_must(worth), reduced)
 
 
 def _must(worth: Worth) -> str:

@@ -86,7 +86,7 @@ class Reasons:
         worth, held = each.worth, each.worth.inference.held
         inference = worth.inference
         if held < inference.bounds.least:
-            return f"{_replicas(held)} are below {inference.bounds.least_by} of {inference.bounds.least}"
+            return f"{_replicas(held)} {_are(held)} below {inference.bounds.least_by} of {inference.bounds.least}"
         short = self._short(worth)
         if short:
             return short
@@ -96,7 +96,7 @@ class Reasons:
         for rule in pool.tiers:
             if rule.tier is inference.tier and use.tiers[rule.tier] < rule.floor:
                 return f"{use.tiers[rule.tier]} slices are below the floor of {rule.tier}, {rule.floor}"
-        return f"worth {each.worth_per_slice:,.3g} per slice-minute"
+        return f"worth {_amount(each.worth_per_slice)} per slice-minute"
 
     def _short(self, worth: Worth) -> str:
         """The first step in which more is asked than what is held can serve."""
@@ -113,9 +113,7 @@ class Reasons:
     def _loss(self, pool: Pool, use: PoolUse, each: _Changed, takers: Sequence[_Changed]) -> str:
         inference = each.worth.inference
         if inference.bounds.most is not None and inference.held > inference.bounds.most:
-            return (
-                f"{_replicas(inference.held)} are above {inference.bounds.most_by} of {inference.bounds.most}"
-            )
+            return f"{_replicas(inference.held)} {_are(inference.held)} above {inference.bounds.most_by} of {inference.bounds.most}"
         if use.given > pool.slices:
             return f"{pool.name} has {pool.slices} slices in good health, and {use.given} were held"
         for rule in pool.tiers:
@@ -126,8 +124,8 @@ class Reasons:
             ):
                 return f"{use.tiers[rule.tier]} slices are above the ceiling of {rule.tier}, {rule.ceiling}"
         if takers:
-            listed = ", ".join(f"{taker.name} at {taker.worth_per_slice:,.3g}" for taker in takers)
-            return f"worth {each.worth_per_slice:,.3g} per slice-minute, given to {listed}"
+            listed = ", ".join(f"{taker.name} at {_amount(taker.worth_per_slice)}" for taker in takers)
+            return f"worth {_amount(each.worth_per_slice)} per slice-minute, given to {listed}"
         if use.given + pool.spares > pool.slices:
             return f"{pool.spares} slices stay free as warm spares"
         if sum(self._target[inference.key]) >= inference.held:
@@ -165,8 +163,17 @@ def _pairs(ups: Sequence[_Changed], downs: Sequence[_Changed], free: int) -> lis
 
 
 def _listed(givers: Sequence[_Changed], taker: _Changed) -> str:
-    listed = ", ".join(f"{giver.name}, worth {giver.worth_per_slice:,.3g}" for giver in givers)
-    return f"{listed} per slice-minute against {taker.worth_per_slice:,.3g}"
+    listed = ", ".join(f"{giver.name}, worth {_amount(giver.worth_per_slice)}" for giver in givers)
+    return f"{listed} per slice-minute against {_amount(taker.worth_per_slice)}"
+
+
+def _amount(value: float) -> str:
+    """Three digits, or all before the point; never a minus before nothing."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{round(value, 9) + 0.0:.3g}"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _replicas(count: int) -> str:

@@ -36,7 +36,23 @@ def mended(component: Component, replicas: Sequence[float]) -> Counts:
         place = standing.places[number]
         if standing.spot(place).slices <= standing.free(place.pool) and better(standing.brings(place, 1)):
             standing.change(place, 1)
+    _undo(standing)
     return standing.counts
+
+
+def _undo(standing: Standing) -> None:
+    """Takes back what was moved for a fraction that is gone now, replica by replica, as long as that is better."""
+    for place in standing.places:
+        while standing.count(place) > standing.spot(place).held and better(standing.brings(place, -1)):
+            standing.change(place, -1)
+    for place in standing.places:
+        slices = standing.spot(place).slices
+        while (
+            standing.count(place) < standing.spot(place).held
+            and slices <= standing.free(place.pool)
+            and better(standing.brings(place, 1))
+        ):
+            standing.change(place, 1)
 
 
 def _whole(spots: int, each: Iterator[float]) -> tuple[int, ...]:

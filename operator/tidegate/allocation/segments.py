@@ -34,14 +34,8 @@ class Segment:
         return self.end - self.start if self.up else self.start - self.end
 
 
-@dataclass(slots=True)
-class _Mark:
-    """A number of replicas, what it serves, how much of that somebody asks for, and what that is worth."""
-
-    replicas: int
-    rate: float
-    served: float
-    value: float
+_Mark = tuple[int, float, float, float]
+"""A number of replicas, what it serves, how much of that somebody asks for, and what that is worth."""
 
 
 def segments(worth: Worth, spot: Spot) -> list[Segment]:
@@ -50,17 +44,19 @@ def segments(worth: Worth, spot: Spot) -> list[Segment]:
     below: list[Segment] = []
     single = len(worth.spots) == 1
     must, most = (worth.must, worth.most) if single else (-1, float("inf"))
-    for low, high in pairwise(_marks(worth, spot, single=single)):
-        length = high.replicas - low.replicas
-        gain, rate = (high.value - low.value) / length, (high.rate - low.rate) / length
-        served = (high.served - low.served) / length
-        needed, excess = high.replicas <= must, low.replicas >= most
-        if low.replicas >= spot.held:
+    for (low, rate_low, served_low, value_low), (high, rate_high, served_high, value_high) in pairwise(
+        _marks(worth, spot, single=single)
+    ):
+        length = high - low
+        gain, rate = (value_high - value_low) / length, (rate_high - rate_low) / length
+        served = (served_high - served_low) / length
+        needed, excess = high <= must, low >= most
+        if low >= spot.held:
             gain, barred = gain - spot.up_cost, excess or spot.frozen_up
-            above.append(Segment(low.replicas, high.replicas, True, gain, rate, served, needed, barred))
+            above.append(Segment(low, high, True, gain, rate, served, needed, barred))
         else:
             gain, barred = -gain - spot.down_cost, needed or spot.frozen_down
-            below.append(Segment(high.replicas, low.replicas, False, gain, rate, served, excess, barred))
+            below.append(Segment(high, low, False, gain, rate, served, excess, barred))
     return above + below[::-1]
 
 
@@ -80,7 +76,7 @@ def level_gains(worth: Worth, spot: Spot, segment: Segment) -> list[tuple[Level,
 
 def _marks(worth: Worth, spot: Spot, *, single: bool) -> Sequence[_Mark]:
     """Where a replica begins to be worth something else than the one before it."""
-    top = max(spot.held, spot.cap)
+    top = max(spot.held, spot.beyond)
     curve = spot.placement.curve
     numbers = {0, spot.held, top, *bends(curve, top)}
     if single:
@@ -93,10 +89,11 @@ def _marks(worth: Worth, spot: Spot, *, single: bool) -> Sequence[_Mark]:
         if last is not None:
             numbers.update((last - 1, last))
     most_asked = max([asked.rate for asked in worth.asked], default=0.0)
+    before = curve.at(spot.held)
     found: list[_Mark] = []
     for number in sorted(numbers):
         if 0 <= number <= top:
             rate = curve.at(number)
-            value = worth.value((number,)) if single else 0.0
-            found.append(_Mark(number, rate, min(rate, most_asked), value))
+            value = worth.earned(rate, min(rate, before)) if single else 0.0
+            found.append((number, rate, min(rate, most_asked), value))
     return found

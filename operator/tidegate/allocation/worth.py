@@ -39,10 +39,12 @@ _NEGLIGIBLE = 1e-3
 class Spot:
     """One Inference in one pool: what a replica takes there, how many there are, and what moving one costs.
 
-    `cap`: as many as the pool and the Inference's maximum let there be. Costs are values per second of the horizon.
+    `cap`: as many as the pool and the Inference's maximum let there be; `beyond`: one more than the pool does, so that it is
+    known what one more slice would earn. Costs are values per second of the horizon.
     """
 
     __slots__ = (
+        "beyond",
         "cap",
         "down_cost",
         "frozen_down",
@@ -61,6 +63,7 @@ class Spot:
         self.held = placement.replicas.held
         most = _most(inference)
         self.cap = int(min(pool.slices // placement.slices, most))
+        self.beyond = int(min(pool.slices // placement.slices + 1, most))
         # What the slices would have earned while nothing runs on them, by the last price.
         earned = pool.price * placement.slices / snapshot.horizon_s
         # Without a price a move is nearly free; what gains less than this share of a replica is still left alone.
@@ -92,6 +95,7 @@ class Worth:
 
     __slots__ = (
         "_levels",
+        "_ready",
         "_values",
         "asked",
         "density",
@@ -121,6 +125,7 @@ class Worth:
         self.floor_level = FLOOR_LEVELS[inference.tier]
         self.floor_weight = 1.0
         self.density = max(inference.value * spot.placement.curve.at(1) / spot.slices for spot in self.spots)
+        self._ready = all(asked.ready for asked in self.asked)
         self._values: dict[tuple[int, ...], float] = {}
         self._levels: dict[tuple[int, ...], tuple[float, ...]] = {}
         self._promise()
@@ -170,13 +175,22 @@ class Worth:
         """Value per second of what is served."""
         found = self._values.get(replicas)
         if found is None:
-            served = self.served(replicas)
-            found = sum(rate * asked.value for rate, asked in zip(served, self.asked, strict=True))
-            self._values[replicas] = found
+            now = [min(count, spot.held) for count, spot in zip(replicas, self.spots, strict=True)]
+            found = self._values[replicas] = self.earned(sum(self.rates(replicas)), sum(self.rates(now)))
         return found
+
+    def earned(self, capacity: float, before: float) -> float:
+        """Value per second of serving so many requests; `before`: until what is started now is ready."""
+        total = 0.0
+        for asked in self.asked:
+            rate = capacity if asked.ready else before
+            total += asked.value * (rate if rate < asked.rate else asked.rate)
+        return total
 
     def levels(self, replicas: tuple[int, ...]) -> tuple[float, ...]:
         """How far each level is missed by this Inference alone: slices, by weight; SLO: value per second."""
+        if len(replicas) == 1 and self.must <= replicas[0] <= self.most and self._ready:
+            return NOTHING
         found = self._levels.get(replicas)
         if found is None:
             found = self._levels[replicas] = self._missed(replicas)

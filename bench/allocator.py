@@ -1,0 +1,227 @@
+"""P11: the time to decide for 1,000 models of 3 tiers on 20 classes of slices, how good that is, and how much it moves.
+
+    python bench/allocator.py [--models 1000] [--pools 20] [--runs 5]
+
+Two arms, in turn: every model on one class, as `placement.pool` has it, and a fifth of the models on two, which couples all classes.
+Cold is the first decision of a new solver. It is then carried out, every model's demand drifts by up to 5 percent, and the warm
+decision follows. Objective: the linear program's bound over what was reached, of both. Moves: slices that the warm decision
+moves over the fewest that keep every rule and reach as much, by a linear program: a lower bound, near for models on one class,
+and far for those on two, which move fractions of a replica there.
+Prints one JSON document, with the time of a fixed piece of work beside each run, since the machine may be busy with other
+things; exits 1 when the mean of a figure of the first arm misses its target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from tidegate.allocation.assignment import Assignment
+from tidegate.allocation.component import Component, components
+from tidegate.allocation.curves import fit
+from tidegate.allocation.highs import Outcome, WarmLinearProgram
+from tidegate.allocation.program import FREE, Program
+from tidegate.allocation.snapshot import (
+    Bounds,
+    Inference,
+    Load,
+    Placement,
+    Pool,
+    Replicas,
+    Snapshot,
+    TierRule,
+)
+from tidegate.allocation.solve import Limits, Solver
+from tidegate.api.inference import Tier
+
+TARGETS = {"cold_s": 0.5, "warm_s": 0.05, "bound_over_objective": 1.05, "moves_over_fewest": 1.2}
+VALUES = {Tier.REALTIME: 5.0, Tier.NEARLINE: 1.0, Tier.OFFLINE: 0.2}
+ROOMY = Limits(seconds=60.0)
+
+
+def fleet(models: int, pools: int, coupled: float, seed: int) -> Snapshot:
+    """Models that hold 1 to 6 replicas where they run, in pools with 15 percent more slices than that."""
+    random = Random(seed)
+    names = [f"class-{number:02}" for number in range(pools)]
+    used = dict.fromkeys(names, 0)
+    made: list[Inference] = []
+    for number in range(models):
+        tier = list(Tier)[number % 3]
+        rate = random.uniform(50, 400)
+        placements: list[Placement] = []
+        for pool in random.sample(names, 2 if random.random() < coupled else 1):
+            held = random.randint(1, 6)
+            used[pool] += held
+            here = rate * random.uniform(0.7, 1.3)
+            curve = fit((count, here * count**0.95) for count in (1, 2, 4, 8, 16))
+            replicas = Replicas(ready=held)
+            placements.append(Placement(pool, curve, replicas=replicas, load_s=random.uniform(20, 60)))
+        made.append(
+            Inference(
+                f"ads/model-{number:04}",
+                tier,
+                tuple(placements),
+                Load((rate * random.uniform(0.5, 6),)),
+                Bounds(1, 16),
+                VALUES[tier] * random.uniform(0.5, 2),
+            )
+        )
+    rules = (TierRule(Tier.REALTIME, 10), TierRule(Tier.OFFLINE, 0, 80))
+    return Snapshot(
+        tuple(Pool(name, int(used[name] * 1.15), nodes=8, spares=2, tiers=rules) for name in names),
+        tuple(made),
+    )
+
+
+def carried_out(snapshot: Snapshot, assignment: Assignment, seed: int) -> Snapshot:
+    """What there is some time later: the moves are made, demand has drifted, prices are those of the decision."""
+    random = Random(seed)
+    counts = {(each.inference, each.pool): each.replicas for each in assignment.replicas}
+    prices = dict(assignment.prices)
+
+    def drifted(each: Inference) -> Inference:
+        placements = tuple(
+            replace(spot, replicas=Replicas(ready=counts[each.key, spot.pool])) for spot in each.placements
+        )
+        rates = tuple(rate * random.uniform(0.95, 1.05) for rate in (each.load.rates if each.load else ()))
+        return replace(each, placements=placements, load=Load(rates))
+
+    return replace(
+        snapshot,
+        pools=tuple(replace(pool, price=prices[pool.name]) for pool in snapshot.pools),
+        inferences=tuple(drifted(each) for each in snapshot.inferences),
+    )
+
+
+def fewest_slices(part: Component, objective: float) -> float:
+    """The fewest slices to move in a part that keep every rule and reach `objective`, replicas in fractions allowed."""
+    program = Program(part)
+    problem = program.problem
+    slices = np.zeros(len(problem.gain))
+    for number, _, spot in program.spots():
+        for column, _ in program.columns(number):
+            slices[column] = spot.slices
+    reach = len(problem.row_low)
+    columns = np.arange(len(problem.gain), dtype=np.int32)
+    least = objective - program.constant - 1e-6 * max(1.0, abs(objective))
+    solved = WarmLinearProgram().solve(
+        replace(
+            problem,
+            gain=-slices,
+            row_low=np.append(problem.row_low, least),
+            row_high=np.append(problem.row_high, FREE),
+            rows=np.append(problem.rows, np.full(len(columns), reach, np.int32)),
+            columns=np.append(problem.columns, columns),
+            values=np.append(problem.values, problem.gain),
+        ),
+        60.0,
+    )
+    if solved.outcome is not Outcome.OPTIMAL:
+        raise RuntimeError(f"the fewest moves of {part.pools[0].name}: {solved.outcome}")
+    return -solved.objective
+
+
+def moves_over_fewest(snapshot: Snapshot, assignment: Assignment) -> float:
+    """Slices moved over the fewest possible, all parts together."""
+    counts = {(each.inference, each.pool): each.replicas for each in assignment.replicas}
+    moved = fewest = 0.0
+    for part in components(snapshot):
+        target = tuple(
+            tuple(counts[worth.inference.key, spot.pool] for spot in worth.spots) for worth in part.worths
+        )
+        fewest += fewest_slices(part, part.score(target).value)
+        moved += sum(
+            abs(count - spot.held) * spot.slices
+            for worth, replicas in zip(part.worths, target, strict=True)
+            for spot, count in zip(worth.spots, replicas, strict=True)
+        )
+    return moved / fewest if fewest > 0 else 1.0
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
+    """Result, wall and processor seconds."""
+    gc.collect()
+    wall, processor = time.perf_counter(), time.process_time()
+    result = work()
+    return result, time.perf_counter() - wall, time.process_time() - processor
+
+
+def yardstick() -> None:
+    """Half a million additions: some 20 ms on a core that does nothing else."""
+    total = 0
+    for number in range(500_000):
+        total += number
+
+
+def run(models: int, pools: int, coupled: float, seed: int) -> dict[str, Any]:
+    """One cold and one warm decision."""
+    solver = Solver(time.monotonic)
+    first = fleet(models, pools, coupled, seed)
+    assignment, cold_s, cold_cpu_s = timed(lambda: solver.solve(first, ROOMY))
+    second = carried_out(first, assignment, seed)
+    warm, warm_s, warm_cpu_s = timed(lambda: solver.solve(second, ROOMY))
+    _, yardstick_s, yardstick_cpu_s = timed(yardstick)
+    for each in (assignment, warm):
+        if each.relaxed or each.postponed or each.bound is None:
+            raise RuntimeError(f"an instance that cannot have all: {each.relaxed[:1]} {each.postponed[:1]}")
+    return {
+        "cold_s": cold_s,
+        "cold_cpu_s": cold_cpu_s,
+        "warm_s": warm_s,
+        "warm_cpu_s": warm_cpu_s,
+        "yardstick_s": yardstick_s,
+        "yardstick_cpu_s": yardstick_cpu_s,
+        "bound_over_objective": max(each.bound / each.objective for each in (assignment, warm)),
+        "moves_over_fewest": moves_over_fewest(second, warm),
+        "moves": [len(assignment.moves), len(warm.moves)],
+        "methods": [str(assignment.method), str(warm.method)],
+    }
+
+
+def summary(runs: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Mean and spread of every figure."""
+    return {
+        name: {
+            "mean": statistics.mean(each[name] for each in runs),
+            "spread": statistics.stdev(each[name] for each in runs) if len(runs) > 1 else 0.0,
+        }
+        for name in runs[0]
+        if isinstance(runs[0][name], float)
+    }
+
+
+def main() -> int:
+    """Measures `--runs` times."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", type=int, default=1000)
+    parser.add_argument("--pools", type=int, default=20)
+    parser.add_argument("--runs", type=int, default=5)
+    options = parser.parse_args()
+    arms = {"one class each": 0.0, "a fifth on two": 0.2}
+    run(20, 2, 0.2, 0)
+    # As the process does once it is up: what is there to stay is not looked through again.
+    gc.collect()
+    gc.freeze()
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in arms}
+    for number in range(options.runs):
+        for name, coupled in arms.items():
+            runs[name].append(run(options.models, options.pools, coupled, number + 1))
+    means = {name: summary(each) for name, each in runs.items()}
+    first = means["one class each"]
+    met = {name: first[name]["mean"] <= limit for name, limit in TARGETS.items()}
+    print(json.dumps({"met": met, "targets": TARGETS, "summary": means, "runs": runs}, indent=2))
+    return 0 if all(met.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

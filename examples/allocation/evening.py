@@ -1,0 +1,110 @@
+"""The evening's load arrives, and then a node is lost: two decisions of the allocator, with their reasons.
+
+python examples/allocation/evening.py
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+
+from tidegate.allocation.assignment import Assignment
+from tidegate.allocation.curves import fit, linear
+from tidegate.allocation.demand import nearline, offline, realtime
+from tidegate.allocation.snapshot import (
+    Bounds,
+    Inference,
+    Placement,
+    Pool,
+    Replicas,
+    Snapshot,
+    Step,
+    TierRule,
+)
+from tidegate.allocation.solve import Solver
+from tidegate.api.inference import Tier
+
+STEPS = (Step(600.0),)
+
+
+def evening() -> Snapshot:
+    """Sixteen slices on four nodes. Click prediction is asked for more than its seven replicas serve."""
+    pool = Pool(
+        "gpu-a",
+        slices=16,
+        nodes=4,
+        spares=1,
+        tiers=(TierRule(Tier.REALTIME, floor=4), TierRule(Tier.OFFLINE, floor=1)),
+        price=0.5,
+    )
+    clicks = Inference(
+        "ads/ctr-v3",
+        Tier.REALTIME,
+        (Placement("gpu-a", fit([(1, 300.0), (4, 1200.0), (8, 2400.0)]), replicas=Replicas(ready=7)),),
+        realtime(2400.0, STEPS),
+        Bounds(least=4),
+        value=1.0,
+    )
+    ranking = Inference(
+        "ads/rank-log",
+        Tier.NEARLINE,
+        (Placement("gpu-a", linear(400.0), replicas=Replicas(ready=2)),),
+        nearline(arrivals=700.0, backlog=6000.0, deadline_s=1800.0, steps=STEPS),
+        value=0.05,
+    )
+    embeddings = Inference(
+        "ads/embed-refresh",
+        Tier.OFFLINE,
+        (Placement("gpu-a", linear(1.0), replicas=Replicas(ready=6)),),
+        offline(left_slice_s=40000.0, deadline_s=None, held_slices=6, steps=STEPS),
+        value=0.01,
+    )
+    return Snapshot((pool,), (clicks, ranking, embeddings), steps=STEPS)
+
+
+def carried_out(snapshot: Snapshot, assignment: Assignment) -> Snapshot:
+    """The same, with the replicas of the assignment."""
+    return replace(
+        snapshot,
+        inferences=tuple(
+            replace(
+                each,
+                placements=tuple(
+                    replace(spot, replicas=Replicas(ready=assignment.of(each.key, spot.pool)))
+                    for spot in each.placements
+                ),
+            )
+            for each in snapshot.inferences
+        ),
+    )
+
+
+def show(title: str, assignment: Assignment) -> None:
+    """The decision as people read it."""
+    print(title)
+    for move in assignment.moves:
+        print(f"  {move.wave}. {move.action} {move.replicas}: {move.why}")
+    for each in assignment.relaxed:
+        print(f"  not kept: {each.rule} of {each.subject}: {each.message}")
+    for binding in assignment.bindings[:4]:
+        print(f"  binds: {binding.constraint}, {binding.price * 60:.3g} per minute")
+    print(
+        f"  value {assignment.objective:.2f} per second by {assignment.method}, gap {assignment.gap or 0:.1%}"
+    )
+
+
+def main() -> int:
+    """Decides twice."""
+    solver = Solver(time.monotonic)
+    before = evening()
+    first = solver.solve(before)
+    show("The evening's load arrives:", first)
+    after = carried_out(before, first)
+    lost = replace(after, pools=(replace(after.pools[0], slices=12, nodes=3),))
+    show("A node with four slices is lost:", solver.solve(lost))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

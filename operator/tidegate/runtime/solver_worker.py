@@ -1,0 +1,45 @@
+"""The solver's own process: `python -m tidegate.runtime.solver_worker`. Snapshots come in by stdin, assignments go out by stdout.
+
+A frame is eight bytes of length, then a pickle; the first frame out is empty and says that the process is ready.
+It ends when stdin does, so it never outlives the controllers.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from typing import BinaryIO
+
+from tidegate.allocation.solve import Solver
+
+LENGTH_BYTES = 8
+
+
+def frame(payload: bytes) -> bytes:
+    """`payload` with its length before it."""
+    return len(payload).to_bytes(LENGTH_BYTES, "big") + payload
+
+
+def main() -> None:
+    """Answers until stdin ends."""
+    # A library that prints must not spoil a frame.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    requests = sys.stdin.buffer
+    solver = Solver(time.monotonic)
+    _write(answers, b"")
+    while header := requests.read(LENGTH_BYTES):
+        # Only the process that started this one can write here.
+        snapshot, limits = pickle.loads(requests.read(int.from_bytes(header, "big")))  # noqa: S301
+        _write(answers, pickle.dumps(solver.solve(snapshot, limits)))
+
+
+def _write(answers: BinaryIO, payload: bytes) -> None:
+    answers.write(frame(payload))
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()

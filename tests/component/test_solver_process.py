@@ -1,0 +1,195 @@
+"""The solver's process, real and really killed: a dead or slow solver is a greedy tick, never a dead controller."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from builders.allocation import a_model, a_placement, a_pool, a_snapshot
+from builders.waiting import until
+from tidegate.allocation.assignment import Method
+from tidegate.allocation.snapshot import Snapshot
+from tidegate.allocation.solve import Limits, Solver
+from tidegate.api.inference import Tier
+from tidegate.runtime.solver_process import SolverProcess
+
+ROOMY = Limits(seconds=20.0)
+SNAPSHOT = a_snapshot(
+    a_model("ctr", Tier.REALTIME, a_placement(ready=2), rate=550.0),
+    a_model("off", Tier.OFFLINE, a_placement(ready=6), rate=600.0, value=0.1),
+)
+WANTED = {"ads/ctr": 6, "ads/off": 2}
+
+
+@pytest.fixture
+async def solver() -> AsyncIterator[SolverProcess]:
+    process = SolverProcess(grace_s=20.0)
+    yield process
+    await process.close()
+
+
+def replicas(assignment) -> dict[str, int]:
+    return {each.inference: each.replicas for each in assignment.replicas}
+
+
+def gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+async def test_it_answers_what_the_solver_answers_here(solver: SolverProcess) -> None:
+    assignment = await solver.solve(SNAPSHOT, ROOMY)
+    assert assignment == Solver(time.monotonic).solve(SNAPSHOT, ROOMY)
+    assert replicas(assignment) == WANTED
+    assert assignment.note == ""
+    assert assignment.method is not Method.GREEDY
+
+
+async def test_it_stays_between_ticks(solver: SolverProcess) -> None:
+    await solver.solve(SNAPSHOT, ROOMY)
+    pid = solver.pid
+    await solver.solve(SNAPSHOT, ROOMY)
+    assert solver.pid == pid
+
+
+async def test_killed_while_it_solves_it_is_a_greedy_tick_and_comes_back(solver: SolverProcess) -> None:
+    await solver.solve(SNAPSHOT, ROOMY)
+    killed = solver.pid
+    assert killed is not None
+    # Stopped, it has the question and no answer: the kill hits it in the middle.
+    os.kill(killed, signal.SIGSTOP)
+    answer = asyncio.create_task(solver.solve(SNAPSHOT, ROOMY))
+    await asyncio.sleep(0)
+    os.kill(killed, signal.SIGKILL)
+    assignment = await answer
+    assert assignment.method is Method.GREEDY
+    assert assignment.note == "the solver ended with signal 9"
+    assert replicas(assignment) == WANTED
+    assert (await solver.solve(SNAPSHOT, ROOMY)).note == ""
+    assert solver.pid != killed
+
+
+async def test_killed_between_ticks_it_is_not_missed(solver: SolverProcess) -> None:
+    await solver.solve(SNAPSHOT, ROOMY)
+    killed = solver.pid
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    await until(lambda: gone(killed), what="the killed solver is gone")
+    assert replicas(await solver.solve(SNAPSHOT, ROOMY)) == WANTED
+
+
+async def test_one_that_hangs_is_ended_after_its_time() -> None:
+    solver = SolverProcess(grace_s=0.2)
+    await solver.solve(SNAPSHOT, ROOMY)
+    hanging = solver.pid
+    assert hanging is not None
+    os.kill(hanging, signal.SIGSTOP)
+    began = time.monotonic()
+    assignment = await solver.solve(SNAPSHOT, Limits(seconds=0.3))
+    assert time.monotonic() - began < 10
+    assert assignment.method is Method.GREEDY
+    assert assignment.note == "the solver did not answer within 0.5 s and was ended"
+    assert gone(hanging)
+    await solver.close()
+
+
+async def test_out_of_its_own_time_it_says_so(solver: SolverProcess) -> None:
+    """The time box is the solver's own: the process lives on, and the pools that were not reached are greedy."""
+    await solver.solve(SNAPSHOT, ROOMY)
+    pid = solver.pid
+    assignment = await solver.solve(large(), Limits(seconds=1e-6))
+    assert assignment.method is Method.GREEDY
+    assert assignment.note == "out of time"
+    assert solver.pid == pid
+    assert (await solver.solve(large(), ROOMY)).note == ""
+
+
+def large() -> Snapshot:
+    return a_snapshot(
+        a_pool(slices=60),
+        *(
+            a_model(f"m{number}", Tier.NEARLINE, a_placement(ready=1), rate=150.0, value=1.0 + number)
+            for number in range(50)
+        ),
+    )
+
+
+async def test_the_loop_runs_on_while_it_solves(solver: SolverProcess) -> None:
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await solver.solve(SNAPSHOT, ROOMY)
+    counting.cancel()
+    assert turns > 100
+
+
+@pytest.mark.parametrize(
+    ("program", "note"),
+    [
+        ("import sys; sys.exit(3)", "the solver ended with status 3"),
+        ("print('not a frame at all')", "the solver's answer was not readable"),
+        (
+            "import sys; sys.stdout.buffer.write(bytes(8) + bytes(7) + b'\\x05hello'); sys.stdout.flush(); sys.stdin.read()",
+            "the solver's answer was not readable",
+        ),
+    ],
+    ids=["ends", "prints", "nonsense"],
+)
+async def test_one_that_fails_is_a_greedy_tick(program: str, note: str) -> None:
+    solver = SolverProcess((sys.executable, "-c", program))
+    assignment = await solver.solve(SNAPSHOT, ROOMY)
+    assert assignment.method is Method.GREEDY
+    assert assignment.note.startswith(note)
+    assert replicas(assignment) == WANTED
+    await solver.close()
+
+
+async def test_one_that_is_not_there_is_a_greedy_tick() -> None:
+    assignment = await SolverProcess(("/nonexistent/solver",)).solve(SNAPSHOT, ROOMY)
+    assert assignment.note.startswith("the solver did not start")
+    assert replicas(assignment) == WANTED
+
+
+async def test_it_ends_with_its_parent(tmp_path) -> None:
+    """Even when that is killed: its stdin ends."""
+    program = (
+        "import asyncio, os, signal, sys\n"
+        "from tidegate.runtime.solver_process import SolverProcess\n"
+        "from tidegate.allocation.snapshot import Snapshot\n"
+        "async def main():\n"
+        "    solver = SolverProcess()\n"
+        "    await solver.solve(Snapshot((), ()))\n"
+        "    print(solver.pid, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(main())\n"
+    )
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await parent.communicate()
+    pid = int(out)
+    await until(lambda: gone(pid) or _zombie(pid), what="the orphan has ended")
+
+
+def _zombie(pid: int) -> bool:
+    """Where nothing reaps orphans, an ended one stays in the table."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
