@@ -8,6 +8,7 @@ import queue
 import signal
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -76,13 +77,14 @@ class Xds:
     process: subprocess.Popen[bytes]
     log: Path
     report_port: int
+    contents_port: int
 
 
 @contextmanager
 def xds(kubeconfig: Path, folder: Path, **settings: str) -> Iterator[tuple[Xds, grpc.Channel]]:
     """The process, ready, and a channel to it."""
-    with HeldPort("127.0.0.1") as held, HeldPort("127.0.0.1") as report:
-        port, report_port = held.number, report.number
+    with HeldPort("127.0.0.1") as held, HeldPort("127.0.0.1") as report, HeldPort("127.0.0.1") as contents:
+        port, report_port, contents_port = held.number, report.number, contents.number
     with (
         tidegate(
             "xds",
@@ -90,13 +92,13 @@ def xds(kubeconfig: Path, folder: Path, **settings: str) -> Iterator[tuple[Xds, 
             folder,
             xds_port=str(port),
             report_port=str(report_port),
-            contents_port="0",
+            contents_port=str(contents_port),
             **settings,
         ) as running,
         grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         grpc.channel_ready_future(channel).result(20)
-        yield Xds(running.process, running.log, report_port), channel
+        yield Xds(running.process, running.log, report_port, contents_port), channel
 
 
 def fresh(body: dict[str, Any], **spec: Any) -> str:
@@ -155,6 +157,29 @@ def test_a_process_that_is_killed_does_not(
         running.process.kill()
         with pytest.raises(grpc.RpcError):
             stream.next()
+
+
+def test_content_is_told_on_one_address_of_loopback_and_names_on_all(
+    kubectl: Kubectl, kubeconfig: Path, crds: None, namespace: str, tmp_path: Path
+) -> None:
+    del crds
+    kubectl("apply", "-f", "-", stdin=fresh(inference_body("one", namespace)))
+    access = model_access_body("ctr", namespace, routes=[a_route("default", "one")])
+    kubectl("apply", "-f", "-", stdin=fresh(access))
+    name = f"access/{namespace}/ctr"
+    with xds(kubeconfig, tmp_path) as (running, channel):
+        Stream(channel, TypeUrl.SCOPE).until("the access is routed", lambda found: name in found)
+
+        def told(host: str, port: int) -> Any:
+            url = f"http://{host}:{port}/v1/snapshots/current?name={name}"
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return json.load(answer)["resources"]["scope"]
+
+        assert told("127.0.0.1", running.contents_port)[0]["content"]["name"] == name
+        # 127.0.0.2 stands for every other address that the process could have: it answers there where it listens on all.
+        assert {"name", "version"} == set(told("127.0.0.2", running.report_port)[0])
+        with pytest.raises(urllib.error.URLError, match="refused"):
+            told("127.0.0.2", running.contents_port)
 
 
 def secret(name: str, namespace: str, **entries: str) -> str:

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import socket
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
+from urllib.parse import quote
 
-import aiohttp
 import typer
 
-from tidegate.api.meta import ObjectKey
-from tidegate.errors import ApiUnavailableError, PermanentError, TidegateError
-from tidegate.kube.client import ClientSettings, KubeClient
-from tidegate.kube.kinds import POD
+from tidegate.cli.servers import CONTENTS_PORT, REPORT_PORT, Servers, ask
+from tidegate.errors import TidegateError
 from tidegate.routing.grpc.bootstrap import bootstrap as grpc_bootstrap
-
-_PATIENCE: Final = timedelta(seconds=30)
-_REPORT_PORT: Final = 18001
-_CONTENTS: Final = "127.0.0.1:18002"
-_SELECTOR: Final = "app.kubernetes.io/name=tidegate,app.kubernetes.io/component=xds"
 
 
 class Format(StrEnum):
@@ -38,18 +28,22 @@ class Format(StrEnum):
 
 Address = Annotated[
     str | None,
-    typer.Option(help="host:port of one xDS server's report, instead of asking through the API server."),
+    typer.Option(help="host:port of one xDS server, instead of asking all through the API server."),
 ]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Where the xDS servers run.")]
 KubeconfigOption = Annotated[
-    Path | None, typer.Option(help="Cluster to connect to; default $KUBECONFIG.", show_default=False)
+    Path | None,
+    typer.Option(help="Cluster to connect to; default $KUBECONFIG, then ~/.kube/config.", show_default=False),
+]
+ContextOption = Annotated[
+    str | None, typer.Option("--context", help="Context of the kubeconfig; default its current one.")
 ]
 Revision = Annotated[str, typer.Argument(help="A revision, its beginning, current or previous.")]
 Name = Annotated[
     str | None,
     typer.Option(
         "--name",
-        help=f"Show the content under this name; asks {_CONTENTS}, which only an xDS server's own pod reaches.",
+        help=f"Show the content under this name, from port {CONTENTS_PORT}, which listens on loopback alone.",
     ),
 ]
 Output = Annotated[Format, typer.Option("--output", "-o", help="text or json.")]
@@ -67,10 +61,12 @@ def status(
     address: Address = None,
     namespace: Namespace = "tidegate-system",
     kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Show every connected proxy, and for each type whether it runs the newest (SYNCED, STALE, NACKED)."""
-    answers = _ask("/v1/proxies", {}, address, namespace, kubeconfig)
+    servers = Servers(address, namespace, kubeconfig, context)
+    answers = _ask(servers, REPORT_PORT, "/v1/proxies", {})
     proxies = [{**proxy, "server": server} for server, said in answers.items() for proxy in said["proxies"]]
     if output is Format.JSON:
         typer.echo(json.dumps({"proxies": proxies}, indent=2))
@@ -85,11 +81,12 @@ def dump(
     address: Address = None,
     namespace: Namespace = "tidegate-system",
     kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Show the names and versions of a snapshot's resources, or what is in those of one name. Secrets are left out."""
-    place = _place(name, address, namespace, kubeconfig)
-    found = _first(f"/v1/snapshots/{revision}", _named(name), *place)
+    servers = Servers(address, namespace, kubeconfig, context)
+    found = _first(servers, _port(name), f"/v1/snapshots/{quote(revision, safe='')}", _named(name))
     _show(found, dump_lines(found), name, output)
 
 
@@ -100,11 +97,12 @@ def diff(
     address: Address = None,
     namespace: Namespace = "tidegate-system",
     kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Show the names that differ between two revisions, or what differs under one name. Secrets are left out."""
-    place = _place(name, address, namespace, kubeconfig)
-    found = _first("/v1/diff", {"from": before, "to": after, **_named(name)}, *place)
+    servers = Servers(address, namespace, kubeconfig, context)
+    found = _first(servers, _port(name), "/v1/diff", {"from": before, "to": after, **_named(name)})
     _show(found, diff_lines(found), name, output)
 
 
@@ -137,11 +135,9 @@ def _named(name: str | None) -> dict[str, str]:
     return {} if name is None else {"name": name}
 
 
-def _place(
-    name: str | None, address: str | None, namespace: str, kubeconfig: Path | None
-) -> tuple[str | None, str, Path | None]:
-    """Whom to ask; content is told inside the pod alone, so without an address this must run there."""
-    return (_CONTENTS if name is not None and address is None else address), namespace, kubeconfig
+def _port(name: str | None) -> int:
+    """Names are told to whoever reaches a server; content is told on its own loopback alone."""
+    return REPORT_PORT if name is None else CONTENTS_PORT
 
 
 def bootstrap(
@@ -166,60 +162,17 @@ def status_lines(proxies: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-Answers = dict[str, dict[str, Any]]
-
-
-def _first(path: str, query: Mapping[str, str], *place: Any) -> dict[str, Any]:
+def _first(servers: Servers, port: int, path: str, query: Mapping[str, str]) -> dict[str, Any]:
     """The answer of any server that knows the revision: all replicas make the same ones of the same objects."""
-    return next(iter(_ask(path, query, *place).values()))
+    return next(iter(_ask(servers, port, path, query).values()))
 
 
-def _ask(
-    path: str, query: Mapping[str, str], address: str | None, namespace: str, kubeconfig: Path | None
-) -> Answers:
+def _ask(servers: Servers, port: int, path: str, query: Mapping[str, str]) -> Mapping[str, dict[str, Any]]:
     try:
-        if address is not None:
-            return asyncio.run(_directly(address, path, query))
-        named = kubeconfig or os.environ.get("KUBECONFIG")
-        return asyncio.run(_through_api_server(path, query, namespace, Path(named) if named else None))
+        answers = ask(servers, port, path, query)
     except TidegateError as error:
         typer.echo(f"tidegate: {error}", err=True)
         sys.exit(1)
-
-
-async def _directly(address: str, path: str, query: Mapping[str, str]) -> Answers:
-    timeout = aiohttp.ClientTimeout(total=_PATIENCE.total_seconds())
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.get(f"http://{address}{path}", params=query) as response,
-        ):
-            said = await response.json()
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        message = f"no xDS server answers at {address}: {error}"
-        raise ApiUnavailableError(message) from error
-    if "error" in said:
-        raise PermanentError(said["error"])
-    return {address: said}
-
-
-async def _through_api_server(
-    path: str, query: Mapping[str, str], namespace: str, kubeconfig: Path | None
-) -> Answers:
-    settings = ClientSettings(
-        field_manager="tidegate-cli", user_agent="tidegate-cli", request_timeout=_PATIENCE
-    )
-    answers: Answers = {}
-    async with await KubeClient.connect(settings, kubeconfig=kubeconfig) as client:
-        for pod in await client.list(POD, namespace=namespace, selector=_SELECTOR):
-            name = pod["metadata"]["name"]
-            said = await client.read_from_pod(ObjectKey(namespace, name), _REPORT_PORT, path, query)
-            if said is not None:
-                answers[name] = said
-    if not answers:
-        message = (
-            f"no xDS server in namespace {namespace} knows {path}: "
-            "choose its namespace with -n, or a revision that tidegate xds dump still shows"
-        )
-        raise PermanentError(message)
-    return answers
+    for missing in answers.missing:
+        typer.echo(f"tidegate: left out: {missing}", err=True)
+    return answers.said

@@ -19,6 +19,7 @@ from tidegate.kube.events import EventRecorder
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import EVENT, Kind, kind_of
 from tidegate.kube.port import EventNote, Manifest
+from tidegate.kube.portforward import get_json
 from tidegate.kube.transport import APPLY_PATCH, Request, Transport
 
 
@@ -46,12 +47,15 @@ class KubeClient:
         self._events = EventRecorder(component=settings.field_manager)
 
     @classmethod
-    async def connect(cls, settings: ClientSettings, *, kubeconfig: Path | None = None) -> Self:
-        """A client from `kubeconfig`, or without one from the pod's ServiceAccount.
+    async def connect(
+        cls, settings: ClientSettings, *, kubeconfig: Path | None = None, context: str | None = None
+    ) -> Self:
+        """A client from `kubeconfig` and one of its contexts, or without one from the pod's ServiceAccount.
 
         Raises PermanentError when there are no such credentials.
         """
-        return cls(await Transport.connect(kubeconfig, user_agent=settings.user_agent), settings)
+        transport = await Transport.connect(kubeconfig, context=context, user_agent=settings.user_agent)
+        return cls(transport, settings)
 
     async def __aenter__(self) -> Self:
         return self
@@ -124,17 +128,9 @@ class KubeClient:
             Request("GET", kind.path(namespace), self._settings.request_timeout, query=query)
         )
 
-    async def read_from_pod(
-        self, pod: ObjectKey, port: int, path: str, query: Mapping[str, str] | None = None
-    ) -> dict[str, Any] | None:
-        """The JSON that a pod answers to GET `path`, asked through the API server; None for 404.
-
-        Needs the right to get `pods/proxy`.
-        """
-        through = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}:{port}/proxy{path}"
-        return await self._transport.call(
-            Request("GET", through, self._settings.request_timeout, query=query or {})
-        )
+    async def read_from_pod(self, pod: ObjectKey, port: int, target: str) -> dict[str, Any]:
+        """The JSON that a pod answers to GET `target`, on its loopback too: see portforward.get_json."""
+        return await get_json(self._transport, pod, port, target, self._settings.request_timeout)
 
     async def apply(self, manifest: Manifest, fence: Fence) -> Manifest:
         """See port.Cluster. The object gets the annotations tidegate.io/applied and tidegate.io/epoch."""

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlencode
@@ -62,8 +63,8 @@ class Transport:
         self._user_agent = user_agent
 
     @classmethod
-    async def connect(cls, kubeconfig: Path | None, *, user_agent: str) -> Self:
-        """To the cluster of `kubeconfig`, or without one to the pod's own, as its ServiceAccount.
+    async def connect(cls, kubeconfig: Path | None, *, context: str | None = None, user_agent: str) -> Self:
+        """To the cluster of `kubeconfig` (its current context, unless another is named), or without one to the pod's own, as its ServiceAccount.
 
         The ServiceAccount's token is read again each minute, since the kubelet rotates it.
         Raises PermanentError when there are no such credentials.
@@ -77,7 +78,7 @@ class Transport:
                 load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
             else:
                 await load_kube_config(  # type: ignore[no-untyped-call]
-                    config_file=str(kubeconfig), client_configuration=configuration
+                    config_file=str(kubeconfig), context=context, client_configuration=configuration
                 )
         except (ConfigException, OSError, yaml.YAMLError) as exc:
             place = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's ServiceAccount"
@@ -122,23 +123,57 @@ class Transport:
         except _NETWORK_ERRORS as exc:
             raise _unavailable(exc, request) from exc
 
+    @asynccontextmanager
+    async def websocket(
+        self, request: Request, protocol: str
+    ) -> AsyncGenerator[aiohttp.ClientWebSocketResponse]:
+        """A WebSocket to `request.path`, which lasts `within` at most. Raises like `call`; PermanentError also for 404."""
+        try:
+            async with (
+                asyncio.timeout(request.within.total_seconds()),
+                self._session().ws_connect(
+                    self._url(request), protocols=(protocol,), headers=await self._headers(request, "*/*")
+                ) as socket,
+            ):
+                yield socket
+        except aiohttp.WSServerHandshakeError as exc:
+            # The handshake keeps nothing of what the server says beside the status.
+            message = f"{request}: {exc.status}, which is not what a WebSocket begins with"
+            if exc.status == HTTPStatus.FORBIDDEN:
+                message = f"{request}: 403 Forbidden: the verbs get and create are needed for this resource"
+            error = ApiUnavailableError if exc.status in _TRY_AGAIN else PermanentError
+            raise error(message) from exc
+        except _NETWORK_ERRORS as exc:
+            raise _unavailable(exc, request) from exc
+
     async def _send(self, request: Request, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        headers = {
-            "Content-Type": request.content_type,
-            "Accept": "application/json",
-            "User-Agent": self._user_agent,
-        }
-        await self._api.update_params_for_auth(
-            headers, [], ["BearerToken"], request.path, request.method, None
-        )
-        url = f"{self._api.configuration.host}{request.path}"
-        if request.query:
-            url += f"?{urlencode(request.query)}"
+        about = await self._headers(request, "application/json")
+        headers = {"Content-Type": request.content_type, **about}
         answer = await self._api.rest_client.request(  # type: ignore[no-untyped-call]
-            request.method, url, headers=headers, body=request.body, _request_timeout=limit
+            request.method, self._url(request), headers=headers, body=request.body, _request_timeout=limit
         )
         response: aiohttp.ClientResponse = answer.response
         return response
+
+    def _url(self, request: Request) -> str:
+        query = f"?{urlencode(request.query)}" if request.query else ""
+        return f"{self._api.configuration.host}{request.path}{query}"
+
+    async def _headers(self, request: Request, accept: str) -> dict[str, str]:
+        """Who asks, by what right, and for what; for the answers of pods the API server takes nothing but */* (406)."""
+        headers = {"Accept": accept, "User-Agent": self._user_agent}
+        await self._api.update_params_for_auth(
+            headers, [], ["BearerToken"], request.path, request.method, None
+        )
+        return headers
+
+    def _session(self) -> aiohttp.ClientSession:
+        """The connections of the API client, which makes them at its first request."""
+        rest = self._api.rest_client
+        if rest.pool_manager is None:
+            rest.pool_manager = rest._create_pool_manager()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  no other door; its own WebSockets do the same
+        session: aiohttp.ClientSession = rest.pool_manager
+        return session
 
 
 def _unavailable(error: BaseException, request: Request) -> ApiUnavailableError:

@@ -1,0 +1,212 @@
+"""Keys and tokens on a real cluster: who gets to the model by its own counters, and where a key is never to be seen."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from builders.tokens import Issuer
+from fixtures.installed import Installed, Space, a_space, refused, until
+from tidegate.api.reasons import Reason
+from tidegate_localcluster.demo.helm import NAMESPACE
+
+ALICE: Final = "canary-alice-0123456789abcdef"
+BOB: Final = "canary-bob-0123456789abcdef"
+SOON_S: Final = 15.0
+"""A change of a Secret counts within a second; the rest is for two busy cores."""
+
+# The gateway has no curl; its admin port answers on its own loopback alone.
+_CONFIG_DUMP: Final = (
+    "exec 3<>/dev/tcp/127.0.0.1/9901; "
+    "printf 'GET /config_dump?include_eds HTTP/1.1\\r\\nhost: x\\r\\nconnection: close\\r\\n\\r\\n' >&3; cat <&3"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A space whose Secrets the xDS servers may read, with one Inference that is ready."""
+
+    space: Space
+
+    def secret(self, name: str, **entries: str) -> None:
+        """Writes the Secret as it is to be from now on, with the label that it needs."""
+        metadata = {"name": name, "labels": {"tidegate.io/auth": "gateway"}}
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": entries}
+        self.space.kubectl.run("delete", "secret", name, "-n", self.space.namespace, "--ignore-not-found")
+        self.space.kubectl.run("create", "-n", self.space.namespace, "-f", "-", stdin=json.dumps(body))
+
+    def access(self, name: str, auth: Mapping[str, Any]) -> None:
+        """A ModelAccess of that name with `auth`."""
+        route = {"name": "default", "targets": [{"inference": "probe"}], "timeout": "10s"}
+        self.space.apply("ModelAccess", name, {"auth": auth, "routes": [route]})
+
+    def calls(self, access: str, times: int = 1, **headers: str) -> set[str]:
+        """What becomes of calls with these headers, each on a connection of its own: `served`, or the status's name."""
+        found = set[str]()
+        for _ in range(times):
+            try:
+                self.space.ask(access, **headers)
+                found.add("served")
+            except InferenceServerException as error:
+                found.add(str(error.status()).removeprefix("StatusCode."))
+        return found
+
+    def settles(self, access: str, outcome: str, **headers: str) -> None:
+        """Waits until this is what becomes of calls, at every gateway."""
+        until(
+            lambda: self.calls(access, 12, **headers) == {outcome},
+            f"calls of {access} are {outcome}",
+            timeout_s=SOON_S,
+            evidence=lambda: (self.calls(access, 12, **headers), self.space.status("modelaccess", access)),
+        )
+
+    def closed(self, access: str, reason: Reason) -> None:
+        """Waits until nobody is let in, and the access says why."""
+        until(
+            lambda: self.space.condition("modelaccess", access).get("reason") == reason,
+            f"Ready of {access} says {reason}",
+            evidence=lambda: self.space.status("modelaccess", access),
+        )
+        self.settles(access, "UNAVAILABLE", **{"x-api-key": ALICE})
+        assert self.rest(access) == 503
+
+    def rest(self, access: str, **headers: str) -> int:
+        """The status of a REST call."""
+        request = urllib.request.Request(
+            f"http://{self.space.installed.endpoints.gateway}/v2/models/probe/infer",
+            data=json.dumps(
+                {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [5.0]}]}
+            ).encode(),
+            headers={"x-tidegate-access": f"{self.space.namespace}/{access}", **headers},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=10) as response:
+                return int(response.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+
+@pytest.fixture(scope="module")
+def guarded(installed: Installed) -> Iterator[Guarded]:
+    """One namespace for this file: each change of the installation's values replaces its xDS servers."""
+    with a_space(installed, "e2e-callers") as space:
+        space.publish("probe", 1)
+        space.inference()
+        # Whatever a process could write about a key, it writes at this level.
+        installed.upgrade(auth__namespaces=[space.namespace], log__level="debug")
+        space.access(name="open")
+        space.ready("inference/probe", "modelaccess/open")
+        yield Guarded(space)
+    installed.upgrade()
+
+
+@pytest.mark.timeout(580)
+def test_keys_let_in_follow_their_secret_and_refused_calls_never_reach_the_model(guarded: Guarded) -> None:
+    space = guarded.space
+    guarded.access("keyed", {"apiKeys": {"secret": "callers"}})
+    guarded.closed("keyed", Reason.CREDENTIALS_NOT_READABLE)
+
+    guarded.secret("callers", alice=ALICE)
+    space.ready("modelaccess/keyed")
+    guarded.settles("keyed", "served", **{"x-api-key": ALICE})
+    assert guarded.rest("keyed", **{"x-api-key": ALICE}) == 200
+    before = space.counted("probe")
+    assert guarded.calls("keyed", 20, **{"x-api-key": BOB}) == {"UNAUTHENTICATED"}
+    assert guarded.calls("keyed", 20) == {"UNAUTHENTICATED"}
+    assert guarded.rest("keyed", **{"x-api-key": BOB}) == 401
+    assert space.counted("probe") == before
+    # The same counter does move for calls that are let in, with a key or where none is asked for.
+    assert guarded.calls("keyed", 5, **{"x-api-key": ALICE}) == guarded.calls("open", 5) == {"served"}
+    assert space.counted("probe") == before + 10
+
+    guarded.secret("callers", alice=ALICE, bob=BOB)
+    guarded.settles("keyed", "served", **{"x-api-key": BOB})
+    _seen_nowhere(space)
+    guarded.secret("callers", bob=BOB)
+    guarded.settles("keyed", "UNAUTHENTICATED", **{"x-api-key": ALICE})
+    assert guarded.calls("keyed", 5, **{"x-api-key": BOB}) == {"served"}
+
+    space.kubectl.run("delete", "secret", "callers", "-n", space.namespace)
+    guarded.closed("keyed", Reason.CREDENTIALS_NOT_READABLE)
+    message = space.condition("modelaccess", "keyed")["message"]
+    assert f"kubectl -n {space.namespace} label secret callers tidegate.io/auth=gateway" in message
+    assert guarded.calls("open", 5) == {"served"}
+
+
+@pytest.mark.timeout(400)
+def test_tokens_let_in_whom_their_issuer_sent_here(guarded: Guarded) -> None:
+    space = guarded.space
+    issuer, stranger = Issuer("https://login.example.com"), Issuer("https://login.example.com")
+    guarded.secret("login-keys", **{"jwks.json": Issuer.key_set(issuer).decode()})
+    guarded.access("tokens", {"jwt": {"issuer": issuer.name, "audiences": ["ads"], "secret": "login-keys"}})
+    space.ready("modelaccess/tokens")
+
+    def bearer(signed_by: Issuer, audience: str = "ads") -> dict[str, str]:
+        return {"authorization": f"Bearer {signed_by.token(aud=audience)}"}
+
+    guarded.settles("tokens", "served", **bearer(issuer))
+    before = space.counted("probe")
+    assert guarded.calls("tokens", 10) == {"UNAUTHENTICATED"}
+    assert guarded.calls("tokens", 10, **bearer(stranger)) == {"UNAUTHENTICATED"}
+    assert guarded.calls("tokens", 10, **bearer(issuer, "shop")) == {"PERMISSION_DENIED"}
+    assert guarded.rest("tokens", **bearer(stranger)) == 401
+    assert guarded.rest("tokens", **bearer(issuer, "shop")) == 403
+    assert space.counted("probe") == before
+    assert guarded.rest("tokens", **bearer(issuer)) == 200
+    assert space.counted("probe") == before + 1
+
+    guarded.secret("login-keys", **{"jwks.json": Issuer.key_set(stranger).decode()})
+    guarded.settles("tokens", "served", **bearer(stranger))
+    guarded.settles("tokens", "UNAUTHENTICATED", **bearer(issuer))
+    space.kubectl.run("delete", "secret", "login-keys", "-n", space.namespace)
+    guarded.settles("tokens", "UNAVAILABLE", **bearer(stranger))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.produces(Reason.CREDENTIALS_NOT_READABLE)
+def test_a_namespace_that_is_not_listed_is_closed_and_says_which_value_to_set(
+    guarded: Guarded, space: Space
+) -> None:
+    del guarded
+    elsewhere = Guarded(space)
+    elsewhere.secret("callers", alice=ALICE)
+    elsewhere.access("keyed", {"apiKeys": {"secret": "callers"}})
+    space.publish("probe", 1)
+    space.inference()
+    elsewhere.closed("keyed", Reason.CREDENTIALS_NOT_READABLE)
+    assert "auth.namespaces" in space.condition("modelaccess", "keyed")["message"]
+    assert "503" in str(refused(lambda: space.ask("keyed"))) or elsewhere.rest("keyed") == 503
+
+
+def _seen_nowhere(space: Space) -> None:
+    """Looks for the keys wherever people and other processes may read, and in one place where they are."""
+    installed, kubectl = space.installed, space.kubectl
+    kinds = "modelaccesses,inferences,deployments,pods,configmaps,services,events"
+    read = {"objects": kubectl.run("get", kinds, "-A", "-o", "yaml", timeout_s=60)}
+    for component in ("xds", "controllers", "gateway", "web"):
+        for pod in (one["metadata"]["name"] for one in installed.component(component)):
+            read[f"log of {pod}"] = kubectl.run("logs", pod, "-n", NAMESPACE, "--tail=-1")
+            if component == "gateway":
+                dump = ("exec", pod, "-n", NAMESPACE, "--", "bash", "-c", _CONFIG_DUMP)
+                read[f"dump of {pod}"] = kubectl.run(*dump)
+                assert f"access/{space.namespace}/keyed" in read[f"dump of {pod}"]
+    name = f"access/{space.namespace}/keyed"
+    read["xds dump"] = installed.tidegate("xds", "dump", "--name", name)
+    read["xds diff"] = installed.tidegate("xds", "diff", "--name", name)
+    assert "api_key_auth" in read["xds dump"]
+    # Only an xDS server has nothing to say while all goes well.
+    assert [place for place, text in read.items() if not text and "tidegate-xds" not in place] == []
+    marks = [form for key in (ALICE, BOB) for form in (key, base64.b64encode(key.encode()).decode())]
+    assert [place for place, text in read.items() for mark in marks if mark in text] == []
+    # The search can find one: the Secret itself is that of its owner.
+    secret = kubectl.run("get", "secret", "callers", "-n", space.namespace, "-o", "yaml")
+    assert any(mark in secret for mark in marks)

@@ -1,0 +1,132 @@
+"""`tidegate xds` from outside a cluster: it finds the servers' pods by the user's own kubeconfig and rights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from fixtures.installed import Installed, Space, until
+from tidegate_localcluster.demo.errors import CommandError
+from tidegate_localcluster.demo.helm import NAMESPACE
+
+_LIST: Final = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
+_FORWARD: Final = {"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["get", "create"]}
+
+
+@pytest.mark.timeout(300)
+def test_status_dump_and_diff_follow_a_change_from_outside_the_cluster(space: Space) -> None:
+    installed = space.installed
+    space.publish("probe", 1)
+    space.inference()
+    space.access()
+    space.ready()
+    gateways = {f"{one['metadata']['name']}.{NAMESPACE}" for one in installed.component("gateway")}
+
+    def synced() -> bool:
+        proxies = json.loads(installed.tidegate("xds", "status", "-o", "json"))["proxies"]
+        states = {state for proxy in proxies for state in proxy["types"].values()}
+        return {proxy["node"] for proxy in proxies} == gateways and states == {"SYNCED"}
+
+    until(synced, "status shows every gateway", evidence=lambda: installed.tidegate("xds", "status"))
+    name = f"access/{space.namespace}/probe"
+    assert name in installed.tidegate("xds", "dump")
+    assert "3.500s" not in installed.tidegate("xds", "dump", "--name", name)
+
+    space.access(timeout="3500ms")
+    until(
+        lambda: "3.500s" in installed.tidegate("xds", "dump", "--name", name),
+        "the dump shows the new timeout",
+    )
+    told = json.loads(installed.tidegate("xds", "diff", "--name", name))
+    assert [change["change"] for change in told["changes"]["scope"]] == ["changed"]
+    assert "3.500s" in json.dumps(told["changes"]["scope"][0]["after"])
+    assert "3.500s" not in json.dumps(told["changes"]["scope"][0]["before"])
+
+
+@pytest.mark.timeout(300)
+def test_content_is_told_on_the_servers_own_loopback_alone(installed: Installed) -> None:
+    pod = installed.component("xds")[0]["metadata"]["name"]
+    through = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:%d/proxy/v1/snapshots/current"
+    # The API server's proxy asks at the pod's address, as every other pod could.
+    assert '"revision"' in installed.kubectl.run("get", "--raw", through % 18001)
+    with pytest.raises(CommandError, match="connection refused"):
+        installed.kubectl.run("get", "--raw", through % 18002)
+
+
+@pytest.mark.timeout(300)
+def test_errors_name_the_right_that_is_missing_and_the_way_out(
+    space: Space, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    installed = space.installed
+
+    def said(*arguments: str) -> str:
+        with pytest.raises(CommandError) as caught:
+            installed.tidegate("xds", *arguments)
+        return str(caught.value)
+
+    assert "name the namespace of the xDS servers with -n" in said("status", "-n", "default")
+    assert "no such revision is kept: /v1/snapshots/f00" in said("dump", "f00")
+    assert "no-such-context" in said("status", "--context", "no-such-context")
+    nowhere = _kubeconfig(installed, tmp_path, server="https://127.0.0.1:1")
+    assert "the API server did not answer" in said("status", "--kubeconfig", str(nowhere))
+
+    engineer = _kubeconfig(installed, tmp_path, token=_engineer(space))
+    asks = ("status", "--kubeconfig", str(engineer))
+    assert 'cannot list resource "pods"' in said(*asks)
+    _grant(space, [_LIST])
+    request.addfinalizer(lambda: _take_back(space))
+    until(
+        lambda: "portforward: 403 Forbidden: the verbs get and create" in said(*asks),
+        "it lacks the other right",
+    )
+    _grant(space, [_LIST, _FORWARD])
+    until(lambda: "gateway" in _tried(installed, *asks), "with both rights it is answered")
+
+
+def _tried(installed: Installed, *arguments: str) -> str:
+    try:
+        return installed.tidegate("xds", *arguments)
+    except CommandError as error:
+        return f"failed: {error}"
+
+
+def _engineer(space: Space) -> str:
+    """A token of somebody without any right."""
+    space.kubectl.run("create", "serviceaccount", "engineer", "-n", space.namespace)
+    return space.kubectl.run("create", "token", "engineer", "-n", space.namespace).strip()
+
+
+def _grant(space: Space, rules: Sequence[Mapping[str, Any]]) -> None:
+    """These rights, and no others, in the namespace of the xDS servers."""
+    metadata = {"name": f"{space.namespace}-engineer", "namespace": NAMESPACE}
+    rbac = "rbac.authorization.k8s.io"
+    role = {"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": metadata, "rules": rules}
+    binding = {
+        "apiVersion": f"{rbac}/v1",
+        "kind": "RoleBinding",
+        "metadata": metadata,
+        "roleRef": {"apiGroup": rbac, "kind": "Role", "name": metadata["name"]},
+        "subjects": [{"kind": "ServiceAccount", "name": "engineer", "namespace": space.namespace}],
+    }
+    space.kubectl.run("apply", "-f", "-", stdin=yaml.safe_dump_all([role, binding]))
+
+
+def _take_back(space: Space) -> None:
+    space.kubectl.run("delete", "role,rolebinding", f"{space.namespace}-engineer", "-n", NAMESPACE)
+
+
+def _kubeconfig(installed: Installed, folder: Path, **changes: str) -> Path:
+    """The administrator's kubeconfig with another server, or another user's token."""
+    config = yaml.safe_load(installed.cluster.files.kubeconfig.read_text())
+    if "server" in changes:
+        config["clusters"][0]["cluster"]["server"] = changes["server"]
+    if "token" in changes:
+        config["users"][0]["user"] = {"token": changes["token"]}
+    path = folder / f"{'-'.join(changes)}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
