@@ -53,6 +53,12 @@ class Settings(BaseSettings):
             ge=0, description="For resources that only earlier snapshots have, which `tidegate xds` shows."
         ),
     ] = 64 << 20
+    jwks_hosts: Annotated[
+        tuple[str, ...], Field(description="Hosts that are asked for issuers' keys, as JSON.")
+    ] = ()
+    jwks_authorities: Annotated[
+        Path | None, Field(description="PEM of those who vouch for these hosts; absent: the system's.")
+    ] = None
     report_port: Annotated[int, Field(ge=0, le=65535)] = 18001
     contents_port: Annotated[int, Field(ge=0, le=65535, description="On loopback, for `tidegate xds`.")] = (
         18002

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -14,6 +15,7 @@ from builders.model_access import a_model_access
 from builders.release import released
 from builders.tokens import Issuer
 from tidegate.api.model_access import ModelAccess
+from tidegate.routing.credentials import Fetched, NotFetched, Unfit
 from tidegate.routing.fleet import Backend, Endpoint, FleetState
 from tidegate.routing.pipelines import pipeline_key
 
@@ -106,14 +108,23 @@ SECRETS = {
 }
 
 
+KEY_HOSTS = frozenset({"login.example.com", "sso.example.com:8443"})
+FETCHED: dict[str, Fetched] = {
+    "https://login.example.com/keys": Issuer.key_set(Issuer("i", "EdDSA")).decode(),
+    "https://login.example.com/broken": Unfit("it is no JSON"),
+    "https://sso.example.com:8443/keys": NotFetched("it answers HTTP 500"),
+}
+
+
 def any_auth(random: Random) -> dict[str, Any]:
     """Any way to tell callers apart, with Secrets that fit, do not fit and are not there."""
     secret = random.choice([*SECRETS, "missing"])
-    jwt = {"issuer": "i", "audiences": random.sample(["x", "y", "z"], random.randint(1, 3)), "secret": secret}
+    jwt = {"issuer": "i", "audiences": random.sample(["x", "y", "z"], random.randint(1, 3))}
     return random.choice(
         [
             {"apiKeys": {"secret": secret, "header": random.choice(["x-api-key", "authorization"])}},
-            {"jwt": {**jwt, "forward": random.random() < 0.5}},
+            {"jwt": {**jwt, "secret": secret, "forward": random.random() < 0.5}},
+            {"jwt": {**jwt, "jwksUri": random.choice([*FETCHED, "https://unlisted.example.com/keys"])}},
         ]
     )
 
@@ -193,5 +204,10 @@ def any_fleet(draw: st.DrawFn) -> FleetState:
         if draw(st.booleans())
     ]
     kept = draw(st.lists(st.sampled_from(list(SECRETS)), unique=True))
-    secrets = credentials({name: SECRETS[name] for name in kept})
-    return a_fleet(*accesses.values(), *backends, *pipelines, secrets)
+    asked = draw(st.lists(st.sampled_from(list(FETCHED)), unique=True))
+    known = replace(
+        credentials({name: SECRETS[name] for name in kept}),
+        key_hosts=draw(st.sampled_from([frozenset[str](), KEY_HOSTS])),
+        fetched={address: FETCHED[address] for address in asked},
+    )
+    return a_fleet(*accesses.values(), *backends, *pipelines, known)

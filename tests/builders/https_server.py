@@ -11,14 +11,16 @@ from aiohttp import web
 
 
 @asynccontextmanager
-async def https_server(application: web.Application, certificate: Path) -> AsyncGenerator[int, None]:
-    """Listens while the block runs, and gives the port; `certificate` holds the key too."""
+async def https_server(
+    application: web.Application, certificate: Path, port: int = 0
+) -> AsyncGenerator[int, None]:
+    """Listens while the block runs, at any free port unless one is given, and gives the port; `certificate` holds the key too."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        await web.TCPSite(runner, "127.0.0.1", port, ssl_context=context).start()
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()

@@ -98,7 +98,21 @@ def test_certificates_of_ones_own_are_used_as_they_are(helm: Path) -> None:
 
 def test_values_of_before_that_know_nothing_of_certificates_of_ones_own_still_work(helm: Path) -> None:
     """`helm upgrade --reuse-values` brings the values along that the last chart had."""
-    assert secrets(rendered(helm, {"tls.existing": None})) == _MADE
+    assert secrets(rendered(helm, {"tls.existing": None, "auth.jwks": None})) == _MADE
+
+
+def test_hosts_of_issuers_and_their_authority_reach_the_xds_servers(helm: Path) -> None:
+    jwks = {"allowedHosts": ["login.example.com:8443"], "caConfigMap": "corporate-ca"}
+    pod = rendered(helm, {"auth.jwks": jwks})["Deployment", "tidegate-xds"]["spec"]["template"]["spec"]
+    environment = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    assert environment["TIDEGATE_JWKS_HOSTS"] == '["login.example.com:8443"]'
+    authorities = Path(environment["TIDEGATE_JWKS_AUTHORITIES"])
+    mounts = {one["mountPath"]: one["name"] for one in pod["containers"][0]["volumeMounts"]}
+    volumes = {one["name"]: one for one in pod["volumes"]}
+    mounted_there = volumes[mounts[str(authorities.parent)]]
+    assert (mounted_there["configMap"]["name"], authorities.name) == ("corporate-ca", "ca.crt")
+    plain = rendered(helm)["Deployment", "tidegate-xds"]["spec"]["template"]["spec"]
+    assert "jwks-ca" not in {one["name"] for one in plain["volumes"]}
 
 
 @pytest.mark.parametrize(
@@ -108,6 +122,7 @@ def test_values_of_before_that_know_nothing_of_certificates_of_ones_own_still_wo
         ({"tls.existing": {"gateway": "mine"}}, "set both xds and gateway"),
         ({"tls.existing": {"xds": "No Name", "gateway": "mine"}}, "does not match pattern"),
         ({"tls.xds": False, "auth.namespaces": ["ads"]}, "needs tls.xds: true"),
+        ({"auth.jwks.allowedHosts": ["https://login.example.com"]}, "does not match pattern"),
         ({"tls.xds": "yes"}, "got string, want boolean"),
     ],
 )

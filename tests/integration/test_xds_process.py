@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import http.server
 import json
 import queue
 import signal
+import ssl
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -21,11 +24,15 @@ import grpc
 import pytest
 from google.protobuf import json_format
 
+from builders.certificates import Authority
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
+from builders.tokens import Issuer
 from fixtures.control_plane import Kubectl
 from fixtures.processes import tidegate
+from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
+from tidegate.errors import InvalidSpecError
 from tidegate.routing import protos
 from tidegate.routing.snapshot import TypeUrl
 from tidegate_localcluster.ports import HeldPort
@@ -243,3 +250,99 @@ def test_keys_follow_their_secret_within_a_second_and_are_in_no_log(
         said = running.log.read_text()
     assert said
     assert "canary-" not in said
+
+
+class Login:
+    """The web server of a token issuer on loopback, which publishes the keys of `issuer`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = Authority.make(folder)
+        self.issuer = Issuer("https://login.example.com")
+        login = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = Issuer.key_set(login.issuer)
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  silent
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self.authority.issue("login"))
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.host = f"127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Login:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def test_keys_from_an_address_are_there_with_the_first_routes_and_where_not_the_report_says_why(
+    kubectl: Kubectl, kubeconfig: Path, crds: None, namespace: str, tmp_path: Path
+) -> None:
+    del crds
+    kubectl("apply", "-f", "-", stdin=fresh(inference_body("one", namespace)))
+    with Login(tmp_path / "login") as login:
+
+        def access(name: str, host: str) -> None:
+            jwt = {
+                "issuer": login.issuer.name,
+                "audiences": ["ads"],
+                "jwksUri": f"https://{host}/jwks.json",
+            }
+            body = model_access_body(name, namespace, auth={"jwt": jwt}, routes=[a_route("default", "one")])
+            kubectl("apply", "-f", "-", stdin=fresh(body))
+
+        access("listed", login.host)
+        access("unlisted", "127.0.0.1:1")
+        listed, unlisted = f"access/{namespace}/listed", f"access/{namespace}/unlisted"
+        settings = {
+            "jwks_hosts": json.dumps([login.host]),
+            "jwks_authorities": str(login.authority.certificate),
+        }
+        with xds(kubeconfig, tmp_path, **settings) as (running, channel):
+            first = Stream(channel, TypeUrl.SCOPE).next()
+            assert login.issuer.key_id in json.dumps(first[listed])
+            assert login.issuer.key_id not in json.dumps(first[unlisted])
+            assert reported(running.report_port) == [(unlisted, Reason.CREDENTIALS_NOT_READABLE)]
+            # One that comes later is asked for when it comes.
+            access("unlisted", login.host)
+            wait_until(lambda: reported(running.report_port) == [], what="it is open", timeout_s=5.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "give exactly one of secret, jwksUri"),
+        ({"secret": "a", "jwksUri": "https://a.com/b"}, "give exactly one of secret, jwksUri"),
+        ({"jwksUri": "http://a.com/b"}, "must be https://<host>/<path>"),
+        ({"jwksUri": "https://a.com"}, "must be https://<host>/<path>"),
+        ({"jwksUri": "https://me:pw@a.com/b"}, "must be https://<host>/<path>"),
+        ({"jwksUri": "https://A.com/b"}, "must be https://<host>/<path>"),
+        ({"jwksUri": "https://a.com:0/b"}, "must be https://<host>/<path>"),
+        ({"jwksUri": "https://a.com/b c"}, "must be https://<host>/<path>"),
+        ({"jwksUri": "https://a.com/b#c"}, "must have no fragment"),
+        ({"jwksUri": "https://a.com\\@b.com/"}, "must be https://<host>/<path>"),
+    ],
+    ids=str,
+)
+def test_an_address_that_is_none_is_refused_by_the_api_server(
+    kubectl: Kubectl, crds: None, namespace: str, fields: dict[str, str], said: str
+) -> None:
+    del crds
+    jwt = {"issuer": "i", "audiences": ["ads"], **fields}
+    access: dict[str, Any] = {"auth": {"jwt": jwt}, "routes": [a_route("default", "one")]}
+    body = json.loads(fresh(model_access_body("ctr", namespace, routes=[a_route("default", "one")])))
+    body["spec"].update(access)
+    assert said in kubectl.refusal("apply", "-f", "-", stdin=json.dumps(body))
+    with pytest.raises(InvalidSpecError, match=said.replace("<", ".").replace(">", ".")):
+        ModelAccess.parse(body)

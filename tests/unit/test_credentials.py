@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.tokens import Issuer
-from tidegate.routing.credentials import SecretData, Unfit, api_keys, key_set
+from tidegate.routing.credentials import SecretData, Unfit, api_keys, host_of, key_set
 
 GOOD = b"0123456789abcdef"
 ED25519 = Issuer("i", "EdDSA").public_key
@@ -95,3 +95,18 @@ def test_no_secret_breaks_the_reader_and_none_shows_in_a_text(entries: dict[str,
     keys, unfit = api_keys(secret)
     said = f"{secret!r} {keys!r} {unfit!r} {key_set(secret)!r}"
     assert "value-that-nobody-may-read" not in said
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("https://a.com/keys", "a.com"),
+        ("https://a.com:443/keys", "a.com"),
+        ("https://a.com:8443/keys", "a.com:8443"),
+        ("https://a.com:4430/x/https://b.com/", "a.com:4430"),
+        ("a.com:443", "a.com"),
+        ("a.com:8443", "a.com:8443"),
+    ],
+)
+def test_a_host_is_spelt_as_in_the_list(address: str, host: str) -> None:
+    assert host_of(address) == host

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.store import ObjectStore
 from tidegate.runtime.queue_metrics import QueueMetrics
+from tidegate.xds.issuers import IssuerMetrics
 from tidegate.xds.metrics import XdsMetrics
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_dataplane.agent.metrics import Metrics
@@ -22,6 +23,7 @@ def exported() -> set[str]:
     registry = CollectorRegistry()
     QueueMetrics(registry)
     XdsMetrics(registry)
+    IssuerMetrics(registry)
     registry.register(ObjectMetrics([ObjectStore(INFERENCE)], lambda: True))
     families = [*registry.collect(), *Metrics().registry.collect()]
     of_processes = {

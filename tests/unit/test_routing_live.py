@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from builders.any_fleet import any_fleet
 from builders.fleet import a_backend, a_feature_compute, a_fleet
 from builders.model_access import a_model_access, a_route
+from builders.tokens import Issuer
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.routing.credentials import SecretData
+from tidegate.routing.credentials import NotFetched, SecretData
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import Backend, FleetState
 from tidegate.routing.hosts import HostKey
@@ -163,3 +164,26 @@ def test_an_older_snapshot_stays_as_it_was() -> None:
     before = replica.becomes(fleet)
     replica.becomes(FleetState([], {}))
     assert same(before, planned(fleet))
+
+
+def test_keys_from_an_address_concern_the_accesses_that_name_it_alone() -> None:
+    def tokened(name: str, path: str) -> ModelAccess:
+        jwt = {"issuer": "i", "audiences": ["ads"], "jwksUri": f"https://login.example.com/{path}"}
+        return a_model_access(name, auth={"jwt": jwt})
+
+    replica, keys = Replica(), Issuer.key_set(Issuer("i", "EdDSA")).decode()
+    replica.routing = LiveRouting(keys_of=["login.example.com"])
+    before = replica.put(
+        tokened("a", "one"), tokened("b", "two"), a_model_access("c"), a_backend("ctr", "10.0.0.1")
+    )
+    assert {refusal.access.name for refusal in before.refusals} == {"a", "b"}
+
+    replica.routing.put_keys("https://login.example.com/one", keys)
+    after = replica.snapshot()
+    assert {str(key) for key in changed(before, after)} == {"access/ads/a"}
+    assert {refusal.access.name for refusal in after.refusals} == {"b"}
+    replica.routing.put_keys("https://login.example.com/one", NotFetched("it answers HTTP 500"))
+    (refusal, _) = replica.snapshot().refusals
+    assert "(it answers HTTP 500)" in refusal.message
+    replica.routing.put_keys("https://login.example.com/one", None)
+    assert same(replica.snapshot(), before)

@@ -9,7 +9,7 @@ from pydantic import Field
 from tidegate.api.fields import ObjectName
 from tidegate.api.matching import HeaderName, exactly_one
 from tidegate.api.meta import ApiModel
-from tidegate.api.schema import ListSet, Rule, Rules, matches
+from tidegate.api.schema import ListSet, Rule, Rules, lacks, matches
 
 AUTH_LABEL: Final = "tidegate.io/auth"
 AUTH_LABEL_VALUE: Final = "gateway"
@@ -26,6 +26,20 @@ CredentialHeader = Annotated[
             "authorization|x-.*",
             "must be authorization or begin with x-: the gateway takes this header out of the request",
         )
+    ),
+]
+
+_KEYS: Final = "as a JSON Web Key Set with RSA, EC or Ed25519 keys; symmetric keys are refused"
+
+JwksUri = Annotated[
+    str,
+    Field(min_length=1, max_length=512),
+    Rules(
+        matches(
+            r"https://[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[1-9][0-9]{0,4})?/[!-~]*",
+            "must be https://<host>/<path>, with the host in lower case and, if it is not 443, a port",
+        ),
+        lacks(r"[#\\]", "must have no fragment (#) and no backslash"),
     ),
 ]
 
@@ -55,6 +69,8 @@ class ApiKeys(ApiModel):
 class Jwt(ApiModel):
     """Lets in whoever sends a token (JWT) of one issuer as authorization: Bearer <token>."""
 
+    RULES: ClassVar[tuple[Rule, ...]] = (exactly_one("secret", "jwksUri"),)
+
     issuer: Annotated[Text, Field(description="What the token's claim iss must be, byte for byte.")]
     audiences: Annotated[
         tuple[Text, ...],
@@ -67,13 +83,20 @@ class Jwt(ApiModel):
         ListSet(),
     ]
     secret: Annotated[
-        ObjectName,
+        ObjectName | None,
         Field(
             description=f"Name of a Secret in the same namespace whose entry {JWKS_KEY} holds the issuer's public keys, "
-            "as a JSON Web Key Set with RSA, EC or Ed25519 keys; symmetric keys are refused. "
-            f"{_LABELLED} A change there counts within a second."
+            f"{_KEYS}. {_LABELLED} A change there counts within a second."
         ),
-    ]
+    ] = None
+    jwks_uri: Annotated[
+        JwksUri | None,
+        Field(
+            description=f"https:// address at which the issuer publishes its public keys, {_KEYS}. Its host must be in the "
+            "chart's auth.jwks.allowedHosts, and redirects are not followed. It is asked once a minute; while it does not "
+            "answer, the keys that were seen last go on to count."
+        ),
+    ] = None
     forward: Annotated[
         bool,
         Field(
@@ -100,4 +123,11 @@ class Auth(ApiModel):
     def secrets(self) -> frozenset[str]:
         """The Secrets that it names."""
         methods = (self.api_keys, self.jwt)
-        return frozenset(method.secret for method in methods if method is not None)
+        return frozenset(
+            method.secret for method in methods if method is not None and method.secret is not None
+        )
+
+    @property
+    def key_address(self) -> str | None:
+        """The address that it takes an issuer's keys from."""
+        return self.jwt.jwks_uri if self.jwt is not None else None

@@ -327,13 +327,14 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "Nothing. Any change of spec.release, or the annotation tidegate.io/release=restart, begins anew.",
         ),
         Reason.CREDENTIALS_NOT_READABLE: ReasonDoc(
-            "The gateways cannot have the Secret that spec.auth names: it does not exist, lacks the label "
-            "tidegate.io/auth=gateway, or its namespace is not in the chart's auth.namespaces. Nobody is let in meanwhile: "
-            "calls are answered 503 (gRPC: UNAVAILABLE).",
-            "Run the command in the message.",
+            "The gateways cannot have what spec.auth names. A Secret does not exist, lacks the label "
+            "tidegate.io/auth=gateway, or its namespace is not in the chart's auth.namespaces; an issuer's address (jwksUri) "
+            "has a host that is not in auth.jwks.allowedHosts, or has given no keys since the xDS server started. Nobody is "
+            "let in meanwhile: calls are answered 503 (gRPC: UNAVAILABLE).",
+            "Run the command in the message, or see why the issuer's address gives no keys.",
         ),
         Reason.CREDENTIALS_INVALID: ReasonDoc(
-            "Something in the Secret that spec.auth names cannot be used. Keys that can be used still let their holders "
+            "Something in the Secret or at the address that spec.auth names cannot be used. Keys that can be used still let their holders "
             "in; where there are none, calls are answered 503 (gRPC: UNAVAILABLE).",
             "Correct the entry that the message names; the message never shows its value.",
         ),

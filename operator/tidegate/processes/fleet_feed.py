@@ -25,7 +25,7 @@ from tidegate.planning.fleet import (
 )
 from tidegate.planning.pods import PodView, pod_view
 from tidegate.resources.names import label_value
-from tidegate.routing.credentials import SecretData
+from tidegate.routing.credentials import Fetched, SecretData
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind
 from tidegate.routing.live import LiveRouting
 from tidegate.routing.pipelines import pipeline_owner
@@ -49,6 +49,8 @@ class FleetFeed:
             namespace: ObjectStore(kinds.SECRET, transform=_entries_alone) for namespace in sorted(secrets_of)
         }
         self._changed_secrets: set[ObjectKey] = set()
+        self._key_addresses: dict[ObjectKey, str] = {}
+        self._fetched: dict[str, Fetched | None] = {}
         for secrets in self.secrets.values():
             secrets.subscribe(self._secret_changed)
         self._inferences = Parsed(Inference, ObjectStore(kinds.INFERENCE))
@@ -76,6 +78,16 @@ class FleetFeed:
         """Every cache without which there is no routing; Secrets may stay out of reach."""
         return *self.objects, self.pods
 
+    @property
+    def key_addresses(self) -> frozenset[str]:
+        """The issuers' addresses that accesses name."""
+        return frozenset(self._key_addresses.values())
+
+    def put_keys(self, address: str, fetched: Fetched | None) -> None:
+        """The newest that came of asking an issuer's address; None when it is not asked any more."""
+        self._fetched[address] = fetched
+        self._tell()
+
     def subscribe(self, changed: Callable[[], None]) -> None:
         """Calls `changed` whenever there is something to feed."""
         self._listeners.append(changed)
@@ -95,6 +107,9 @@ class FleetFeed:
                 del self._backends[group]
         for key in sorted(self._changed_secrets):
             routing.put_secret(key, _secret_data(self.secrets[key.namespace].get(key)))
+        for address, fetched in self._fetched.items():
+            routing.put_keys(address, fetched)
+        self._fetched.clear()
         self._changed_secrets.clear()
         self._changed_accesses.clear()
         self._changed_groups.clear()
@@ -125,6 +140,12 @@ class FleetFeed:
         self._changed_accesses.add(key)
         access = self._accesses.get(key)
         now = () if access is None else tuple(pipeline_backends(access))
+        auth = None if access is None else access.spec.auth
+        address = None if auth is None else auth.key_address
+        if address is not None:
+            self._key_addresses[key] = address
+        else:
+            self._key_addresses.pop(key, None)
         before = self._pipelines.pop(key, ())
         if now:
             self._pipelines[key] = now

@@ -18,6 +18,7 @@ from tidegate.processes.fleet_feed import FleetFeed
 from tidegate.processes.garbage import collection_paused
 from tidegate.processes.lifecycle import terminated, until
 from tidegate.resources.names import MANAGED_BY, MANAGER
+from tidegate.routing.credentials import host_of
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.live import LiveRouting
 from tidegate.routing.snapshot import SnapshotBuilder
@@ -25,6 +26,7 @@ from tidegate.runtime.probes import Probes, ProbeServer
 from tidegate.settings import Settings
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.identity import ServerCertificate
+from tidegate.xds.issuers import IssuerMetrics, Issuers, IssuerSettings
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.proxyless import GrpcSnapshots
@@ -44,20 +46,27 @@ class Publisher:
     builder: SnapshotBuilder
     clients: GrpcSnapshots
     metrics: XdsMetrics
+    issuers: Issuers
+    key_hosts: Sequence[str] = ()
     secrets: Sequence[Reflector] = ()
 
     async def run(self) -> None:
         """Never pushes before every cache is full: an empty snapshot would empty the gateways."""
-        routing, changed = LiveRouting(secrets_of=self.feed.secrets), asyncio.Event()
+        routing = LiveRouting(secrets_of=self.feed.secrets, keys_of=self.key_hosts)
+        changed = asyncio.Event()
         self.feed.subscribe(changed.set)
+        self.issuers.subscribe(lambda address: self.feed.put_keys(address, self.issuers.fetched.get(address)))
         await synced(self.feed.stores)
         # Before they are there, accesses that name one would be closed for a moment, at each start.
         await settled(self.secrets)
+        self.issuers.want(self.feed.key_addresses)
+        await self.issuers.settled()
         gc.freeze()  # The caches are there to stay: looking through them for garbage doubles the time of a large build.
         while True:
             changed.clear()
             started = time.perf_counter()
             with collection_paused():
+                self.issuers.want(self.feed.key_addresses)
                 self.feed.feed(routing)
                 change = routing.take_change()
                 snapshot = self.builder.apply(change)
@@ -76,6 +85,8 @@ async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
         FleetFeed(secrets_of=settings.auth_namespaces),
         SnapshotCache(settings.history_bytes),
     )
+    key_hosts = tuple(map(host_of, settings.jwks_hosts))
+    issuers = Issuers(IssuerSettings(key_hosts, settings.jwks_authorities), IssuerMetrics(registry))
     metrics, ledger = XdsMetrics(registry), AckLedger(cache)
     report_sync(probes, feed.stores)
     probes.add_readiness("snapshot", lambda: None if cache.snapshot else "no snapshot yet")
@@ -96,8 +107,16 @@ async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
                 start_watches(tasks, client, [feed.pods], selector=f"{MANAGED_BY}={MANAGER}")
                 secrets = start_secret_watches(tasks, client, feed.secrets)
                 publisher = Publisher(
-                    feed, cache, SnapshotBuilder(ListenerSettings()), clients, metrics, secrets
+                    feed=feed,
+                    cache=cache,
+                    builder=SnapshotBuilder(ListenerSettings()),
+                    clients=clients,
+                    metrics=metrics,
+                    issuers=issuers,
+                    key_hosts=key_hosts,
+                    secrets=secrets,
                 )
+                tasks.create_task(issuers.run())
                 tasks.create_task(publisher.run())
                 tasks.create_task(_serve(report, "0.0.0.0", settings.report_port))  # noqa: S104
                 contents = contents_application(cache)

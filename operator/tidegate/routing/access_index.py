@@ -19,13 +19,14 @@ _U = TypeVar("_U")
 
 @dataclass(frozen=True, slots=True)
 class _References:
-    """What one access refers to: Inferences and Secrets that it names, what its pipelines call besides, and hosts that it wants."""
+    """What one access refers to: Inferences, Secrets and an issuer's address that it names, what its pipelines call besides, and hosts that it wants."""
 
     inferences: frozenset[ObjectKey] = frozenset()
     features: frozenset[ObjectKey] = frozenset()
     accesses: frozenset[ObjectKey] = frozenset()
     hosts: frozenset[str] = frozenset()
     secrets: frozenset[ObjectKey] = frozenset()
+    addresses: frozenset[str] = frozenset()
 
 
 _NONE: Final = _References()
@@ -41,6 +42,7 @@ class AccessIndex:
         self._by_access: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
         self._by_host: defaultdict[str, set[ObjectKey]] = defaultdict(set)
         self._by_secret: defaultdict[ObjectKey, set[ObjectKey]] = defaultdict(set)
+        self._by_address: defaultdict[str, set[ObjectKey]] = defaultdict(set)
 
     def put(self, key: ObjectKey, access: ModelAccess | None) -> frozenset[ObjectKey]:
         """Takes the newest of the access under `key`, None when there is none; returns the others that want a host which it wants or wanted."""
@@ -52,6 +54,7 @@ class AccessIndex:
         move(self._by_access, key, before.accesses, now.accesses)
         move(self._by_host, key, before.hosts, now.hosts)
         move(self._by_secret, key, before.secrets, now.secrets)
+        move(self._by_address, key, before.addresses, now.addresses)
         if not before.hosts and not now.hosts:
             return frozenset()
         contested = {other for host in before.hosts | now.hosts for other in self._by_host.get(host, ())}
@@ -73,6 +76,10 @@ class AccessIndex:
         """Those that let callers in by a Secret, or would if it existed."""
         return tuple(sorted(self._by_secret.get(secret, ())))
 
+    def checking_at(self, address: str) -> tuple[ObjectKey, ...]:
+        """Those that let callers in by the keys at an issuer's address."""
+        return tuple(sorted(self._by_address.get(address, ())))
+
     def rivals(self, access: ModelAccess) -> tuple[ObjectKey, ...]:
         """The others that want a host of `access`."""
         if not access.spec.hosts:
@@ -84,6 +91,7 @@ class AccessIndex:
 def _references(access: ModelAccess) -> _References:
     namespace = access.metadata.namespace
     auth = access.spec.auth
+    address = auth.key_address if auth is not None else None
     pipelines = [route.pipeline for route in access.spec.routes if route.pipeline is not None]
     return _References(
         inferences=frozenset(ObjectKey(namespace, name) for name in access.spec.inferences),
@@ -91,6 +99,7 @@ def _references(access: ModelAccess) -> _References:
         accesses=frozenset(ObjectKey(namespace, name) for one in pipelines for name in one.accesses),
         hosts=frozenset(access.spec.hosts),
         secrets=frozenset(ObjectKey(namespace, name) for name in (auth.secrets if auth is not None else ())),
+        addresses=frozenset({address} if address is not None else ()),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeGuard
 from tidegate.api.auth import JWKS_KEY, MAX_KEY_LENGTH, MIN_KEY_LENGTH
 from tidegate.api.meta import ObjectKey
 
-_MAX_JWKS_BYTES: Final = 256 << 10
+MAX_JWKS_BYTES: Final = 256 << 10
 
 # What Envoy verifies with, by kind of key (RFC 7518 and 8037), and what makes each of them a private one.
 _PARAMETERS: Final = {"RSA": ("n", "e"), "EC": ("x", "y"), "OKP": ("x",)}
@@ -30,11 +30,34 @@ class SecretData:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfit:
+    """Why something in a Secret, or at an address, cannot be used; says nothing of its value."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotFetched:
+    """Why nothing could be had from an address."""
+
+    why: str
+
+
+Fetched = str | Unfit | NotFetched
+"""What came of asking an address for an issuer's keys: a key set as `public_keys` spells it, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Credentials:
-    """The Secrets that are there for the gateways, and the namespaces in which they are looked for at all."""
+    """The Secrets that are there for the gateways, and the namespaces in which they are looked for at all.
+
+    The same of issuers' addresses: what was fetched, and the hosts (host, or host:port) that are asked at all.
+    """
 
     namespaces: frozenset[str] = frozenset()
     secrets: Mapping[ObjectKey, SecretData] = field(default_factory=lambda: MappingProxyType({}))
+    key_hosts: frozenset[str] = frozenset()
+    fetched: Mapping[str, Fetched] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +66,6 @@ class NamedKey:
 
     holder: str
     key: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Unfit:
-    """Why something in a Secret cannot be used; says nothing of its value."""
-
-    why: str
 
 
 def api_keys(secret: SecretData) -> tuple[tuple[NamedKey, ...], tuple[Unfit, ...]]:
@@ -83,24 +99,32 @@ def _printable(value: bytes) -> str | None:
 def key_set(secret: SecretData) -> str | Unfit:
     """The public keys in `secret` as a JSON Web Key Set in one fixed spelling, with nothing in it that Envoy need not know."""
     value = secret.entries.get(JWKS_KEY)
-    if value is None:
-        return Unfit(f"it has no entry {JWKS_KEY}")
-    if len(value) > _MAX_JWKS_BYTES:
-        return Unfit(f"{JWKS_KEY} has {len(value)} bytes: at most {_MAX_JWKS_BYTES} are taken")
+    return Unfit(f"it has no entry {JWKS_KEY}") if value is None else public_keys(value, JWKS_KEY)
+
+
+def public_keys(value: bytes, name: str) -> str | Unfit:
+    """The public keys in `value`, a JSON Web Key Set, as `key_set` spells them; `name` is what messages call it."""
+    if len(value) > MAX_JWKS_BYTES:
+        return Unfit(f"{name} has {len(value)} bytes: at most {MAX_JWKS_BYTES} are taken")
     try:
         parsed: object = json.loads(value)
     except (ValueError, RecursionError):
-        return Unfit(f"{JWKS_KEY} is no JSON")
+        return Unfit(f"{name} is no JSON")
     keys = parsed.get("keys") if _is_object(parsed) else None
     if not isinstance(keys, list) or not keys:
-        return Unfit(f"{JWKS_KEY} has no list of keys: it must be an object with a list 'keys'")
+        return Unfit(f"{name} has no list of keys: it must be an object with a list 'keys'")
     public: list[dict[str, str]] = []
     for number, key in enumerate(keys):  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]  JSON
         read = _public_key(key)  # pyright: ignore[reportUnknownArgumentType]  JSON
         if isinstance(read, Unfit):
-            return Unfit(f"{JWKS_KEY}: keys[{number}] {read.why}")
+            return Unfit(f"{name}: keys[{number}] {read.why}")
         public.append(read)
     return json.dumps({"keys": public}, sort_keys=True, separators=(",", ":"))
+
+
+def host_of(address: str) -> str:
+    """The host of an https:// address, or of an entry of the list, in one spelling: with its port, unless that is 443."""
+    return address.removeprefix("https://").partition("/")[0].removesuffix(":443")
 
 
 def _is_object(value: object) -> TypeGuard[dict[str, Any]]:

@@ -9,7 +9,15 @@ from tidegate.api.auth import AUTH_LABEL, AUTH_LABEL_VALUE, ApiKeys, Jwt
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
-from tidegate.routing.credentials import Credentials, NamedKey, SecretData, api_keys, key_set
+from tidegate.routing.credentials import (
+    Credentials,
+    NamedKey,
+    SecretData,
+    Unfit,
+    api_keys,
+    host_of,
+    key_set,
+)
 from tidegate.routing.refusals import Refusal
 
 ABOUT_CALLERS: Final = frozenset({Reason.CREDENTIALS_NOT_READABLE, Reason.CREDENTIALS_INVALID})
@@ -71,14 +79,39 @@ def plan_guard(access: ModelAccess, credentials: Credentials | None) -> PlannedG
         return PlannedGuard(ClosedGuard())
     if auth.api_keys is not None:
         return _with_secret(access, "apiKeys", auth.api_keys, credentials)
+    if auth.jwt is not None and auth.jwt.jwks_uri is not None:
+        return _with_address(access, auth.jwt, auth.jwt.jwks_uri, credentials)
     if auth.jwt is not None:
         return _with_secret(access, "jwt", auth.jwt, credentials)
     return PlannedGuard(ClosedGuard())
 
 
+def _with_address(access: ModelAccess, jwt: Jwt, address: str, credentials: Credentials) -> PlannedGuard:
+    host, found = host_of(address), credentials.fetched.get(address)
+    if isinstance(found, str):
+        return PlannedGuard(TokenGuard(jwt.issuer, tuple(sorted(jwt.audiences)), found, jwt.forward))
+    reason = Reason.CREDENTIALS_NOT_READABLE
+    if host not in credentials.key_hosts:
+        message = (
+            f"keys are not fetched from the host {host}, so nobody is let in: "
+            "add it to the chart's auth.jwks.allowedHosts (helm upgrade --reuse-values)"
+        )
+    elif isinstance(found, Unfit):
+        reason = Reason.CREDENTIALS_INVALID
+        message = f"{found.why}, so nobody is let in: the issuer has to publish its public keys there"
+    else:
+        why = "it has not been asked yet" if found is None else found.why
+        message = (
+            f"no keys have come from there ({why}), so nobody is let in; it is asked again within a minute"
+        )
+    refusal = Refusal(access.key, reason, f"spec.auth.jwt.jwksUri: {address}", message)
+    return PlannedGuard(ClosedGuard(), (refusal,))
+
+
 def _with_secret(
     access: ModelAccess, part: str, asked: ApiKeys | Jwt, credentials: Credentials
 ) -> PlannedGuard:
+    assert asked.secret is not None  # noqa: S101  the API wants an address otherwise; narrows for the type checkers
     key = ObjectKey(access.key.namespace, asked.secret)
     where = f"spec.auth.{part}.secret: {asked.secret}"
 

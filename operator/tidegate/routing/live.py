@@ -14,7 +14,7 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.routing import hosts, planner
 from tidegate.routing.access_index import AccessIndex, move
 from tidegate.routing.access_rules import AccessPlan, plan_access
-from tidegate.routing.credentials import Credentials, SecretData
+from tidegate.routing.credentials import Credentials, Fetched, SecretData
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, FleetState
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.ir import Pool, PoolKey
@@ -33,10 +33,12 @@ class RoutingChange:
 class LiveRouting:
     """Takes the objects of a fleet one by one, and tells what became of the routing since it was last asked."""
 
-    def __init__(self, *, secrets_of: Collection[str] = ()) -> None:
-        """`secrets_of` are the namespaces whose Secrets are put here, of those that the gateways may have."""
+    def __init__(self, *, secrets_of: Collection[str] = (), keys_of: Collection[str] = ()) -> None:
+        """`secrets_of` are the namespaces whose Secrets are put here, of those that the gateways may have; `keys_of` the hosts whose addresses are."""
         self._namespaces = frozenset(secrets_of)
         self._secrets: dict[ObjectKey, SecretData] = {}
+        self._key_hosts = frozenset(keys_of)
+        self._fetched: dict[str, Fetched] = {}
         self._accesses: dict[ObjectKey, ModelAccess] = {}
         self._backends: dict[BackendKey, Backend] = {}
         self._index = AccessIndex()
@@ -102,14 +104,27 @@ class LiveRouting:
         """These are to be planned anew."""
         self._changed_accesses |= dict.fromkeys(accesses)
 
+    def put_keys(self, address: str, fetched: Fetched | None) -> None:
+        """The newest that came of asking an issuer's address for its keys; None when nobody asks it any more."""
+        if fetched == self._fetched.get(address):
+            return
+        if fetched is None:
+            del self._fetched[address]
+        else:
+            self._fetched[address] = fetched
+        self._look_at(self._index.checking_at(address))
+
     def replace(self, fleet: FleetState) -> None:
         """The whole fleet, in place of all that was there."""
-        if fleet.credentials.namespaces != self._namespaces:
-            self._namespaces = fleet.credentials.namespaces
+        asked = fleet.credentials.namespaces, fleet.credentials.key_hosts
+        if asked != (self._namespaces, self._key_hosts):
+            self._namespaces, self._key_hosts = asked
             self._look_at(key for key, one in self._accesses.items() if one.spec.auth)
         secrets = fleet.credentials.secrets
         for key in self._secrets.keys() | secrets.keys():
             self.put_secret(key, secrets.get(key))
+        for address in self._fetched.keys() | fleet.credentials.fetched.keys():
+            self.put_keys(address, fleet.credentials.fetched.get(address))
         accesses = {access.key: access for access in fleet.accesses}
         for key in {**self._accesses, **accesses}:
             self.put_access(key, accesses.get(key))
@@ -159,7 +174,7 @@ class LiveRouting:
             return None
         rivals = [self._accesses[rival] for rival in self._index.rivals(access)]
         owners = hosts.claim([access, *rivals]) if access.spec.hosts else {}
-        credentials = Credentials(self._namespaces, self._secrets)
+        credentials = Credentials(self._namespaces, self._secrets, self._key_hosts, self._fetched)
         pipelines = (self._backends[one] for one in self._pipelines.get(key, ()))
         return plan_access(access, self._backends, owners, credentials, left_over(access, pipelines))
 

@@ -1,0 +1,306 @@
+"""Keys of token issuers from an address: a real HTTPS server that rotates, lies, hangs and goes away, and what a real Envoy makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc.aio
+import pytest
+import pytest_asyncio
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from builders.certificates import Authority
+from builders.https_server import https_server
+from builders.model_access import a_model_access
+from builders.tokens import Issuer
+from builders.waiting import until
+from fixtures.envoy import Client, Gateway, backend_of, eventually
+from tidegate.api.model_access import ModelAccess
+from tidegate.api.reasons import Reason
+from tidegate.routing.credentials import MAX_JWKS_BYTES, Credentials, Fetched, NotFetched, Unfit
+from tidegate.xds.issuers import IssuerMetrics, Issuers, IssuerSettings
+
+NAME = "https://login.example.com"
+CTR = ("x-tidegate-access", "ads/ctr")
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Login:
+    """An issuer's web server on loopback, whose answer a test may change."""
+
+    folder: Path
+    issuer: Issuer = field(default_factory=lambda: Issuer(NAME))
+    port: int = 0
+    asked: int = 0
+    answer: Answer | None = None
+    stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
+
+    def __post_init__(self) -> None:
+        self.authority = Authority.make(self.folder)
+        self.keys = Issuer.key_set(self.issuer)
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def address(self) -> str:
+        return f"https://{self.host}/jwks.json"
+
+    async def start(self, certificate: Path | None = None) -> None:
+        """Listens; a second time at the same port."""
+        application = web.Application()
+        application.router.add_get("/jwks.json", self._answer)
+        found = certificate or self.authority.issue("issuer")
+        self.port = await self.stack.enter_async_context(https_server(application, found, self.port))
+
+    async def stop(self) -> None:
+        await self.stack.aclose()
+
+    def settings(self, **others: object) -> IssuerSettings:
+        quick = {"interval_s": 0.1, "timeout_s": 0.5, "first_retry_s": 0.05}
+        return IssuerSettings(
+            **{"hosts": [self.host], "authorities": self.authority.certificate, **quick, **others}
+        )  # type: ignore[arg-type]
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked += 1
+        if self.answer is not None:
+            return await self.answer(request)
+        return web.Response(body=self.keys, content_type="application/json")
+
+
+@dataclass
+class Asking:
+    """Issuers that run, and what they count."""
+
+    issuers: Issuers
+    registry: CollectorRegistry
+    address: str
+
+    @property
+    def fetched(self) -> Fetched | None:
+        return self.issuers.fetched.get(self.address)
+
+    def counted(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(f"tidegate_xds_issuer_{name}", labels) or 0.0
+
+    async def until(self, what: str, holds: Callable[[], bool]) -> None:
+        await until(holds, what=what)
+
+
+@pytest_asyncio.fixture
+async def login(tmp_path: Path) -> AsyncIterator[Login]:
+    server = Login(tmp_path / "login")
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def asking(login: Login, **settings: object) -> AsyncIterator[Asking]:
+    """A process that asks `login` from its start on, as often as a test wants."""
+    registry = CollectorRegistry()
+    issuers = Issuers(login.settings(**settings), IssuerMetrics(registry))
+    task = asyncio.create_task(issuers.run())
+    try:
+        issuers.want([login.address])
+        async with asyncio.timeout(10):
+            await issuers.settled()
+        yield Asking(issuers, registry, login.address)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def tokened(login: Login) -> ModelAccess:
+    jwt = {"issuer": NAME, "audiences": ["ads"], "jwksUri": login.address}
+    return a_model_access(auth={"jwt": jwt})
+
+
+def known(login: Login, asks: Asking | None) -> Credentials:
+    fetched = {} if asks is None else dict(asks.issuers.fetched)
+    return Credentials(key_hosts=frozenset({login.host}), fetched=fetched)
+
+
+async def calls(client: Client, issuer: Issuer) -> str:
+    """Who answered a call with a token of the issuer's, or the status's name."""
+    token = ("authorization", f"Bearer {issuer.token(aud='ads')}")
+    try:
+        return await client.infer(metadata=(CTR, token))
+    except grpc.aio.AioRpcError as error:
+        return error.code().name
+
+
+async def test_an_envoy_lets_in_by_the_keys_at_the_address_and_follows_them(
+    gateway: Gateway, login: Login
+) -> None:
+    v1, access = backend_of("ctr", await gateway.upstream("v1")), tokened(login)
+    old, new = login.issuer, Issuer(NAME)
+    async with asking(login) as asks:
+        client = await gateway.start(access, v1, known(login, asks))
+        asks.issuers.subscribe(lambda _: gateway.control_plane.set(access, v1, known(login, asks)))
+        assert [await calls(client, one) for one in (old, new)] == ["v1", "UNAUTHENTICATED"]
+
+        async def opens(issuer: Issuer, outcome: str) -> None:
+            async def so() -> bool:
+                return await calls(client, issuer) == outcome
+
+            await eventually(f"a token is answered {outcome}", so)
+
+        login.keys = Issuer.key_set(old, new)
+        await opens(new, "v1")
+        assert await calls(client, old) == "v1"
+        login.keys = Issuer.key_set(new)
+        await opens(old, "UNAUTHENTICATED")
+
+        # The issuer goes away: its keys stay, however often it is asked in vain.
+        await login.stop()
+        failures = asks.counted("fetches_total", result="failure")
+        await asks.until(
+            "it is asked in vain",
+            lambda: asks.counted("fetches_total", result="failure") > failures + 2,
+        )
+        assert asks.counted("addresses_failing") == 1
+        assert [await calls(client, one) for one in (old, new)] == ["UNAUTHENTICATED", "v1"]
+        await login.start()
+        login.keys = Issuer.key_set(old)
+        await opens(old, "v1")
+        assert asks.counted("addresses_failing") == 0
+
+
+async def test_without_an_answer_since_the_start_nobody_is_let_in_until_there_is_one(
+    gateway: Gateway, login: Login
+) -> None:
+    v1, access = backend_of("ctr", await gateway.upstream("v1")), tokened(login)
+    await login.stop()
+    async with asking(login) as asks:
+        client = await gateway.start(access, v1, known(login, asks))
+        assert await calls(client, login.issuer) == "UNAVAILABLE"
+        snapshot = gateway.control_plane.cache.snapshot
+        assert snapshot is not None
+        (refusal,) = snapshot.refusals
+        assert refusal.reason is Reason.CREDENTIALS_NOT_READABLE
+        assert refusal.part == f"spec.auth.jwt.jwksUri: {login.address}"
+        assert "it cannot be reached" in refusal.message
+
+        await login.start()
+        await asks.until("the keys are there", lambda: isinstance(asks.fetched, str))
+        await gateway.control_plane.push(access, v1, known(login, asks))
+        assert await calls(client, login.issuer) == "v1"
+
+
+async def test_a_host_that_is_not_listed_is_never_asked_and_its_access_is_closed(
+    gateway: Gateway, login: Login
+) -> None:
+    v1, access = backend_of("ctr", await gateway.upstream("v1")), tokened(login)
+    async with asking(login, hosts=["login.example.com", "127.0.0.1"]) as asks:
+        client = await gateway.start(access, v1, Credentials(key_hosts=frozenset({"127.0.0.1"})))
+        assert await calls(client, login.issuer) == "UNAVAILABLE"
+        snapshot = gateway.control_plane.cache.snapshot
+        assert snapshot is not None
+        (refusal,) = snapshot.refusals
+        assert refusal.reason is Reason.CREDENTIALS_NOT_READABLE
+        assert f"the host {login.host}" in refusal.message
+        assert "auth.jwks.allowedHosts" in refusal.message
+        assert asks.fetched is None
+    assert login.asked == 0
+
+
+def text(body: bytes, status: int = 200, **headers: str) -> Answer:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=body, status=status, headers=headers)
+
+    return answer
+
+
+async def hang(_: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(60)
+    return web.Response()
+
+
+async def drip(request: web.Request) -> web.StreamResponse:
+    """Never silent for long, and never done."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    while True:
+        await response.write(b" ")
+        await asyncio.sleep(0.02)
+
+
+async def cut(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+SYMMETRIC = json.dumps({"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}).encode()
+
+BAD_ANSWERS: dict[str, tuple[Answer, type[object], str]] = {
+    "an error": (text(b"secret-words", 500), NotFetched, "it answers HTTP 500"),
+    "a redirect": (text(b"", 302, Location="/elsewhere"), NotFetched, "a redirect, which is not followed"),
+    "no JSON": (text(b"secret-words"), Unfit, "is no JSON"),
+    "no keys": (text(b'{"keys": []}'), Unfit, "has no list of keys"),
+    "a symmetric key": (text(SYMMETRIC), Unfit, r"keys\[0\] is symmetric"),
+    "too much": (text(b" " * (MAX_JWKS_BYTES + 1)), Unfit, "at most 262144 are taken"),
+    "silence": (hang, NotFetched, "did not answer in 0.5 s"),
+    "a trickle": (drip, NotFetched, "did not answer in 0.5 s"),
+    "a cut": (cut, NotFetched, "it cannot be reached"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ANSWERS)
+async def test_a_bad_answer_opens_nothing_and_takes_nothing_away(login: Login, name: str) -> None:
+    answer, kind, words = BAD_ANSWERS[name]
+    login.answer = answer
+    async with asking(login) as asks:
+        assert isinstance(asks.fetched, kind)
+        assert isinstance(asks.fetched, (Unfit, NotFetched))
+        assert re.search(words, asks.fetched.why)
+        assert "secret" not in asks.fetched.why
+        login.answer = None
+        await asks.until("the keys are there", lambda: isinstance(asks.fetched, str))
+        good, login.answer = asks.fetched, answer
+        failures = asks.counted("fetches_total", result="failure")
+        await asks.until(
+            "it is answered badly", lambda: asks.counted("fetches_total", result="failure") > failures
+        )
+        assert asks.fetched == good
+
+
+async def test_a_server_that_the_authority_does_not_vouch_for_is_not_believed(
+    login: Login, tmp_path: Path
+) -> None:
+    await login.stop()
+    await login.start(Authority.make(tmp_path / "foreign").issue("issuer"))
+    async with asking(login) as asks:
+        assert isinstance(asks.fetched, NotFetched)
+        assert asks.fetched.why.startswith("its certificate is refused: ")
+    assert login.asked == 0
+    await login.stop()
+    await login.start(login.authority.issue("another", addresses=("127.0.0.9",)))
+    async with asking(login) as asks:
+        assert isinstance(asks.fetched, NotFetched)
+        assert "certificate" in asks.fetched.why
+
+
+async def test_what_is_not_wanted_any_more_is_not_asked_and_not_known(login: Login) -> None:
+    async with asking(login) as asks:
+        told: list[str] = []
+        asks.issuers.subscribe(told.append)
+        asks.issuers.want([])
+        await asks.until("it is forgotten", lambda: told == [login.address])
+        assert asks.fetched is None
+        asked = login.asked
+        # Another address keeps the process busy for some rounds.
+        asks.issuers.want([f"{login.address}?2"])
+        await asks.until("the other is asked", lambda: login.asked > asked + 3)
+        assert asks.fetched is None
