@@ -50,7 +50,7 @@ def serve_xds(context: typer.Context, kubeconfig: Kubeconfig = None) -> None:
     if context.invoked_subcommand is not None:
         return
     settings = _start()
-    _run(run_xds(settings, _cluster(kubeconfig)))
+    _run(run_xds(settings, PodIdentity(), _cluster(kubeconfig)))
 
 
 @app.command()

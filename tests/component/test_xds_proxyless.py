@@ -12,13 +12,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
+import yaml
 from typer.testing import CliRunner
 
+from builders.certificates import Authority
 from builders.model_access import a_model_access, a_route
-from fixtures.envoy import ControlPlane, Gateway, backend_of, eventually
+from fixtures.envoy import ControlPlane, Envoy, Gateway, backend_of, eventually
 from tidegate.main import app
+from tidegate.routing.bootstrap import TlsFiles, secrets
 from tidegate.routing.grpc.bootstrap import bootstrap
+from tidegate.xds.identity import ServerCertificate
+from tidegate.xds.server import XdsServerSettings
 
 # Reads lines of JSON (how many calls, which metadata), answers each with who took the calls and which errors there were.
 _CALLER = """
@@ -73,9 +79,16 @@ class Caller:
 
 
 @asynccontextmanager
-async def a_caller(port: int, target: str = "xds:///ctr.ads.tidegate") -> AsyncGenerator[Caller]:
+async def a_caller(
+    port: int,
+    target: str = "xds:///ctr.ads.tidegate",
+    *,
+    node: str = "caller-1",
+    certificates: Path | None = None,
+) -> AsyncGenerator[Caller]:
     """A process with the bootstrap that `tidegate xds bootstrap` prints."""
-    environment = {**os.environ, "GRPC_XDS_BOOTSTRAP_CONFIG": bootstrap(f"127.0.0.1:{port}", "caller-1")}
+    printed = bootstrap(f"localhost:{port}", node, str(certificates) if certificates else None)
+    environment = {**os.environ, "GRPC_XDS_BOOTSTRAP_CONFIG": printed}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-c", _CALLER, target),
@@ -235,3 +248,94 @@ def test_the_control_plane_renders_nothing_for_clients_that_are_not_there() -> N
     plane.set(a_model_access())
     assert plane.clients.rendered is None
     assert plane.clients.open().snapshot is not None
+
+
+# With certificates
+
+
+@pytest_asyncio.fixture
+async def secured(tmp_path: Path) -> AsyncIterator[tuple[Gateway, Authority]]:
+    """The same with a control plane that shows a certificate and asks for one, and whose gateways are those of `system`."""
+    authority = Authority.make(tmp_path / "authority")
+    async with Gateway(tmp_path) as running:
+        plane = ControlPlane(XdsServerSettings(gateways_of="system"))
+        plane.certificate = ServerCertificate(
+            authority.issue_into(tmp_path / "server", "tidegate-xds", "localhost")
+        )
+        running.control_plane = plane
+        await plane.start()
+        plane.set(a_model_access(), backend_of("ctr", await running.upstream("v1")))
+        yield running, authority
+        await plane.server.stop(at_once=True)
+
+
+async def test_a_client_with_a_certificate_for_its_node_is_led_over_tls(
+    secured: tuple[Gateway, Authority], tmp_path: Path
+) -> None:
+    servers, authority = secured
+    keys = authority.issue_into(tmp_path / "client", "*.ads")
+    async with a_caller(servers.control_plane.port, node="web-1.ads", certificates=keys) as caller:
+        assert await caller.calls(5) == Counter({"v1": 5})
+        assert servers.control_plane.metric("tidegate_xds_connected_grpc_clients") == 1
+
+
+@pytest.mark.parametrize("wrong", ["no certificate", "another authority's", "for another node"])
+async def test_a_client_without_a_certificate_for_its_node_is_not_led(
+    secured: tuple[Gateway, Authority], tmp_path: Path, wrong: str
+) -> None:
+    servers, authority = secured
+    keys: Path | None = authority.issue_into(tmp_path / "client", "*.shop")
+    if wrong == "no certificate":
+        keys = None
+    if wrong == "another authority's":
+        keys = Authority.make(tmp_path / "foreign").issue_into(tmp_path / "client", "*.ads")
+        (keys / "ca.crt").write_bytes(authority.certificate.read_bytes())
+    async with a_caller(servers.control_plane.port, node="web-1.ads", certificates=keys) as caller:
+        answers = await caller.calls(1, timeout_s=3)
+    assert answers.total() == 1
+    assert set(answers) <= {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
+    assert servers.control_plane.metric("tidegate_xds_connected_grpc_clients") == 0
+
+
+async def test_the_certificate_of_a_client_does_not_make_it_a_gateway(
+    secured: tuple[Gateway, Authority], tmp_path: Path
+) -> None:
+    """A gateway gets the keys of callers; a client that says it is one must not."""
+    servers, authority = secured
+    plane = servers.control_plane
+
+    def an_envoy(node: str, name: str) -> Envoy:
+        envoy = Envoy(tmp_path / node, node)
+        envoy.folder.mkdir()
+        keys = authority.issue_into(tmp_path / f"keys of {node}", name)
+        envoy.tls = TlsFiles(str(keys), str(envoy.folder))
+        for secret, document in secrets(str(keys)).items():
+            (envoy.folder / f"{secret}.yaml").write_text(yaml.safe_dump(document))
+        return envoy
+
+    client, gateway = an_envoy("web-1.ads", "*.ads"), an_envoy("gateway-1.system", "*.system")
+    try:
+        await client.begin(plane.port)
+
+        async def refused() -> bool:
+            return plane.metric("tidegate_xds_refused_proxies_total") > 1
+
+        await eventually("it is refused, and again when it comes back", refused)
+        assert await client.stat("listener_manager.lds.update_success") == 0
+        await gateway.start(plane.port)
+        assert [proxy.node for proxy in plane.ledger.report().proxies] == ["gateway-1.system"]
+    finally:
+        client.stop()
+        gateway.stop()
+
+
+def test_the_bootstrap_with_certificates_asks_whom_they_are_for() -> None:
+    asked = ["xds", "bootstrap", "--certificates", "/etc/keys"]
+    refused = CliRunner().invoke(app, asked)
+    assert refused.exit_code == 1
+    assert "--node" in refused.output
+    printed = json.loads(CliRunner().invoke(app, [*asked, "--node", "web-1.ads"]).output)
+    (credentials,) = printed["xds_servers"][0]["channel_creds"]
+    assert credentials["type"] == "tls"
+    assert credentials["config"]["private_key_file"] == "/etc/keys/tls.key"
+    assert printed["node"]["id"] == "web-1.ads"

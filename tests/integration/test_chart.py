@@ -77,7 +77,14 @@ def test_by_default_gateways_and_xds_servers_get_certificates_of_one_authority(h
         authorities.add(authority.public_bytes(Encoding.DER))
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         names[name] = extension.value.get_values_for_type(x509.DNSName)
-    assert names == {"tidegate-xds-tls": ["tidegate-xds"], "tidegate-gateway-xds-tls": ["*.tidegate-system"]}
+    assert names == {
+        "tidegate-xds-tls": [
+            "tidegate-xds",
+            "tidegate-xds.tidegate-system",
+            "tidegate-xds.tidegate-system.svc",
+        ],
+        "tidegate-gateway-xds-tls": ["*.tidegate-system"],
+    }
     assert len(authorities) == 1
 
 

@@ -145,9 +145,23 @@ def bootstrap(
         str, typer.Option(help="host:port of the xDS servers, as the client reaches them.")
     ] = "tidegate-xds.tidegate-system:18000",
     node: Annotated[str, typer.Option(help="Name of the client, unique among all proxies and clients.")] = "",
+    certificates: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder of the client with ca.crt, tls.crt and tls.key, for servers with TLS; --node is then what the "
+            "certificate is for."
+        ),
+    ] = None,
 ) -> None:
     """Print the bootstrap with which a gRPC client calls xds:/// targets, for GRPC_XDS_BOOTSTRAP_CONFIG."""
-    typer.echo(grpc_bootstrap(server, node or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"))
+    if certificates is not None and not node:
+        typer.echo(
+            "tidegate: --certificates needs --node, a name that the certificate is for: <pod>.<namespace> for *.<namespace>",
+            err=True,
+        )
+        sys.exit(1)
+    name = node or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+    typer.echo(grpc_bootstrap(server, name, certificates))
 
 
 def status_lines(proxies: list[dict[str, Any]]) -> list[str]:

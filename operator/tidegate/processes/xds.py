@@ -23,7 +23,7 @@ from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.live import LiveRouting
 from tidegate.routing.snapshot import SnapshotBuilder
 from tidegate.runtime.probes import Probes, ProbeServer
-from tidegate.settings import Settings
+from tidegate.settings import PodIdentity, Settings
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.identity import ServerCertificate
 from tidegate.xds.issuers import IssuerMetrics, Issuers, IssuerSettings
@@ -31,7 +31,7 @@ from tidegate.xds.ledger import AckLedger
 from tidegate.xds.metrics import XdsMetrics
 from tidegate.xds.proxyless import GrpcSnapshots
 from tidegate.xds.report_server import add_inspection, contents_application, report_application
-from tidegate.xds.server import XdsServer
+from tidegate.xds.server import XdsServer, XdsServerSettings
 
 _GATHER_S: Final = 0.01
 """Changes that come this close together, as in a rollout, are one snapshot."""
@@ -77,7 +77,7 @@ class Publisher:
             await asyncio.sleep(_GATHER_S)
 
 
-async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
+async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | None) -> None:
     """Runs until told to stop. Raises PermanentError when there are no credentials for the API server."""
     registry, probes, feed, cache = (
         CollectorRegistry(),
@@ -91,7 +91,8 @@ async def run_xds(settings: Settings, kubeconfig: Path | None) -> None:
     report_sync(probes, feed.stores)
     probes.add_readiness("snapshot", lambda: None if cache.snapshot else "no snapshot yet")
     clients = GrpcSnapshots()
-    server = XdsServer(cache, ledger, metrics, clients=clients)
+    served = XdsServerSettings(gateways_of=identity.namespace)
+    server = XdsServer(cache, ledger, metrics, clients=clients, settings=served)
     certificate = ServerCertificate(settings.xds_tls_directory) if settings.xds_tls_directory else None
     report = report_application(ledger)
     add_inspection(report, cache, server.states)

@@ -63,3 +63,8 @@ def may_call_itself(node: str, names: Iterable[str]) -> bool:
     """Whether a certificate with these names is one for `node`: letter by letter, or by `*.` in place of all before the first dot."""
     first, dot, rest = node.partition(".")
     return bool(first) and any(name == node or (bool(dot and rest) and name == f"*.{rest}") for name in names)
+
+
+def is_of(node: str, namespace: str) -> bool:
+    """Whether a node id ends with that namespace, as those of its pods do; with "" each does."""
+    return not namespace or node.endswith(f".{namespace}")

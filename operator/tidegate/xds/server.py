@@ -20,7 +20,7 @@ from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.delta import DeltaStream
 from tidegate.xds.delta_messages import decode_delta_request, encode_delta_response
 from tidegate.xds.gate import GATE_TIMEOUT_S
-from tidegate.xds.identity import ServerCertificate, may_call_itself, names_of
+from tidegate.xds.identity import ServerCertificate, is_of, may_call_itself, names_of
 from tidegate.xds.inspection import ProxyState
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.messages import DiscoveryResponse, decode_request, encode_response
@@ -41,6 +41,8 @@ _MAX_REQUEST_BYTES: Final = 64 << 20
 
 _log = structlog.stdlib.get_logger(__name__)
 
+_NOT_WHO_IT_SAYS: Final = "the certificate is not for this node id, or not for a gateway's"
+
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -52,6 +54,8 @@ class XdsServerSettings:
     """Times of one server, in seconds.
 
     `write_timeout_s`: a proxy that reads nothing for so long is let go, and reconnects.
+    `gateways_of`: with certificates, the namespace whose nodes may be gateways; nodes of all others get what gRPC clients
+    get, which has no keys in it. Empty: every node may.
     `max_connection_age_s`: how often a proxy is sent to connect anew, so that the proxies spread over the replicas.
     """
 
@@ -59,6 +63,7 @@ class XdsServerSettings:
     write_timeout_s: float = 60.0
     max_connection_age_s: float = 1800.0
     drain_s: float = 5.0
+    gateways_of: str = ""
 
 
 class XdsServer:
@@ -192,7 +197,7 @@ class XdsServer:
             if request is None and session.mailbox.closed:
                 return None
             if request is not None and not self._is_who_it_says(session, request, context):
-                return _End(grpc.StatusCode.PERMISSION_DENIED, "the certificate is not for this node id")
+                return _End(grpc.StatusCode.PERMISSION_DENIED, _NOT_WHO_IT_SAYS)
             try:
                 async with asyncio.timeout(self._settings.write_timeout_s):
                     for response in self._step(session, request):
@@ -203,11 +208,15 @@ class XdsServer:
         return None
 
     def _is_who_it_says(self, session: _Session[R], request: R, context: Context) -> bool:
-        """Whether the certificate is for the node id, which the first request of a stream must name."""
+        """Whether the certificate is for the node id, which the first request of a stream must name, and for a gateway's if it is none of a gRPC client.
+
+        What a stream is led by is decided at that request too: who is a client by its certificate cannot become a gateway later.
+        """
         if not self._identified or session.stream.progress.node:
             return True
         node, names = request.node, names_of(context.auth_context())
-        if may_call_itself(node, names):
+        gateway = self._clients is None or not is_grpc_client(request.user_agent)
+        if may_call_itself(node, names) and (not gateway or is_of(node, self._settings.gateways_of)):
             return True
         self._metrics.refused_proxies.inc()
         _log.warning("proxy_is_not_who_it_says", node=node, names=names, peer=context.peer())
