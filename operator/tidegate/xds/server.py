@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -198,14 +198,21 @@ class XdsServer:
                 return None
             if request is not None and not self._is_who_it_says(session, request, context):
                 return _End(grpc.StatusCode.PERMISSION_DENIED, _NOT_WHO_IT_SAYS)
-            try:
-                async with asyncio.timeout(self._settings.write_timeout_s):
-                    for response in self._step(session, request):
-                        await context.write(response)
-            except TimeoutError:
+            responses = self._step(session, request)
+            if responses and not await self._write(responses, context):
                 details = f"nothing was read for {self._settings.write_timeout_s} s"
                 return _End(grpc.StatusCode.UNAVAILABLE, details)
         return None
+
+    async def _write(self, responses: Sequence[DiscoveryResponse], context: Context) -> bool:
+        """Whether the proxy reads."""
+        try:
+            async with asyncio.timeout(self._settings.write_timeout_s):
+                for response in responses:
+                    await context.write(response)
+        except TimeoutError:
+            return False
+        return True
 
     def _is_who_it_says(self, session: _Session[R], request: R, context: Context) -> bool:
         """Whether the certificate is for the node id, which the first request of a stream must name, and for a gateway's if it is none of a gRPC client.
@@ -228,13 +235,14 @@ class XdsServer:
         if session.cache is None and request is not None:
             session.cache = self._welcome(session, request)
         snapshot = session.cache.snapshot if session.cache else None
-        if snapshot is not None and snapshot is not session.snapshot:
+        newer = snapshot is not None and snapshot is not session.snapshot
+        if snapshot is not None and newer:
             session.snapshot = snapshot
             responses += session.stream.on_snapshot(snapshot, now)
-        if request is None:
-            responses += session.stream.on_time(now)
-        else:
+        if request is not None:
             responses += session.stream.on_request(request, now)
+        elif not newer:
+            responses += session.stream.on_time(now)
         self._record(session, now)
         return responses
 
@@ -243,7 +251,9 @@ class XdsServer:
         self._metrics.take(session.stream.counters)
         if session.cache is self._cache:
             self._ledger.record(session.number, progress)
-        self._count_connected()
+        if session.cache is not None and not session.counted:
+            session.counted = True
+            self._count_connected()
         running = progress.running.snapshot if progress.running else None
         if running is not session.running and running is self._cache.snapshot:
             session.running = running
@@ -301,7 +311,11 @@ class _Mailbox(Generic[R]):
 
 @dataclass(slots=True)
 class _Session(Generic[R]):
-    """One open stream. `cache` leads it, None before its first request; `snapshot` is the last that it was told of, `running` and `nack` the last that were recorded."""
+    """One open stream.
+
+    `cache` leads it, None before its first request; `snapshot` is the last that it was told of, `running` and `nack` the last that were recorded.
+    `counted`: its proxy is among those connected.
+    """
 
     number: int
     stream: DiscoveryStream[R]
@@ -311,6 +325,7 @@ class _Session(Generic[R]):
     snapshot: Snapshot | None = None
     running: Snapshot | None = None
     nack: str | None = None
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ Once a proxy is known to run a snapshot in full, only what differs from that is 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, Protocol, TypeVar
 
@@ -93,6 +93,14 @@ class Counters:
     acks: dict[TypeUrl, int] = field(default_factory=dict[TypeUrl, int])
     nacks: dict[TypeUrl, int] = field(default_factory=dict[TypeUrl, int])
     gate_misses: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """What a response changes, and the version that it bears."""
+
+    change: Change
+    version: str
 
 
 class DiscoveryStream(ABC, Generic[R]):
@@ -199,10 +207,12 @@ class DiscoveryStream(ABC, Generic[R]):
         still = standstill(self._holdings, goal)
         settled = self._gate.routes_settled(goal, still)
         step = Step(goal, still, breaking=settled)
-        gate_open = self._gate.lets_routes_out(goal, now, pending=self._routing_pending(step))
+        routing = dict(self._next_routes(step))
+        gate_open = self._gate.lets_routes_out(goal, now, pending=bool(routing))
         if misses := self._gate.take_misses():
             self.counters.gate_misses += misses
             step = replace(step, unsent=self._holdings.unsent_clusters(goal))
+            routing = dict(self._next_routes(step))
         backends_complete = self._holdings.backends_complete(goal)
         responses: list[DiscoveryResponse] = []
         for type_url in ORDER:
@@ -211,11 +221,9 @@ class DiscoveryStream(ABC, Generic[R]):
                 continue
             if type_url not in ROUTING and backends_complete and (settled or not self._gate.warm):
                 continue
-            target = self._targets.of(subscription, step)
-            change = subscription.to_send(target)
-            if change is not None:
-                version = _version(subscription, goal, target, change)
-                responses.append(self._send(subscription, change, version))
+            following = routing.get(type_url) if type_url in ROUTING else self._next(subscription, step)
+            if following is not None:
+                responses.append(self._send(subscription, following))
         refused = refused_hosts(self._holdings, goal, still)
         if refused != self._refused:
             self._refused = refused
@@ -231,16 +239,23 @@ class DiscoveryStream(ABC, Generic[R]):
         # The endpoints that a returning proxy asks for tell which clusters it has: wait for them before deleting any.
         return subscription.type_url is not TypeUrl.CLUSTER or self._repeats_until is None
 
-    def _routing_pending(self, step: Step) -> bool:
-        subscriptions = (self._holdings.get(type_url) for type_url in ROUTING)
-        return any(
-            subscription.to_send(self._targets.of(subscription, step)) is not None
-            for subscription in subscriptions
-            if subscription is not None and subscription.in_flight is None
-        )
+    def _next_routes(self, step: Step) -> Iterator[tuple[TypeUrl, _Next]]:
+        """The listeners and routes that wait to be sent."""
+        for type_url in ROUTING:
+            subscription = self._holdings.get(type_url)
+            if subscription is not None and subscription.in_flight is None:
+                following = self._next(subscription, step)
+                if following is not None:
+                    yield type_url, following
 
-    def _send(self, subscription: Subscription, change: Change, version: str) -> DiscoveryResponse:
-        type_url = subscription.type_url
+    def _next(self, subscription: Subscription, step: Step) -> _Next | None:
+        """What is to be sent next of a type; None when there is nothing to say."""
+        target = self._targets.of(subscription, step)
+        change = subscription.to_send(target)
+        return None if change is None else _Next(change, _version(subscription, step.goal, target, change))
+
+    def _send(self, subscription: Subscription, following: _Next) -> DiscoveryResponse:
+        type_url, change = subscription.type_url, following.change
         self._nonces += 1
         _count(self.counters.pushes, type_url)
         content = sorted(subscription.content(change).items())
@@ -250,7 +265,7 @@ class DiscoveryStream(ABC, Generic[R]):
             endpoints.forget(gone)
         return DiscoveryResponse(
             type_url,
-            version,
+            following.version,
             subscription.nonce,
             tuple(resource for _, resource in content if resource is not None),
             tuple(name for name, resource in content if resource is None),
