@@ -16,8 +16,6 @@ REAL = ("component", "integration", "e2e")
 """Folders whose tests run the real thing: its server, API server or cluster."""
 
 EXCUSED: Mapping[Reason, str] = {
-    Reason.PROXY_REJECTED: "a proxy refuses only what our own checks should have; no spec is known to bring it there. "
-    "tests/component/test_xds_envoy.py has a real Envoy refuse a snapshot, tests/unit/test_proxies.py the reason",
     Reason.SAMPLING_UNSUPPORTED: "needs a Triton with an ONNX backend, which the test's server is not built with; "
     "tests/unit/test_agent_samples.py",
 }

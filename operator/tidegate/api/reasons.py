@@ -263,8 +263,9 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "Check the pods of deployment tidegate-gateway.",
         ),
         Reason.PROXY_REJECTED: ReasonDoc(
-            "A proxy refused the configuration and keeps the last good one.",
-            "Report it with the message: Tidegate should have refused the spec first.",
+            "A proxy refused what this object is for it, and keeps the last good one; other objects go on.",
+            "Report it with the message: Tidegate should have refused the spec first. "
+            "Where the gateways have a bootstrap of your own, compare it with ours.",
         ),
         Reason.XDS_UNREACHABLE: ReasonDoc(
             "The controllers cannot ask the xDS servers what the proxies run.",
