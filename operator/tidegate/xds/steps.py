@@ -259,10 +259,13 @@ class DiscoveryStream(ABC, Generic[R]):
         self._nonces += 1
         _count(self.counters.pushes, type_url)
         content = sorted(subscription.content(change).items())
+        again = frozenset(subscription.changed_again(change))
         gone = subscription.send(change, str(self._nonces))
         endpoints = self._holdings.get(TypeUrl.ENDPOINT)
-        if type_url is TypeUrl.CLUSTER and endpoints is not None and gone:
+        if type_url is TypeUrl.CLUSTER and endpoints is not None and (gone or again):
             endpoints.forget(gone)
+            # A cluster that differs once more from one that was refused, and is there all the same, waits for them again.
+            endpoints.doubt(again)
         return DiscoveryResponse(
             type_url,
             following.version,

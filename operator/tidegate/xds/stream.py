@@ -31,21 +31,18 @@ class WorldSubscription(Subscription):
         return {name: resource for name, resource in whole.items() if resource is not None}
 
     def send(self, change: Change, nonce: str) -> frozenset[str]:
-        """`change` is on its way; returns what it deletes, and what of a refused response it changes once more.
-
-        Some part of that response may be in use: it is deleted, or put back, by what this one says instead.
-        """
+        """`change` is on its way; what was sent and refused before, and is not in it, is deleted as well."""
         before, self.sent = self.sent, dict(self.sent)
         if self.type_url in WHOLE:
             self.sent = dict(self.accepted or {})
         Subscription.send(self, change, nonce)  # super() does not know the class with slots
-        again = frozenset(
-            name
-            for name, resource in before.items()
-            if name not in self.sent or (name in self.suspects.refused and not self.was_sent(resource))
-        )
-        self._touched |= again
-        return again
+        gone = frozenset(before.keys() - self.sent.keys())
+        self._touched |= gone
+        return gone
+
+    def changed_again(self, change: Change) -> Set[str]:
+        """Of everything that was refused some part may be in use, and is put back if it is not sent again."""
+        return self.suspects.refused.keys()
 
     def refuse(self, error: str) -> None:
         """The proxy refused what is in flight and keeps what it had.

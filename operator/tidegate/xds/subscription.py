@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tidegate.routing.snapshot import Resource, Resources, TypeUrl, differing
@@ -134,6 +134,18 @@ class Subscription(ABC):
                 self.sent[name] = resource
         _drop(self.sent, gone)
         return gone
+
+    def changed_again(self, change: Change) -> Set[str]:
+        """The names under which `change` differs from what a refused response said, of which some part may be in use."""
+        return change.keys() & self.suspects.refused.keys()
+
+    def doubt(self, names: Collection[str]) -> None:
+        """What the proxy has under `names` is to be sent again, though it still counts as what it has."""
+        self._touched.update(names)
+        for held in (self.accepted, self.sent):
+            for name in names if held is not None else ():
+                if held is not None and name in held:
+                    held[name] = replace(held[name], version="")
 
     def accept(self) -> None:
         """The proxy acknowledged what is in flight."""
