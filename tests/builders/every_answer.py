@@ -25,7 +25,7 @@ def best(snapshot: Snapshot) -> Outcome:
 
 
 def answers(snapshot: Snapshot) -> Iterator[Answer]:
-    """All that fit the pools."""
+    """All that fit the pools, and in which no model grows beyond its maximum."""
     slices = {pool.name: pool.slices for pool in snapshot.pools}
     spots = [(each, placement) for each in snapshot.inferences for placement in each.placements]
     most = [
@@ -35,8 +35,21 @@ def answers(snapshot: Snapshot) -> Iterator[Answer]:
         given = dict.fromkeys(slices, 0)
         for (_, placement), count in zip(spots, counts, strict=True):
             given[placement.pool] += placement.slices * count
-        if all(given[name] <= slices[name] for name in slices):
-            yield {(each.key, spot.pool): count for (each, spot), count in zip(spots, counts, strict=True)}
+        answer = {(each.key, spot.pool): count for (each, spot), count in zip(spots, counts, strict=True)}
+        if all(given[name] <= slices[name] for name in slices) and _within(snapshot, answer):
+            yield answer
+
+
+def _within(snapshot: Snapshot, answer: Answer) -> bool:
+    for each in snapshot.inferences:
+        held = sum(spot.replicas.held for spot in each.placements)
+        most = inf if each.bounds.most is None else each.bounds.most
+        most = max(held, each.bounds.least) if each.load is None else most
+        counts = [answer[each.key, spot.pool] for spot in each.placements]
+        grown = any(n > max(most, s.replicas.held) for n, s in zip(counts, each.placements, strict=True))
+        if grown or sum(counts) > max(most, held):
+            return False
+    return True
 
 
 def score(snapshot: Snapshot, answer: Answer) -> Outcome:

@@ -185,6 +185,13 @@ def test_demand_beyond_its_maximum_is_said_with_the_way_out() -> None:
     assert "700/s are more than 3 replicas serve; raise its maximum" in assignment.relaxed[0].message
 
 
+def test_no_floor_of_a_tier_lifts_a_model_above_its_maximum() -> None:
+    pool = a_pool(tiers=(TierRule(Tier.REALTIME, 5),))
+    assignment = solved(a_snapshot(pool, a_model(rate=100.0, bounds=Bounds(0, 2))))
+    assert assignment.of("ads/ctr", "gpu-a") == 2
+    assert [each.rule for each in assignment.relaxed] == ["realtime floor"]
+
+
 def test_a_curve_that_serves_nothing_gets_nothing() -> None:
     model = a_model("ctr", Tier.REALTIME, a_placement(curve=linear(0.0)), rate=10.0)
     assert solved(a_snapshot(model)).of("ads/ctr", "gpu-a") == 0

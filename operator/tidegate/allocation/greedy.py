@@ -32,7 +32,7 @@ class Queue:
         standing = self._standing
         self._versions[place.number] += 1
         count, spot = standing.count(place), standing.spot(place)
-        if count + self._by < 0 or (self._by > 0 and count >= max(spot.beyond, spot.held)):
+        if count + self._by < 0 or (self._by > 0 and not standing.may_grow(place)):
             return
         towards = (count < spot.held) == (self._by > 0) and count != spot.held
         group = (place.pool, standing.worth(place).inference.tier.value, spot.slices, towards)

@@ -5,8 +5,8 @@ From the duals of the linear program. Without one: from the best change that doe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from tidegate.allocation.component import Component, Counts
 from tidegate.allocation.greedy import Queue
 from tidegate.allocation.highs import Solved
 from tidegate.allocation.program import Program
+from tidegate.allocation.segments import Segment
 from tidegate.allocation.standing import Standing
 from tidegate.allocation.worth import Worth
 
@@ -65,19 +66,29 @@ def from_margins(component: Component, counts: Counts) -> Prices:
     return Prices(slices, _dearest(found))
 
 
-def _of_models(program: Program, solved: Solved) -> Iterator[Binding]:
-    """Replicas that a rule of their model starts, or does not let go, against what their slices would earn."""
+def _of_models(program: Program, solved: Solved) -> list[Binding]:
+    """Replicas that a rule of their model starts, or does not let go, against what their slices would earn; the dearest."""
     priced = np.abs(solved.reduced) > _NOTHING
+    found: list[tuple[float, int, Worth]] = []
     for number, worth, _ in program.spots():
         first, (above, below) = program.layout.first[number], program.layout.slots[number]
         if not priced[first : first + above + below].any():
             continue
-        for column, segment in program.columns(number):
-            reduced = float(solved.reduced[column])
-            if segment.forced and segment.up and reduced < 0:
-                yield Binding(_must(worth), -reduced)
-            elif segment.barred and not segment.up and reduced > 0:
-                yield Binding(_must(worth), reduced)
+        prices = [
+            _held_down(segment, float(solved.reduced[column])) for column, segment in program.columns(number)
+        ]
+        found.append((-max(prices, default=0.0), number, worth))
+    return [
+        Binding(_must(worth), -price)
+        for price, _, worth in sorted(found, key=itemgetter(0, 1))[:_MOST_BINDINGS]
+    ]
+
+
+def _held_down(segment: Segment, reduced: float) -> float:
+    """What one replica less of what must be would earn; 0 where nothing must be."""
+    if segment.forced and segment.up:
+        return max(-reduced, 0.0)
+    return max(reduced, 0.0) if segment.barred and not segment.up else 0.0
 
 
 def _must(worth: Worth) -> str:

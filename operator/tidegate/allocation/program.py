@@ -116,7 +116,9 @@ class Program:
         for coupling in self.layout.couplings:
             served = slice(coupling.served.start, coupling.served.stop)
             high[served] = self.problem.high[served]
+            worth = self.component.worths[coupling.worth]
             high[coupling.missed.start : coupling.missed.stop] = FREE
+            high[coupling.missed.start + 1] = worth.highest - worth.most if worth.most < FREE else 0.0
         for first, pool in zip(self.layout.pool_columns, self.component.pools, strict=True):
             high[first] = pool.spares
             high[first + 1 : first + 2 + 2 * len(pool.tiers)] = FREE

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import floor
 
 from tidegate.allocation.component import Component, Counts
-from tidegate.allocation.standing import Standing, better, per_slice
+from tidegate.allocation.standing import Place, Standing, better, per_slice
 
 _WHOLE = 1e-6
 
@@ -33,9 +33,7 @@ def mended(component: Component, replicas: Sequence[float]) -> Counts:
         for place in fractions
     )
     for _, number in order:
-        place = standing.places[number]
-        if standing.spot(place).slices <= standing.free(place.pool) and better(standing.brings(place, 1)):
-            standing.change(place, 1)
+        _add_if_better(standing, standing.places[number])
     _undo(standing)
     return standing.counts
 
@@ -46,13 +44,16 @@ def _undo(standing: Standing) -> None:
         while standing.count(place) > standing.spot(place).held and better(standing.brings(place, -1)):
             standing.change(place, -1)
     for place in standing.places:
-        slices = standing.spot(place).slices
-        while (
-            standing.count(place) < standing.spot(place).held
-            and slices <= standing.free(place.pool)
-            and better(standing.brings(place, 1))
-        ):
-            standing.change(place, 1)
+        while standing.count(place) < standing.spot(place).held and _add_if_better(standing, place):
+            pass
+
+
+def _add_if_better(standing: Standing, place: Place) -> bool:
+    fits = standing.spot(place).slices <= standing.free(place.pool) and standing.may_grow(place)
+    if not fits or not better(standing.brings(place, 1)):
+        return False
+    standing.change(place, 1)
+    return True
 
 
 def _whole(spots: int, each: Iterator[float]) -> tuple[int, ...]:

@@ -61,6 +61,13 @@ class Standing:
         """Replicas there."""
         return self._counts[place.worth][place.spot]
 
+    def may_grow(self, place: Place) -> bool:
+        """Whether one more replica is within what the Inference may ever hold; not whether it fits."""
+        worth, spot = self.worth(place), self.spot(place)
+        return (
+            self.count(place) < max(spot.beyond, spot.held) and sum(self._counts[place.worth]) < worth.highest
+        )
+
     def free(self, pool: int) -> int:
         """Slices that nobody holds; negative when more are given than there are."""
         return self.component.pools[pool].slices - self.use[pool].given

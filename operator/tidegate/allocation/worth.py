@@ -152,6 +152,11 @@ class Worth:
         """In one pool: what floors, SLO and the loss of a node take together."""
         return max(self.floor, self.needed, self.spare_node)
 
+    @property
+    def highest(self) -> float:
+        """In all pools: its maximum, which nothing exceeds by growing; what is held above it goes as the budget allows."""
+        return max(self.most, self.inference.held)
+
     def weigh_floor(self, densest: float) -> None:
         """Floors of real-time models give way by value: `densest` is the most that a slice earns anywhere."""
         if self.floor_level is Level.REALTIME_FLOOR:
