@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from tidegate import __version__
+from tidegate.cli.pools import register as register_pools
 from tidegate.cli.xds import register
 from tidegate.errors import TidegateError
 from tidegate.processes.controllers import run_controllers
@@ -42,6 +43,15 @@ def controllers(kubeconfig: Kubeconfig = None) -> None:
 xds = typer.Typer(name="xds", help="The xDS server: without a command, run it.", invoke_without_command=True)
 register(xds)
 app.add_typer(xds)
+
+pools = typer.Typer(name="pools", help="ComputePools: what to set up for them.", no_args_is_help=True)
+register_pools(pools)
+app.add_typer(pools)
+
+
+@pools.callback()
+def _pools() -> None:
+    """A group, though it has one command so far."""
 
 
 @xds.callback()

@@ -110,6 +110,13 @@ def _pool(name: str, path: str, says: str, **spec: Any) -> Refusal:
     return Refusal(f"pool-{name}", compute_pool_body(**spec), f"spec{path}", says)
 
 
+_MPS = {"slicesPerGPU": 4, "cpu": "1", "memory": "1Gi"}
+
+
+def _mps(name: str, path: str, says: str, **fields: Any) -> Refusal:
+    return _pool(name, f".slice.mps{path}", says, slice={"cpu": None, "mps": {**_MPS, **fields}})
+
+
 def _shadow(inference: str = "shadow", percent: int = 10) -> dict[str, Any]:
     return {"inference": inference, "percent": percent}
 
@@ -703,6 +710,14 @@ COMPUTE_POOL_REFUSALS: Sequence[Refusal] = (
     _pool(
         "slice-memory", ".slice.cpu.memory", "must be from 256Mi to 64Ti", slice={"cpu": {"memory": "255Mi"}}
     ),
+    _pool("slice-none", ".slice", "set exactly one of cpu and mps", slice={"cpu": None}),
+    _pool("slice-two", ".slice", "set exactly one of cpu and mps", slice={"mps": _MPS}),
+    _mps("mps-backend", ".backend", "Unsupported value", backend="Magic"),
+    _mps("mps-one-slice", ".slicesPerGPU", "greater than or equal to 2", slicesPerGPU=1),
+    _mps("mps-many-slices", ".slicesPerGPU", "less than or equal to 48", slicesPerGPU=49),
+    _mps("mps-root", ".runAsUser", "greater than or equal to 1", runAsUser=0),
+    _mps("mps-cpu", ".cpu", "must be from 100m to 1024", cpu="1m"),
+    _mps("mps-memory", ".memory", "must be from 256Mi to 64Ti", memory="1Mi"),
     _pool("floor", ".tiers.realtime.floor", "greater than or equal to 0", tiers={"realtime": {"floor": -1}}),
     _pool(
         "floor-above-ceiling",
@@ -745,6 +760,13 @@ REFUSALS: Sequence[Refusal] = (
 
 _SAME_NAME = "the served name cannot change, since clients ask for it"
 REFUSED_CHANGES: tuple[RefusedChange, ...] = (
+    RefusedChange(
+        "cpu-slices-to-mps",
+        compute_pool_body("changed"),
+        compute_pool_body("changed", slice={"cpu": None, "mps": _MPS}),
+        "spec.slice",
+        "slices cannot change from cpu to mps or back",
+    ),
     RefusedChange(
         "another-served-name",
         inference_body(model={"name": "ctr"}),

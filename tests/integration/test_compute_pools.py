@@ -6,7 +6,7 @@ The nodes are only said to be there: no kubelet runs, so pods get a node and no 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from builders.inference import inference_body
 from fixtures.control_plane import Kubectl
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
+from tidegate.resources.sharing.device_plugin import SHARED_GPU
 from tidegate_localcluster.process import wait_until
 
 pytestmark = pytest.mark.usefixtures("controllers")
@@ -41,10 +42,10 @@ class Pools:
         self._made.append(("computepool", whole))
         return whole
 
-    def node(self, name: str = "0", **facts: Any) -> str:
-        """A node with the labels of the pools; its name."""
+    def node(self, name: str = "0", labels: Mapping[str, str] | None = None, **facts: Any) -> str:
+        """A node with the labels of the pools, and others; its name."""
         whole = f"{self.namespace}-{name}"
-        body = node_body(whole, labels=self.labels, **facts)
+        body = node_body(whole, labels={**self.labels, **(labels or {})}, **facts)
         self.kubectl.apply({name: body[name] for name in ("apiVersion", "kind", "metadata", "spec")})
         self._made.append(("node", whole))
         self.node_status(whole, body["status"])
@@ -152,7 +153,7 @@ def pools(kubectl: Kubectl, namespace: str) -> Iterator[Pools]:
 
 
 @contextmanager
-def _stranger(pools: Pools, node: str) -> Iterator[None]:
+def _stranger(pools: Pools, node: str) -> Generator[None]:
     """Somebody's pod on a node."""
     container = {"name": "c", "image": "c", "resources": {"requests": {"cpu": STRANGER_CPU}}}
     body = {
@@ -335,3 +336,38 @@ def test_pool_that_is_not_there_or_takes_no_pods_is_named_and_what_runs_stays(po
 
     pools.pool()
     pools.bound("ctr", 2)
+
+
+@pytest.mark.produces(Reason.SHARING_NOT_CONFIGURED, Reason.MODEL_NOT_SHAREABLE)
+def test_gpu_pods_get_one_device_each_on_nodes_that_are_shared_out_as_the_pool_says(pools: Pools) -> None:
+    labels = {
+        "nvidia.com/gpu.count": "1",
+        "nvidia.com/gpu.sharing-strategy": "mps",
+        "nvidia.com/mps.capable": "true",
+        "nvidia.com/device-plugin.config": "mps-2",
+    }
+    node = pools.node(labels=labels, cpu="16", memory="64Gi", **{SHARED_GPU: "2"})
+    mps = {"slicesPerGPU": 4, "runAsUser": 1000, "cpu": "2", "memory": "4Gi"}
+    pool = pools.pool(slice={"cpu": None, "mps": mps})
+    said = pools.says(pool, Reason.SHARING_NOT_CONFIGURED, "SharingConfigured")
+    assert f"kubectl drain {node}" in said
+    assert f"kubectl label node {node} --overwrite nvidia.com/device-plugin.config=mps-4" in said
+    pools.counts(pool, 2, 0, 0)
+
+    # What the commands bring about, once the plugin has read its other configuration.
+    pools.kubectl("label", "node", node, "--overwrite", "nvidia.com/device-plugin.config=mps-4")
+    status = node_body(node, cpu="16", memory="64Gi", **{SHARED_GPU: "4"})["status"]
+    pools.node_status(node, status)
+    pools.counts(pool, 4, 4, 4)
+    pools.says(pool, Reason.SHARING_CONFIGURED, "SharingConfigured")
+
+    pools.inference("ctr", pool=pool, replicas=5)
+    assert "gives 4 of 5 replicas" in pools.placed("ctr", Reason.POOL_FULL)
+    for pod in pools.bound("ctr", 4):
+        triton = pod["spec"]["containers"][0]
+        assert triton["resources"]["limits"][SHARED_GPU] == "1"
+        assert pod["spec"]["securityContext"]["runAsUser"] == 1000
+    pools.tiers(pool, realtime=4)
+
+    pools.inference("script", pool=pool, model={"format": "Python"})
+    assert "export it as ONNX or TensorRT" in pools.placed("script", Reason.MODEL_NOT_SHAREABLE)

@@ -91,6 +91,18 @@ BODIES: tuple[Body, ...] = (
             "offline": {"floor": 0, "ceiling": 2},
         },
     ),
+    compute_pool_body(
+        slice={
+            "cpu": None,
+            "mps": {
+                "backend": "DevicePlugin",
+                "slicesPerGPU": 4,
+                "runAsUser": 1000,
+                "cpu": "1",
+                "memory": "1Gi",
+            },
+        }
+    ),
 )
 STRANGE = st.one_of(
     st.none(),

@@ -77,16 +77,81 @@ class CpuSlice(ApiModel):
     ]
 
 
+class MpsBackend(StrEnum):
+    """Who shares a GPU out under MPS."""
+
+    DEVICE_PLUGIN = "DevicePlugin"
+
+
+class MpsSlice(ApiModel):
+    """A slice of a GPU under NVIDIA's MPS, and the CPU and memory beside it."""
+
+    backend: Annotated[
+        MpsBackend,
+        Field(
+            description="DevicePlugin: NVIDIA's device plugin shares the GPUs out and offers nvidia.com/gpu.shared. "
+            "Its configuration on each node is the administrator's; the condition SharingConfigured says what is "
+            "missing."
+        ),
+    ] = MpsBackend.DEVICE_PLUGIN
+    slices_per_gpu: Annotated[
+        int,
+        Field(
+            alias="slicesPerGPU",
+            strict=True,
+            ge=2,
+            le=48,
+            description="Number of equal slices of each GPU, 2 to 48 (16 on GPUs before compute capability 7.5): each has "
+            "that part of its memory and at most that part of its processors. After a change the nodes have to be "
+            "drained and labelled anew, one by one.",
+        ),
+    ]
+    run_as_user: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=1,
+            le=2**31 - 1,
+            description="User id of the pool's pods: one MPS server lets processes of one user in, and others wait.",
+        ),
+    ] = 65532
+    cpu: Annotated[_SliceCpu, Field(description="Cores beside one slice, from 100m, as a quantity.")]
+    memory: Annotated[
+        _SliceMemory,
+        Field(description="Memory of the node beside one slice in bytes, from 256Mi, as a quantity."),
+    ]
+
+
 class SliceSpec(ApiModel):
     """What one slice is. All slices of a pool are equal."""
 
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="has(self.cpu) != has(self.mps)",
+            message="set exactly one of cpu and mps",
+            check=lambda it: (it.cpu is None) != (it.mps is None),
+        ),
+        Rule(
+            cel="has(self.cpu) == has(oldSelf.cpu)",
+            message="slices cannot change from cpu to mps or back: make another ComputePool and move Inferences to it",
+            check=lambda _: True,  # only the API server sees the object as it was
+        ),
+    )
+
     cpu: Annotated[
-        CpuSlice,
+        CpuSlice | None,
         Field(
             description="CPU slices. A pod on n slices asks its node for n times this, its agent's share included. "
             "Changing it replaces the pods, one rollout for each Inference."
         ),
-    ]
+    ] = None
+    mps: Annotated[
+        MpsSlice | None,
+        Field(
+            description="GPU slices under MPS. A pod has one slice and is one process on one GPU: what limits a slice, "
+            "limits a process, and two slices would not be twice as much."
+        ),
+    ] = None
 
 
 class TierBounds(ApiModel):
@@ -202,7 +267,10 @@ class ComputePoolStatus(StatusModel):
     ] = ()
     conditions: Annotated[
         tuple[ObservedCondition, ...],
-        Field(max_length=32, description="Ready, Reconciling, Stalled and Healthy."),
+        Field(
+            max_length=32,
+            description="Ready, Reconciling, Stalled and Healthy; SharingConfigured where slice.mps is set.",
+        ),
         ListMap("type"),
     ] = ()
 

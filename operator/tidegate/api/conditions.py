@@ -34,6 +34,7 @@ class ConditionType(StrEnum):
     ROLLED_BACK = "RolledBack"
     HEALTHY = "Healthy"
     PLACED = "Placed"
+    SHARING_CONFIGURED = "SharingConfigured"
 
 
 _OWN_TYPES: Final = frozenset(kind.value for kind in ConditionType)

@@ -36,6 +36,7 @@ class Reason(StrEnum):
     POOL_FULL = "PoolFull"
     TIER_FULL = "TierFull"
     TOO_MANY_SLICES = "TooManySlices"
+    MODEL_NOT_SHAREABLE = "ModelNotShareable"
     # Inference: versions
     MODEL_LOADED = "ModelLoaded"
     LOADING = "Loading"
@@ -98,6 +99,8 @@ class Reason(StrEnum):
     NODES_OVERLAP = "NodesOverlap"
     SLICE_TOO_LARGE = "SliceTooLarge"
     FLOORS_EXCEED_POOL = "FloorsExceedPool"
+    SHARING_CONFIGURED = "SharingConfigured"
+    SHARING_NOT_CONFIGURED = "SharingNotConfigured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +377,16 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
         Reason.TOO_MANY_SLICES: ReasonDoc(
             "No node of the pool is so large that one replica could have its slices there.",
             "Lower spec.placement.slices to what the message names, and raise spec.replicas instead.",
+        ),
+        Reason.MODEL_NOT_SHAREABLE: ReasonDoc(
+            "The model's format brings processes of its own onto the GPU, and each would have the limits of a whole slice.",
+            "Export the model as ONNX or TensorRT, or place it in a pool of CPU slices.",
+        ),
+        Reason.SHARING_CONFIGURED: ReasonDoc("Every node shares its GPUs out as the pool says.", _NOTHING),
+        Reason.SHARING_NOT_CONFIGURED: ReasonDoc(
+            "A node does not share its GPUs out as the pool says, so its slices are not healthy: it has another "
+            "configuration of the device plugin, or offers another number of slices than it should.",
+            "Run the commands in the message; a node is drained first, since the change restarts MPS under all pods.",
         ),
         Reason.POOL_READY: ReasonDoc("The pool has slices that pods can be given.", _NOTHING),
         Reason.NODES_HEALTHY: ReasonDoc("Every node of the pool takes pods.", _NOTHING),

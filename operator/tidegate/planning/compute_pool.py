@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tidegate.api.compute_pool import ComputePool, ComputePoolStatus, SliceCounts, TierUse
-from tidegate.api.conditions import ConditionType, ObservedCondition, merge
+from tidegate.api.conditions import Condition, ConditionType, ObservedCondition, merge
 from tidegate.api.inference import Tier
 from tidegate.api.reasons import Reason
 from tidegate.planning.nodes import NodeView, Occupant
@@ -38,7 +38,11 @@ def plan_pool(observed: PoolObserved) -> Plan:
     slices = pool_slices(pool, observed.nodes, observed.occupants, observed.pools)
     generation = pool.metadata.generation
     healthy, ready = health(slices), readiness(pool, slices)
-    said = (*standing(ready, generation), condition(ConditionType.HEALTHY, healthy, generation))
+    said = (
+        *standing(ready, generation),
+        condition(ConditionType.HEALTHY, healthy, generation),
+        *_sharing(pool, slices),
+    )
     merged = merge(pool.status.conditions, said, observed.now)
     status = ComputePoolStatus(
         observed_generation=generation,
@@ -58,6 +62,21 @@ def health(slices: PoolSlices) -> Verdict:
     named = "; ".join(f"node {node.node} {node.fault}" for node in faulty[:_NAMED])
     message = f"{len(faulty)} of {_nodes(len(slices.nodes))} take no pods, {slices.healthy} of {slices.total} slices are healthy: {named}"
     return Verdict(False, Reason.NODES_UNHEALTHY, message)
+
+
+def _sharing(pool: ComputePool, slices: PoolSlices) -> tuple[Condition, ...]:
+    """Whether every node shares itself out as the pool says; nothing where there is nothing to configure."""
+    if pool.spec.slice.mps is None:
+        return ()
+    wrong = [node for node in slices.nodes if node.unconfigured]
+    verdict = Verdict(True, Reason.SHARING_CONFIGURED, f"{_nodes(len(slices.nodes))} share their GPUs out")
+    if wrong:
+        first = wrong[0]
+        runs = sum(first.used.values())
+        pods = f"; {runs} slices of it are in use" if runs else ""
+        message = f"{len(wrong)} of {_nodes(len(slices.nodes))}; the first is node {first.node}, which {first.unconfigured}{pods}"
+        verdict = Verdict(False, Reason.SHARING_NOT_CONFIGURED, message)
+    return (condition(ConditionType.SHARING_CONFIGURED, verdict, pool.metadata.generation),)
 
 
 def readiness(pool: ComputePool, slices: PoolSlices) -> Verdict:

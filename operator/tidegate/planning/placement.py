@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.api.compute_pool import ComputePool
-from tidegate.api.inference import Inference, Placement, Tier
+from tidegate.api.inference import Inference, ModelFormat, Placement, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.compute_pool import readiness
@@ -17,7 +17,7 @@ from tidegate.planning.deployments import DeploymentView
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.serving_status import Verdict
 from tidegate.resources.names import label_value
-from tidegate.resources.sharing.backend import Seat
+from tidegate.resources.sharing.backend import Refused, Seat
 from tidegate.resources.sharing.choice import sharing_of
 
 _STILL_GIVES: Final = frozenset({Reason.POOL_READY, Reason.FLOORS_EXCEED_POOL})
@@ -37,6 +37,7 @@ class Claim:
     """Slices that its Deployment has been given in this pool."""
     made: str
     """When it was made, in a form that sorts."""
+    model: ModelFormat = ModelFormat.ONNX
 
     @property
     def kept(self) -> int:
@@ -65,6 +66,7 @@ def claim(inference: Inference, placement: Placement, live: DeploymentView | Non
         replicas=inference.spec.replicas,
         held=live.replicas * live.slices if live is not None and there else 0,
         made=made.isoformat() if made is not None else "",
+        model=inference.spec.model.format,
     )
 
 
@@ -97,7 +99,7 @@ def share_out(pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim]) ->
         return given
     order = list(Tier)
     for each in sorted(claims, key=lambda one: (order.index(one.tier), one.made, one.key)):
-        if _refusal(each, pool, slices):
+        if _refusal(each, pool, slices) is not None:
             continue
         left = room(each.tier, pool, slices, claims, given)
         given[each.key] += max(min(each.replicas - given[each.key], left // each.slices), 0)
@@ -127,16 +129,15 @@ def _has(claims: Sequence[Claim], given: Mapping[ObjectKey, int]) -> dict[Tier, 
     return has
 
 
-def _refusal(wanted: Claim, pool: ComputePool, slices: PoolSlices) -> str:
-    said = sharing_of(pool).refusal(wanted.slices)
-    if said:
+def _refusal(wanted: Claim, pool: ComputePool, slices: PoolSlices) -> Refused | None:
+    said = sharing_of(pool).refusal(wanted.slices, wanted.model)
+    if said is not None or wanted.slices <= slices.largest:
         return said
-    if wanted.slices <= slices.largest:
-        return ""
-    return (
+    message = (
         f"a replica wants {wanted.slices} slices on one node, and the largest has {slices.largest}: "
         f"set spec.placement.slices to {slices.largest} at most, and more replicas instead"
     )
+    return Refused(Reason.TOO_MANY_SLICES, message)
 
 
 def _verdict(
@@ -157,8 +158,8 @@ def _verdict(
         message = f"ComputePool {name} takes no pods: {ready.message}"
         return Verdict(False, Reason.POOL_NOT_READY, message, stalled=ready.stalled)
     refusal = _refusal(wanted, pool, slices)
-    if refusal:
-        return Verdict(False, Reason.TOO_MANY_SLICES, f"ComputePool {name}: {refusal}", stalled=True)
+    if refusal is not None:
+        return Verdict(False, refusal.reason, f"ComputePool {name}: {refusal.message}", stalled=True)
     has, bounds = _has(claims, given), pool.spec.tiers
     short = f"ComputePool {name} gives {replicas} of {wanted.replicas} replicas their {each}"
     ceiling = bounds.of(wanted.tier).ceiling

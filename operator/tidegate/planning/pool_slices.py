@@ -9,7 +9,7 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.planning.nodes import NodeView, Occupant
 from tidegate.planning.room import Amounts, total
 from tidegate.resources.names import label_value
-from tidegate.resources.sharing.backend import Taken
+from tidegate.resources.sharing.backend import SharingBackend, Taken
 from tidegate.resources.sharing.choice import sharing_of
 
 _PODS: Final = "pods"
@@ -25,6 +25,8 @@ class NodeSlices:
     """Slices of the pool's pods, by tier."""
     fault: str
     """Why it takes no pods; empty when it does."""
+    unconfigured: str = ""
+    """Why it does not share itself out as the pool says; empty when it does."""
 
     @property
     def healthy(self) -> int:
@@ -80,7 +82,7 @@ def pool_slices(
 
     `others` are all pools: a node belongs to the oldest one that selects it.
     """
-    spec, takes = pool.spec, sharing_of(pool).slice_takes
+    spec, sharing = pool.spec, sharing_of(pool)
     elder = sorted((each for each in others if _age(each) < _age(pool)), key=_age)
     mine: list[NodeSlices] = []
     shared: dict[str, str] = {}
@@ -91,21 +93,25 @@ def pool_slices(
         if owner is not None:
             shared[node.name] = owner.metadata.name
             continue
-        fault = node.fault(spec.tolerations)
-        mine.append(_node_slices(node, occupants.get(node.name, ()), pool, takes, fault))
+        mine.append(_node_slices(node, occupants.get(node.name, ()), pool, sharing))
     return PoolSlices(tuple(mine), shared)
 
 
 def _node_slices(
-    node: NodeView, occupants: Sequence[Occupant], pool: ComputePool, takes: Taken, fault: str
+    node: NodeView, occupants: Sequence[Occupant], pool: ComputePool, sharing: SharingBackend
 ) -> NodeSlices:
+    takes = sharing.slice_takes
+    unconfigured = sharing.unconfigured(node.labels, node.allocatable).replace("<node>", node.name)
+    fault = node.fault(pool.spec.tolerations) or (
+        unconfigured and "does not share its GPUs out as the pool says"
+    )
     name = label_value(pool.metadata.name)
     used: dict[str, int] = {}
     for each in occupants:
         if each.pool == name:
             used[each.tier] = used.get(each.tier, 0) + _slices(each.asks, takes)
     strangers = total(each.asks for each in occupants if each.pool != name)
-    return NodeSlices(node.name, _fitting(node.allocatable, strangers, takes), used, fault)
+    return NodeSlices(node.name, _fitting(node.allocatable, strangers, takes), used, fault, unconfigured)
 
 
 def _fitting(allocatable: Amounts, taken: Amounts, takes: Taken) -> int:

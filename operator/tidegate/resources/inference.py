@@ -1,5 +1,6 @@
 """Inference → the order for its agents, and its Deployment, ServiceAccount, ConfigMap, Service and PDB."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
@@ -126,10 +127,8 @@ def inference_objects(
         service_account=workload.service_account or workload.name,
         config_map=workload.config_map,
         spread=workload.selector,
-        cpu=seat.cpu if seat is not None else canonical(own.cpu),
-        memory=seat.memory if seat is not None else canonical(own.memory),
-        node_selector=seat.node_selector if seat is not None else {},
-        tolerations=seat.tolerations if seat is not None else (),
+        cpu=canonical(own.cpu),
+        memory=canonical(own.memory),
         priority_class=f"{settings.priority_class_prefix}{inference.spec.tier.value}",
         claims=claims(uris),
         storage_secret=inference.spec.model.secret_name or settings.storage_secret,
@@ -138,4 +137,21 @@ def inference_objects(
         sample_claim=next(iter(claims((sample_url(inference.spec.logging),))), ""),
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
+    if seat is not None:
+        pod = _seated(pod, seat)
     return workload_objects(workload, pod, settings)
+
+
+def _seated(pod: ServingPod, seat: Seat) -> ServingPod:
+    """The pod as its pool has it."""
+    return replace(
+        pod,
+        cpu=seat.cpu,
+        memory=seat.memory,
+        node_selector=seat.node_selector,
+        tolerations=seat.tolerations,
+        devices=seat.devices,
+        env=seat.env,
+        run_as_user=seat.run_as_user or pod.run_as_user,
+        shared_memory_of_node=seat.shared_memory_of_node,
+    )

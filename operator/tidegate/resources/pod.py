@@ -50,6 +50,14 @@ _TRITON_COMMAND: Final = " ".join(
 )
 
 
+_ONE_DEVICE: Final = (
+    'case "$NVIDIA_VISIBLE_DEVICES" in GPU-*) export CUDA_VISIBLE_DEVICES="$NVIDIA_VISIBLE_DEVICES";; esac; '
+)
+"""On a node with several GPUs under MPS a process would otherwise open all of them, and be counted on each."""
+_OWN_REGIONS: Final = '--backend-config=python,shm-region-prefix-name="$POD_UID"'
+"""Where pods of one node share /dev/shm, their regions must not have the same names."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServingPod:
     """What distinguishes one kind's serving pod from another's."""
@@ -77,6 +85,13 @@ class ServingPod:
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
     """Labels that its node must have."""
     tolerations: tuple[Mapping[str, object], ...] = ()
+    devices: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Devices of the server, by the resource's name."""
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Environment of the server, besides what every server has."""
+    run_as_user: int = 65532
+    shared_memory_of_node: bool = False
+    """Whether the node mounts a /dev/shm into the server that all of its pods share."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     """Besides those that every pod has."""
 
@@ -118,7 +133,7 @@ def pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object
 def _security(pod: ServingPod) -> dict[str, object]:
     context: dict[str, object] = {
         "runAsNonRoot": True,
-        "runAsUser": 65532,
+        "runAsUser": pod.run_as_user,
         "runAsGroup": 65532,
         "fsGroup": 65532,
         "seccompProfile": {"type": "RuntimeDefault"},
@@ -190,12 +205,20 @@ def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
 
 
 def _triton(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
+    mounts: list[dict[str, object]] = [
+        {"name": "repository", "mountPath": "/var/lib/tidegate/repository", "readOnly": True},
+        {"name": "run", "mountPath": "/run/tidegate", "readOnly": True},
+        {"name": "triton-tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
+    ]
+    if not pod.shared_memory_of_node:
+        # Triton's Python backend needs it. Its place in the list is that of every pod that runs already.
+        mounts.insert(2, {"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108
     return {
         "name": "triton",
         "image": settings.triton_image,
         "imagePullPolicy": settings.image_pull_policy,
-        "command": ["/bin/sh", "-c", _TRITON_COMMAND],
-        "env": [{"name": "TIDEGATE_CPU", "value": pod.cpu}],
+        "command": ["/bin/sh", "-c", _triton_command(pod)],
+        "env": _triton_env(pod),
         "ports": [
             {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
             {"name": "grpc", "containerPort": GRPC_PORT, "protocol": "TCP"},
@@ -205,17 +228,26 @@ def _triton(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
         "livenessProbe": _probe("/v2/health/live", "http", period_s=10, failures=6),
         "lifecycle": _before_stop(_AWAIT_DRAINED),
         "resources": {
-            "requests": {"cpu": pod.cpu, "memory": pod.memory},
-            "limits": {"memory": pod.memory},
+            "requests": {"cpu": pod.cpu, "memory": pod.memory, **pod.devices},
+            "limits": {"memory": pod.memory, **pod.devices},
         },
         "securityContext": _CONTAINER_SECURITY,
-        "volumeMounts": [
-            {"name": "repository", "mountPath": "/var/lib/tidegate/repository", "readOnly": True},
-            {"name": "run", "mountPath": "/run/tidegate", "readOnly": True},
-            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - Triton's Python backend needs it
-            {"name": "triton-tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
-        ],
+        "volumeMounts": mounts,
     }
+
+
+def _triton_command(pod: ServingPod) -> str:
+    if not pod.shared_memory_of_node:
+        return _TRITON_COMMAND
+    return f"{_ONE_DEVICE}{_TRITON_COMMAND} {_OWN_REGIONS}"
+
+
+def _triton_env(pod: ServingPod) -> list[dict[str, object]]:
+    given = {"TIDEGATE_CPU": pod.cpu, **pod.env}
+    env: list[dict[str, object]] = [{"name": name, "value": value} for name, value in given.items()]
+    if pod.shared_memory_of_node:
+        env.append(_field_env("POD_UID", "metadata.uid"))
+    return env
 
 
 def _volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str, object]]:
@@ -224,7 +256,7 @@ def _volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str, objec
         {"name": "repository", "emptyDir": {}},
         {"name": "cache", "emptyDir": {}},
         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}},
+        *_shared_memory(pod),
         # Optional: the agent says what is missing, and the kubelet brings a Secret that is made later.
         {"name": "storage-secret", "secret": {"secretName": pod.storage_secret, "optional": True}},
         {"name": "agent-tmp", "emptyDir": {}},
@@ -244,6 +276,12 @@ def _volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str, objec
             {"name": f"pvc-{index}", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
         )
     return volumes + _sample_volumes(pod)
+
+
+def _shared_memory(pod: ServingPod) -> list[dict[str, object]]:
+    if pod.shared_memory_of_node:
+        return []
+    return [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}}]
 
 
 def _sample_volumes(pod: ServingPod) -> list[dict[str, object]]:

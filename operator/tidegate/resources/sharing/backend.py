@@ -1,13 +1,14 @@
 """What every way of sharing nodes out in slices can say: what a slice takes of a node, and what a pod on slices looks like."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Protocol
 
 from tidegate.api.compute_pool import ComputePool
-from tidegate.api.inference import Tier
+from tidegate.api.inference import ModelFormat, Tier
 from tidegate.api.quantities import canonical, parse_quantity
+from tidegate.api.reasons import Reason
 from tidegate.resources.names import POOL_LABEL, SLICES_LABEL, label_value
 from tidegate.resources.pod import AGENT_CPU, AGENT_MEMORY
 
@@ -26,6 +27,22 @@ class Seat:
     """Cores of the server, as the API server writes them; the agent's share is off already."""
     memory: str
     """Memory of the server, likewise."""
+    devices: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Devices of the server, by the resource's name."""
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Environment of the server."""
+    run_as_user: int | None = None
+    """User of the pod; None for that of every pod of ours."""
+    shared_memory_of_node: bool = False
+    """Whether the node mounts a /dev/shm into the server that all of its pods share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a pod cannot have what it wants, in a sentence with the way out."""
+
+    reason: Reason
+    message: str
 
 
 class SharingBackend(Protocol):
@@ -36,8 +53,15 @@ class SharingBackend(Protocol):
         """What one slice takes of its node."""
         ...
 
-    def refusal(self, slices: int) -> str:
-        """Why no pod can have so many slices, as a sentence with a way out; empty when one can."""
+    def refusal(self, slices: int, model: ModelFormat) -> Refused | None:
+        """Why no pod can have so many slices, or serve such a model on them; None when one can."""
+        ...
+
+    def unconfigured(self, labels: Mapping[str, str], allocatable: Taken) -> str:
+        """Why a node with these labels and resources does not share itself out so, and what to do; empty when it does.
+
+        Reads as the end of a sentence that begins with the node.
+        """
         ...
 
     def seat(self, slices: int, tier: Tier) -> Seat:

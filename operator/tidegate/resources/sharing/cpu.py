@@ -1,12 +1,13 @@
 """CPU slices: so many cores and so much memory of a node, requested by pods as any others are."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from tidegate.api.compute_pool import ComputePool
-from tidegate.api.inference import Tier
+from tidegate.api.compute_pool import ComputePool, CpuSlice
+from tidegate.api.inference import ModelFormat, Tier
 from tidegate.api.quantities import parse_quantity
-from tidegate.resources.sharing.backend import Seat, Taken, left_for_server, pool_labels
+from tidegate.resources.sharing.backend import Refused, Seat, Taken, left_for_server, pool_labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,23 +15,32 @@ class CpuSharing:
     """The scheduler and the kernel share the node out; nothing has to be set up on it."""
 
     pool: ComputePool
+    one: CpuSlice
 
     @property
     def slice_takes(self) -> Taken:
         """Each slice may be a pod of its own, so it takes one of the node's places for pods as well."""
-        one = self.pool.spec.slice.cpu
-        return {"cpu": parse_quantity(one.cpu), "memory": parse_quantity(one.memory), "pods": Decimal(1)}
+        return {
+            "cpu": parse_quantity(self.one.cpu),
+            "memory": parse_quantity(self.one.memory),
+            "pods": Decimal(1),
+        }
 
-    def refusal(self, slices: int) -> str:
-        """Any number will do, as far as a node has it."""
-        del slices
+    def refusal(self, slices: int, model: ModelFormat) -> Refused | None:
+        """Any number and any model will do, as far as a node has room."""
+        del slices, model
+        return None
+
+    def unconfigured(self, labels: Mapping[str, str], allocatable: Taken) -> str:
+        """There is nothing to configure."""
+        del labels, allocatable
         return ""
 
     def seat(self, slices: int, tier: Tier) -> Seat:
         """So many slices in one pod are one larger pod. The tier makes no difference."""
         del tier
         spec = self.pool.spec
-        cpu, memory = left_for_server(spec.slice.cpu.cpu, spec.slice.cpu.memory, slices)
+        cpu, memory = left_for_server(self.one.cpu, self.one.memory, slices)
         return Seat(
             labels=pool_labels(self.pool, slices),
             node_selector=dict(spec.node_selector),
