@@ -7,11 +7,11 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import COMPUTE_POOL
-from tidegate.kube.parsed import Parsed
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
 from tidegate.runtime.clock import Clock
 from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.occupancy import Occupancy
+from tidegate_controllers.pool_views import PoolViews
 
 _UNTIL_KNOWN: Final = timedelta(milliseconds=200)
 """How soon to look again while the first listings of nodes and pods are under way."""
@@ -20,11 +20,9 @@ _UNTIL_KNOWN: Final = timedelta(milliseconds=200)
 class ComputePoolReconciler:
     """Observe, plan, write the status: one pass over one ComputePool."""
 
-    def __init__(
-        self, writer: Writer, pools: Parsed[ComputePool], occupancy: Occupancy, clock: Clock
-    ) -> None:
+    def __init__(self, writer: Writer, views: PoolViews, occupancy: Occupancy, clock: Clock) -> None:
         self._writer = writer
-        self._pools = pools
+        self._views = views
         self._occupancy = occupancy
         self._clock = clock
 
@@ -41,12 +39,6 @@ class ComputePoolReconciler:
         self._occupancy.begin()
         if not self._occupancy.known:
             return _UNTIL_KNOWN
-        plan = plan_pool(self._observe(pool))
+        plan = plan_pool(PoolObserved(pool, self._clock.now(), self._views.slices(pool)))
         await self._writer.status(COMPUTE_POOL, body, plan)
         return plan.requeue_after
-
-    def _observe(self, pool: ComputePool) -> PoolObserved:
-        selector = pool.spec.node_selector
-        nodes = [node for node in self._occupancy.nodes() if node.selected_by(selector)]
-        occupants = self._occupancy.occupants(nodes)
-        return PoolObserved(pool, self._clock.now(), nodes, occupants, self._pools.all())

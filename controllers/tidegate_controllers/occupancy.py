@@ -18,7 +18,8 @@ OTHERS: Final = f"{MANAGED_BY}!={MANAGER}"
 _NODE_CONDITION: Final = "Ready"
 _CONTAINER_FIELDS: Final = ("name", "restartPolicy", "resources")
 
-Subscriber = Callable[[], None]
+Subscriber = Callable[[str], None]
+"""Takes the name of a node."""
 
 
 class Occupancy:
@@ -62,16 +63,20 @@ class Occupancy:
             tasks.create_task(Reflector(client, self._others, selector=OTHERS).run(), name="watch-other-pods")
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Calls `subscriber` whenever a node, or what is taken of one, has changed; not for a node's heartbeats."""
+        """Calls `subscriber` with each node that has changed, or of which more or less is taken; not for its heartbeats."""
         self._subscribers.append(subscriber)
 
     def nodes(self) -> Sequence[NodeView]:
         """Every node, in no order."""
         return tuple(self._views.values())
 
-    def occupants(self, nodes: Sequence[NodeView]) -> Mapping[str, Sequence[Occupant]]:
-        """The pods of these nodes, by the node's name."""
-        return {node.name: tuple(self._by_node.get(node.name, {}).values()) for node in nodes}
+    def node(self, name: str) -> NodeView | None:
+        """The node of that name, if there is one."""
+        return self._views.get(ObjectKey("", name))
+
+    def occupants(self, node: str) -> Sequence[Occupant]:
+        """The pods of a node."""
+        return tuple(self._by_node.get(node, {}).values())
 
     def _node_changed(self, key: ObjectKey) -> None:
         body = self._nodes.get(key)
@@ -79,7 +84,7 @@ class Occupancy:
         if body is not None:
             self._views[key] = node_view(body)
         if before != self._views.get(key):
-            self._tell()
+            self._tell(key.name)
 
     def _pod_changed(self, store: ObjectStore) -> Callable[[ObjectKey], None]:
         def changed(key: ObjectKey) -> None:
@@ -97,11 +102,12 @@ class Occupancy:
             self._occupants[key] = now
             self._by_node.setdefault(now.node, {})[key] = now
         if before != now:
-            self._tell()
+            for node in {each.node for each in (before, now) if each is not None}:
+                self._tell(node)
 
-    def _tell(self) -> None:
+    def _tell(self, node: str) -> None:
         for subscriber in self._subscribers:
-            subscriber()
+            subscriber(node)
 
 
 def _node_facts(body: Manifest) -> Manifest:

@@ -1,85 +1,82 @@
 """Which Inferences run on which pool's slices, and what each pool gives them."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.conditions import ConditionStatus, ConditionType
 from tidegate.api.inference import Inference, Placement
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.parsed import Parsed
+from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.deployments import DeploymentView, deployment_view
 from tidegate.planning.placement import Claim, Placing, claim, place, without_pool
-from tidegate.planning.pool_slices import PoolSlices, pool_slices
 from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, SLICES_LABEL, label_value
 from tidegate_controllers.occupancy import Occupancy
-
-_HELD: Final = (POOL_LABEL, SLICES_LABEL)
+from tidegate_controllers.pool_views import PoolViews
+from tidegate_controllers.stores import Owners
 
 Wake = Callable[[ObjectKey], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolParts:
+    """What is known of pools: their specs, their slices, and whether nodes and pods are known at all."""
+
+    pools: Parsed[ComputePool]
+    views: PoolViews
+    occupancy: Occupancy
 
 
 class Placements:
     """Gives each Inference its share of its pool, and calls those that wait when a pool has changed."""
 
-    def __init__(
-        self,
-        pools: Parsed[ComputePool],
-        inferences: Parsed[Inference],
-        deployments: ObjectStore,
-        occupancy: Occupancy,
-    ) -> None:
-        self._pools = pools
+    def __init__(self, parts: PoolParts, inferences: Parsed[Inference], deployments: ObjectStore) -> None:
+        self._parts = parts
         self._inferences = inferences
         self._deployments = deployments
-        self._occupancy = occupancy
         self._pool_of: dict[ObjectKey, str] = {}
-        self._users: defaultdict[str, set[ObjectKey]] = defaultdict(set)
+        self._claims: defaultdict[str, dict[ObjectKey, Claim]] = defaultdict(dict)
         self._specs: dict[str, object] = {}
-        inferences.store.subscribe(self._inference_changed)
+        self._held: dict[ObjectKey, _Held] = {}
+        self._owner = Owners(deployments, INFERENCE_LABEL, self._claim_again)
+        inferences.store.subscribe(self._claim_again)
 
     def connect(self, wake: Wake) -> None:
         """From now on calls `wake` for Inferences whose pool has changed in a way that concerns them."""
+        store = self._parts.pools.store
 
         def pool_changed(key: ObjectKey) -> None:
-            spec = (self._pools.store.get(key) or {}).get("spec")
+            spec = (store.get(key) or {}).get("spec")
             # A changed spec is everybody's; slices that come and go are of interest to those alone that lack some.
             everybody = self._specs.get(key.name) != spec
             self._specs[key.name] = spec
-            for user in tuple(self._users.get(key.name, ())):
-                if everybody or self._waits(user):
-                    wake(user)
-
-        held: dict[ObjectKey, tuple[object, ...]] = {}
+            self._wake(key.name, wake, everybody=everybody)
 
         def deployment_changed(key: ObjectKey) -> None:
             body = self._deployments.get(key)
-            before, now = held.pop(key, None), None
+            before, now = self._held.pop(key, None), None
             if body is not None:
-                labels = body["metadata"].get("labels") or {}
-                now = held[key] = (*(labels.get(name) for name in _HELD), body["spec"].get("replicas"))
-            if before == now:
-                return
-            for pool in {str(each[0]) for each in (before, now) if each is not None and each[0]}:
-                for user in tuple(self._users.get(pool, ())):
-                    if self._waits(user):
-                        wake(user)
+                now = self._held[key] = _held(body)
+            if before != now:
+                for pool in {each.pool for each in (before, now) if each is not None and each.pool}:
+                    self._wake(pool, wake)
 
-        self._pools.store.subscribe(pool_changed)
+        store.subscribe(pool_changed)
         self._deployments.subscribe(deployment_changed)
 
     def known(self, inference: Inference) -> bool:
         """Whether everything has been listed that decides about it; listing begins with the first who asks."""
         if inference.spec.placement is None:
             return True
-        if not self._pools.store.synced.is_set():
+        if not self._parts.pools.store.synced.is_set():
             return False
         if self._pool(inference.spec.placement) is None:
             return True
-        self._occupancy.begin()
-        return self._occupancy.known
+        self._parts.occupancy.begin()
+        return self._parts.occupancy.known
 
     def of(self, inference: Inference) -> Placing | None:
         """What the pool of an Inference gives it; None where its spec names no pool."""
@@ -90,37 +87,35 @@ class Placements:
         if pool is None:
             return without_pool(placement.pool, live)
         wanted = claim(inference, placement, live)
-        return place(wanted, live, pool, self._slices(pool), tuple(self._claims(placement.pool)))
+        claims = {**self._claims[placement.pool], inference.key: wanted}
+        return place(wanted, live, pool, self._parts.views.slices(pool), tuple(claims.values()))
 
     def _pool(self, placement: Placement) -> ComputePool | None:
-        pool = self._pools.get(ObjectKey("", placement.pool))
+        pool = self._parts.pools.get(ObjectKey("", placement.pool))
         return pool if pool is not None and pool.metadata.deletion_timestamp is None else None
-
-    def _slices(self, pool: ComputePool) -> PoolSlices:
-        nodes = [node for node in self._occupancy.nodes() if node.selected_by(pool.spec.node_selector)]
-        return pool_slices(pool, nodes, self._occupancy.occupants(nodes), self._pools.all())
-
-    def _claims(self, pool: str) -> Iterator[Claim]:
-        for key in sorted(self._users.get(pool, ())):
-            inference = self._inferences.get(key)
-            if inference is None or inference.spec.placement is None:
-                continue
-            if inference.metadata.deletion_timestamp is None:
-                yield claim(inference, inference.spec.placement, self._live(key))
 
     def _live(self, key: ObjectKey) -> DeploymentView | None:
         name = label_value(key.name)
         bodies = self._deployments.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
         return next((deployment_view(body) for body in bodies), None)
 
-    def _inference_changed(self, key: ObjectKey) -> None:
+    def _claim_again(self, key: ObjectKey) -> None:
+        """Either the Inference or its Deployment has changed."""
         before = self._pool_of.pop(key, None)
         if before is not None:
-            self._users[before].discard(key)
+            del self._claims[before][key]
         inference = self._inferences.get(key)
-        if inference is not None and inference.spec.placement is not None:
-            pool = self._pool_of[key] = inference.spec.placement.pool
-            self._users[pool].add(key)
+        if inference is None or inference.metadata.deletion_timestamp is not None:
+            return
+        placement = inference.spec.placement
+        if placement is not None:
+            self._pool_of[key] = placement.pool
+            self._claims[placement.pool][key] = claim(inference, placement, self._live(key))
+
+    def _wake(self, pool: str, wake: Wake, *, everybody: bool = False) -> None:
+        for key in tuple(self._claims.get(pool, ())):
+            if everybody or self._waits(key):
+                wake(key)
 
     def _waits(self, key: ObjectKey) -> bool:
         inference = self._inferences.get(key)
@@ -129,3 +124,17 @@ class Placements:
         conditions = inference.status.conditions
         placed = next((each for each in conditions if each.type == ConditionType.PLACED.value), None)
         return placed is None or placed.status is not ConditionStatus.TRUE
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a Deployment has of a pool."""
+
+    pool: str
+    slices: str
+    replicas: int
+
+
+def _held(body: Manifest) -> _Held:
+    labels = body["metadata"].get("labels") or {}
+    return _Held(labels.get(POOL_LABEL, ""), labels.get(SLICES_LABEL, ""), body["spec"].get("replicas", 1))

@@ -71,7 +71,7 @@ def connect(stores: Stores, accesses: Accesses, queues: Queues, proxies: Proxies
 def connect_pools(stores: Stores, queues: Queues, occupancy: Occupancy) -> None:
     """From now on every change of a node, of what runs there, or of a pool wakes all pools: there are few."""
 
-    def wake_all() -> None:
+    def wake_all(_node: str = "") -> None:
         for pool in stores.pools.keys():  # noqa: SIM118 - a store, not a dict
             queues.pools.add(pool)
 

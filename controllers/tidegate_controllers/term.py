@@ -27,7 +27,8 @@ from tidegate_controllers.inference import InferenceReconciler
 from tidegate_controllers.known import Known
 from tidegate_controllers.model_access import ModelAccessReconciler, PodSettings, Sources
 from tidegate_controllers.occupancy import Occupancy
-from tidegate_controllers.placements import Placements
+from tidegate_controllers.placements import Placements, PoolParts
+from tidegate_controllers.pool_views import PoolViews
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.queues import Queues, connect, connect_pools
 from tidegate_controllers.release import Measurements
@@ -100,8 +101,11 @@ class Terms:
         )
         self._pools = Parsed(ComputePool, parts.stores.pools)
         connect(parts.stores, self._known.accesses, self.queues, parts.proxies)
+        self._views = PoolViews(self._pools, parts.occupancy)
         self._placements = Placements(
-            self._pools, self._known.inferences, parts.stores.deployments, parts.occupancy
+            PoolParts(self._pools, self._views, parts.occupancy),
+            self._known.inferences,
+            parts.stores.deployments,
         )
         self._placements.connect(self.queues.inferences.add)
         connect_pools(parts.stores, self.queues, parts.occupancy)
@@ -123,7 +127,7 @@ class Terms:
                 PodSettings(observer, parts.serving, parts.gateway),
                 parts.clock,
             ),
-            pool=ComputePoolReconciler(writer, self._pools, parts.occupancy, parts.clock),
+            pool=ComputePoolReconciler(writer, self._views, parts.occupancy, parts.clock),
         )
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -13,6 +13,7 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
 from tidegate.planning.nodes import Occupant, node_view, occupant
 from tidegate.planning.plan import Plan
+from tidegate.planning.pool_slices import pool_slices
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TAINT = {"key": "dedicated", "value": "ads", "effect": "NoSchedule"}
@@ -30,7 +31,7 @@ def planned(
         if each is not None:
             found.setdefault(each.node, []).append(each)
     views = [node_view(node) for node in nodes]
-    return plan_pool(PoolObserved(pool, NOW, views, found, pools))
+    return plan_pool(PoolObserved(pool, NOW, pool_slices(pool, views, found, pools)))
 
 
 def counts(plan: Plan) -> tuple[int, int, int]:

@@ -46,7 +46,7 @@ def planned(pool: ComputePool, *nodes: dict[str, Any], pods: tuple[dict[str, Any
     views = [node_view(node) for node in nodes]
     found = [each for each in (occupant(pod) for pod in pods) if each is not None]
     occupants = {view.name: [each for each in found if each.node == view.name] for view in views}
-    return plan_pool(PoolObserved(pool, NOW, views, occupants))
+    return plan_pool(PoolObserved(pool, NOW, pool_slices(pool, views, occupants)))
 
 
 def condition(plan: Plan, kind: str) -> dict[str, Any]:

@@ -1,16 +1,14 @@
 """ComputePool: its status, from the nodes that it selects and the pods on them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from tidegate.api.compute_pool import ComputePool, ComputePoolStatus, SliceCounts, TierUse
 from tidegate.api.conditions import Condition, ConditionType, ObservedCondition, merge
 from tidegate.api.inference import Tier
 from tidegate.api.reasons import Reason
-from tidegate.planning.nodes import NodeView, Occupant
 from tidegate.planning.plan import Event, EventType, Plan
-from tidegate.planning.pool_slices import PoolSlices, pool_slices
+from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.room import amount_text
 from tidegate.planning.serving_status import Verdict, condition, standing
 from tidegate.resources.sharing.choice import sharing_of
@@ -25,17 +23,12 @@ class PoolObserved:
 
     pool: ComputePool
     now: datetime
-    nodes: Sequence[NodeView] = ()
-    occupants: Mapping[str, Sequence[Occupant]] = field(default_factory=dict[str, Sequence[Occupant]])
-    """The pods of each node, by its name."""
-    pools: Sequence[ComputePool] = ()
-    """All pools there are."""
+    slices: PoolSlices
 
 
 def plan_pool(observed: PoolObserved) -> Plan:
     """The status of a pool. It has no children: what it stands for are nodes, which are the administrator's."""
-    pool = observed.pool
-    slices = pool_slices(pool, observed.nodes, observed.occupants, observed.pools)
+    pool, slices = observed.pool, observed.slices
     generation = pool.metadata.generation
     healthy, ready = health(slices), readiness(pool, slices)
     said = (

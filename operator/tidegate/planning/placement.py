@@ -6,9 +6,9 @@ come and go without anybody else's moving, and a node that fails takes nothing f
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
-from tidegate.api.compute_pool import ComputePool
+from tidegate.api.compute_pool import ComputePool, Tiers
 from tidegate.api.inference import Inference, ModelFormat, Placement, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
@@ -17,7 +17,7 @@ from tidegate.planning.deployments import DeploymentView
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.serving_status import Verdict
 from tidegate.resources.names import label_value
-from tidegate.resources.sharing.backend import Refused, Seat
+from tidegate.resources.sharing.backend import Refused, Seat, SharingBackend
 from tidegate.resources.sharing.choice import sharing_of
 
 _STILL_GIVES: Final = frozenset({Reason.POOL_READY, Reason.FLOORS_EXCEED_POOL})
@@ -97,45 +97,50 @@ def share_out(pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim]) ->
     given = {each.key: each.kept for each in claims}
     if readiness(pool, slices).reason not in _STILL_GIVES:
         return given
-    order = list(Tier)
-    for each in sorted(claims, key=lambda one: (order.index(one.tier), one.made, one.key)):
-        if _refusal(each, pool, slices) is not None:
-            continue
-        left = room(each.tier, pool, slices, claims, given)
-        given[each.key] += max(min(each.replicas - given[each.key], left // each.slices), 0)
+    ledger, order = _Ledger.of(pool, slices, claims, given), {tier: rank for rank, tier in enumerate(Tier)}
+    sharing, largest = sharing_of(pool), slices.largest
+    waiting = [each for each in claims if each.kept < each.replicas]
+    for each in sorted(waiting, key=lambda one: (order[one.tier], one.made, one.key)):
+        more = min(each.replicas - each.kept, ledger.room(each.tier) // each.slices)
+        if more > 0 and _refusal(each, sharing, largest) is None:
+            given[each.key] += more
+            ledger.has[each.tier] += more * each.slices
     return given
 
 
-def room(
-    tier: Tier,
-    pool: ComputePool,
-    slices: PoolSlices,
-    claims: Sequence[Claim],
-    given: Mapping[ObjectKey, int],
-) -> int:
-    """Slices that more replicas of a tier may be given: not those that floors keep for others, nor above its ceiling."""
-    bounds = pool.spec.tiers
-    has = _has(claims, given)
-    kept = sum(max(bounds.of(other).floor - has[other], 0) for other in Tier if other is not tier)
-    left = slices.healthy - sum(has.values()) - kept
-    ceiling = bounds.of(tier).ceiling
-    return max(left if ceiling is None else min(left, ceiling - has[tier]), 0)
+@dataclass(frozen=True, slots=True)
+class _Ledger:
+    """Who has how many slices, and who may have more."""
+
+    bounds: Tiers
+    healthy: int
+    has: dict[Tier, int]
+
+    @classmethod
+    def of(
+        cls, pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim], given: Mapping[ObjectKey, int]
+    ) -> Self:
+        has = dict.fromkeys(Tier, 0)
+        for each in claims:
+            has[each.tier] += given[each.key] * each.slices
+        return cls(pool.spec.tiers, slices.healthy, has)
+
+    def room(self, tier: Tier) -> int:
+        """Slices for more replicas of a tier: not those that floors keep for others, nor above its ceiling."""
+        others = (other for other in Tier if other is not tier)
+        kept = sum(max(self.bounds.of(other).floor - self.has[other], 0) for other in others)
+        left = self.healthy - sum(self.has.values()) - kept
+        ceiling = self.bounds.of(tier).ceiling
+        return max(left if ceiling is None else min(left, ceiling - self.has[tier]), 0)
 
 
-def _has(claims: Sequence[Claim], given: Mapping[ObjectKey, int]) -> dict[Tier, int]:
-    has = dict.fromkeys(Tier, 0)
-    for each in claims:
-        has[each.tier] += given[each.key] * each.slices
-    return has
-
-
-def _refusal(wanted: Claim, pool: ComputePool, slices: PoolSlices) -> Refused | None:
-    said = sharing_of(pool).refusal(wanted.slices, wanted.model)
-    if said is not None or wanted.slices <= slices.largest:
+def _refusal(wanted: Claim, sharing: SharingBackend, largest: int) -> Refused | None:
+    said = sharing.refusal(wanted.slices, wanted.model)
+    if said is not None or wanted.slices <= largest:
         return said
     message = (
-        f"a replica wants {wanted.slices} slices on one node, and the largest has {slices.largest}: "
-        f"set spec.placement.slices to {slices.largest} at most, and more replicas instead"
+        f"a replica wants {wanted.slices} slices on one node, and the largest has {largest}: "
+        f"set spec.placement.slices to {largest} at most, and more replicas instead"
     )
     return Refused(Reason.TOO_MANY_SLICES, message)
 
@@ -157,10 +162,11 @@ def _verdict(
     if ready.reason not in _STILL_GIVES:
         message = f"ComputePool {name} takes no pods: {ready.message}"
         return Verdict(False, Reason.POOL_NOT_READY, message, stalled=ready.stalled)
-    refusal = _refusal(wanted, pool, slices)
+    refusal = _refusal(wanted, sharing_of(pool), slices.largest)
     if refusal is not None:
         return Verdict(False, refusal.reason, f"ComputePool {name}: {refusal.message}", stalled=True)
-    has, bounds = _has(claims, given), pool.spec.tiers
+    ledger = _Ledger.of(pool, slices, claims, given)
+    has, bounds = ledger.has, ledger.bounds
     short = f"ComputePool {name} gives {replicas} of {wanted.replicas} replicas their {each}"
     ceiling = bounds.of(wanted.tier).ceiling
     if ceiling is not None and ceiling - has[wanted.tier] < wanted.slices:
@@ -171,7 +177,7 @@ def _verdict(
         return Verdict(False, Reason.TIER_FULL, message, stalled=True)
     tiers = ", ".join(_share(tier, has[tier], bounds.of(tier).floor) for tier in Tier)
     message = (
-        f"{short}: of {slices.healthy} healthy slices {room(wanted.tier, pool, slices, claims, given)} are left to tier "
+        f"{short}: of {slices.healthy} healthy slices {ledger.room(wanted.tier)} are left to tier "
         f"{wanted.tier.value} ({tiers}); lower spec.replicas or spec.placement.slices, or add nodes to the pool"
     )
     return Verdict(False, Reason.POOL_FULL, message, stalled=True)

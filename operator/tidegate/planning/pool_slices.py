@@ -72,6 +72,14 @@ class PoolSlices:
         return sum(node.used.get(tier, 0) for node in self.nodes)
 
 
+@dataclass(frozen=True, slots=True)
+class SharedNode:
+    """A node that a pool selects and that belongs to an older one."""
+
+    node: str
+    owner: str
+
+
 def pool_slices(
     pool: ComputePool,
     nodes: Iterable[NodeView],
@@ -82,19 +90,35 @@ def pool_slices(
 
     `others` are all pools: a node belongs to the oldest one that selects it.
     """
-    spec, sharing = pool.spec, sharing_of(pool)
-    elder = sorted((each for each in others if _age(each) < _age(pool)), key=_age)
-    mine: list[NodeSlices] = []
-    shared: dict[str, str] = {}
-    for node in sorted(nodes, key=lambda each: each.name):
-        if not node.selected_by(spec.node_selector):
-            continue
-        owner = next((each for each in elder if node.selected_by(each.spec.node_selector)), None)
-        if owner is not None:
-            shared[node.name] = owner.metadata.name
-            continue
-        mine.append(_node_slices(node, occupants.get(node.name, ()), pool, sharing))
-    return PoolSlices(tuple(mine), shared)
+    elder = elders(pool, others)
+    parts = (part_of(pool, node, occupants.get(node.name, ()), elder) for node in nodes)
+    return together(part for part in parts if part is not None)
+
+
+def elders(pool: ComputePool, others: Iterable[ComputePool]) -> tuple[ComputePool, ...]:
+    """The pools that are older than `pool`, the oldest first."""
+    return tuple(sorted((each for each in others if _age(each) < _age(pool)), key=_age))
+
+
+def part_of(
+    pool: ComputePool, node: NodeView, occupants: Sequence[Occupant], elder: Sequence[ComputePool]
+) -> NodeSlices | SharedNode | None:
+    """What one node is to a pool; None when it is nothing to it."""
+    if not node.selected_by(pool.spec.node_selector):
+        return None
+    owner = next((each for each in elder if node.selected_by(each.spec.node_selector)), None)
+    if owner is not None:
+        return SharedNode(node.name, owner.metadata.name)
+    return _node_slices(node, occupants, pool, sharing_of(pool))
+
+
+def together(parts: Iterable[NodeSlices | SharedNode]) -> PoolSlices:
+    """A pool from its nodes, whatever their order."""
+    sorted_parts = sorted(parts, key=lambda part: part.node)
+    return PoolSlices(
+        tuple(part for part in sorted_parts if isinstance(part, NodeSlices)),
+        {part.node: part.owner for part in sorted_parts if isinstance(part, SharedNode)},
+    )
 
 
 def _node_slices(

@@ -1,0 +1,62 @@
+"""The slices of every pool as they are now, worked out anew for those nodes alone that have changed."""
+
+from dataclasses import dataclass, field
+
+from tidegate.api.compute_pool import ComputePool
+from tidegate.api.meta import ObjectKey
+from tidegate.kube.parsed import Parsed
+from tidegate.planning.pool_slices import NodeSlices, PoolSlices, SharedNode, elders, part_of, together
+from tidegate_controllers.occupancy import Occupancy
+
+
+@dataclass(slots=True)
+class _View:
+    elder: tuple[ComputePool, ...]
+    parts: dict[str, NodeSlices | SharedNode] = field(default_factory=dict[str, NodeSlices | SharedNode])
+    changed: set[str] = field(default_factory=set[str])
+    """Nodes that have to be looked at again."""
+    slices: PoolSlices | None = None
+
+
+class PoolViews:
+    """With a thousand nodes and as many Inferences, each of these would otherwise ask about all of those."""
+
+    def __init__(self, pools: Parsed[ComputePool], occupancy: Occupancy) -> None:
+        self._pools = pools
+        self._occupancy = occupancy
+        self._views: dict[ObjectKey, _View] = {}
+        self._specs: dict[ObjectKey, object] = {}
+        pools.store.subscribe(self._pool_changed)
+        occupancy.subscribe(self._node_changed)
+
+    def slices(self, pool: ComputePool) -> PoolSlices:
+        """The slices of a pool that is in the cache, as it is there."""
+        view = self._views.get(pool.key)
+        if view is None:
+            view = self._views[pool.key] = _View(elders(pool, self._pools.all()))
+            view.changed.update(node.name for node in self._occupancy.nodes())
+        if view.slices is None or view.changed:
+            for name in view.changed:
+                self._look_at(view, pool, name)
+            view.changed.clear()
+            view.slices = together(view.parts.values())
+        return view.slices
+
+    def _look_at(self, view: _View, pool: ComputePool, name: str) -> None:
+        node = self._occupancy.node(name)
+        occupants = self._occupancy.occupants(name)
+        part = part_of(pool, node, occupants, view.elder) if node is not None else None
+        if part is None:
+            view.parts.pop(name, None)
+        else:
+            view.parts[name] = part
+
+    def _pool_changed(self, key: ObjectKey) -> None:
+        spec = (self._pools.store.get(key) or {}).get("spec")
+        if self._specs.get(key) != spec:
+            self._specs[key] = spec
+            self._views.clear()  # whose a node is depends on all pools
+
+    def _node_changed(self, name: str) -> None:
+        for view in self._views.values():
+            view.changed.add(name)
