@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from builders.metrics_page import metric
@@ -138,6 +139,44 @@ def test_a_runner_that_ended_while_no_agent_listened_is_missed() -> None:
     pod.now += COME_BACK_S
     pod.runners.look("ctr", (1,))
     assert pod.runners.broken == {"ctr"}
+
+
+def test_one_of_several_processes_that_ended_while_no_agent_listened_is_missed() -> None:
+    pod = Pod()
+    pod.runners.listen()
+    for peer in ("a", "b", "c"):
+        pod.runners.here(peer, replace(hello(), instances=4))
+    pod.runners.look("ctr", (1,))
+    pod.now += COME_BACK_S
+    pod.runners.look("ctr", (1,))
+    assert pod.runners.broken == {"ctr"}
+
+
+def test_several_processes_that_are_all_there_are_not_missed() -> None:
+    pod = Pod()
+    pod.runners.listen()
+    for peer in ("a", "b", "c", "d"):
+        pod.runners.look("ctr", (1,))
+        pod.now += COME_BACK_S - 1
+        pod.runners.here(peer, replace(hello(), instances=4))
+        pod.now -= COME_BACK_S - 1
+    pod.now += 2 * COME_BACK_S
+    pod.runners.look("ctr", (1,))
+    assert pod.runners.broken == frozenset()
+
+
+def test_one_that_never_comes_costs_one_load() -> None:
+    pod = Pod()
+    pod.runners.listen()
+    marks: list[str] = []
+    for _ in range(4):
+        pod.runners.here("a", replace(hello(), instances=2))
+        pod.runners.look("ctr", (1,))
+        pod.now += COME_BACK_S
+        pod.runners.look("ctr", (1,))
+        marks.append(pod.runners.marks["ctr"])
+        pod.runners.loaded("ctr")
+    assert len(set(marks)) == 1
 
 
 def test_a_runner_that_comes_back_in_time_is_not_missed_and_one_that_never_does_costs_one_load() -> None:

@@ -58,7 +58,8 @@ class Runners:
     def here(self, peer: Hashable, hello: Hello) -> None:
         """Note a runner; that one of the same server and version was lost before says that it ended by itself."""
         self._here[peer] = hello
-        self._is_back(hello.model)
+        if self._complete(hello.model, hello.version):
+            self._is_back(hello.model)
         lost = self._lost.pop((hello.model, hello.version), None)
         if lost is None:
             return
@@ -95,11 +96,11 @@ class Runners:
     def look(self, model: str, versions: Collection[int]) -> None:
         """Compare with the versions that the server calls ready, of a model that our runner runs.
 
-        A process that ended while no agent listened has left no word; one that lives comes back soon after the agent.
+        A process that ended while no agent listened has left no word; those that live come back soon after the agent.
+        A version may have several, and Triton hands requests to each: one that is missing is as bad as all.
         A model whose runners never came back is loaded anew once, and not again before one has.
         """
-        here = {hello.version for hello in self._here.values() if hello.model == model}
-        if not self._listening or here.issuperset(versions):
+        if not self._listening or all(self._complete(model, version) for version in versions):
             self._is_back(model)
             return
         missing_s = self._clock() - self._missing_since.setdefault(model, self._clock())
@@ -107,6 +108,11 @@ class Runners:
             log.warning("runner_missing", model=model, versions=sorted(versions))
             self._never_came.add(model)
             self._breaks(model)
+
+    def _complete(self, model: str, version: int) -> bool:
+        """Whether every process of a version has said that it is there."""
+        here = [one for one in self._here.values() if (one.model, one.version) == (model, version)]
+        return bool(here) and len(here) >= max(one.instances for one in here)
 
     def _is_back(self, model: str) -> None:
         self._missing_since.pop(model, None)

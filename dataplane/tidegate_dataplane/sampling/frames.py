@@ -68,12 +68,14 @@ class Hello:
 
     `server` is the same for as long as the server's process is.
     `memory_kills` is how many processes of the container the kernel has ended at its memory limit so far.
+    `instances` is how many such processes the server runs of the version; each says its own Hello.
     """
 
     model: str
     version: int
     server: str
     memory_kills: int
+    instances: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,14 @@ def _small_frame(header: Mapping[str, Any]) -> bytes:
 
 
 def _hello(said: Mapping[str, Any]) -> Hello:
-    return Hello(str(said["model"]), int(said["version"]), str(said["server"]), int(said["memory_kills"]))
+    return Hello(
+        str(said["model"]),
+        int(said["version"]),
+        str(said["server"]),
+        int(said["memory_kills"]),
+        # A runner of an older image, which lives on while its agent is started anew, does not say it.
+        int(said.get("instances", 1)),
+    )
 
 
 def _described(tensor: Tensor) -> list[Any]:

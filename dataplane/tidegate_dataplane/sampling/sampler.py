@@ -5,6 +5,7 @@ What does not fit into the buffer is dropped and counted; threads of this proces
 """
 
 import contextlib
+import json
 import os
 import socket
 import threading
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -95,9 +96,12 @@ class Sampler:
     `offer` is for one thread alone, that which answers requests.
     """
 
-    def __init__(self, model: str, version: str, *, path: Path, most_bytes: int = BUFFER_BYTES) -> None:
+    def __init__(
+        self, model: str, version: str, *, path: Path, instances: int = 1, most_bytes: int = BUFFER_BYTES
+    ) -> None:
         self._model = model
         self._version = version
+        self._instances = instances
         self._path = path
         self._most_bytes = most_bytes
         self._queue: SimpleQueue[_Sample | None] = SimpleQueue()
@@ -116,6 +120,13 @@ class Sampler:
         self._told = threading.Event()
         self._reader = threading.Thread(target=self._read, name="samples-in", daemon=True)
         self._writer = threading.Thread(target=self._write, name="samples-out", daemon=True)
+
+    @classmethod
+    def of(cls, args: Mapping[str, str]) -> Self:
+        """Return that of the model that Triton's Python backend initialises with `args`."""
+        groups = json.loads(args["model_config"]).get("instance_group") or [{}]
+        instances = sum(int(group.get("count", 1)) * max(1, len(group.get("gpus") or ())) for group in groups)
+        return cls(args["model_name"], args["model_version"], path=socket_path(), instances=instances)
 
     def start(self) -> None:
         """Begin; where an agent listens, its first word is waited for, so that no request comes before it."""
@@ -183,7 +194,9 @@ class Sampler:
     def _listen(self, connection: socket.socket) -> None:
         done = 0
         connection.sendall(
-            hello_frame(Hello(self._model, int(self._version), server_identity(), memory_kills()))
+            hello_frame(
+                Hello(self._model, int(self._version), server_identity(), memory_kills(), self._instances)
+            )
         )
         with self._connected:
             self._socket, self._sent = connection, 0

@@ -34,7 +34,7 @@ class TritonPythonModel:
         from tidegate_dataplane.contract import FeaturePlan
         from tidegate_dataplane.features.engine import Engine
         from tidegate_dataplane.features.errors import FeatureError
-        from tidegate_dataplane.sampling.sampler import Sampler, socket_path
+        from tidegate_dataplane.sampling.sampler import Sampler
 
         plan = FeaturePlan.model_validate(json.loads((folder / "plan.json").read_text()))
         self._inputs = [spec.name for spec in plan.inputs]
@@ -45,7 +45,7 @@ class TritonPythonModel:
         except FeatureError as error:
             raise pb_utils.TritonModelException(str(error)) from error
         # Nothing is sampled here; it is how the agent notices when this process ends.
-        self._sampler = Sampler(args["model_name"], args["model_version"], path=socket_path())
+        self._sampler = Sampler.of(args)
         self._sampler.start()
 
     def finalize(self) -> None:

@@ -183,9 +183,9 @@ def _sampler(args: dict[str, str]) -> Any:
     sys.path.insert(0, str(Path(args["model_repository"]) / args["model_version"]))
     # The server takes a folder whose time changed for a changed version.
     sys.dont_write_bytecode = True
-    from tidegate_dataplane.sampling.sampler import Sampler, socket_path
+    from tidegate_dataplane.sampling.sampler import Sampler
 
-    sampler = Sampler(args["model_name"], args["model_version"], path=socket_path())
+    sampler = Sampler.of(args)
     sampler.start()
     return sampler
 

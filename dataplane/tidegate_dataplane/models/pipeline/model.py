@@ -34,7 +34,7 @@ class TritonPythonModel:
         from tidegate_dataplane.pipeline.counters import FAMILIES, totals
         from tidegate_dataplane.pipeline.failures import CallError, FailureKind
         from tidegate_dataplane.pipeline.pipeline import Pipeline
-        from tidegate_dataplane.sampling.sampler import Sampler, socket_path
+        from tidegate_dataplane.sampling.sampler import Sampler
 
         plan = PipelinePlan.model_validate(json.loads((folder / "pipeline.json").read_text()))
         self._inputs = [spec.name for spec in plan.inputs]
@@ -51,7 +51,7 @@ class TritonPythonModel:
         self._counters = _Counters(args["model_name"], FAMILIES)
         self._totals = totals
         # Nothing is sampled here; it is how the agent notices when this process ends.
-        self._sampler = Sampler(args["model_name"], args["model_version"], path=socket_path())
+        self._sampler = Sampler.of(args)
         self._sampler.start()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
