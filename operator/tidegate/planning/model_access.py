@@ -24,6 +24,7 @@ from tidegate.planning.pipelines import PipelinesPlan, Replicas
 from tidegate.planning.plan import Plan
 from tidegate.planning.proxies import LOOK_AGAIN, ProxyView, answering_verdict, programmed_verdict
 from tidegate.planning.release import NO_RELEASE, ReleasePlan
+from tidegate.planning.runner_ends import runner_events
 from tidegate.planning.serving_status import Verdict, condition, standing
 from tidegate.routing import release
 from tidegate.routing.access_rules import AccessPlan, PlannedFallback, PlannedRoute
@@ -101,7 +102,10 @@ def plan_model_access(observed: AccessObserved) -> Plan:
         status=status.dump(),
         apply=observed.pipelines.apply,
         delete=observed.pipelines.delete,
-        events=observed.release.events,
+        events=(
+            *observed.release.events,
+            *runner_events(access.status.conditions, status.conditions, observed.pipelines.ended),
+        ),
         requeue_after=min((wait for wait in waits if wait is not None), default=None),
     )
 

@@ -9,12 +9,15 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess, Route
 from tidegate.api.pipeline import Pipeline
 from tidegate.api.reasons import Reason
+from tidegate.planning import runner_ends
 from tidegate.planning.config_maps import stale
 from tidegate.planning.pipeline_plan import Callees, compile_pipeline
 from tidegate.planning.plan import Deletion
 from tidegate.planning.pods import PodView
 from tidegate.planning.room import NodeRoom
+from tidegate.planning.runner_ends import runner_verdict
 from tidegate.planning.serving_status import Refusal, Verdict, pods_verdict
+from tidegate.planning.swap_failures import Replica
 from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import PIPELINE_LABEL, label_value
 from tidegate.resources.pipeline import (
@@ -71,6 +74,8 @@ class PipelinesPlan:
     delete: tuple[Deletion, ...] = ()
     verdict: Verdict | None = None
     """None when every pipeline is as its spec asks."""
+    ended: Verdict | None = None
+    """The first process of a pipeline that ended of late; `verdict` may name something worse."""
     replicas: Mapping[str, Replicas] = field(default_factory=dict[str, Replicas])
     requeue_after: timedelta | None = None
 
@@ -93,6 +98,7 @@ def plan_pipelines(
         apply=tuple(manifest for plan in plans for manifest in plan.apply),
         delete=(*(one for plan in plans for one in plan.delete), *_orphans(access, observed.children)),
         verdict=next((one for one in troubles if one.stalled), troubles[0] if troubles else None),
+        ended=next((plan.ended for plan in plans if plan.ended is not None), None),
         replicas={route: count for plan in plans for route, count in plan.replicas.items()},
         requeue_after=min(waits, default=None),
     )
@@ -114,14 +120,28 @@ def _plan_one(
     objects = pipeline_objects(access, route.name, pipeline, compiled, settings)
     selector = pipeline_selector(access, route.name)
     pods = pods_verdict(there.pods, pipeline.replicas, template_digest(objects), selector, there.rooms)
-    verdict = there.refusal.verdict() if there.refusal is not None else _failing(there) or pods
+    ended = _ended(route, there)
+    verdict = there.refusal.verdict() if there.refusal is not None else _failing(there) or ended or pods
     return PipelinesPlan(
         apply=objects,
         delete=stale(there.config_maps, there.pods, pipeline_source(access, compiled)),
         verdict=None if verdict.holds else _about(route, verdict),
+        ended=None if ended is None else _about(route, ended),
         replicas=replicas,
-        requeue_after=_FAILING if there.refusal is not None else None,
+        requeue_after=_requeue(there, ended),
     )
+
+
+def _requeue(there: PipelinePods, ended: Verdict | None) -> timedelta | None:
+    if ended is not None:
+        return runner_ends.LOOK_AGAIN
+    return _FAILING if there.refusal is not None else None
+
+
+def _ended(route: Route, there: PipelinePods) -> Verdict | None:
+    """What an agent says of a process that ended while it served; the pod rests meanwhile, and is ready again soon."""
+    pods = [Replica(pod, there.reports.get(pod.uid)) for pod in there.pods if not pod.terminating]
+    return runner_verdict(pods, memory=f"spec.routes[{route.name}].pipeline.resources.memory")
 
 
 def _failing(there: PipelinePods) -> Verdict | None:

@@ -17,9 +17,9 @@ LOOK_AGAIN: Final = timedelta(seconds=5)
 """An agent reports an end for a quarter of a minute, and nothing wakes us when that is over."""
 
 
-def runner_verdict(replicas: Sequence[Replica]) -> Verdict | None:
-    """The first end that an agent reports; None when there was none of late."""
-    return next((found for replica in replicas if (found := _ended(replica)) is not None), None)
+def runner_verdict(replicas: Sequence[Replica], memory: str = "spec.resources.memory") -> Verdict | None:
+    """The first end that an agent reports; None when there was none of late. `memory` is the field that bounds it."""
+    return next((found for replica in replicas if (found := _ended(replica, memory)) is not None), None)
 
 
 def runner_events(
@@ -35,7 +35,7 @@ def _ready(conditions: Sequence[ObservedCondition]) -> str | None:
     return next((each.message for each in conditions if each.type == ConditionType.READY.value), None)
 
 
-def _ended(replica: Replica) -> Verdict | None:
+def _ended(replica: Replica, memory: str) -> Verdict | None:
     end = replica.report.ended if replica.report is not None else None
     if end is None:
         return None
@@ -46,7 +46,7 @@ def _ended(replica: Replica) -> Verdict | None:
             False,
             Reason.OUT_OF_MEMORY,
             f"{process} was killed at the container's memory {limit} while it served; "
-            "raise spec.resources.memory, or send smaller requests",
+            f"raise {memory}, or send smaller requests",
         )
     return Verdict(
         False,
