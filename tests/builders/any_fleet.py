@@ -69,6 +69,7 @@ def any_protection(random: Random) -> dict[str, Any]:
         "maxPending": random.randint(1, 65_536),
         "outlier": outlier,
         "deadline": random.random() < 0.5,
+        "admissionControl": {"maxFailurePercent": random.randint(1, 50)},
     }
     return {name: value for name, value in limits.items() if random.random() < 0.5}
 
@@ -147,6 +148,9 @@ def fuzzed_access(random: Random, name: str, hosts: Sequence[str] = ()) -> Model
         else:
             routes_.append({**route, "targets": targets, **route_extras(random, inferences)})
     spec: dict[str, Any] = {"protection": any_protection(random)} if random.random() < 0.5 else {}
+    if "admissionControl" in spec.get("protection", {}):
+        for route in random.sample(routes_, random.randint(0, len(routes_))):
+            route["value"] = random.choice(["0", "0.5", "1.0", "3", "999999999999.999999999"])
     if random.random() < 0.5:
         spec["auth"] = any_auth(random)
     release = any_release(random, routes_) if random.random() < 0.5 else None

@@ -59,7 +59,9 @@ BODIES: tuple[Body, ...] = (
                 fallback={"inference": "small"},
             ),
             a_route(
-                sticky={"cookie": "user"}, targets=[{"inference": "v3"}, {"inference": "v4", "weight": 0}]
+                value="0.5",
+                sticky={"cookie": "user"},
+                targets=[{"inference": "v3"}, {"inference": "v4", "weight": 0}],
             ),
         ],
         release={
@@ -80,6 +82,7 @@ BODIES: tuple[Body, ...] = (
             "maxPending": 5,
             "outlier": {"consecutiveFailures": 5, "ejectFor": "30s"},
             "deadline": True,
+            "admissionControl": {"maxFailurePercent": 10},
         },
     ),
     feature_compute_body(),

@@ -81,10 +81,12 @@ def test_what_has_no_effect_is_named() -> None:
         "maxConcurrent": 5,
         "maxPending": 5,
         "outlier": {"consecutiveFailures": 2},
+        "admissionControl": {},
     }
     route = a_route(
         "r",
         "a",
+        value="2",
         sticky={"cookie": "u"},
         mirror=[{"inference": "b"}],
         retry={"attempts": 1},
@@ -93,7 +95,9 @@ def test_what_has_no_effect_is_named() -> None:
     assert listeners.ignored(a_model_access(routes=[route], protection=protection)) == (
         "protection.rateLimit",
         "protection.maxPending",
+        "protection.admissionControl",
         "protection.outlier",
+        "routes[r].value",
         "routes[r].timeout",
         "routes[r].sticky",
         "routes[r].mirror",

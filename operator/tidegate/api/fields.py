@@ -42,6 +42,14 @@ def between(shortest: str, longest: str) -> Rules:
     )
 
 
+_DECIMAL: Final = r"[0-9]{1,12}([.][0-9]{1,9})?"
+
+DecimalText = Annotated[
+    str,
+    Field(min_length=1, max_length=24),
+    Rules(matches(_DECIMAL, "must be a decimal number in quotes, like '0.001' or '1.10'")),
+]
+
 DurationText = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=16)]
 
 

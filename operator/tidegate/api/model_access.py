@@ -9,7 +9,7 @@ from pydantic import Field
 from tidegate.api.auth import Auth
 from tidegate.api.conditions import ObservedCondition
 from tidegate.api.durations import parse_duration
-from tidegate.api.fields import DurationText, ObjectName, between
+from tidegate.api.fields import DecimalText, DurationText, ObjectName, between
 from tidegate.api.matching import Match, Sticky
 from tidegate.api.meta import ApiModel, Resource, StatusModel
 from tidegate.api.pipeline import MAX_PARTS, Pipeline
@@ -164,6 +164,14 @@ class Route(ApiModel):
         Pipeline | None,
         Field(description=f"{Pipeline.__doc__} Either this or targets."),
     ] = None
+    value: Annotated[
+        DecimalText | None,
+        Field(
+            description="What one request on this route is worth, relative to those on the object's other routes, as a decimal "
+            "in quotes: while a target is overloaded, protection.admissionControl refuses routes of lower value first. "
+            "Absent: '1.0'."
+        ),
+    ] = None
     timeout: Annotated[
         Annotated[DurationText, between("1ms", "1h")],
         Field(
@@ -227,6 +235,16 @@ class ModelAccessSpec(ApiModel):
             cel="self.routes.all(r, has(r.match)) || !has(self.routes[self.routes.size() - 1].match)",
             message="the route without match must be the last, since it takes every request that reaches it",
             check=lambda spec: all(route.match is not None for route in spec.routes[:-1]),
+            field="routes",
+        ),
+        Rule(
+            cel="self.routes.all(r, !has(r.value)) "
+            "|| (has(self.protection) && has(self.protection.admissionControl))",
+            message="a value counts with protection.admissionControl alone: give that too, {} for its defaults",
+            check=lambda spec: (
+                (spec.protection is not None and spec.protection.admission_control is not None)
+                or all(route.value is None for route in spec.routes)
+            ),
             field="routes",
         ),
         Rule(

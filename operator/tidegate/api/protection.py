@@ -53,6 +53,26 @@ class Outlier(ApiModel):
     ] = "30s"
 
 
+class AdmissionControl(ApiModel):
+    """Refuses requests before they reach a target that is overloaded, routes of the lowest value first."""
+
+    max_failure_percent: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=1,
+            le=50,
+            description="Requests on routes of the lowest value begin to be refused when more than this percentage of those "
+            "that a route sent to a target in the last 10 s failed for overload: limits, deadlines, or no answer "
+            "(gRPC RESOURCE_EXHAUSTED, UNAVAILABLE, DEADLINE_EXCEEDED; REST 429, 503, 504; requests that their clients gave up). "
+            "Those of the highest value begin at 80, those between in equal ratios. "
+            "Each gateway replica, and each thread of it, judges by what it sees itself, from 5 requests a second on, "
+            "and never by one failure. "
+            "Answered 503 with retry-after (gRPC: RESOURCE_EXHAUSTED); 5 in 100 pass in any case.",
+        ),
+    ] = 10
+
+
 class Protection(ApiModel):
     """Limits of this access alone: they neither count nor bound what other accesses send to the same Inference."""
 
@@ -78,6 +98,10 @@ class Protection(ApiModel):
             description="Most requests that wait for a connection to one target, counted and answered like maxConcurrent. "
             "Connections are kept, so requests wait when a pod is new or all connections are full. Absent: 65536.",
         ),
+    ] = None
+    admission_control: Annotated[
+        AdmissionControl | None,
+        Field(description=f"{AdmissionControl.__doc__} Absent: none is refused for that."),
     ] = None
     outlier: Annotated[
         Outlier | None,

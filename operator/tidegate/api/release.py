@@ -10,10 +10,10 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field, field_validator
 
-from tidegate.api.fields import DurationText, ObjectName, between
+from tidegate.api.fields import DecimalText, DurationText, ObjectName, between
 from tidegate.api.matching import exactly_one
 from tidegate.api.meta import ApiModel, StatusModel
-from tidegate.api.schema import ListAtomic, ListMap, Rule, Rules, matches
+from tidegate.api.schema import ListAtomic, ListMap, Rule, Rules
 
 _ALL: Final = 100
 MAX_STEPS: Final = 20
@@ -21,14 +21,6 @@ MAX_CHECKS: Final = 8
 MAX_GATEWAYS: Final = 256
 MAX_COUNTS: Final = 8_192
 RELEASE_ANNOTATION: Final = "tidegate.io/release"
-
-_DECIMAL: Final = r"[0-9]{1,12}([.][0-9]{1,9})?"
-
-Decimal = Annotated[
-    str,
-    Field(min_length=1, max_length=24),
-    Rules(matches(_DECIMAL, "must be a decimal number in quotes, like '0.001' or '1.10'")),
-]
 
 
 class Metric(StrEnum):
@@ -131,14 +123,14 @@ class ReleaseCheck(ApiModel):
         ),
     ] = None
     max: Annotated[
-        Decimal | None,
+        DecimalText | None,
         Field(
             description="Most that passes, as a decimal in quotes: '0.001' is one failure in 1,000 requests. "
             "A failure that the stable targets have as often rolls nothing back, and lets nothing pass above max."
         ),
     ] = None
     max_ratio_to_stable: Annotated[
-        Decimal | None,
+        DecimalText | None,
         Field(
             description="Most that passes, relative to the route's other targets at the same time: '1.10' is a tenth slower. "
             "Times are compared in whole milliseconds, above 100 ms in two digits."

@@ -16,11 +16,13 @@ from tidegate.api.patterns import MAX_PROGRAM_SIZE, program_size
 from tidegate.api.reasons import Reason
 from tidegate.routing import hosts, release
 from tidegate.routing.access_pools import AccessPools
+from tidegate.routing.admission import admissions
 from tidegate.routing.credentials import Credentials
 from tidegate.routing.fleet import Backend, BackendKey
 from tidegate.routing.guards import plan_guard
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.ir import (
+    Admission,
     Comparison,
     HeaderTest,
     MirroredBackend,
@@ -209,12 +211,15 @@ def _plan_route(access: ModelAccess, route: Route, references: References, pools
     # Chosen even when it is not needed, so that its cluster is there when it is.
     behind = pools.target(route, fallback, None) if fallback else None
     stand_in = behind if fallback is not None and fallback.endpoints else None
-    rescue = (WeightedBackend(stand_in, 1),) if stand_in is not None and not _anyone(targets) else ()
+    admission = admissions(access).get(route.name)
+    rescue = (
+        (WeightedBackend(stand_in, 1, admission),) if stand_in is not None and not _anyone(targets) else ()
+    )
     serving = stand_in is not None and any(one.weight and not one.awake for one in targets)
     rule = RouteRule(
         name=route.name,
         headers=_header_tests(route),
-        targets=rescue or _arrange(route, targets, stand_in),
+        targets=rescue or _arrange(access, route, targets, stand_in),
         timeout=parse_duration(route.timeout),
         attempts=route.retry.attempts if route.retry else None,
         unavailable=None if rescue or _anyone(targets) else _why_nobody(access, route),
@@ -245,7 +250,7 @@ def _plan_pipeline(
     rule = RouteRule(
         name=route.name,
         headers=_header_tests(route),
-        targets=(WeightedBackend(key, 1),),
+        targets=(WeightedBackend(key, 1, admissions(access).get(route.name)),),
         timeout=parse_duration(route.timeout),
         attempts=route.retry.attempts if route.retry else None,
         unavailable=why_unanswered(access, route, backend, parts),
@@ -299,15 +304,24 @@ def _anyone(targets: Sequence[_Target]) -> bool:
 
 
 def _arrange(
-    route: Route, targets: Sequence[_Target], stand_in: PoolKey | None
+    access: ModelAccess, route: Route, targets: Sequence[_Target], stand_in: PoolKey | None
 ) -> tuple[WeightedBackend, ...]:
     """The targets as the proxies get them: by weight, or as intervals of users; `stand_in` for those without a pod."""
     pools = {
         one.backend.key.name: stand_in if stand_in and one.weight and not one.awake else one.pool
         for one in targets
     }
+    admission = admissions(access).get(route.name)
+
+    def admits(inference: str) -> Admission | None:
+        """None of what is still being judged, so that its failures are seen and not prevented."""
+        return None if release.is_candidate(access, route, inference) else admission
+
     if route.sticky is None or not _anyone(targets):
-        return tuple(WeightedBackend(pools[one.backend.key.name], one.weight) for one in targets)
+        return tuple(
+            WeightedBackend(pools[one.backend.key.name], one.weight, admits(one.backend.key.name))
+            for one in targets
+        )
     # Whoever takes everything and has no pod has no interval to lend by; then what is in effect is the line.
     lent = any(one.asked and one.awake for one in targets)
     line = intervals(
@@ -316,7 +330,9 @@ def _arrange(
             for one in targets
         ]
     )
-    return tuple(WeightedBackend(pools[interval.name], interval.length) for interval in line)
+    return tuple(
+        WeightedBackend(pools[interval.name], interval.length, admits(interval.name)) for interval in line
+    )
 
 
 def _planned_route(

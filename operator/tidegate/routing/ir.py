@@ -61,11 +61,20 @@ class HeaderTest:
 
 
 @dataclass(frozen=True, slots=True)
+class Admission:
+    """Refuses a growing part of the requests once more than this percentage of those that were let through failed for overload."""
+
+    failure_percent: float
+
+
+@dataclass(frozen=True, slots=True)
 class WeightedBackend:
     """A backend and its share in effect, relative to the sum over its rule; 0 keeps it known and idle."""
 
     backend: PoolKey
     weight: int
+    admission: Admission | None = None
+    """Which requests are let through to it; None: all."""
 
 
 class UserKind(StrEnum):

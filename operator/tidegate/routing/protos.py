@@ -33,6 +33,8 @@ _MODULES: Final = (
     "envoy.extensions.access_loggers.filters.cel.v3.cel_pb2",
     "envoy.extensions.access_loggers.stats.v3.stats_pb2",
     "envoy.extensions.common.matching.v3.extension_matcher_pb2",
+    "envoy.extensions.filters.common.matcher.action.v3.skip_action_pb2",
+    "envoy.extensions.filters.http.admission_control.v3.admission_control_pb2",
     "envoy.extensions.filters.http.api_key_auth.v3.api_key_auth_pb2",
     "envoy.extensions.filters.http.composite.v3.composite_pb2",
     "envoy.extensions.filters.http.grpc_stats.v3.config_pb2",
@@ -49,6 +51,7 @@ _MODULES: Final = (
     "envoy.extensions.retry.host.previous_hosts.v3.previous_hosts_pb2",
     "envoy.extensions.upstreams.http.v3.http_protocol_options_pb2",
     "envoy.service.discovery.v3.discovery_pb2",
+    "envoy.type.matcher.v3.http_inputs_pb2",
 )
 
 _annotations: Final[Any] = importlib.import_module("udpa.annotations.sensitive_pb2")

@@ -7,6 +7,7 @@ from typing import Final
 
 from tidegate.routing import protos
 from tidegate.routing.envoy import (
+    admission,
     allowlist,
     by_host,
     callers,
@@ -83,6 +84,8 @@ def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
             # Before the rate, so that nobody who is refused uses it up.
             *callers.sleeping_filters(),
             rate_limit.sleeping_filter(),
+            # After it, so that what the rate refuses is no failure of a target.
+            admission.sleeping_filter(),
             grpc_counts.sleeping_filter(),
             protos.extension(
                 "envoy.filters.http.router",

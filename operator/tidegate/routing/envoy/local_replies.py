@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidegate.routing import protos
-from tidegate.routing.envoy import allowlist, routes
+from tidegate.routing.envoy import admission, allowlist, routes
 
 # Envoy's short names: the route's timeout, a client that was too slow, and a stalled stream; and a limit that was reached.
 _TIMEOUT_FLAGS: Final = ("UT", "SI", "DT")
@@ -28,6 +28,7 @@ def config() -> dict[str, object]:
             _not_allowed(),
             _deadline_exceeded(),
             _limit_reached(),
+            _not_admitted(),
             _unavailable(),
         ]
     }
@@ -75,6 +76,18 @@ def _limit_reached() -> dict[str, object]:
     """A limit is a 503, which Envoy tells gRPC clients as UNAVAILABLE, as if nobody were there."""
     return {
         "filter": _all(_flags(*_LIMIT_FLAGS), _grpc()),
+        "headers_to_add": [
+            _header("grpc-status", _GRPC_RESOURCE_EXHAUSTED),
+            _header("retry-after", _RETRY_AFTER_S),
+        ],
+    }
+
+
+def _not_admitted() -> dict[str, object]:
+    """Envoy would tell gRPC clients UNAVAILABLE here too. Looked at for a 503 alone."""
+    return {
+        "filter": _all(_status(503, "tidegate.not_admitted"), admission.refused()),
+        "body": {"inline_string": admission.ANSWER},
         "headers_to_add": [
             _header("grpc-status", _GRPC_RESOURCE_EXHAUSTED),
             _header("retry-after", _RETRY_AFTER_S),

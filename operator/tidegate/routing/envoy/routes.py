@@ -17,10 +17,19 @@ from typing import Final
 from google.protobuf.message import Message
 
 from tidegate.routing import protos, wire
-from tidegate.routing.envoy import by_host, callers, grpc_counts, rate_limit
+from tidegate.routing.envoy import admission, by_host, callers, grpc_counts, rate_limit
 from tidegate.routing.envoy.allowlist import GRPC_SERVICE
 from tidegate.routing.envoy.clusters import cluster_name
-from tidegate.routing.ir import Comparison, HeaderTest, Protocol, RouteRule, User, UserKind, VirtualHost
+from tidegate.routing.ir import (
+    Comparison,
+    HeaderTest,
+    Protocol,
+    RouteRule,
+    User,
+    UserKind,
+    VirtualHost,
+    WeightedBackend,
+)
 
 TYPE: Final = "envoy.config.route.v3.ScopedRouteConfiguration"
 _CONFIGURATION: Final = "envoy.config.route.v3.RouteConfiguration"
@@ -177,7 +186,8 @@ def _filters(host: VirtualHost) -> bytes:
 def _awake(host: VirtualHost) -> bytes:
     """What the hosts of an access say about the listener's filters, as a serialised part of a VirtualHost."""
     guard = callers.for_alias(host.guard) if host.guard else {}
-    awake = {**guard, **_counting(host)}
+    admits = any(target.admission for rule in host.rules for target in rule.targets)
+    awake = {**guard, **_counting(host), **(admission.for_alias() if admits else {})}
     return protos.encode(_VIRTUAL_HOST, {"typed_per_filter_config": awake}) if awake else b""
 
 
@@ -204,10 +214,24 @@ def _route(host: VirtualHost, rule: RouteRule, protocol: Protocol) -> bytes:
         (
             wire.field(_MATCH, _match(rule.headers, protocol)),
             answer,
+            _own_settings(rule, protocol),
             wire.field(_ROUTE_NAME, f"{host.name}/{rule.name}/{protocol.value}".encode()),
             wire.field(_STAT_PREFIX, rule.name.encode()),
         )
     )
+
+
+def _own_settings(rule: RouteRule, protocol: Protocol) -> bytes:
+    """What the route of a single target says about the listener's filters; where there are several, each says its own."""
+    filters = _own_filters(rule.targets[0], protocol) if len(rule.targets) == 1 else {}
+    return protos.encode(_ROUTE, filters) if filters and rule.unavailable is None else b""
+
+
+def _own_filters(target: WeightedBackend, protocol: Protocol) -> dict[str, object]:
+    """What a target of a route says about the listener's filters; without admission control, nothing."""
+    if target.admission is None:
+        return {}
+    return {"typed_per_filter_config": admission.for_target(target.admission, protocol)}
 
 
 @lru_cache(maxsize=1024)
@@ -261,7 +285,11 @@ def _destination(rule: RouteRule, protocol: Protocol) -> dict[str, object]:
         return {"cluster": cluster_name(rule.targets[0].backend, protocol)}
     clusters: dict[str, object] = {
         "clusters": [
-            {"name": cluster_name(target.backend, protocol), "weight": {"value": target.weight}}
+            {
+                "name": cluster_name(target.backend, protocol),
+                "weight": {"value": target.weight},
+                **_own_filters(target, protocol),
+            }
             for target in rule.targets
         ]
     }

@@ -105,12 +105,16 @@ def _ignored_protection(spec: ModelAccessSpec) -> Iterator[str]:
         yield "protection.rateLimit"
     if protection.max_pending is not None:
         yield "protection.maxPending"
+    if protection.admission_control is not None:
+        yield "protection.admissionControl"
     if protection.outlier is not None:
         # gRPC ejects by success rate and failure percentage (gRFC A50), not by failures in a row.
         yield "protection.outlier"
 
 
 def _ignored(route: Route) -> Iterator[str]:
+    if route.value is not None:
+        yield f"routes[{route.name}].value"
     yield f"routes[{route.name}].timeout"
     if route.sticky is not None:
         yield f"routes[{route.name}].sticky"

@@ -1,0 +1,196 @@
+"""What a request of high value loses while a real Triton has twice the load that it can bear, with values and without.
+
+    python bench/shedding.py [--rounds 3] [--seconds 12]
+
+One model that takes 10 ms for each request, one at a time; what it bears is measured first, by 10 clients without a pause.
+A gateway before it, and two routes to it: `gold` of value 3 gets two requests in five and `rest` of value 1 the others,
+at random times, twice as many together as the model bears.
+Arms, in turn:
+  none      maxConcurrent alone
+  split     an access for each, so with limits that count apart, 8 and 2 (as circuit breakers by priority would)
+  values    maxConcurrent, and admission control with values
+  calm      the same as values, at half of what the model bears
+The first 6 s of each are left out. Prints one JSON document; exits 1 where `values` answers less than nine tenths of gold,
+or `calm` refuses a request in a round in which none failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import numpy as np
+from tritonclient.grpc import service_pb2
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from builders.model_access import a_model_access, a_route
+from builders.slow_models import SlowModel
+from fixtures.envoy import Client, Gateway
+from fixtures.pipeline import endpoint_of, slow_models
+from fixtures.triton import staged
+from tidegate.api.model_access import ModelAccess
+from tidegate.routing.envoy import admission
+from tidegate.routing.fleet import Backend, BackendKey, BackendKind
+
+MODEL = SlowModel("ctr", factor=2.0, delay_ms=10.0)
+GOLD_SHARE = 0.4
+SETTLED_S = 6.0
+LEAST_GOLD = 0.9
+ROUTES = ("gold", "rest")
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A way to share the model, and how many requests come each second; `names` are the accesses of gold and rest."""
+
+    accesses: tuple[ModelAccess, ...]
+    load: float = 2.0
+    """Relative to what the model bears."""
+    names: tuple[str, str] = ("ctr", "ctr")
+
+
+def both(protection: Mapping[str, Any], **gold: Any) -> ModelAccess:
+    """One access with a route for each."""
+    match = {"headers": [{"name": "x-segment", "exact": "gold"}]}
+    return a_model_access(
+        routes=[a_route("gold", match=match, **gold), a_route("rest")], protection=dict(protection)
+    )
+
+
+def alone(name: str, limit: int) -> ModelAccess:
+    return a_model_access(name, protection={"maxConcurrent": limit})
+
+
+LIMIT = {"maxConcurrent": 10}
+VALUES = both({**LIMIT, "admissionControl": {}}, value="3")
+ARMS = {
+    "none": Arm((both(LIMIT),)),
+    "split": Arm((alone("gold", 8), alone("rest", 2)), names=("gold", "rest")),
+    "values": Arm((VALUES,)),
+    "calm": Arm((VALUES,), load=0.5),
+}
+
+
+@dataclass(slots=True)
+class Seen:
+    """What became of the requests of one route in one round."""
+
+    outcomes: Counter[str] = field(default_factory=Counter[str])
+    seconds: list[float] = field(default_factory=list[float])
+
+
+async def load(arm: Arm, per_second: float, client: Client, seconds: float, seed: int) -> Mapping[str, Seen]:
+    """Requests at random times, whatever becomes of the ones before."""
+    choice = random.Random(seed)
+    seen = {route: Seen() for route in ROUTES}
+    began = time.monotonic()
+    at = began
+    async with asyncio.TaskGroup() as tasks:
+        while at < began + SETTLED_S + seconds:
+            at += choice.expovariate(per_second)
+            await asyncio.sleep(max(0.0, at - time.monotonic()))
+            route = ROUTES[choice.random() >= GOLD_SHARE]
+            counted = seen[route] if at >= began + SETTLED_S else Seen()
+            metadata = (("x-tidegate-access", f"ads/{arm.names[ROUTES.index(route)]}"), ("x-segment", route))
+            tasks.create_task(_ask(client, metadata, counted))
+    return seen
+
+
+async def _ask(client: Client, metadata: tuple[tuple[str, str], ...], seen: Seen) -> None:
+    began = time.monotonic()
+    try:
+        await client.stub().ModelInfer(_request(), metadata=metadata, timeout=10)
+    except grpc.aio.AioRpcError as error:
+        seen.outcomes["refused" if error.details() == admission.ANSWER else error.code().name] += 1
+        return
+    seen.outcomes["answered"] += 1
+    seen.seconds.append(time.monotonic() - began)
+
+
+def _request() -> Any:
+    request = service_pb2.ModelInferRequest(
+        model_name="ctr", raw_input_contents=[np.ones(1, np.float32).tobytes()]
+    )
+    tensor = request.inputs.add()
+    tensor.name, tensor.datatype = MODEL.given, MODEL.given_type
+    tensor.shape.extend([1, 1])
+    return request
+
+
+async def borne(client: Client, seconds: float = 4.0) -> float:
+    """Requests a second that the model answers when ten are always waiting."""
+    seen, end = Seen(), time.monotonic() + seconds
+
+    async def work() -> None:
+        while time.monotonic() < end:
+            await _ask(client, (("x-tidegate-access", "ads/ctr"),), seen)
+
+    await asyncio.gather(*(work() for _ in range(10)))
+    return seen.outcomes["answered"] / seconds
+
+
+async def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[Mapping[str, Seen]]]:
+    """All rounds, the arms in turn."""
+    found: dict[str, list[Mapping[str, Seen]]] = {name: [] for name in ARMS}
+    with slow_models(staged(folder), folder / "models", MODEL) as triton:
+        backend = Backend(BackendKey(BackendKind.INFERENCE, "ads", "ctr"), "ctr", (endpoint_of(triton),))
+        (folder / "gateway").mkdir()
+        async with Gateway(folder / "gateway") as gateway:
+            client = await gateway.start(backend, *ARMS["none"].accesses)
+            capacity = await borne(client)
+            print(f"the model bears {capacity:.1f} requests a second", file=sys.stderr)
+            for number in range(options.rounds):
+                for name in sorted(ARMS, reverse=bool(number % 2)):
+                    arm = ARMS[name]
+                    await gateway.control_plane.push(backend, *arm.accesses)
+                    found[name].append(await load(arm, arm.load * capacity, client, options.seconds, number))
+    return found
+
+
+def figures(rounds: Sequence[Mapping[str, Seen]], route: str) -> dict[str, Any]:
+    """Of one route in one arm, round by round."""
+    seen = [each[route] for each in rounds]
+    return {
+        "answered": [round(each.outcomes["answered"] / each.outcomes.total(), 3) for each in seen],
+        "p99_ms": [round(float(np.quantile(each.seconds or [0.0], 0.99)) * 1000, 1) for each in seen],
+        "outcomes": dict(sum((each.outcomes for each in seen), Counter[str]())),
+    }
+
+
+def refused_for_nothing(seen: Mapping[str, Seen]) -> int:
+    """Requests that admission control refused although none failed."""
+    outcomes = sum((each.outcomes for each in seen.values()), Counter[str]())
+    failed = outcomes.total() - outcomes["answered"] - outcomes["refused"]
+    return 0 if failed else outcomes["refused"]
+
+
+def main() -> int:
+    """Measures once."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=12.0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = asyncio.run(measure(options, Path(folder)))
+    result = {name: {route: figures(rounds, route) for route in ROUTES} for name, rounds in found.items()}
+    print(json.dumps(result, indent=2))
+    gold = statistics.median(result["values"]["gold"]["answered"])
+    early = sum(refused_for_nothing(one) for one in found["calm"])
+    return 1 if gold < LEAST_GOLD or early else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

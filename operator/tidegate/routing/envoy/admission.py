@@ -1,0 +1,113 @@
+"""Admission control of one target of a route: Envoy's filter for it, brought along by the route, since it has no settings for one route itself.
+
+The filter counts answers of the last seconds, in each of the gateway's threads by itself.
+It refuses nobody while they are few, or while failures are within the limit, and with a growing chance above.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from tidegate.routing import protos
+from tidegate.routing.envoy.allowlist import GRPC_SERVICE
+from tidegate.routing.ir import Admission, Protocol
+
+NAME: Final = "tidegate.admission"
+
+REFUSED: Final = "denied_by_admission_control"
+"""Envoy's word for what this filter refuses."""
+
+ANSWER: Final = (
+    "the target is overloaded, and requests of low value are refused first (protection.admissionControl)\n"
+)
+
+_ADMISSION: Final = "envoy.extensions.filters.http.admission_control.v3.AdmissionControl"
+_MATCHING: Final = "envoy.extensions.common.matching.v3"
+_COMPOSITE: Final = "envoy.extensions.filters.http.composite.v3"
+_SKIP: Final = "envoy.extensions.filters.common.matcher.action.v3.SkipFilter"
+_HEADER: Final = "envoy.type.matcher.v3.HttpRequestHeaderMatchInput"
+_FILTER_CONFIG: Final = "envoy.config.route.v3.FilterConfig"
+
+# How long a failure counts. Where nearly all are refused, what is left to count is little: a shorter window would forget and start anew.
+_WINDOW_S: Final = 10
+
+# Below this many requests a second a target is hardly overloaded, and shares are chance.
+_LEAST_PER_SECOND: Final = 5
+
+# The chance to be refused is (failures above the limit) ^ (1 / this): near 1 soon, so that low values go before others fail (ADR 25).
+_AGGRESSION: Final = 100.0
+
+# The others are let through, to see whether the target has recovered.
+_MOST_REFUSED_PERCENT: Final = 95.0
+
+# What a model does under too much load, or for want of it: DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE.
+_OVERLOADED: Final = frozenset({4, 8, 14})
+_GRPC_SUCCESS: Final = tuple(sorted(frozenset(range(17)) - _OVERLOADED))
+# The same in REST: all but 429, 503 and 504.
+_HTTP_SUCCESS: Final = ((100, 429), (430, 503), (505, 600))
+
+
+def sleeping_filter() -> dict[str, object]:
+    """The HTTP filter of the listener: no request passes through it whose route does not wake it up."""
+    fields: dict[str, object] = {
+        "extension_config": protos.extension("composite", f"{_COMPOSITE}.Composite"),
+        "xds_matcher": {"on_no_match": {"action": protos.extension("skip", _SKIP)}},
+    }
+    return {**protos.extension(NAME, f"{_MATCHING}.ExtensionWithMatcher", fields), "disabled": True}
+
+
+def for_target(admission: Admission, protocol: Protocol) -> dict[str, object]:
+    """What a target of a route says about the filter; it looks at inference alone, so a probe is neither counted nor refused."""
+    run = protos.extension("envoy.filters.http.admission_control", _ADMISSION, _control(admission))
+    action = protos.extension("run", f"{_COMPOSITE}.ExecuteFilterAction", {"typed_config": run})
+    inference = {
+        "matchers": [
+            {"predicate": {"single_predicate": _inference(protocol)}, "on_match": {"action": action}}
+        ]
+    }
+    matcher = {"xds_matcher": {"matcher_list": inference}}
+    return {NAME: protos.packed(f"{_MATCHING}.ExtensionWithMatcherPerRoute", matcher)}
+
+
+def for_alias() -> dict[str, object]:
+    """What the hosts of an access say, so that the filter is awake when the access itself is looked up."""
+    return {NAME: protos.packed(_FILTER_CONFIG, {"config": {}})}
+
+
+def refused() -> dict[str, object]:
+    """A filter of answers: those that it refused."""
+    kind = "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
+    expression = {"expression": f"response.code_details == '{REFUSED}'"}
+    return {
+        "extension_filter": protos.extension("envoy.access_loggers.extension_filters.cel", kind, expression)
+    }
+
+
+def _inference(protocol: Protocol) -> dict[str, object]:
+    """Of the calls that pass the gateway."""
+    header, match = ":method", {"exact": "POST"}
+    if protocol is Protocol.GRPC:
+        header, match = ":path", {"prefix": f"/{GRPC_SERVICE}/ModelInfer"}
+    return {"input": protos.extension("header", _HEADER, {"header_name": header}), "value_match": match}
+
+
+def _control(admission: Admission) -> dict[str, object]:
+    def percent(name: str, value: float) -> dict[str, object]:
+        return {"runtime_key": f"tidegate.admission.{name}", "default_value": {"value": value}}
+
+    # So many that one failure in the window is half of the limit at most.
+    at_least = max(_LEAST_PER_SECOND, math.ceil(200 / admission.failure_percent / _WINDOW_S))
+    return {
+        "success_criteria": {
+            "http_criteria": {
+                "http_success_status": [{"start": start, "end": end} for start, end in _HTTP_SUCCESS]
+            },
+            "grpc_criteria": {"grpc_success_status": list(_GRPC_SUCCESS)},
+        },
+        "sampling_window": protos.seconds(_WINDOW_S),
+        "aggression": {"runtime_key": "tidegate.admission.aggression", "default_value": _AGGRESSION},
+        "sr_threshold": percent("success", 100 - admission.failure_percent),
+        "rps_threshold": {"runtime_key": "tidegate.admission.least", "default_value": at_least},
+        "max_rejection_probability": percent("most", _MOST_REFUSED_PERCENT),
+    }
