@@ -48,19 +48,29 @@ class Decider:
         """The best answer that is proven to be within `gap`, or the best found when the time is over."""
         if left() <= 0:
             return greedy(component, "out of time")
+        if any(len(worth.spots) > 1 for worth in component.worths):
+            # With models in several pools the optimum may be more than one point: start from nothing, so that it is the same one.
+            self._program, self._warm = None, WarmLinearProgram()
         program = self._program = Program(component, self._program)
         relaxed = self._linear(program, left)
+        if relaxed is None:
+            # What cannot all be had, as well.
+            program = Program(component)
+            relaxed = self._least_bad(program, left)
         if relaxed is None:
             return greedy(component, "out of time")
         return _Search(program, relaxed, gap, left).run()
 
     def _linear(self, program: Program, left: Left) -> Relaxed | None:
-        """The linear program: the normal case, or the least bad one. None: not in time."""
+        """The linear program of the normal case. None: there is no answer, or not in time."""
         problem = program.problem
-        if not np.any(problem.low > problem.high):
-            solved = self._warm.solve(problem, left())
-            if solved.outcome is not Outcome.INFEASIBLE:
-                return Relaxed(solved, NOTHING) if solved.outcome is Outcome.OPTIMAL else None
+        if np.any(problem.low > problem.high):
+            return None
+        solved = self._warm.solve(problem, left())
+        return Relaxed(solved, NOTHING) if solved.outcome is Outcome.OPTIMAL else None
+
+    def _least_bad(self, program: Program, left: Left) -> Relaxed | None:
+        """The linear program of the relaxed case. None: not in time."""
         warm = WarmLinearProgram()
         return solve_relaxed(program, lambda problem: warm.solve(problem, left()))
 
