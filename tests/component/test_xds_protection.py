@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import aiohttp
@@ -139,6 +140,37 @@ async def test_without_a_limit_all_of_them_pass(gateway: Gateway) -> None:
     client, v1 = await holding(gateway, capped(), capped("other"))
     answered, _ = await asyncio.gather(in_flight(client, 6), let_go(gateway, v1, refused=0, taken=6))
     assert answered == Counter({"v1": 6})
+
+
+# Requests that wait for a connection
+
+
+@contextlib.contextmanager
+def a_pod_that_takes_no_connection() -> Iterator[Backend]:
+    """Listens, and never accepts: its queue is full, so that connecting takes until the gateway gives up."""
+    with contextlib.ExitStack() as stack:
+        pod = stack.enter_context(socket.create_server(("127.0.0.2", 0), backlog=0))
+        address = pod.getsockname()
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        key = BackendKey(BackendKind.INFERENCE, "ads", "ctr")
+        yield Backend(key, "ctr", (Endpoint("127.0.0.2", grpc_port=address[1], http_port=address[1]),))
+
+
+@pytest.mark.parametrize("limit", [2, None])
+async def test_more_waiting_for_a_connection_than_allowed_are_refused_at_once(
+    gateway: Gateway, limit: int | None
+) -> None:
+    with a_pod_that_takes_no_connection() as backend:
+        client = await gateway.start(capped(**({"maxPending": limit} if limit else {})), backend)
+        seen = await in_flight(client, 10)
+    refused = 10 - limit if limit else 0
+    # Those that may wait do so in vain.
+    assert seen == Counter({"RESOURCE_EXHAUSTED": refused, "UNAVAILABLE": 10 - refused}) - Counter()
+    overflow = await gateway.envoy.stat("cluster.inference/ads/ctr/grpc.upstream_rq_pending_overflow")
+    assert overflow == refused
 
 
 # Ejection and fallback

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import pytest
 import pytest_asyncio
 import yaml
@@ -28,15 +29,28 @@ from tidegate.xds.server import XdsServerSettings
 
 # Reads lines of JSON (how many calls, which metadata), answers each with who took the calls and which errors there were.
 _CALLER = """
-import json, sys
+import json, sys, time
 from collections import Counter
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 channel = grpc.insecure_channel(sys.argv[1])
 stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+def held(count, at_once):
+    # All at once; what became of those that are done before `count` are left, then of the others.
+    calls = [stub.ModelInfer.future(service_pb2.ModelInferRequest(model_name="ctr"), timeout=30) for _ in range(at_once)]
+    while sum(call.done() for call in calls) < at_once - count:
+        time.sleep(0.005)
+    for some in ([call for call in calls if call.done()], [call for call in calls if not call.done()]):
+        yield Counter(call.code().name if call.exception() else call.result().model_version for call in some)
+
 for line in sys.stdin:
     ask = json.loads(line)
+    if "held" in ask:
+        for answers in held(ask["held"], ask["calls"]):
+            print(json.dumps(answers), flush=True)
+        continue
     answers = Counter()
     for _ in range(ask["calls"]):
         try:
@@ -56,6 +70,23 @@ class Caller:
 
     process: asyncio.subprocess.Process
 
+    async def at_once(self, count: int, *, held: int) -> Counter[str]:
+        """What became of so many calls at the same time, as soon as no more than `held` of them wait; `rest` has those."""
+        await self._ask({"calls": count, "held": held})
+        return await self.rest()
+
+    async def rest(self) -> Counter[str]:
+        """The next line that it says."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(30):
+            line = await self.process.stdout.readline()
+        return Counter(json.loads(line))
+
+    async def _ask(self, what: Mapping[str, object]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(what).encode() + b"\n")
+        await self.process.stdin.drain()
+
     async def calls(
         self,
         count: int,
@@ -65,17 +96,10 @@ class Caller:
         metadata: Mapping[str, str] | None = None,
     ) -> Counter[str]:
         """Who answered so many calls, and by which status codes others failed."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(
-            json.dumps(
-                {"calls": count, "timeout": timeout_s, "method": method, "metadata": dict(metadata or {})}
-            ).encode()
-            + b"\n"
+        await self._ask(
+            {"calls": count, "timeout": timeout_s, "method": method, "metadata": dict(metadata or {})}
         )
-        async with asyncio.timeout(30):
-            line = await self.process.stdout.readline()
-        return Counter(json.loads(line))
+        return await self.rest()
 
 
 @asynccontextmanager
@@ -232,6 +256,67 @@ async def test_gateways_and_grpc_clients_are_led_apart(gateway: Gateway) -> None
         assert await client.infer(metadata=(("x-tidegate-access", "ads/ctr"),)) == "one"
     assert gateway.control_plane.ledger.connected == 1
     assert gateway.control_plane.metric("tidegate_xds_nacks_total", type="listener") == 0
+
+
+# What protects a model, as far as gRPC knows it; status.proxylessIgnored names the rest.
+
+
+async def test_more_at_once_than_allowed_is_refused(servers: Gateway) -> None:
+    one = await servers.upstream("one")
+    servers.control_plane.set(a_model_access(protection={"maxConcurrent": 2}), backend_of("ctr", one))
+    async with a_caller(servers.control_plane.port) as caller:
+        assert await caller.calls(1) == Counter({"one": 1})
+        one.open.clear()
+        assert await caller.at_once(6, held=2) == Counter({"UNAVAILABLE": 4})
+        one.open.set()
+        assert await caller.rest() == Counter({"one": 2})
+    assert one.inferences == 3
+
+
+async def test_without_a_limit_all_of_them_are_under_way(servers: Gateway) -> None:
+    """The control."""
+    one = await servers.upstream("one")
+    servers.control_plane.set(a_model_access(), backend_of("ctr", one))
+    async with a_caller(servers.control_plane.port) as caller:
+        one.open.clear()
+        assert await caller.at_once(6, held=6) == Counter()
+
+        async def all_are_there() -> bool:
+            return one.inferences == 6
+
+        await eventually("all six are under way", all_are_there)
+        one.open.set()
+        assert await caller.rest() == Counter({"one": 6})
+
+
+@pytest.mark.parametrize("fallback", [True, False])
+async def test_the_fallback_answers_when_no_pod_can_be_reached(servers: Gateway, fallback: bool) -> None:
+    one, small = await servers.upstream("one"), await servers.upstream("small")
+    route = a_route(**({"fallback": {"inference": "small"}} if fallback else {}))
+    backends = backend_of("ctr", one), backend_of("small", small)
+    servers.control_plane.set(a_model_access(routes=[route]), *backends)
+    async with a_caller(servers.control_plane.port) as caller:
+        assert await caller.calls(5) == Counter({"one": 5})
+        await one.stop()
+
+        async def settled() -> bool:
+            return set(await caller.calls(5, timeout_s=1)) == {"small" if fallback else "UNAVAILABLE"}
+
+        await eventually("the fallback answers, or nobody", settled)
+    assert (small.inferences > 0) is fallback
+
+
+@pytest.mark.parametrize("attempts", [0, 2])
+async def test_a_call_is_tried_again_as_often_as_asked(servers: Gateway, attempts: int) -> None:
+    one = await servers.upstream("one")
+    one.fail_with, one.fail_every = grpc.StatusCode.UNAVAILABLE, 2
+    access = a_model_access(routes=[a_route(retry={"attempts": attempts})])
+    servers.control_plane.set(access, backend_of("ctr", one))
+    async with a_caller(servers.control_plane.port) as caller:
+        answers = await caller.calls(20)
+    # Every second request fails: after the first call each one has two, or half of them fail.
+    expected = Counter({"one": 20}) if attempts else Counter({"one": 10, "UNAVAILABLE": 10})
+    assert (answers, one.inferences) == (expected, 39 if attempts else 20)
 
 
 def test_the_bootstrap_names_the_server_and_a_client_of_its_own() -> None:
