@@ -61,6 +61,26 @@ def test_a_key_set_keeps_what_verifies_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
+    "other",
+    [
+        {"kty": "AKP", "alg": "ML-DSA-44", "pub": "c2VjcmV0"},
+        {**RSA, "use": "enc", "alg": "RSA-OAEP"},
+        {**ED25519, "crv": "X25519"},
+        {**RSA, "n": None},
+        {},
+    ],
+    ids=str,
+)
+def test_a_key_that_cannot_verify_takes_nothing_from_the_others(other: dict[str, Any]) -> None:
+    text = key_set(jwks(other, ED25519))
+    assert isinstance(text, str)
+    assert json.loads(text) == {"keys": [ED25519]}
+    alone = key_set(jwks(other, other))
+    assert isinstance(alone, Unfit)
+    assert "has no key that can be used, of 2: keys[0] " in alone.why
+
+
+@pytest.mark.parametrize(
     ("secret", "why"),
     [
         (SecretData({}), "no entry jwks.json"),
@@ -76,6 +96,8 @@ def test_a_key_set_keeps_what_verifies_and_nothing_else() -> None:
         (jwks({"kty": "DSA"}), "kty must be"),
         (jwks({}), "kty must be"),
         (jwks({**ED25519, "d": "c2VjcmV0"}), "holds a private key"),
+        (jwks(RSA, {"kty": "AKP", "pub": "cHVibGlj", "priv": "c2VjcmV0"}), "keys[1] holds a private key"),
+        (jwks(RSA, {**RSA, "use": "enc", "d": "c2VjcmV0"}), "keys[1] holds a private key"),
         (jwks({**ED25519, "crv": "X25519"}), "crv must be"),
         (jwks({**RSA, "n": None}), "lacks n or e"),
         (jwks({**RSA, "e": "not base64!"}), "lacks n or e"),

@@ -19,7 +19,7 @@ MAX_JWKS_BYTES: Final = 256 << 10
 _PARAMETERS: Final = {"RSA": ("n", "e"), "EC": ("x", "y"), "OKP": ("x",)}
 _CURVES: Final = {"EC": ("P-256", "P-384", "P-521"), "OKP": ("Ed25519",)}
 _ABOUT: Final = ("kid", "alg", "use", "crv")
-_PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
+_PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k", "priv"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,13 @@ class SecretData:
 @dataclass(frozen=True, slots=True)
 class Unfit:
     """Why something in a Secret, or at an address, cannot be used; says nothing of its value."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Skipped:
+    """Why one key of a set is passed over, which takes nothing from the others; says nothing of its value."""
 
     why: str
 
@@ -103,7 +110,11 @@ def key_set(secret: SecretData) -> str | Unfit:
 
 
 def public_keys(value: bytes, name: str) -> str | Unfit:
-    """The public keys in `value`, a JSON Web Key Set, as `key_set` spells them; `name` is what messages call it."""
+    """The public keys in `value`, a JSON Web Key Set, as `key_set` spells them; `name` is what messages call it.
+
+    Keys that cannot verify a token here are passed over (RFC 7517, section 5): an issuer may publish one for encryption, or of a
+    kind that is newer than we are, beside those that count. One that should not be published at all makes the whole set unfit.
+    """
     if len(value) > MAX_JWKS_BYTES:
         return Unfit(f"{name} has {len(value)} bytes: at most {MAX_JWKS_BYTES} are taken")
     try:
@@ -114,11 +125,17 @@ def public_keys(value: bytes, name: str) -> str | Unfit:
     if not isinstance(keys, list) or not keys:
         return Unfit(f"{name} has no list of keys: it must be an object with a list 'keys'")
     public: list[dict[str, str]] = []
+    skipped: list[str] = []
     for number, key in enumerate(keys):  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]  JSON
         read = _public_key(key)  # pyright: ignore[reportUnknownArgumentType]  JSON
         if isinstance(read, Unfit):
             return Unfit(f"{name}: keys[{number}] {read.why}")
-        public.append(read)
+        if isinstance(read, _Skipped):
+            skipped.append(f"keys[{number}] {read.why}")
+        else:
+            public.append(read)
+    if not public:
+        return Unfit(f"{name} has no key that can be used, of {len(skipped)}: {skipped[0]}")
     return json.dumps({"keys": public}, sort_keys=True, separators=(",", ":"))
 
 
@@ -131,22 +148,24 @@ def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
     return isinstance(value, dict)
 
 
-def _public_key(key: object) -> dict[str, str] | Unfit:
+def _public_key(key: object) -> dict[str, str] | Unfit | _Skipped:
     if not _is_object(key):
         return Unfit("is no object")
     kind = key.get("kty")
     if kind == "oct":
         return Unfit("is symmetric: whoever checks tokens with it could make them; use RSA, EC or Ed25519")
-    if not isinstance(kind, str) or kind not in _PARAMETERS:
-        return Unfit("is of no kind that can be used: kty must be RSA, EC or OKP")
     if _PRIVATE & key.keys():
         return Unfit(
             "holds a private key: leave only its public part, and make a new one, since this one was shown"
         )
+    if not isinstance(kind, str) or kind not in _PARAMETERS:
+        return _Skipped("is of no kind that can be used: kty must be RSA, EC or OKP")
+    if key.get("use", "sig") != "sig":
+        return _Skipped("is not for signatures: use must be sig, or absent")
     if kind in _CURVES and key.get("crv") not in _CURVES[kind]:
-        return Unfit(f"has a curve that cannot be used: crv must be one of {', '.join(_CURVES[kind])}")
+        return _Skipped(f"has a curve that cannot be used: crv must be one of {', '.join(_CURVES[kind])}")
     if not all(_is_number(key.get(name)) for name in _PARAMETERS[kind]):
-        return Unfit(f"lacks {' or '.join(_PARAMETERS[kind])}, in base64url")
+        return _Skipped(f"lacks {' or '.join(_PARAMETERS[kind])}, in base64url")
     about = {name: key[name] for name in _ABOUT if isinstance(key.get(name), str)}
     return {"kty": kind, **about, **{name: str(key[name]) for name in _PARAMETERS[kind]}}
 
