@@ -13,7 +13,7 @@ from builders.certificates import Authority
 from builders.model_access import a_model_access
 from fixtures.envoy import Client, Envoy, Gateway, backend_of, eventually
 from tidegate.routing.bootstrap import TlsFiles, secrets
-from tidegate.xds.identity import ServerCertificate, may_call_itself
+from tidegate.xds.identity import ServerCertificate, is_of, may_call_itself
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
 NODE = "gateway-1.system"
@@ -160,3 +160,19 @@ async def test_certificates_are_replaced_without_a_restart_or_a_cut_stream(
 )
 def test_a_certificate_is_for_the_nodes_that_it_names(node: str, names: list[str], may: bool) -> None:
     assert may_call_itself(node, names) is may
+
+
+@pytest.mark.parametrize(
+    ("node", "namespace", "is_one"),
+    [
+        ("gateway-1.system", "system", True),
+        ("gateway-1.elsewhere", "", True),
+        ("gateway-1.elsewhere", "system", False),
+        # A certificate for *.y.system says that it may.
+        ("x.y.system", "system", False),
+        ("x.y.system", "y.system", True),
+        ("system", "system", False),
+    ],
+)
+def test_a_node_is_of_the_namespace_after_its_first_dot(node: str, namespace: str, is_one: bool) -> None:
+    assert is_of(node, namespace) is is_one

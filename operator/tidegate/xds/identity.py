@@ -66,5 +66,5 @@ def may_call_itself(node: str, names: Iterable[str]) -> bool:
 
 
 def is_of(node: str, namespace: str) -> bool:
-    """Whether a node id ends with that namespace, as those of its pods do; with "" each does."""
-    return not namespace or node.endswith(f".{namespace}")
+    """Whether all after the first dot of a node id is that namespace, as in those of its pods; with "" each does."""
+    return not namespace or node.partition(".")[2] == namespace
