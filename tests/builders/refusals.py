@@ -488,6 +488,18 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
     ),
     _protection("concurrent-zero", ".maxConcurrent", "greater than or equal to 1", maxConcurrent=0),
     _protection("pending-many", ".maxPending", "less than or equal to 65536", maxPending=65_537),
+    _protection(
+        "admission",
+        ".admissionControl.maxFailurePercent",
+        "less than or equal to 50",
+        admissionControl={"maxFailurePercent": 51},
+    ),
+    _routes(
+        "value-alone",
+        "spec.routes",
+        "a value counts with protection.admissionControl alone",
+        a_route(value="3"),
+    ),
     _protection("eject-for", ".outlier.ejectFor", "must be from 1s to 1h", outlier={"ejectFor": "0s"}),
     _protection(
         "failures",
