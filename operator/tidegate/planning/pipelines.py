@@ -16,7 +16,7 @@ from tidegate.planning.plan import Deletion
 from tidegate.planning.pods import PodView
 from tidegate.planning.room import NodeRoom
 from tidegate.planning.runner_ends import runner_verdict
-from tidegate.planning.serving_status import Refusal, Verdict, pods_verdict
+from tidegate.planning.serving_status import PODS_IN_TROUBLE, Refusal, Verdict, pods_verdict
 from tidegate.planning.swap_failures import Replica
 from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import PIPELINE_LABEL, label_value
@@ -121,7 +121,7 @@ def _plan_one(
     selector = pipeline_selector(access, route.name)
     pods = pods_verdict(there.pods, pipeline.replicas, template_digest(objects), selector, there.rooms)
     ended = _ended(route, there)
-    verdict = there.refusal.verdict() if there.refusal is not None else _failing(there) or ended or pods
+    verdict = there.refusal.verdict() if there.refusal is not None else _failing(there) or _worst(pods, ended)
     return PipelinesPlan(
         apply=objects,
         delete=stale(there.config_maps, there.pods, pipeline_source(access, compiled)),
@@ -139,15 +139,28 @@ def _requeue(there: PipelinePods, ended: Verdict | None) -> timedelta | None:
 
 
 def _ended(route: Route, there: PipelinePods) -> Verdict | None:
-    """What an agent says of a process that ended while it served; the pod rests meanwhile, and is ready again soon."""
-    pods = [Replica(pod, there.reports.get(pod.uid)) for pod in there.pods if not pod.terminating]
+    """What an agent says of a process that ended while it served, until its pod is ready again.
+
+    The report outlives the rest of the pod by some seconds, in which nothing is amiss any more.
+    """
+    pods = [Replica(pod, there.reports.get(pod.uid)) for pod in _waiting(there)]
     return runner_verdict(pods, memory=f"spec.routes[{route.name}].pipeline.resources.memory")
+
+
+def _worst(pods: Verdict, ended: Verdict | None) -> Verdict:
+    """An end explains that pods are not ready, and nothing else: what keeps a pod from running lasts longer than its report."""
+    if pods.holds or pods.reason in PODS_IN_TROUBLE:
+        return pods
+    return ended or pods
+
+
+def _waiting(there: PipelinePods) -> list[PodView]:
+    return [pod for pod in there.pods if not pod.terminating and not pod.ready]
 
 
 def _failing(there: PipelinePods) -> Verdict | None:
     """What an agent says that it cannot do, while its pod is not ready."""
-    waiting = [pod for pod in there.pods if not pod.terminating and not pod.ready]
-    reports = (there.reports[pod.uid] for pod in waiting if pod.uid in there.reports)
+    reports = (there.reports[pod.uid] for pod in _waiting(there) if pod.uid in there.reports)
     failure = next((report.failure for report in reports if report.failure is not None), None)
     if failure is None:
         return None
