@@ -99,6 +99,10 @@ def _protection(name: str, path: str, says: str, **fields: Any) -> Refusal:
     return Refusal(f"protection-{name}", model_access_body(protection=fields), f"spec.protection{path}", says)
 
 
+def _jwt_at(address: str) -> Mapping[str, object]:
+    return {"issuer": "https://login.example.com", "audiences": ["ads"], "jwksUri": address}
+
+
 _JWT = {"issuer": "https://login.example.com", "audiences": ["ads"], "secret": "issuer"}
 
 
@@ -523,6 +527,21 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
         apiKeys={"secret": "k", "header": "x-tidegate-target"},
     ),
     _auth("issuer", ".jwt.issuer", "should match", jwt={**_JWT, "issuer": "a b"}),
+    _auth(
+        "keys-twice",
+        ".jwt",
+        "give exactly one of secret, jwksUri",
+        jwt={**_JWT, "jwksUri": "https://login.example.com/keys"},
+    ),
+    _auth(
+        "keys-host",
+        ".jwt.jwksUri",
+        "must be https://<host>/<path>",
+        jwt=_jwt_at("https://Login.example.com/"),
+    ),
+    _auth(
+        "keys-fragment", ".jwt.jwksUri", "must have no fragment", jwt=_jwt_at("https://login.example.com/#a")
+    ),
     _auth("audiences-none", ".jwt.audiences", "at least 1 items", jwt={**_JWT, "audiences": []}),
     _auth("audience-twice", ".jwt.audiences", "Duplicate value", jwt={**_JWT, "audiences": ["a", "a"]}),
     _route("targets-none", "targets", "at least 1 items", targets=[]),
