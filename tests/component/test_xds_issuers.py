@@ -24,7 +24,8 @@ from builders.waiting import until
 from fixtures.envoy import Client, Gateway, backend_of, eventually
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
-from tidegate.routing.credentials import MAX_JWKS_BYTES, Credentials, Fetched, NotFetched, Unfit
+from tidegate.routing.credentials import MAX_JWKS_BYTES, Credentials, Fetched, NotAsked, NotFetched, Unfit
+from tidegate.routing.guards import plan_guard
 from tidegate.xds.issuers import IssuerMetrics, Issuers, IssuerSettings
 
 NAME = "https://login.example.com"
@@ -112,7 +113,7 @@ async def asking(login: Login, **settings: object) -> AsyncIterator[Asking]:
     issuers = Issuers(login.settings(**settings), IssuerMetrics(registry))
     task = asyncio.create_task(issuers.run())
     try:
-        issuers.want([login.address])
+        issuers.want({"ads": [login.address]})
         async with asyncio.timeout(10):
             await issuers.settled()
         yield Asking(issuers, registry, login.address)
@@ -293,14 +294,105 @@ async def test_a_server_that_the_authority_does_not_vouch_for_is_not_believed(
 
 
 async def test_what_is_not_wanted_any_more_is_not_asked_and_not_known(login: Login) -> None:
-    async with asking(login) as asks:
+    async with asking(login, grace_s=0.1) as asks:
         told: list[str] = []
         asks.issuers.subscribe(told.append)
-        asks.issuers.want([])
+        asks.issuers.want({})
         await asks.until("it is forgotten", lambda: told == [login.address])
         assert asks.fetched is None
         asked = login.asked
         # Another address keeps the process busy for some rounds.
-        asks.issuers.want([f"{login.address}?2"])
+        asks.issuers.want({"ads": [f"{login.address}?2"]})
         await asks.until("the other is asked", lambda: login.asked > asked + 3)
         assert asks.fetched is None
+
+
+async def test_keys_that_nobody_wants_for_a_moment_are_kept(login: Login) -> None:
+    async with asking(login) as asks:
+        told: list[str] = []
+        asks.issuers.subscribe(told.append)
+        good, other = asks.fetched, f"{login.address}?2"
+        assert isinstance(good, str)
+        asks.issuers.want({"ads": [other]})
+        await asks.until("the other one has answered", lambda: other in asks.issuers.fetched)
+        assert asks.fetched == good
+        asks.issuers.want({"ads": [login.address]})
+        assert not asks.issuers.awaited
+        asked = login.asked
+        await asks.until("it is asked again", lambda: login.asked > asked + 3)
+        assert login.address not in told
+
+
+async def test_a_slow_host_delays_neither_the_others_nor_the_start(login: Login, tmp_path: Path) -> None:
+    slow = Login(tmp_path / "slow", answer=hang)
+    await slow.start(login.authority.issue("slow"))
+    hanging = {f"n{number}": [f"{slow.address}?{number}"] for number in range(40)}
+    settings = login.settings(hosts=[login.host, slow.host], timeout_s=60.0, per_host=2, patience_s=2.0)
+    issuers = Issuers(settings, IssuerMetrics(CollectorRegistry()))
+    task = asyncio.create_task(issuers.run())
+    try:
+        issuers.want({**hanging, "ads": [login.address]})
+        await until(lambda: isinstance(issuers.fetched.get(login.address), str), what="the quick one answers")
+        assert len(issuers.awaited) == len(hanging)
+        async with asyncio.timeout(10):
+            await issuers.settled()
+        assert slow.asked == 2
+        late = issuers.fetched[f"{slow.address}?39"]
+        assert isinstance(late, NotFetched)
+        assert "nothing came in 2 s" in late.why
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await slow.stop()
+
+
+async def test_a_namespace_with_too_many_addresses_is_told_so_and_others_are_not_cut_short(
+    login: Login,
+) -> None:
+    addresses = [f"{login.address}?{number}" for number in range(5)]
+    jwt = {"issuer": NAME, "audiences": ["ads"], "jwksUri": addresses[4]}
+    access = a_model_access(auth={"jwt": jwt})
+    async with asking(login, per_namespace=3) as asks:
+        asks.issuers.want({"ads": addresses, "shop": [addresses[3]], "elsewhere": ["https://x.com/a"] * 5})
+        await asks.until("the first are there", lambda: not asks.issuers.awaited)
+        kinds = [type(asks.issuers.fetched[address]) for address in addresses]
+        assert kinds == [str, str, str, str, NotAsked]
+        planned = plan_guard(access, known(login, asks))
+        assert planned.closed
+        assert (
+            "namespace ads names 5 addresses of issuers, and at most 3 of one" in planned.refusals[0].message
+        )
+        assert "name fewer addresses in the namespace" in planned.refusals[0].message
+
+        asks.issuers.want({"ads": addresses[2:]})
+        await asks.until("it is asked", lambda: isinstance(asks.issuers.fetched.get(addresses[4]), str))
+        assert not plan_guard(access, known(login, asks)).closed
+
+
+async def test_authorities_are_read_again_and_broken_ones_end_nothing(login: Login, tmp_path: Path) -> None:
+    file = tmp_path / "ca.crt"
+    file.write_text("")
+    async with asking(login, authorities=file) as asks:
+        assert isinstance(asks.fetched, NotFetched)
+        assert "auth.jwks.caConfigMap" in asks.fetched.why
+        assert login.asked == 0
+        file.write_bytes(login.authority.certificate.read_bytes())
+        await asks.until("the keys are there", lambda: isinstance(asks.fetched, str))
+
+        def refused() -> float:
+            return asks.counted("fetches_total", result="failure")
+
+        # Another authority, a broken file and none at all: who was trusted before is so no longer, and the keys stay.
+        good, foreign = asks.fetched, Authority.make(tmp_path / "foreign").certificate.read_bytes()
+        for content in (foreign, b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n", None):
+            file.unlink() if content is None else file.write_bytes(content)
+            before = refused()
+            await asks.until("it is refused", lambda before=before: refused() > before + 1)
+            asked = login.asked
+            before = refused()
+            await asks.until("it is refused again", lambda before=before: refused() > before + 1)
+            assert login.asked == asked
+        assert asks.fetched == good
+        file.write_bytes(login.authority.certificate.read_bytes())
+        asked = login.asked
+        await asks.until("it is asked again", lambda: login.asked > asked)

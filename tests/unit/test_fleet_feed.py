@@ -15,7 +15,7 @@ from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.processes.fleet_feed import FleetFeed
 from tidegate.resources.names import CALLS_ANNOTATION, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, PIPELINE_LABEL
-from tidegate.routing.guards import AddressGuard, ClosedGuard
+from tidegate.routing.guards import ABOUT_CALLERS, AddressGuard, ClosedGuard, TokenGuard
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.live import LiveRouting, RoutingChange
 
@@ -263,3 +263,80 @@ def test_pods_of_others_wake_nobody(fed: Fed) -> None:
     assert fed.wakes == 0
     fed.put(kinds.INFERENCE, inference_body())
     assert fed.wakes == 1
+
+
+OLD, NEW = "https://login.example.com/old", "https://login.example.com/new"
+
+
+def tokened(address: str) -> dict[str, Any]:
+    return {"jwt": {"issuer": "i", "audiences": ["ads"], "jwksUri": address}}
+
+
+@pytest.fixture
+def trusting() -> Fed:
+    """One that asks for keys, and has those of the address `OLD`."""
+    fed = Fed()
+    fed.routing = LiveRouting(keys_of=["login.example.com"])
+    fed.feed.put_keys(OLD, "old keys")
+    return fed
+
+
+def guard_of(fed: Fed, *awaited: str) -> object:
+    """The guard of access ads/ctr, or "closed", if anything became of it; else None."""
+    fed.feed.feed(fed.routing, awaited)
+    host = fed.routing.take_change().hosts.get(HostKey.parse("access/ads/ctr"))
+    if host is None:
+        return None
+    closed = any(refusal.reason in ABOUT_CALLERS for refusal in host.refusals)
+    return "closed" if closed else host.host.guard
+
+
+def test_an_access_goes_on_with_its_old_keys_until_its_new_address_has_answered(trusting: Fed) -> None:
+    trusting.put(kinds.MODEL_ACCESS, model_access_body(auth=tokened(OLD)))
+    assert guard_of(trusting) == TokenGuard("i", ("ads",), "old keys", forward=False)
+    trusting.put(kinds.MODEL_ACCESS, model_access_body(auth=tokened(NEW)))
+    assert trusting.feed.key_addresses == {"ads": [NEW]}
+    assert guard_of(trusting, NEW) is None
+    trusting.feed.put_keys(NEW, "new keys")
+    assert guard_of(trusting) == TokenGuard("i", ("ads",), "new keys", forward=False)
+
+
+def test_an_address_that_never_answers_holds_nothing_back_for_good(trusting: Fed) -> None:
+    trusting.put(kinds.MODEL_ACCESS, model_access_body(auth=tokened(OLD)))
+    guard_of(trusting)
+    trusting.put(kinds.MODEL_ACCESS, model_access_body(auth=tokened(NEW)))
+    assert guard_of(trusting, NEW) is None
+    assert guard_of(trusting) == "closed"
+
+
+@pytest.mark.parametrize("auth", [None, tokened(NEW)])
+def test_what_has_no_keys_to_go_on_with_is_closed_at_once(trusting: Fed, auth: Any) -> None:
+    """Above all what everybody could call so far."""
+    trusting.put(kinds.MODEL_ACCESS, model_access_body(auth=auth))
+    guard_of(trusting, NEW)
+    trusting.put(kinds.MODEL_ACCESS, model_access_body(auth=tokened(NEW), hosts=["x.com"]))
+    assert guard_of(trusting, NEW) == "closed"
+
+
+def test_an_access_that_is_deleted_while_its_new_address_is_awaited_is_gone_at_once(trusting: Fed) -> None:
+    trusting.put(kinds.MODEL_ACCESS, model_access_body(auth=tokened(OLD)))
+    guard_of(trusting)
+    trusting.put(kinds.MODEL_ACCESS, model_access_body(auth=tokened(NEW)))
+    assert guard_of(trusting, NEW) is None
+    trusting.put(kinds.MODEL_ACCESS, model_access_body(auth=tokened(NEW)), "DELETED")
+    trusting.feed.feed(trusting.routing, [NEW])
+    assert trusting.routing.take_change().hosts == {HostKey.parse("access/ads/ctr"): None}
+    assert trusting.feed.key_addresses == {}
+
+
+def test_addresses_are_named_once_each_by_the_age_of_their_accesses(fed: Fed) -> None:
+    for name, address, year in (("a", NEW, 2026), ("b", OLD, 2025), ("c", NEW, 2024), ("d", NEW, 2023)):
+        namespace = "shop" if name == "d" else "ads"
+        metadata = {"creationTimestamp": f"{year}-01-01T00:00:00Z"}
+        fed.put(
+            kinds.MODEL_ACCESS, model_access_body(name, namespace, metadata=metadata, auth=tokened(address))
+        )
+    assert fed.feed.key_addresses == {"ads": [NEW, OLD], "shop": [NEW]}
+    named = fed.feed.key_addresses
+    fed.put(kinds.POD, pod_body("p", INFERENCE_LABEL, "ctr"))
+    assert fed.feed.key_addresses is named

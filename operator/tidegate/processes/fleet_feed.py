@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from tidegate.planning.fleet import (
     takes_traffic,
 )
 from tidegate.planning.pods import PodView, pod_view
+from tidegate.processes.key_addresses import KeyAddresses
 from tidegate.resources.names import label_value
 from tidegate.routing.credentials import Fetched, SecretData
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind
@@ -49,7 +50,7 @@ class FleetFeed:
             namespace: ObjectStore(kinds.SECRET, transform=_entries_alone) for namespace in sorted(secrets_of)
         }
         self._changed_secrets: set[ObjectKey] = set()
-        self._key_addresses: dict[ObjectKey, str] = {}
+        self._key_addresses = KeyAddresses()
         self._fetched: dict[str, Fetched | None] = {}
         for secrets in self.secrets.values():
             secrets.subscribe(self._secret_changed)
@@ -79,9 +80,9 @@ class FleetFeed:
         return *self.objects, self.pods
 
     @property
-    def key_addresses(self) -> frozenset[str]:
-        """The issuers' addresses that accesses name."""
-        return frozenset(self._key_addresses.values())
+    def key_addresses(self) -> Mapping[str, Sequence[str]]:
+        """The issuers' addresses that accesses name, by namespace, those of the oldest accesses first."""
+        return self._key_addresses.named
 
     def put_keys(self, address: str, fetched: Fetched | None) -> None:
         """The newest that came of asking an issuer's address; None when it is not asked any more."""
@@ -92,11 +93,20 @@ class FleetFeed:
         """Calls `changed` whenever there is something to feed."""
         self._listeners.append(changed)
 
-    def feed(self, routing: LiveRouting) -> None:
-        """Tells `routing` of everything that changed since the last time."""
+    def feed(self, routing: LiveRouting, awaited: Collection[str] = ()) -> None:
+        """Tells `routing` of everything that changed since the last time.
+
+        What is guarded stays as it was while its new keys are to come from one of the addresses in `awaited`.
+        """
+        held: set[ObjectKey] = set()
         for key in sorted(self._changed_accesses):
-            access = self._accesses.get(key)
-            routing.put_access(key, access if takes_traffic(access) else None)
+            newest = self._accesses.get(key)
+            access = newest if takes_traffic(newest) else None
+            if access is not None and self._key_addresses.waits(key, access, awaited):
+                held.add(key)
+                continue
+            routing.put_access(key, access)
+            self._key_addresses.routed(key, access)
         for group in self._changed_groups:
             backend_key = self._backends.get(group)
             if backend_key is None:
@@ -111,7 +121,7 @@ class FleetFeed:
             routing.put_keys(address, fetched)
         self._fetched.clear()
         self._changed_secrets.clear()
-        self._changed_accesses.clear()
+        self._changed_accesses = held
         self._changed_groups.clear()
 
     def _backend(self, key: BackendKey, group: _PodGroup) -> Backend | None:
@@ -140,12 +150,7 @@ class FleetFeed:
         self._changed_accesses.add(key)
         access = self._accesses.get(key)
         now = () if access is None else tuple(pipeline_backends(access))
-        auth = None if access is None else access.spec.auth
-        address = None if auth is None else auth.key_address
-        if address is not None:
-            self._key_addresses[key] = address
-        else:
-            self._key_addresses.pop(key, None)
+        self._key_addresses.put(key, access)
         before = self._pipelines.pop(key, ())
         if now:
             self._pipelines[key] = now

@@ -67,7 +67,7 @@ class Publisher:
             started = time.perf_counter()
             with collection_paused():
                 self.issuers.want(self.feed.key_addresses)
-                self.feed.feed(routing)
+                self.feed.feed(routing, self.issuers.awaited)
                 change = routing.take_change()
                 snapshot = self.builder.apply(change)
             self.cache.set(snapshot)

@@ -50,7 +50,14 @@ class NotFetched:
     why: str
 
 
-Fetched = str | Unfit | NotFetched
+@dataclass(frozen=True, slots=True)
+class NotAsked:
+    """Why an address is not asked at all."""
+
+    why: str
+
+
+Fetched = str | Unfit | NotFetched | NotAsked
 """What came of asking an address for an issuer's keys: a key set as `public_keys` spells it, or why there is none."""
 
 

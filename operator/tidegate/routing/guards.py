@@ -12,6 +12,7 @@ from tidegate.api.reasons import Reason
 from tidegate.routing.credentials import (
     Credentials,
     NamedKey,
+    NotAsked,
     SecretData,
     Unfit,
     api_keys,
@@ -99,6 +100,8 @@ def _with_address(access: ModelAccess, jwt: Jwt, address: str, credentials: Cred
     elif isinstance(found, Unfit):
         reason = Reason.CREDENTIALS_INVALID
         message = f"{found.why}, so nobody is let in: the issuer has to publish its public keys there"
+    elif isinstance(found, NotAsked):
+        message = f"it is not asked for keys ({found.why}), so nobody is let in: name fewer addresses in the namespace"
     else:
         why = "it has not been asked yet" if found is None else found.why
         message = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,9 +14,9 @@ import aiohttp
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from tidegate.routing.credentials import MAX_JWKS_BYTES, Fetched, NotFetched, host_of, public_keys
+from tidegate.routing.credentials import MAX_JWKS_BYTES, Fetched, NotAsked, NotFetched, host_of, public_keys
+from tidegate.xds.authorities import Authorities
 
-_AT_ONCE: Final = 8
 _JITTER: Final = 0.1
 """Share of a pause by which it varies, so that replicas and addresses do not ask together."""
 
@@ -28,6 +28,11 @@ class IssuerSettings:
     """Whom to ask, and when. `hosts` are host or host:port; times are in seconds.
 
     `authorities` is a PEM file of those that vouch for the hosts; None: those of the system.
+    `per_namespace`: of how many addresses the accesses of one namespace may take keys, so that nobody keeps the others waiting.
+    `per_host`: how many questions go to one host at a time; twice as many as one namespace can have.
+    `patience_s`: for how long the routing waits for the first answer of an address.
+    `grace_s`: for how long keys are kept that nobody wants, in case somebody does again; more than `patience_s`, since until an
+    access's new address has answered the old one counts.
     """
 
     hosts: Collection[str] = ()
@@ -35,6 +40,10 @@ class IssuerSettings:
     interval_s: float = 60.0
     timeout_s: float = 5.0
     first_retry_s: float = 1.0
+    per_namespace: int = 8
+    per_host: int = 16
+    patience_s: float = 6.0
+    grace_s: float = 60.0
 
 
 class IssuerMetrics:
@@ -74,44 +83,57 @@ class Issuers:
         self._metrics = metrics
         self._hosts = frozenset(settings.hosts)
         self._random = randomness or random.Random()  # noqa: S311  pauses, not secrets
+        self._authorities = Authorities(settings.authorities)
         self._wanted: frozenset[str] = frozenset()
+        self._left_out: Mapping[str, NotAsked] = {}
         self._fetched: dict[str, Fetched] = {}
         self._failing: set[str] = set()
         self._changed = asyncio.Event()
         self._arrived = asyncio.Event()
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = {host: asyncio.Semaphore(settings.per_host) for host in self._hosts}
         self._listeners: list[Callable[[str], None]] = []
 
     @property
     def fetched(self) -> Mapping[str, Fetched]:
-        """What is known of each address that is wanted and has been asked."""
+        """What is known of each address that is wanted and has been asked, and of those that are wanted and never are."""
         return self._fetched
+
+    @property
+    def awaited(self) -> Collection[str]:
+        """The addresses that are wanted and of which nothing is known yet; none stays here for longer than `patience_s`."""
+        return self._wanted - self._fetched.keys()
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
         """Calls `changed` with an address when what is known of it is another thing than before."""
         self._listeners.append(changed)
 
-    def want(self, addresses: Collection[str]) -> None:
-        """From now on these are asked, and no others; hosts that are not listed never are."""
-        wanted = frozenset(address for address in addresses if host_of(address) in self._hosts)
-        if wanted != self._wanted:
-            self._wanted = wanted
-            self._changed.set()
+    def want(self, addresses: Mapping[str, Sequence[str]]) -> None:
+        """From now on these are asked, and no others: of each namespace the first `per_namespace`; hosts that are not listed never are."""
+        wanted, left_out = self._chosen(addresses)
+        if (wanted, left_out) == (self._wanted, self._left_out):
+            return
+        before, self._left_out = self._left_out, left_out
+        self._wanted = wanted
+        for address in before.keys() | left_out.keys():
+            if not isinstance(self._fetched.get(address), str):
+                self._put(address, left_out.get(address))
+        self._changed.set()
+        self._arrived.set()
 
     async def settled(self) -> None:
-        """Returns when each wanted address has been asked once; that takes the timeout of a question at most for each eight of them."""
-        while not self._fetched.keys() >= self._wanted:
+        """Returns when something is known of each wanted address, after `patience_s` at most."""
+        while self.awaited:
             self._arrived.clear()
             await self._arrived.wait()
 
     async def run(self) -> None:
         """Asks until it is cancelled."""
         following: dict[str, asyncio.Task[None]] = {}
-        context = ssl.create_default_context(cafile=self._settings.authorities)
+        leaving: dict[str, asyncio.Task[None]] = {}
         async with (
             aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=self._settings.timeout_s),
-                connector=aiohttp.TCPConnector(ssl=context, force_close=True),
+                connector=aiohttp.TCPConnector(limit=0, force_close=True),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,
             ) as session,
@@ -119,17 +141,39 @@ class Issuers:
         ):
             while True:
                 self._changed.clear()
+                leaving = {address: task for address, task in leaving.items() if not task.done()}
                 for address in following.keys() - self._wanted:
                     following.pop(address).cancel()
-                    self._forget(address)
+                    leaving[address] = tasks.create_task(self._leave(address))
                 for address in self._wanted - following.keys():
+                    if address in leaving:
+                        leaving.pop(address).cancel()
                     following[address] = tasks.create_task(self._follow(session, address))
                 await self._changed.wait()
 
+    def _chosen(
+        self, addresses: Mapping[str, Sequence[str]]
+    ) -> tuple[frozenset[str], Mapping[str, NotAsked]]:
+        """What is asked, and what is not because its namespace names too many."""
+        limit, wanted, left_out = self._settings.per_namespace, set[str](), dict[str, NotAsked]()
+        for namespace, named in addresses.items():
+            listed = [address for address in dict.fromkeys(named) if host_of(address) in self._hosts]
+            wanted.update(listed[:limit])
+            why = f"namespace {namespace} names {len(listed)} addresses of issuers, and at most {limit} of one are asked, those of its oldest accesses"
+            left_out |= dict.fromkeys(listed[limit:], NotAsked(why))
+        return frozenset(wanted), {one: why for one, why in left_out.items() if one not in wanted}
+
     async def _follow(self, session: aiohttp.ClientSession, address: str) -> None:
+        late = asyncio.get_running_loop().call_later(self._settings.patience_s, self._wait_no_longer, address)
+        try:
+            await self._ask_again_and_again(session, address)
+        finally:
+            late.cancel()
+
+    async def _ask_again_and_again(self, session: aiohttp.ClientSession, address: str) -> None:
         pause_s = self._settings.first_retry_s
         while True:
-            async with self._slots:
+            async with self._slots[host_of(address)]:
                 found = await self._ask(session, address)
             self._take(address, found)
             if isinstance(found, str):
@@ -138,6 +182,19 @@ class Issuers:
             else:
                 await self._sleep(pause_s)
                 pause_s = min(2 * pause_s, self._settings.interval_s)
+
+    def _wait_no_longer(self, address: str) -> None:
+        if address not in self._fetched:
+            why = f"nothing came in {self._settings.patience_s:g} s: it is slow, or others at its host are"
+            self._put(address, NotFetched(why))
+
+    async def _leave(self, address: str) -> None:
+        """Forgets an address that is not asked any more; good keys only after a while."""
+        self._failing.discard(address)
+        self._metrics.failing.set(len(self._failing))
+        if isinstance(self._fetched.get(address), str):
+            await asyncio.sleep(self._settings.grace_s)
+        self._put(address, self._left_out.get(address))
 
     async def _sleep(self, pause_s: float) -> None:
         await asyncio.sleep(pause_s * self._random.uniform(1 - _JITTER, 1 + _JITTER))
@@ -154,25 +211,27 @@ class Issuers:
                 return  # An issuer that is away, or broken, has not taken its keys back.
         elif before != found:
             _log.info("issuer_keys_changed", address=address)
-        self._fetched[address] = found
-        self._arrived.set()
+        self._put(address, found)
+
+    def _put(self, address: str, found: Fetched | None) -> None:
+        """Keeps what is known of an address (None: nothing), and tells those who listen if it is something else than before."""
+        before = self._fetched.get(address)
+        if found is None:
+            self._fetched.pop(address, None)
+        else:
+            self._fetched[address] = found
+            self._arrived.set()
         if before != found:
-            self._tell(address)
-
-    def _forget(self, address: str) -> None:
-        self._failing.discard(address)
-        self._metrics.failing.set(len(self._failing))
-        if self._fetched.pop(address, None) is not None:
-            self._tell(address)
-
-    def _tell(self, address: str) -> None:
-        for changed in self._listeners:
-            changed(address)
+            for changed in self._listeners:
+                changed(address)
 
     async def _ask(self, session: aiohttp.ClientSession, address: str) -> Fetched:
+        context = self._authorities.context()
+        if isinstance(context, NotFetched):
+            return context
         try:
             async with session.get(
-                address, allow_redirects=False, headers={"Accept": "application/json"}
+                address, allow_redirects=False, headers={"Accept": "application/json"}, ssl=context
             ) as answer:
                 if answer.status != 200:
                     return NotFetched(

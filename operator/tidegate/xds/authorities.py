@@ -1,0 +1,38 @@
+"""Who vouches for issuers' hosts: a file of authorities, read again when it changes."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import structlog
+
+from tidegate.routing.credentials import NotFetched
+
+_log = structlog.stdlib.get_logger(__name__)
+
+
+class Authorities:
+    """The certificates in a PEM file; without a file those of the system."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._read: bytes | None = None
+        self._context: ssl.SSLContext | None = None
+
+    def context(self) -> ssl.SSLContext | NotFetched:
+        """What to check a host's certificate with: the newest in the file, never what it held before."""
+        try:
+            content = b"" if self._file is None else self._file.read_bytes()
+            if self._context is None or content != self._read:
+                # Forgotten first: a file that is broken vouches for nobody.
+                self._context = None
+                self._context = ssl.create_default_context(cafile=self._file)
+                self._read = content
+        except (OSError, ValueError) as error:
+            _log.warning("authorities_unreadable", file=str(self._file), error=str(error))
+            return NotFetched(
+                "no certificate can be checked: the ConfigMap in the chart's auth.jwks.caConfigMap needs "
+                f"certificates as PEM in ca.crt ({type(error).__name__})"
+            )
+        return self._context
