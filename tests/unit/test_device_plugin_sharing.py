@@ -35,11 +35,15 @@ def gpu_pool(name: str = "gpu-a", **spec: Any) -> ComputePool:
     return a_compute_pool(name, **{"slice": {"cpu": None, "mps": MPS}, **spec})
 
 
-def gpu_node(name: str = "gpu-0", *, slices: int = 8, labels: dict[str, Any] | None = None) -> dict[str, Any]:
+def gpu_node(
+    name: str = "gpu-0", *, slices: int = 8, labels: dict[str, Any] | None = None, **facts: Any
+) -> dict[str, Any]:
     """A node of two GPUs that the plugin has shared out; a label of None is not there."""
     merged = {**GPU_LABELS, **(labels or {})}
     kept = {key: value for key, value in merged.items() if value is not None}
-    return node_body(name, cpu="64", memory="256Gi", labels=kept, **{"nvidia.com/gpu.shared": str(slices)})
+    return node_body(
+        name, cpu="64", memory="256Gi", labels=kept, **{"nvidia.com/gpu.shared": str(slices)}, **facts
+    )
 
 
 def planned(pool: ComputePool, *nodes: dict[str, Any], pods: tuple[dict[str, Any], ...] = ()) -> Plan:
@@ -61,6 +65,27 @@ def test_slices_are_what_the_plugin_offers_beside_cpu_and_memory() -> None:
 
     hungry = gpu_pool(slice={"cpu": None, "mps": {**MPS, "cpu": "16"}})
     assert planned(hungry, gpu_node()).status["slices"] == {"total": 4, "healthy": 4, "free": 4}
+
+
+def test_a_node_is_judged_by_what_its_pods_tolerate() -> None:
+    taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+    dedicated = {"key": "dedicated", "value": "ads", "effect": "NoSchedule"}
+
+    assert planned(gpu_pool(), gpu_node(taints=[taint])).status["slices"] == {
+        "total": 8,
+        "healthy": 8,
+        "free": 8,
+    }
+    both = planned(gpu_pool(), gpu_node(taints=[taint, dedicated]))
+    assert "has taint dedicated=ads:NoSchedule" in condition(both, "Healthy")["message"]
+    pool = gpu_pool(tolerations=[{"key": "dedicated", "value": "ads"}])
+    assert condition(planned(pool, gpu_node(taints=[taint, dedicated])), "Healthy")["status"] == "True"
+    assert (
+        condition(planned(gpu_pool(), gpu_node(taints=[{**taint, "effect": "NoExecute"}])), "Healthy")[
+            "status"
+        ]
+        == "False"
+    )
 
 
 def test_a_pods_slice_is_counted_by_its_device() -> None:

@@ -126,7 +126,7 @@ def _node_slices(
 ) -> NodeSlices:
     takes = sharing.slice_takes
     unconfigured = sharing.unconfigured(node.labels, node.allocatable).replace("<node>", node.name)
-    fault = node.fault(pool.spec.tolerations) or (
+    fault = node.fault(sharing.tolerations) or (
         unconfigured and "does not share its GPUs out as the pool says"
     )
     name = label_value(pool.metadata.name)

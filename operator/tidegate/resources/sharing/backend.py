@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Protocol
 
-from tidegate.api.compute_pool import ComputePool
+from tidegate.api.compute_pool import ComputePool, Toleration
 from tidegate.api.inference import ModelFormat, Tier
 from tidegate.api.quantities import canonical, parse_quantity
 from tidegate.api.reasons import Reason
@@ -51,6 +51,11 @@ class SharingBackend(Protocol):
     @property
     def slice_takes(self) -> Taken:
         """What one slice takes of its node."""
+        ...
+
+    @property
+    def tolerations(self) -> tuple[Toleration, ...]:
+        """Taints that pods on slices may land on: what a node is judged by, and what each seat has."""
         ...
 
     def refusal(self, slices: int, model: ModelFormat) -> Refused | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from tidegate.api.compute_pool import ComputePool, CpuSlice
+from tidegate.api.compute_pool import ComputePool, CpuSlice, Toleration
 from tidegate.api.inference import ModelFormat, Tier
 from tidegate.api.quantities import parse_quantity
 from tidegate.resources.sharing.backend import Refused, Seat, Taken, left_for_server, pool_labels
@@ -26,6 +26,11 @@ class CpuSharing:
             "pods": Decimal(1),
         }
 
+    @property
+    def tolerations(self) -> tuple[Toleration, ...]:
+        """The pool's own."""
+        return self.pool.spec.tolerations
+
     def refusal(self, slices: int, model: ModelFormat) -> Refused | None:
         """Any number and any model will do, as far as a node has room."""
         del slices, model
@@ -44,7 +49,7 @@ class CpuSharing:
         return Seat(
             labels=pool_labels(self.pool, slices),
             node_selector=dict(spec.node_selector),
-            tolerations=tuple(each.pod_form() for each in spec.tolerations),
+            tolerations=tuple(each.pod_form() for each in self.tolerations),
             cpu=cpu,
             memory=memory,
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
-from tidegate.api.compute_pool import ComputePool, MpsSlice
+from tidegate.api.compute_pool import ComputePool, MpsSlice, TaintEffect, Toleration, TolerationOperator
 from tidegate.api.inference import ModelFormat, Tier
 from tidegate.api.quantities import parse_quantity
 from tidegate.api.reasons import Reason
@@ -22,11 +22,10 @@ CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"
 _GPU_COUNT_LABEL: Final = "nvidia.com/gpu.count"
 _STRATEGY_LABEL: Final = "nvidia.com/gpu.sharing-strategy"
 _CAPABLE_LABEL: Final = "nvidia.com/mps.capable"
-_GPU_TAINT: Final[Mapping[str, object]] = {
-    "key": "nvidia.com/gpu",
-    "operator": "Exists",
-    "effect": "NoSchedule",
-}
+_GPU_TAINT: Final = Toleration(
+    key="nvidia.com/gpu", operator=TolerationOperator.EXISTS, effect=TaintEffect.NO_SCHEDULE
+)
+"""Of the taint that keeps pods without a GPU away from nodes that have some."""
 _OF_OTHER_PROCESSES: Final = frozenset({ModelFormat.PYTHON})
 """Triton runs them in processes beside its own, each of which is a client of MPS of its own."""
 
@@ -69,6 +68,11 @@ class DevicePluginSharing:
             "memory": parse_quantity(self.one.memory),
             "pods": Decimal(1),
         }
+
+    @property
+    def tolerations(self) -> tuple[Toleration, ...]:
+        """The pool's own, and the one of the taint that GPU nodes usually have."""
+        return (_GPU_TAINT, *self.pool.spec.tolerations)
 
     def refusal(self, slices: int, model: ModelFormat) -> Refused | None:
         """A pod has one slice, and all of its GPU work is in Triton's own process."""
@@ -117,7 +121,7 @@ class DevicePluginSharing:
         return Seat(
             labels=pool_labels(self.pool, slices),
             node_selector={**spec.node_selector, _CAPABLE_LABEL: "true"},
-            tolerations=(_GPU_TAINT, *(each.pod_form() for each in spec.tolerations)),
+            tolerations=tuple(each.pod_form() for each in self.tolerations),
             cpu=cpu,
             memory=memory,
             devices={SHARED_GPU: str(slices)},
