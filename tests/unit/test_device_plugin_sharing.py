@@ -114,7 +114,8 @@ def test_a_pods_slice_is_counted_by_its_device() -> None:
             "look at the logs of GPU feature discovery",
         ),
         (gpu_node(slices=0), "offers 0 nvidia.com/gpu.shared instead of 8 (2 GPUs of 4 slices)"),
-        (gpu_node(slices=4), "offers 4 nvidia.com/gpu.shared instead of 8"),
+        (gpu_node(slices=6), "offers 6 nvidia.com/gpu.shared instead of 8"),
+        (gpu_node(slices=12), "offers 12 nvidia.com/gpu.shared instead of 8"),
     ],
 )
 def test_a_node_that_is_not_shared_out_as_the_pool_says_is_named_with_the_way_out(
@@ -128,6 +129,23 @@ def test_a_node_that_is_not_shared_out_as_the_pool_says_is_named_with_the_way_ou
     assert words in said["message"]
     slices: Any = plan.status["slices"]
     assert slices["healthy"] == slices["free"] == 8  # those of the other node alone
+    assert condition(plan, "Ready")["status"] == "True"
+
+
+def test_a_gpu_that_fails_takes_its_own_slices_away_and_no_others() -> None:
+    labels = {"nvidia.com/gpu.count": "8"}
+    plan = planned(
+        gpu_pool(), gpu_node(slices=28, labels=labels), gpu_node("gpu-1", slices=32, labels=labels)
+    )
+
+    assert plan.status["slices"] == {"total": 64, "healthy": 60, "free": 60}
+    assert condition(plan, "SharingConfigured")["status"] == "True"
+    said = condition(plan, "Healthy")
+    assert (said["status"], said["reason"]) == ("False", "NodesUnhealthy")
+    assert said["message"].startswith(
+        "1 of 2 nodes have devices that failed, 60 of 64 slices are healthy: "
+        "node gpu-0 offers 28 of 32 nvidia.com/gpu.shared; look at"
+    )
     assert condition(plan, "Ready")["status"] == "True"
 
 

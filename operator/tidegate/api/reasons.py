@@ -392,8 +392,10 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
         Reason.NODES_HEALTHY: ReasonDoc("Every node of the pool takes pods.", _NOTHING),
         Reason.NODES_UNHEALTHY: ReasonDoc(
             "Nodes of the pool take no pods: they are not ready, cordoned, on their way out, or have a taint that the pool "
-            "does not tolerate. Their slices are not healthy; what runs there goes on as long as the node lets it.",
-            "Repair or uncordon the node that the message names, or add its taint to spec.tolerations.",
+            "does not tolerate. Or some of their GPUs have failed, and the device plugin offers fewer slices. Those slices are "
+            "not healthy; what runs there goes on as long as the node lets it.",
+            "Repair or uncordon the node that the message names, add its taint to spec.tolerations, or look at the device "
+            "plugin's logs there.",
         ),
         Reason.NO_NODES: ReasonDoc(
             "No node has all labels of spec.nodeSelector.",

@@ -48,12 +48,23 @@ def plan_pool(observed: PoolObserved) -> Plan:
 
 
 def health(slices: PoolSlices) -> Verdict:
-    """Whether every node of the pool takes pods."""
+    """Whether every node of the pool takes pods, on all of its devices."""
     faulty = [node for node in slices.nodes if node.fault]
-    if not faulty:
-        return Verdict(True, Reason.NODES_HEALTHY, f"{_nodes(len(slices.nodes))} take pods")
-    named = "; ".join(f"node {node.node} {node.fault}" for node in faulty[:_NAMED])
-    message = f"{len(faulty)} of {_nodes(len(slices.nodes))} take no pods, {slices.healthy} of {slices.total} slices are healthy: {named}"
+    failing = [node for node in slices.nodes if node.failed and not node.fault]
+    whole = _nodes(len(slices.nodes))
+    if not faulty and not failing:
+        return Verdict(True, Reason.NODES_HEALTHY, f"{whole} take pods")
+    counts = [f"{len(faulty)} of {whole} take no pods"] if faulty else []
+    if failing:
+        counts.append(f"{len(failing)} of {whole} have devices that failed")
+    named = [
+        f"node {node.node} {node.fault or node.failed}" for node in (*faulty[:_NAMED], *failing[:_NAMED])
+    ]
+    if failing:
+        named.append("look at the logs of the device plugin there")
+    message = (
+        f"{', '.join(counts)}, {slices.healthy} of {slices.total} slices are healthy: {'; '.join(named)}"
+    )
     return Verdict(False, Reason.NODES_UNHEALTHY, message)
 
 

@@ -27,11 +27,15 @@ class NodeSlices:
     """Why it takes no pods; empty when it does."""
     unconfigured: str = ""
     """Why it does not share itself out as the pool says; empty when it does."""
+    withdrawn: int = 0
+    """Slices of `total` whose devices have failed."""
+    failed: str = ""
+    """Which devices have failed, in a few words; empty when all work."""
 
     @property
     def healthy(self) -> int:
         """Slices that pods can be given, or have been given, while the node takes pods."""
-        return 0 if self.fault else self.total
+        return 0 if self.fault else self.total - self.withdrawn
 
     @property
     def free(self) -> int:
@@ -54,7 +58,7 @@ class PoolSlices:
 
     @property
     def healthy(self) -> int:
-        """Slices of the nodes that take pods."""
+        """Slices of the nodes that take pods, without those of failed devices."""
         return sum(node.healthy for node in self.nodes)
 
     @property
@@ -135,7 +139,20 @@ def _node_slices(
         if each.pool == name:
             used[each.tier] = used.get(each.tier, 0) + _slices(each.asks, takes)
     strangers = total(each.asks for each in occupants if each.pool != name)
-    return NodeSlices(node.name, _fitting(node.allocatable, strangers, takes), used, fault, unconfigured)
+    fitting = _fitting(node.allocatable, strangers, takes)
+    if unconfigured:
+        return NodeSlices(node.name, fitting, used, fault, unconfigured)
+    well = sharing.offered_when_well(node.labels)
+    whole = _fitting({**node.allocatable, **well}, strangers, takes)
+    return NodeSlices(node.name, whole, used, fault, "", whole - fitting, _failed(node.allocatable, well))
+
+
+def _failed(allocatable: Amounts, well: Taken) -> str:
+    return " and ".join(
+        f"offers {allocatable.get(name, Decimal(0)):f} of {due:f} {name}"
+        for name, due in well.items()
+        if allocatable.get(name, Decimal(0)) < due
+    )
 
 
 def _fitting(allocatable: Amounts, taken: Amounts, takes: Taken) -> int:

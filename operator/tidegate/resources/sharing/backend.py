@@ -69,6 +69,10 @@ class SharingBackend(Protocol):
         """
         ...
 
+    def offered_when_well(self, labels: Mapping[str, str]) -> Taken:
+        """Devices that a configured node with these labels offers while each of them works; empty where it has none."""
+        ...
+
     def seat(self, slices: int, tier: Tier) -> Seat:
         """What a pod of this tier gets with so many slices."""
         ...

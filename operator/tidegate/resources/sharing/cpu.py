@@ -41,6 +41,11 @@ class CpuSharing:
         del labels, allocatable
         return ""
 
+    def offered_when_well(self, labels: Mapping[str, str]) -> Taken:
+        """There are no devices."""
+        del labels
+        return {}
+
     def seat(self, slices: int, tier: Tier) -> Seat:
         """So many slices in one pod are one larger pod. The tier makes no difference."""
         del tier

@@ -107,12 +107,17 @@ class DevicePluginSharing:
                 "and a number: look at the logs of GPU feature discovery there"
             )
         offered, due = int(allocatable.get(SHARED_GPU, Decimal(0))), int(gpus) * self.one.slices_per_gpu
-        if offered != due:
+        # The plugin withdraws all slices of a GPU that fails: whole GPUs less are fewer healthy ones of the right size.
+        if not 0 < offered <= due or offered % self.one.slices_per_gpu:
             return (
                 f"offers {offered} {SHARED_GPU} instead of {due} ({gpus} GPUs of {self.one.slices_per_gpu} slices): look at "
                 "the logs of the device plugin and of its MPS control daemon there"
             )
         return ""
+
+    def offered_when_well(self, labels: Mapping[str, str]) -> Taken:
+        """The slices of all GPUs that GPU feature discovery has counted."""
+        return {SHARED_GPU: Decimal(int(labels[_GPU_COUNT_LABEL]) * self.one.slices_per_gpu)}
 
     def seat(self, slices: int, tier: Tier) -> Seat:
         """One slice, under the pool's user; what is not real-time gives way on the GPU."""
