@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots
 from tidegate.allocation.assignment import Action, Assignment, Move
-from tidegate.allocation.snapshot import Bounds, Replicas, Snapshot
+from tidegate.allocation.snapshot import Bounds, Inference, Replicas, Snapshot
 from tidegate.allocation.solve import Solver
 from tidegate.api.inference import Tier
 
@@ -65,6 +65,20 @@ class World:
     def serving(self, inference: str) -> int:
         return sum(count for key, count in self.ready.items() if key[0] == inference)
 
+    def rate(self, inference: Inference, replicas: dict[tuple[str, str], int] | None = None) -> float:
+        """Requests per second that its ready replicas serve."""
+        counts = self.ready if replicas is None else replicas
+        return sum(spot.curve.at(counts[inference.key, spot.pool]) for spot in inference.placements)
+
+
+def kept_rates(world: World, target: dict[tuple[str, str], int]) -> dict[str, float]:
+    """What each real-time model serves of its present demand before any move and, as decided, after the last."""
+    return {
+        each.key: min(each.load.rates[0], world.rate(each), world.rate(each, target))
+        for each in world.snapshot.inferences
+        if each.tier is Tier.REALTIME and each.load is not None
+    }
+
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(snapshots(most_models=5))
@@ -81,6 +95,9 @@ def test_every_step_keeps_capacity_and_floors(snapshot: Snapshot) -> None:
         for each in snapshot.inferences
         if each.tier is Tier.REALTIME
     }
+    reached = {(each.inference, each.pool): each.replicas for each in assignment.replicas}
+    rates = kept_rates(world, reached)
+    models = {each.key: each for each in snapshot.inferences}
     wave = 0
     for move in assignment.moves:
         while wave < move.wave:
@@ -89,6 +106,7 @@ def test_every_step_keeps_capacity_and_floors(snapshot: Snapshot) -> None:
         world.carry_out(move)
         assert all(world.occupied(pool) <= room[pool] for pool in room)
         assert all(world.serving(key) >= floor for key, floor in floors.items())
+        assert all(world.rate(models[key]) >= rate - 1e-9 for key, rate in rates.items())
     world.end_wave()
     for (key, pool), count in world.ready.items():
         assert count == assignment.of(key, pool)
@@ -131,6 +149,31 @@ def test_a_model_changes_pools_without_leaving_its_floor() -> None:
         (1, Action.STOP, "ads/ctr", 2),
         (2, Action.START, "ads/big", 1),
     ]
+
+
+def moved_between_pools(rate: float) -> Snapshot:
+    """Eight ready in a, a minimum of one; a lost most of its slices to a model worth more, and b is empty."""
+    old = a_placement("a", ready=8, load_s=60.0)
+    new = a_placement("b", load_s=60.0)
+    moved = a_model("ctr", Tier.REALTIME, old, new, rate=rate, bounds=Bounds(1))
+    other = a_model("big", Tier.REALTIME, a_placement("a", slices=7), rate=100.0, bounds=Bounds(1))
+    return a_snapshot(a_pool("a", 8), a_pool("b", 8), moved, other)
+
+
+def test_a_model_that_changes_pools_sheds_none_of_its_demand() -> None:
+    """Its minimum of 1 is not what it needs: all of the 800/s are served until b is ready."""
+    assignment = solved(moved_between_pools(rate=800.0))
+    assert steps(assignment) == [
+        (0, Action.START, "ads/ctr", 7),
+        (1, Action.STOP, "ads/ctr", 7),
+        (2, Action.START, "ads/big", 1),
+    ]
+
+
+def test_a_model_that_changes_pools_lets_go_at_once_of_what_nobody_asks_for() -> None:
+    found = steps(solved(moved_between_pools(rate=300.0)))
+    assert (0, Action.STOP, "ads/ctr", 5) in found
+    assert (0, Action.START, "ads/ctr", 2) in found
 
 
 def test_two_models_that_would_have_to_change_places_in_full_pools_wait() -> None:

@@ -1,11 +1,11 @@
-"""The steps from what is held to what was decided, in an order in which no step exceeds capacity or breaks a real-time floor.
+"""The steps from what is held to what was decided, in an order in which no step exceeds capacity, breaks a real-time floor or sheds demand.
 
 Promote spares, start what fits, drain and stop, start the rest; again for what had to wait for that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tidegate.allocation.assignment import Action
@@ -14,6 +14,7 @@ from tidegate.allocation.worth import Spot, Worth
 from tidegate.api.inference import Tier
 
 _ORDER = {Tier.REALTIME: 0, Tier.NEARLINE: 1, Tier.OFFLINE: 2}
+_SAME = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,14 @@ class _Standing:
     spare: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What of an Inference stays ready while others of its replicas load: so many, and those that serve `rate` per second."""
+
+    replicas: int
+    rate: float
+
+
 def order(component: Component, target: Counts) -> tuple[list[Step], list[tuple[Worth, Spot, int]]]:
     """The steps, and what cannot be done without breaking something in between (Inference, spot, replicas left)."""
     return _Ordering(component, target).run()
@@ -60,6 +69,9 @@ class _Ordering:
             for spot, count in zip(worth.spots, counts, strict=True)
         ]
         self._spots.sort(key=lambda each: (_ORDER[each.worth.inference.tier], -each.worth.density))
+        self._kept = {
+            worth: _kept(worth, counts) for worth, counts in zip(component.worths, target, strict=True)
+        }
         self._steps: list[Step] = []
         self._occupied = dict.fromkeys(component.pool_index, 0)
         for each in self._spots:
@@ -135,12 +147,16 @@ class _Ordering:
         return freed
 
     def _may_stop(self, each: _Standing) -> int:
-        """How many of it may go before others are ready: a real-time Inference keeps its floor, where it holds that now."""
+        """How many of it may go before others are ready: a real-time Inference keeps its floor and what it serves."""
         if each.worth.inference.tier is not Tier.REALTIME or not any(self._rising(each.worth)):
             return each.held
-        ready = sum(other.ready for other in self._spots if other.worth is each.worth)
-        floor = min(each.worth.floor, sum(spot.placement.replicas.ready for spot in each.worth.spots))
-        return max(ready - floor, 0) + (each.held - each.ready)
+        others = [other for other in self._spots if other.worth is each.worth and other is not each]
+        kept = self._kept[each.worth]
+        rate = kept.rate - sum(other.spot.placement.curve.at(other.ready) for other in others)
+        serving = each.spot.placement.curve.needed(rate) if rate > _SAME else 0
+        floor = kept.replicas - sum(other.ready for other in others)
+        stays = max(each.ready if serving is None else serving, floor)
+        return max(each.ready - stays, 0) + (each.held - each.ready)
 
     def _rising(self, worth: Worth) -> Iterator[bool]:
         """Whether replicas of it elsewhere are not there yet; else its floor is given up on purpose."""
@@ -156,3 +172,12 @@ class _Ordering:
             self._draining[pool] = 0
         for each in self._spots:
             each.ready = each.held
+
+
+def _kept(worth: Worth, target: Sequence[int]) -> _Kept:
+    """Floor and present demand, as far as what is ready now holds them; what the target gives up is given up on purpose."""
+    ready = [spot.placement.replicas.ready for spot in worth.spots]
+    load = worth.inference.load
+    present = load.rates[0] if load is not None else 0.0
+    rate = min(present, sum(worth.rates(ready)), sum(worth.rates(target)))
+    return _Kept(min(worth.floor, sum(ready)), rate)
