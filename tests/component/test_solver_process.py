@@ -78,6 +78,22 @@ async def test_killed_while_it_solves_it_is_a_greedy_tick_and_comes_back(solver:
     assert solver.pid != killed
 
 
+async def test_one_that_is_no_longer_waited_for_does_not_answer_the_next_question(
+    solver: SolverProcess,
+) -> None:
+    await solver.solve(SNAPSHOT, ROOMY)
+    asked = solver.pid
+    assert asked is not None
+    os.kill(asked, signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await solver.solve(SNAPSHOT, ROOMY)
+    assert gone(asked)
+    assignment = await solver.solve(large(), ROOMY)
+    assert assignment.note == ""
+    assert len(assignment.replicas) == 50
+
+
 async def test_killed_between_ticks_it_is_not_missed(solver: SolverProcess) -> None:
     await solver.solve(SNAPSHOT, ROOMY)
     killed = solver.pid

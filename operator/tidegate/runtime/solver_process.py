@@ -58,6 +58,10 @@ class SolverProcess:
                 await self._end()
                 log.warning("solver_failed", reason=str(error))
                 note = str(error)
+            except asyncio.CancelledError:
+                # Its answer would be taken for that of the next question.
+                await self._end()
+                raise
         # Half a second of computing for a thousand models: not on the event loop, where leases are renewed.
         return await asyncio.to_thread(solve_greedily, snapshot, note)
 
