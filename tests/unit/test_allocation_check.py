@@ -38,7 +38,7 @@ STOP_OFF = a_move(Action.STOP, 1, "off")
 
 WRONG = [
     (answered(9, 2), "it gives 11 slices of gpu-a, which has 4"),
-    (answered(9, 2, postponed=("some",)), "it gives 11 slices of gpu-a, which has 4 and holds 4"),
+    (answered(9, 2, postponed=("some",)), "it gives 11 slices of gpu-a, which has 4"),
     (answered(2, 2, a_move(Action.START, 1)), "takes 5 slices of gpu-a, where there are 4"),
     (answered(3, 1, STOP_OFF, a_move(Action.START, 1)), "takes 5 slices of gpu-a, where there are 4"),
     (answered(3, 1, STOP_OFF), "its moves lead ads/ctr to 2 replicas in gpu-a, not 3"),

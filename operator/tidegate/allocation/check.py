@@ -46,7 +46,7 @@ def _wrong_in_total(
     for pool in snapshot.pools:
         gives, holds = given[pool.name], held[pool.name]
         if gives > max(pool.slices, holds):
-            return f"it gives {gives} slices of {pool.name}, which has {pool.slices} and holds {holds}"
+            return f"it gives {gives} slices of {pool.name}, which has {pool.slices}"
     return ""
 
 
