@@ -44,7 +44,6 @@ def _within(snapshot: Snapshot, answer: Answer) -> bool:
     for each in snapshot.inferences:
         held = sum(spot.replicas.held for spot in each.placements)
         most = inf if each.bounds.most is None else each.bounds.most
-        most = max(held, each.bounds.least) if each.load is None else most
         counts = [answer[each.key, spot.pool] for spot in each.placements]
         grown = any(n > max(most, s.replicas.held) for n, s in zip(counts, each.placements, strict=True))
         if grown or sum(counts) > max(most, held):
@@ -78,9 +77,8 @@ def _score_model(
     counts = [answer[each.key, spot.pool] for spot in each.placements]
     total, held = sum(counts), sum(spot.replicas.held for spot in each.placements)
     slices = min(spot.slices for spot in each.placements)
-    floor = max(each.bounds.least, held) if each.load is None else each.bounds.least
     most = inf if each.bounds.most is None else each.bounds.most
-    most = max(held, each.bounds.least) if each.load is None else most
+    floor = min(max(each.bounds.least, held), most) if each.load is None else each.bounds.least
     weight = max(_density(each) / densest, 1e-3) if each.tier is Tier.REALTIME else 1.0
     missed[FLOOR_LEVEL[each.tier]] += max(floor - total, 0) * slices * weight
     missed[6] += max(total - most, 0) * slices
@@ -125,7 +123,7 @@ def _missed_without_node(
     pools: dict[str, object],
 ) -> float:
     nodes = [getattr(pools[spot.pool], "nodes") for spot in each.placements]  # noqa: B009
-    if min(nodes) <= 1:
+    if max(nodes) <= 1:
         return 0.0
     if len(counts) == 1:
         [spot], [count], [cap] = each.placements, counts, caps
@@ -135,7 +133,7 @@ def _missed_without_node(
 
     def left(replicas: list[int]) -> float:
         rates = [spot.curve.at(n) for spot, n in zip(each.placements, replicas, strict=True)]
-        return min(sum(rates) - rate / n for rate, n in zip(rates, nodes, strict=True))
+        return min(sum(rates) - rate / n for rate, n in zip(rates, nodes, strict=True) if n > 1)
 
     return max(min(asked, left([int(cap) for cap in caps])) - left(counts), 0.0) * each.value
 

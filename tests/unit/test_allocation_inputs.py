@@ -160,6 +160,26 @@ def test_missing_signals_keep_what_is_held() -> None:
     assert assignment.of("ads/off", "gpu-a") == 3
 
 
+@pytest.mark.parametrize("bounds", [Bounds(0, 3), Bounds(3, 3, "override pin-ctr", "override pin-ctr")])
+def test_missing_signals_do_not_hold_off_a_maximum(bounds: Bounds) -> None:
+    silent = a_model("ctr", Tier.REALTIME, a_placement(ready=5), rate=None, bounds=bounds)
+    assignment = solved(a_snapshot(silent))
+    assert assignment.of("ads/ctr", "gpu-a") == 3
+    assert assignment.relaxed == ()
+    waits = solved(a_snapshot(a_pool(budget=1), silent))
+    assert waits.of("ads/ctr", "gpu-a") == 4
+    assert [each.rule for each in waits.relaxed] == ["ceiling"]
+
+
+def test_a_second_pool_of_one_node_does_not_switch_the_spare_node_off() -> None:
+    """Two nodes in one pool: it serves 400/s with one of them lost as well."""
+    model = a_model("ctr", Tier.REALTIME, a_placement("a"), a_placement("b"), rate=400.0)
+    assignment = solved(a_snapshot(a_pool("a", 8, nodes=2), a_pool("b", 2, nodes=1), model))
+    in_a, in_b = (assignment.of("ads/ctr", pool) for pool in ("a", "b"))
+    assert in_a / 2 + in_b >= 4
+    assert assignment.relaxed == ()
+
+
 def test_missing_signals_do_not_keep_what_a_lost_node_took() -> None:
     silent = a_model("ctr", Tier.REALTIME, a_placement(ready=5), rate=None)
     assignment = solved(a_snapshot(a_pool(slices=4), silent))

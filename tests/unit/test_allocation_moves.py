@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots
@@ -191,6 +192,12 @@ def test_two_models_that_would_have_to_change_places_in_full_pools_wait() -> Non
     assert assignment.moves == ()
     assert len(assignment.postponed) == 4
     assert assignment.of("ads/one", "a") == assignment.of("ads/two", "b") == 1
+    # What is said is what is reached: one of the hundred requests per second of each, and not the target's hundred.
+    assert assignment.objective == pytest.approx(2.0)
+    assert [(each.rule, each.subject) for each in assignment.relaxed] == [
+        ("SLO", "ads/one"),
+        ("SLO", "ads/two"),
+    ]
 
 
 def test_spares_that_nobody_wants_any_more_make_room() -> None:

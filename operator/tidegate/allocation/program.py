@@ -240,7 +240,7 @@ class _Numbers:
         for lost, nodes, rate in zip(coupling.spots, worth.nodes, rates, strict=True):
             row += 1
             gone = 1.0 / max(nodes, 1)
-            if worth.promised_without_node > 0:
+            if worth.promised_without_node > 0 and nodes > 1:
                 self._row_low[row] = worth.promised_without_node - (sum(rates) - rate * gone)
             for number in coupling.spots:
                 self._rates(number, 1.0 - gone if number == lost else 1.0, served=False)

@@ -63,6 +63,7 @@ def assemble(snapshot: Snapshot, parts: Sequence[Component], decided: Sequence[D
     postponed: list[str] = []
     bindings: list[Binding] = []
     prices: dict[str, float] = {}
+    objective = 0.0
     for part, each in zip(parts, decided, strict=True):
         planned = _Moves(snapshot, part, each.counts)
         moves += planned.moves
@@ -72,10 +73,11 @@ def assemble(snapshot: Snapshot, parts: Sequence[Component], decided: Sequence[D
             for worth, counts in zip(part.worths, planned.reached, strict=True)
             for spot, count in zip(worth.spots, counts, strict=True)
         ]
-        relaxed += shortfalls(part, each.counts)
+        # Of what is done, not of what would be if nothing had to wait.
+        relaxed += shortfalls(part, planned.reached)
+        objective += part.score(planned.reached).value
         bindings += each.prices.bindings
         prices.update(each.prices.slices)
-    objective = sum(each.score.value for each in decided)
     bounds = [each.bound for each in decided]
     bound = None if None in bounds else sum(bound for bound in bounds if bound is not None)
     return Assignment(

@@ -121,7 +121,7 @@ class Worth:
         self.most = _most(inference)
         self.floor = inference.bounds.least
         if inference.load is None:
-            self.floor = max(self.floor, inference.held)
+            self.floor = int(min(max(self.floor, inference.held), self.most))
         self.floor_level = FLOOR_LEVELS[inference.tier]
         self.floor_weight = 1.0
         self.density = max(inference.value * spot.placement.curve.at(1) / spot.slices for spot in self.spots)
@@ -143,9 +143,8 @@ class Worth:
             self.needed = min(spot.placement.curve.needed(self.promised) or 0, spot.cap)
             if nodes > 1:
                 self.spare_node = min(_with_spare_node(self.needed, nodes), spot.cap)
-        elif all(nodes > 1 for nodes in self.nodes):
-            left = min(sum(reach) - each / nodes for each, nodes in zip(reach, self.nodes, strict=True))
-            self.promised_without_node = min(rate, left)
+        elif any(nodes > 1 for nodes in self.nodes):
+            self.promised_without_node = min(rate, self._without_node(reach))
 
     @property
     def must(self) -> int:
@@ -224,9 +223,12 @@ class Worth:
         """Requests per second that could not be served when a node of the worst pool is lost."""
         if self.promised_without_node <= 0:
             return 0.0
-        rates = self.rates(replicas)
-        left = min(sum(rates) - each / nodes for each, nodes in zip(rates, self.nodes, strict=True))
-        return max(self.promised_without_node - left, 0.0)
+        return max(self.promised_without_node - self._without_node(self.rates(replicas)), 0.0)
+
+    def _without_node(self, rates: Sequence[float]) -> float:
+        """What is left of `rates`, by pool, with one node fewer in the worst pool; those of one node have none to spare."""
+        lost = (each / nodes for each, nodes in zip(rates, self.nodes, strict=True) if nodes > 1)
+        return sum(rates) - max(lost, default=0.0)
 
     def move_cost(self, replicas: Sequence[int]) -> float:
         """Value per second lost by going from what is held to `replicas`."""
@@ -238,8 +240,6 @@ class Worth:
 
 
 def _most(inference: Inference) -> float:
-    if inference.load is None:
-        return max(inference.held, inference.bounds.least)
     return inf if inference.bounds.most is None else inference.bounds.most
 
 
