@@ -65,9 +65,9 @@ class AdmissionControl(ApiModel):
             description="Requests on routes of the lowest value begin to be refused when more than this percentage of those "
             "that a route sent to a target in the last 10 s failed for overload: limits, deadlines, or no answer "
             "(gRPC RESOURCE_EXHAUSTED, UNAVAILABLE, DEADLINE_EXCEEDED; REST 429, 503, 504; requests that their clients gave up). "
-            "Those of the highest value begin at 80, those between in equal ratios. "
-            "Each gateway replica, and each thread of it, judges by what it sees itself, from 5 requests a second on, "
-            "and never by one failure. "
+            "Where routes differ in value, those of the highest begin at 80 and those between in equal ratios. "
+            "Each gateway replica, and each thread of it, judges by what it sees itself, never by one failure, "
+            "and from 5 requests a second on (7 where the limit is 3, 10 at 2, 20 at 1). "
             "Answered 503 with retry-after (gRPC: RESOURCE_EXHAUSTED); 5 in 100 pass in any case.",
         ),
     ] = 10
