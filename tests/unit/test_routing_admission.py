@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from builders.fleet import a_backend, a_fleet
@@ -78,6 +80,22 @@ def test_what_a_release_still_judges_is_let_through(phase: str, judged: bool) ->
     }
     assert found["v3"] is not None
     assert (found["v4"] is None) is judged
+
+
+@pytest.mark.parametrize("way", [{}, {"sticky": {"header": "x-user-id"}}], ids=["weights", "sticky"])
+def test_a_fallback_is_protected_beside_what_is_judged(way: dict[str, Any]) -> None:
+    access = a_release(steps=[50], route={"fallback": {"inference": "small"}} | way)
+    body = access.dump()
+    body["spec"]["protection"] = {"admissionControl": {}}
+    access = released(ModelAccess.parse(body), phase="Progressing", step=1)
+    backends = (a_backend("v3"), a_backend("v4", "10.0.0.2"), a_backend("small", "10.0.0.3"))
+    (rule,) = rules(access, *backends)
+    found = {
+        target.backend.inference: target.admission
+        for target in rule.targets
+        if isinstance(target.backend, AccessPoolKey)
+    }
+    assert found == {"small": admissions(access)["default"], "v4": None}
 
 
 def test_a_pipeline_is_a_target_too() -> None:

@@ -22,7 +22,6 @@ from tidegate.routing.fleet import Backend, BackendKey
 from tidegate.routing.guards import plan_guard
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.ir import (
-    Admission,
     Comparison,
     HeaderTest,
     MirroredBackend,
@@ -313,15 +312,15 @@ def _arrange(
     }
     admission = admissions(access).get(route.name)
 
-    def admits(inference: str) -> Admission | None:
-        """None of what is still being judged, so that its failures are seen and not prevented."""
-        return None if release.is_candidate(access, route, inference) else admission
+    judged = {one.pool for one in targets if release.is_candidate(access, route, one.backend.key.name)}
+
+    def sent(inference: str, weight: int) -> WeightedBackend:
+        """With no admission control for the pods that are still being judged, so that their failures are seen and not prevented."""
+        pool = pools[inference]
+        return WeightedBackend(pool, weight, None if pool in judged else admission)
 
     if route.sticky is None or not _anyone(targets):
-        return tuple(
-            WeightedBackend(pools[one.backend.key.name], one.weight, admits(one.backend.key.name))
-            for one in targets
-        )
+        return tuple(sent(one.backend.key.name, one.weight) for one in targets)
     # Whoever takes everything and has no pod has no interval to lend by; then what is in effect is the line.
     lent = any(one.asked and one.awake for one in targets)
     line = intervals(
@@ -330,9 +329,7 @@ def _arrange(
             for one in targets
         ]
     )
-    return tuple(
-        WeightedBackend(pools[interval.name], interval.length, admits(interval.name)) for interval in line
-    )
+    return tuple(sent(interval.name, interval.length) for interval in line)
 
 
 def _planned_route(
