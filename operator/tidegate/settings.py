@@ -7,6 +7,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tidegate.resources.settings import ServingSettings
+from tidegate.routing.envoy.tls import TlsSettings
 
 
 class Settings(BaseSettings):
@@ -59,6 +60,15 @@ class Settings(BaseSettings):
     jwks_authorities: Annotated[
         Path | None, Field(description="PEM of those who vouch for these hosts; absent: the system's.")
     ] = None
+    gateway_tls_secrets: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Secrets of the own namespace with the certificates of the gateways' TLS port, as JSON."
+        ),
+    ] = ()
+    gateway_client_authority: Annotated[
+        str, Field(description="Secret of the own namespace by which clients' certificates are checked.")
+    ] = ""
     report_port: Annotated[int, Field(ge=0, le=65535)] = 18001
     contents_port: Annotated[int, Field(ge=0, le=65535, description="On loopback, for `tidegate xds`.")] = (
         18002
@@ -66,6 +76,13 @@ class Settings(BaseSettings):
 
     web_port: Annotated[int, Field(ge=0, le=65535)] = 8080
     prometheus_url: str = ""
+
+    @property
+    def gateway_tls(self) -> TlsSettings | None:
+        """The gateways' TLS port; None: there is none."""
+        if not self.gateway_tls_secrets:
+            return None
+        return TlsSettings(self.gateway_tls_secrets, self.gateway_client_authority)
 
     def serving(self, client_ca: str) -> ServingSettings:
         """What the builders of model pods need; `client_ca` is the PEM in `tls_directory`."""

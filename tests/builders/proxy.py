@@ -60,6 +60,7 @@ def a_snapshot(
         ENDPOINT: endpoint_set,
         LISTENER: {GATEWAY: Resource(GATEWAY, "l1", b"")},
         SCOPE: scopes,
+        TypeUrl.SECRET: {},
     }
     versions = {type_url: version_of(of_type) for type_url, of_type in resources.items()}
     shared = {

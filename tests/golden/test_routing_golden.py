@@ -18,6 +18,7 @@ from tidegate.routing import protos
 from tidegate.routing.bootstrap import BootstrapSettings, render
 from tidegate.routing.credentials import Credentials, SecretData
 from tidegate.routing.envoy import listener
+from tidegate.routing.envoy.tls import TlsSettings
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint, FleetState
 from tidegate.routing.planner import RoutingPlan, plan
 from tidegate.routing.snapshot import Snapshot, SnapshotBuilder, TypeUrl
@@ -102,8 +103,18 @@ def test_a_fleet_becomes_routes(case: str, check_golden: CheckGolden) -> None:
 
 
 def test_the_listener(check_golden: CheckGolden) -> None:
-    body = protos.any_of(listener.TYPE, listener.encode(listener.ListenerSettings(access_log=True)))
-    check_golden(FOLDER / "listener.yaml", yaml.safe_dump(described(body), width=110))
+    tls = TlsSettings(("front", "back"), "clients")
+    listeners = listener.encode(listener.ListenerSettings(access_log=True, tls=tls))
+    assert list(listeners) == [listener.NAME, listener.TLS_NAME]
+    plain, secured = (described(protos.any_of(listener.TYPE, body)) for body in listeners.values())
+    check_golden(FOLDER / "listener.yaml", yaml.safe_dump(plain, width=110))
+    # All else is the same, so that a client is treated alike on both.
+    for own in ("name", "address"):
+        assert plain.pop(own) != secured.pop(own)
+    (chain,) = secured["filter_chains"]
+    apart = {name: chain.pop(name) for name in ("transport_socket", "transport_socket_connect_timeout")}
+    assert plain == secured
+    check_golden(FOLDER / "tls.yaml", yaml.safe_dump(apart, width=110))
 
 
 def test_the_bootstrap(check_golden: CheckGolden) -> None:

@@ -13,9 +13,10 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,12 @@ import grpc
 import pytest
 from google.protobuf import json_format
 
-from builders.certificates import Authority
+from builders.certificates import Authority, Pair
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
 from builders.tokens import Issuer
 from fixtures.control_plane import Kubectl
-from fixtures.processes import tidegate
+from fixtures.processes import SYSTEM_NAMESPACE, tidegate
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
@@ -85,6 +86,7 @@ class Xds:
     log: Path
     report_port: int
     contents_port: int
+    metrics: Callable[[], str]
 
 
 @contextmanager
@@ -105,7 +107,7 @@ def xds(kubeconfig: Path, folder: Path, **settings: str) -> Iterator[tuple[Xds, 
         grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         grpc.channel_ready_future(channel).result(20)
-        yield Xds(running.process, running.log, report_port, contents_port), channel
+        yield Xds(running.process, running.log, report_port, contents_port, running.metrics), channel
 
 
 def fresh(body: dict[str, Any], **spec: Any) -> str:
@@ -346,3 +348,64 @@ def test_an_address_that_is_none_is_refused_by_the_api_server(
     assert said in kubectl.refusal("apply", "-f", "-", stdin=json.dumps(body))
     with pytest.raises(InvalidSpecError, match=said.replace("<", ".").replace(">", ".")):
         ModelAccess.parse(body)
+
+
+def tls_secret(pair: Pair) -> str:
+    data = {"tls.crt": pair.chain, "tls.key": pair.key}
+    encoded = {name: base64.b64encode(value).decode() for name, value in data.items()}
+    metadata = {"name": "front", "namespace": SYSTEM_NAMESPACE}
+    return json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": encoded})
+
+
+def test_certificates_of_the_tls_port_follow_their_secret_within_a_second(
+    kubectl: Kubectl, kubeconfig: Path, crds: None, tmp_path: Path
+) -> None:
+    del crds
+    authority = Authority.make(tmp_path / "authority")
+    first, second, expired = (
+        authority.pair("ctr.example.com", lasting=timedelta(hours=hours)) for hours in (1, 2, -1)
+    )
+    apply = partial(kubectl, "apply", "-f", "-")
+    apply(stdin=json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}}))
+    apply(stdin=tls_secret(first))
+    names = json.dumps(["front"])
+    with xds(kubeconfig, tmp_path / "xds", gateway_tls_secrets=names, log_level="debug") as (
+        running,
+        channel,
+    ):
+        secrets = Stream(channel, TypeUrl.SECRET, ["certificate/front"])
+
+        def chain(found: dict[str, Any]) -> bytes:
+            return base64.b64decode(
+                found["certificate/front"]["tls_certificate"]["certificate_chain"]["inline_bytes"]
+            )
+
+        def usable() -> bool:
+            line = 'tidegate_xds_gateway_secret_usable{role="certificate",secret="front"} 1.0'
+            return line in running.metrics()
+
+        def problem() -> str | None:
+            url = f"http://127.0.0.1:{running.report_port}/v1/proxies"
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return json.load(answer)["gatewaySecrets"][0]["problem"]
+
+        assert chain(secrets.next()) == first.chain
+        assert usable()
+        apply(stdin=tls_secret(second))
+        started = time.monotonic()
+        assert chain(secrets.next()) == second.chain
+        assert time.monotonic() - started < 1
+
+        apply(stdin=tls_secret(expired))
+        wait_until(lambda: not usable(), what="the expired one is noticed", timeout_s=5.0)
+        assert "has expired" in (problem() or "")
+        kubectl("delete", "secret", "front", "-n", SYSTEM_NAMESPACE)
+        wait_until(lambda: "no such" in (problem() or ""), what="the loss is noticed", timeout_s=5.0)
+        # Had either of them been sent, it would come before this one.
+        apply(stdin=tls_secret(first))
+        assert chain(secrets.next()) == first.chain
+        assert problem() is None
+        said = running.log.read_text()
+    assert said.count('"event": "gateway_secret_unusable"') == 2
+    for pair in (first, second, expired):
+        assert pair.key.splitlines()[1].decode() not in said

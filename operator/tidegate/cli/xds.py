@@ -64,14 +64,19 @@ def status(
     context: ContextOption = None,
     output: Output = Format.TEXT,
 ) -> None:
-    """Show every connected proxy, and for each type whether it runs the newest (SYNCED, STALE, NACKED)."""
+    """Show every connected proxy, and for each type whether it runs the newest (SYNCED, STALE, NACKED); and the Secrets of their TLS port."""
     servers = Servers(address, namespace, kubeconfig, context)
     answers = _ask(servers, REPORT_PORT, "/v1/proxies", {})
     proxies = [{**proxy, "server": server} for server, said in answers.items() for proxy in said["proxies"]]
+    secrets = [
+        {**secret, "server": server}
+        for server, said in answers.items()
+        for secret in said.get("gatewaySecrets", ())
+    ]
     if output is Format.JSON:
-        typer.echo(json.dumps({"proxies": proxies}, indent=2))
+        typer.echo(json.dumps({"proxies": proxies, "gatewaySecrets": secrets}, indent=2))
         return
-    for line in status_lines(proxies):
+    for line in (*status_lines(proxies), *secret_lines(secrets)):
         typer.echo(line)
 
 
@@ -173,6 +178,16 @@ def status_lines(proxies: list[dict[str, Any]]) -> list[str]:
         types = " ".join(f"{kind}={state}" for kind, state in proxy["types"].items())
         lines.append(f"{proxy['node']:40}{proxy['revision'] or '-':18}{types}")
         lines += [f"  refused: {proxy['nack']}"] if proxy["nack"] else []
+    return lines
+
+
+def secret_lines(secrets: list[dict[str, Any]]) -> list[str]:
+    """One line for each Secret of the TLS port and xDS server, since each holds the last good one by itself; one more where something is wrong."""
+    lines = [f"{'SECRET':28}{'ROLE':18}{'EXPIRES':22}SERVER"] if secrets else []
+    for one in secrets:
+        lines.append(f"{one['secret']:28}{one['role']:18}{one['expires'] or '-':22}{one['server']}")
+        kept = "the last good one stays" if one["expires"] else "gateways have none from this server"
+        lines += [f"  {one['problem']}; {kept}"] if one["problem"] else []
     return lines
 
 

@@ -111,6 +111,7 @@ class KubeClient:
         resource_version: str,
         namespace: str = "",
         selector: str = "",
+        fields: str = "",
         lasting: timedelta,
     ) -> AbstractAsyncContextManager[aiohttp.StreamReader]:
         """The raw lines of a watch, which the server ends after `lasting`; silence beyond that is a stall.
@@ -122,7 +123,7 @@ class KubeClient:
             "allowWatchBookmarks": "true",
             "resourceVersion": resource_version,
             "timeoutSeconds": str(int(lasting.total_seconds())),
-            **_selecting(selector),
+            **_selecting(selector, fields),
         }
         return self._transport.stream(
             Request("GET", kind.path(namespace), self._settings.request_timeout, query=query)

@@ -62,3 +62,8 @@ AUTH_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.XDS: (Rule("", ("secrets",), ("list", "watch")),),
 }
 """Rules in each namespace of the chart's auth.namespaces, and nowhere else. No role can be bound to a label: the watch asks for it."""
+
+GATEWAY_TLS_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
+    Process.XDS: (Rule("", ("secrets",), ("list", "watch")),),
+}
+"""Rules in the release's own namespace, for the Secrets that the chart's gateway.tls names: the chart adds their names."""

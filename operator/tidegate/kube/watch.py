@@ -61,6 +61,7 @@ class Reflector:
         *,
         namespace: str = "",
         selector: str = "",
+        fields: str = "",
         settings: WatchSettings | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -71,6 +72,7 @@ class Reflector:
         self._store = store
         self._namespace = namespace
         self._selector = selector
+        self._fields = fields
         self._settings = settings or WatchSettings()
         self._monotonic = monotonic
         self._resource_version = ""
@@ -98,7 +100,7 @@ class Reflector:
 
     async def _list(self) -> None:
         bodies, self._resource_version = await self._client.list_with_version(
-            self._store.kind, namespace=self._namespace, selector=self._selector
+            self._store.kind, namespace=self._namespace, selector=self._selector, fields=self._fields
         )
         self._listed_at = self._monotonic()
         self.counts.lists += 1
@@ -115,6 +117,7 @@ class Reflector:
             resource_version=self._resource_version,
             namespace=self._namespace,
             selector=self._selector,
+            fields=self._fields,
             lasting=lasting,
         )
         try:

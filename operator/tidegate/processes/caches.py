@@ -33,6 +33,19 @@ def start_secret_watches(
     return reflectors
 
 
+def start_named_secret_watches(
+    tasks: asyncio.TaskGroup, client: KubeClient, namespace: str, stores: Mapping[str, ObjectStore]
+) -> tuple[Reflector, ...]:
+    """One list and watch for each Secret, by name: whoever may read those of these names alone may ask for nothing else."""
+    reflectors = tuple(
+        Reflector(client, store, namespace=namespace, fields=f"metadata.name={name}")
+        for name, store in stores.items()
+    )
+    for reflector, name in zip(reflectors, stores, strict=True):
+        tasks.create_task(reflector.run(), name=f"watch-secret-{name}")
+    return reflectors
+
+
 async def settled(reflectors: Iterable[Reflector]) -> None:
     """Returns when each has listed once or was told that it may not: to wait for longer would keep everybody else waiting."""
     for reflector in reflectors:

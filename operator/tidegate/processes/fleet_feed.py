@@ -1,11 +1,8 @@
 """The caches that routing is made from, and what has changed in them since the routing was last told."""
 
-import base64
-import binascii
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
@@ -13,7 +10,6 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube import kinds
 from tidegate.kube.parsed import Parsed
-from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.fleet import (
     BACKEND_LABELS,
@@ -25,8 +21,9 @@ from tidegate.planning.fleet import (
 )
 from tidegate.planning.pods import PodView, pod_view
 from tidegate.processes.key_addresses import KeyAddresses
+from tidegate.processes.secret_entries import entries_alone, secret_data
 from tidegate.resources.names import label_value
-from tidegate.routing.credentials import Fetched, SecretData
+from tidegate.routing.credentials import Fetched
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind
 from tidegate.routing.live import LiveRouting
 from tidegate.routing.pipelines import pipeline_owner
@@ -47,7 +44,7 @@ class FleetFeed:
     def __init__(self, *, secrets_of: Collection[str] = ()) -> None:
         """`secrets_of` are the namespaces whose Secrets are to be fed, those that carry tidegate.io/auth."""
         self.secrets = {
-            namespace: ObjectStore(kinds.SECRET, transform=_entries_alone) for namespace in sorted(secrets_of)
+            namespace: ObjectStore(kinds.SECRET, transform=entries_alone) for namespace in sorted(secrets_of)
         }
         self._changed_secrets: set[ObjectKey] = set()
         self._key_addresses = KeyAddresses()
@@ -116,7 +113,7 @@ class FleetFeed:
             if backend is None:
                 del self._backends[group]
         for key in sorted(self._changed_secrets):
-            routing.put_secret(key, _secret_data(self.secrets[key.namespace].get(key)))
+            routing.put_secret(key, secret_data(self.secrets[key.namespace].get(key)))
         for address, fetched in self._fetched.items():
             routing.put_keys(address, fetched)
         self._fetched.clear()
@@ -188,25 +185,3 @@ class FleetFeed:
     def _tell(self) -> None:
         for changed in self._listeners:
             changed()
-
-
-def _entries_alone(body: Manifest) -> Manifest:
-    """A Secret without what people write about it: annotations may hold a second copy of it, as `kubectl apply` makes one."""
-    metadata: Mapping[str, Any] = body["metadata"]
-    kept = {
-        name: metadata[name] for name in ("namespace", "name", "resourceVersion", "uid") if name in metadata
-    }
-    return {"metadata": kept, "data": body.get("data") or {}}
-
-
-def _secret_data(body: Manifest | None) -> SecretData | None:
-    """The entries of a Secret; one whose base64 is broken, which the API server never stores, counts as empty."""
-    if body is None:
-        return None
-    entries: dict[str, bytes] = {}
-    for name, value in body["data"].items():
-        try:
-            entries[name] = base64.b64decode(value, validate=True)
-        except (ValueError, binascii.Error):
-            entries[name] = b""
-    return SecretData(entries)

@@ -1,10 +1,12 @@
 """`tidegate xds`: the same objects and pods as the controllers see, as configuration for the gateways."""
 
 import asyncio
+import contextlib
 import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -13,9 +15,17 @@ from prometheus_client import CollectorRegistry
 
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.watch import Reflector
-from tidegate.processes.caches import report_sync, settled, start_secret_watches, start_watches, synced
+from tidegate.processes.caches import (
+    report_sync,
+    settled,
+    start_named_secret_watches,
+    start_secret_watches,
+    start_watches,
+    synced,
+)
 from tidegate.processes.fleet_feed import FleetFeed
 from tidegate.processes.garbage import collection_paused
+from tidegate.processes.gateway_tls import GatewayTls
 from tidegate.processes.lifecycle import terminated, until
 from tidegate.resources.names import MANAGED_BY, MANAGER
 from tidegate.routing.credentials import host_of
@@ -36,6 +46,9 @@ from tidegate.xds.server import XdsServer, XdsServerSettings
 _GATHER_S: Final = 0.01
 """Changes that come this close together, as in a rollout, are one snapshot."""
 
+_LOOK_AGAIN_S: Final = 60.0
+"""How soon it is noticed that a certificate has expired or is valid now: nothing changes when that happens."""
+
 
 @dataclass(frozen=True, slots=True)
 class Publisher:
@@ -47,6 +60,7 @@ class Publisher:
     clients: GrpcSnapshots
     metrics: XdsMetrics
     issuers: Issuers
+    tls: GatewayTls
     key_hosts: Sequence[str] = ()
     secrets: Sequence[Reflector] = ()
 
@@ -56,6 +70,7 @@ class Publisher:
         changed = asyncio.Event()
         self.feed.subscribe(changed.set)
         self.issuers.subscribe(lambda address: self.feed.put_keys(address, self.issuers.fetched.get(address)))
+        self.tls.subscribe(changed.set)
         await synced(self.feed.stores)
         # Before they are there, accesses that name one would be closed for a moment, at each start.
         await settled(self.secrets)
@@ -69,11 +84,14 @@ class Publisher:
                 self.issuers.want(self.feed.key_addresses)
                 self.feed.feed(routing, self.issuers.awaited)
                 change = routing.take_change()
+                self.builder.take_secrets(self.tls.look(datetime.now(UTC)))
                 snapshot = self.builder.apply(change)
             self.cache.set(snapshot)
             self.clients.take(change)
             self.metrics.build_seconds.observe(time.perf_counter() - started)
-            await changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AGAIN_S if self.tls.stores else None):
+                    await changed.wait()
             await asyncio.sleep(_GATHER_S)
 
 
@@ -94,8 +112,9 @@ async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | 
     served = XdsServerSettings(gateways_of=identity.namespace)
     server = XdsServer(cache, ledger, metrics, clients=clients, settings=served)
     certificate = ServerCertificate(settings.xds_tls_directory) if settings.xds_tls_directory else None
+    tls = GatewayTls(settings.gateway_tls, identity.namespace, metrics)
     report = report_application(ledger)
-    add_inspection(report, cache, server.states)
+    add_inspection(report, cache, server.states, lambda: tls.held)
     client_settings = ClientSettings(field_manager="tidegate-xds", user_agent="tidegate-xds")
     async with (
         await KubeClient.connect(client_settings, kubeconfig=kubeconfig) as client,
@@ -107,15 +126,17 @@ async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | 
                 start_watches(tasks, client, feed.objects)
                 start_watches(tasks, client, [feed.pods], selector=f"{MANAGED_BY}={MANAGER}")
                 secrets = start_secret_watches(tasks, client, feed.secrets)
+                named = start_named_secret_watches(tasks, client, identity.namespace, tls.stores)
                 publisher = Publisher(
                     feed=feed,
                     cache=cache,
-                    builder=SnapshotBuilder(ListenerSettings()),
+                    builder=SnapshotBuilder(ListenerSettings(tls=settings.gateway_tls)),
                     clients=clients,
                     metrics=metrics,
                     issuers=issuers,
                     key_hosts=key_hosts,
-                    secrets=secrets,
+                    tls=tls,
+                    secrets=(*secrets, *named),
                 )
                 tasks.create_task(issuers.run())
                 tasks.create_task(publisher.run())

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeVar
 from weakref import ReferenceType, ref
 
 from tidegate.routing import protos
-from tidegate.routing.envoy import clusters, endpoints, listener, routes
+from tidegate.routing.certificates import Authority, Certificate
+from tidegate.routing.envoy import clusters, endpoints, listener, routes, secrets
+from tidegate.routing.gateway_secrets import HeldSecret, SecretRole
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.ir import Pool, PoolKey, Protocol, VirtualHost
 from tidegate.routing.live import RoutingChange
@@ -32,6 +34,7 @@ class TypeUrl(StrEnum):
     ENDPOINT = protos.TYPE_URL_PREFIX + endpoints.TYPE
     LISTENER = protos.TYPE_URL_PREFIX + listener.TYPE
     SCOPE = protos.TYPE_URL_PREFIX + routes.TYPE
+    SECRET = protos.TYPE_URL_PREFIX + secrets.TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,14 @@ class Resource:
 
     `body` is a serialised google.protobuf.Any; `version` is a hash of the content.
     `vacant` marks endpoints of which there are none: they must not arrive while a route still leads there.
+    `stand_in` marks what is only for a proxy that has nothing under this name: whatever another has is better.
     """
 
     name: str
     version: str
-    body: bytes
+    body: bytes = field(repr=False)
     vacant: bool = False
+    stand_in: bool = False
 
 
 Resources = Mapping[str, Resource]
@@ -167,9 +172,12 @@ class SnapshotBuilder:
     """
 
     def __init__(self, settings: listener.ListenerSettings) -> None:
-        body = protos.any_of(listener.TYPE, listener.encode(settings))
-        gateway = Resource(listener.NAME, content_hash([body]), body)
-        self._listeners = ResourceSet().changed({gateway.name: gateway})
+        listeners = {
+            name: _resource(name, protos.any_of(listener.TYPE, encoded))
+            for name, encoded in listener.encode(settings).items()
+        }
+        self._listeners = ResourceSet().changed(listeners)
+        self._secrets = ResourceSet()
         self._clusters = ResourceSet()
         self._endpoints = ResourceSet()
         self._scopes = _ScopeTable()
@@ -177,6 +185,11 @@ class SnapshotBuilder:
         self._hosts: dict[HostKey, PlannedHost] = {}
         self._states: Sharded[HostKey, HostState] = Sharded()
         self._refusals: tuple[Refusal, ...] = ()
+
+    def take_secrets(self, held: Iterable[HeldSecret]) -> None:
+        """What the TLS port shows and checks with, from the next snapshot on."""
+        rendered = {secret.name: secret for secret in render_secrets(held)}
+        self._secrets = self._secrets.changed({**dict.fromkeys(self._secrets), **rendered})
 
     def build(self, plan: RoutingPlan) -> Snapshot:
         """The snapshot of `plan`."""
@@ -193,6 +206,7 @@ class SnapshotBuilder:
             TypeUrl.ENDPOINT: self._endpoints,
             TypeUrl.LISTENER: self._listeners,
             TypeUrl.SCOPE: self._scopes.resources,
+            TypeUrl.SECRET: self._secrets,
         }
         versions = {type_url: of_type.version for type_url, of_type in resources.items()}
         return Snapshot(
@@ -273,13 +287,15 @@ class _ScopeTable:
 
 
 def _scope(host: VirtualHost) -> Resource:
-    body = protos.any_of(routes.TYPE, routes.encode_scope(host))
-    return Resource(host.name, body_hash(body), body)
+    return _resource(host.name, protos.any_of(routes.TYPE, routes.encode_scope(host)))
 
 
 def _alias(host: VirtualHost) -> Resource:
-    body = routes.encode_alias(host)
-    return Resource(host.name, body_hash(body), body)
+    return _resource(host.name, routes.encode_alias(host))
+
+
+def _resource(name: str, body: bytes, *, stand_in: bool = False) -> Resource:
+    return Resource(name, body_hash(body), body, stand_in=stand_in)
 
 
 def _keep(known: dict[K, V], key: K, value: V | None) -> None:
@@ -301,6 +317,31 @@ def render_pool(pool: Pool, protocol: Protocol) -> tuple[Resource, Resource]:
     body = protos.any_of(endpoints.TYPE, endpoints.encode(name, pool, protocol))
     version = body_hash(body, cluster.version)
     return cluster, Resource(name, version, body, vacant=not pool.endpoints)
+
+
+def render_secrets(held: Iterable[HeldSecret]) -> Iterator[Resource]:
+    """A resource for each Secret of the TLS port.
+
+    Envoy serves the port only once it has all that the listener names.
+    So for a certificate that was never good stands another that is, and for an authority one that knows nobody; a gateway that has
+    something from before, of which this process need not know, keeps that.
+    Where no certificate was ever good there is none to send.
+    """
+    known = tuple(held)
+    some = next((one.content for one in known if isinstance(one.content, Certificate)), None)
+    for one in known:
+        good = one.content is not None
+        if one.role is SecretRole.CLIENT_AUTHORITY:
+            name = secrets.authority_name(one.name)
+            trusted = one.content if isinstance(one.content, Authority) else None
+            encoded = secrets.encode_authority(name, trusted)
+        elif some is not None:
+            name = secrets.certificate_name(one.name)
+            shown = one.content if isinstance(one.content, Certificate) else some
+            encoded = secrets.encode_certificate(name, shown)
+        else:
+            continue
+        yield _resource(name, protos.any_of(secrets.TYPE, encoded), stand_in=not good)
 
 
 def placeholder_cluster(name: str) -> Resource | None:

@@ -9,7 +9,7 @@ from typing import Final
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
 from tidegate.xds.subscription import WHOLE, Subscription
 
-ORDER: Final = (TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.LISTENER, TypeUrl.SCOPE)
+ORDER: Final = (TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.SECRET, TypeUrl.LISTENER, TypeUrl.SCOPE)
 """In which the types are sent."""
 
 BACKENDS: Final = (TypeUrl.CLUSTER, TypeUrl.ENDPOINT)

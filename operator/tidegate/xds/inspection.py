@@ -8,12 +8,11 @@ from enum import StrEnum
 from typing import Final
 
 from tidegate.routing import protos
+from tidegate.routing.gateway_secrets import HeldSecret
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, differing
 
 # The content of these types is shown to nobody; names and versions are.
-REDACTED_TYPES: Final = frozenset(
-    {protos.TYPE_URL_PREFIX + "envoy.extensions.transport_sockets.tls.v3.Secret"}
-)
+REDACTED_TYPES: Final = frozenset({TypeUrl.SECRET})
 
 CURRENT: Final = "current"
 PREVIOUS: Final = "previous"
@@ -133,6 +132,19 @@ def shown(kind: TypeUrl, resource: Resource) -> Document:
     """One resource in plain types."""
     content: object = "redacted" if kind in REDACTED_TYPES else protos.described(resource.body)
     return {"name": resource.name, "version": resource.version, "content": content}
+
+
+def held(secrets: Iterable[HeldSecret]) -> list[Document]:
+    """Every Secret of the gateways' TLS port: what for, until when, and what is wrong with it; nothing of what is in it."""
+    return [
+        {
+            "secret": one.name,
+            "role": one.role.value,
+            "expires": None if one.expires is None else f"{one.expires:%Y-%m-%dT%H:%M:%SZ}",
+            "problem": one.problem,
+        }
+        for one in secrets
+    ]
 
 
 def proxies(states: Iterable[ProxyState]) -> list[Document]:

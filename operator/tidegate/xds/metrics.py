@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from tidegate.routing.gateway_secrets import HeldSecret
 from tidegate.routing.snapshot import TypeUrl
 from tidegate.xds.steps import Counters
 
@@ -12,6 +13,7 @@ _LABELS = {
     TypeUrl.ENDPOINT: "endpoint",
     TypeUrl.LISTENER: "listener",
     TypeUrl.SCOPE: "route",
+    TypeUrl.SECRET: "secret",
 }
 
 
@@ -61,9 +63,27 @@ class XdsMetrics:
             buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
             registry=registry,
         )
+        self.gateway_secret_usable = Gauge(
+            "tidegate_xds_gateway_secret_usable",
+            "1 when the gateways' TLS port has the newest content of the Secret, 0 when it goes on without.",
+            ["secret", "role"],
+            registry=registry,
+        )
+        self.gateway_secret_expires = Gauge(
+            "tidegate_xds_gateway_secret_expires_timestamp_seconds",
+            "When what the gateways have of the Secret expires; 0 when they have nothing.",
+            ["secret", "role"],
+            registry=registry,
+        )
         for label in _LABELS.values():
             for counter in (self.pushes, self.acks, self.nacks):
                 counter.labels(label)
+
+    def show_gateway_secret(self, held: HeldSecret) -> None:
+        """How a Secret of the gateways' TLS port stands."""
+        labels = held.name, held.role.value
+        self.gateway_secret_usable.labels(*labels).set(held.problem is None)
+        self.gateway_secret_expires.labels(*labels).set(held.expires.timestamp() if held.expires else 0)
 
     def take(self, counters: Counters) -> None:
         """Adds what happened on a stream since the last time, and sets its counters back."""

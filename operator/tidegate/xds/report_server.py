@@ -10,6 +10,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
+from tidegate.routing.gateway_secrets import HeldSecret
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds import inspection
 from tidegate.xds.cache import SnapshotCache
@@ -38,15 +39,19 @@ def report_application(ledger: AckLedger) -> web.Application:
 
 
 def add_inspection(
-    application: web.Application, cache: SnapshotCache, states: Callable[[], Sequence[ProxyState]]
+    application: web.Application,
+    cache: SnapshotCache,
+    states: Callable[[], Sequence[ProxyState]],
+    secrets: Callable[[], Sequence[HeldSecret]] = tuple,
 ) -> None:
-    """Adds what `tidegate xds status`, `dump` and `diff` ask for: the proxies, and the snapshots that `cache` keeps.
+    """Adds what `tidegate xds status`, `dump` and `diff` ask for: the proxies, the Secrets of their TLS port, and the snapshots that `cache` keeps.
 
     Names and versions only: whoever reaches this port may ask, and the content is the routing of every tenant.
     """
 
     async def proxies(_: web.Request) -> web.Response:
-        return web.json_response({"proxies": inspection.proxies(states())})
+        answer = {"proxies": inspection.proxies(states()), "gatewaySecrets": inspection.held(secrets())}
+        return web.json_response(answer)
 
     async def snapshots(_: web.Request) -> web.Response:
         return web.json_response({"snapshots": inspection.revisions(cache.history)})

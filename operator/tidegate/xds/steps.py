@@ -8,6 +8,7 @@ The steps of a change are make before break, gated on what the proxy has accepte
 
 The step is not remembered but read off from what the proxy has acknowledged, at every event anew.
 So a newer snapshot in the middle simply changes where all of this leads, and a change that needs no step skips it.
+Secrets of the TLS port go out as they are asked for, and no other type waits for them.
 A NACK leaves the refused resource as the proxy has it, and the routes that lead to it (xds.standstill), until the next snapshot differs there; all else goes on.
 
 Once a proxy is known to run a snapshot in full, only what differs from that is looked at: the work of a change is that of its size, whatever the fleet's.
@@ -219,7 +220,7 @@ class DiscoveryStream(ABC, Generic[R]):
             subscription = self._holdings.get(type_url)
             if subscription is None or not self._may_send(subscription, gate_open=gate_open):
                 continue
-            if type_url not in ROUTING and backends_complete and (settled or not self._gate.warm):
+            if type_url in BACKENDS and backends_complete and (settled or not self._gate.warm):
                 continue
             following = routing.get(type_url) if type_url in ROUTING else self._next(subscription, step)
             if following is not None:
@@ -227,7 +228,9 @@ class DiscoveryStream(ABC, Generic[R]):
         refused = refused_hosts(self._holdings, goal, still)
         if refused != self._refused:
             self._refused = refused
-        if settled and all(self._gate.settled(type_url, goal, still) for type_url in BACKENDS):
+        if settled and all(
+            self._gate.settled(type_url, goal, still) for type_url in (*BACKENDS, TypeUrl.SECRET)
+        ):
             self._runs(goal, still)
         return responses
 

@@ -74,11 +74,11 @@ class Subscription(ABC):
         return None if self.accepted is None else self.accepted.get(name)
 
     def has(self, resource: Resource) -> bool:
-        """Whether the proxy runs exactly this, for certain: of a refused response some part may be in use."""
+        """Whether the proxy runs exactly this, or what this only stands in for, for certain: of a refused response some part may be in use."""
         if resource.name in self.suspects.refused:
             return False
         held = self.held(resource.name)
-        return held is not None and held.version == resource.version
+        return held is not None and (resource.stand_in or held.version == resource.version)
 
     def lacks(self, name: str) -> bool:
         """Whether the proxy has nothing under `name`, for certain."""

@@ -1,7 +1,8 @@
-"""The gateway's one Envoy listener: gRPC and REST on one port, hardened against clients, with scoped routes."""
+"""The gateway's Envoy listeners, one without TLS and one with: gRPC and REST on each, hardened against clients, with scoped routes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,10 +17,12 @@ from tidegate.routing.envoy import (
     rate_limit,
     refused,
     routes,
+    tls,
 )
 
 TYPE: Final = "envoy.config.listener.v3.Listener"
 NAME: Final = "gateway"
+TLS_NAME: Final = "gateway-tls"
 
 _HTTP_CONNECTION_MANAGER: Final = (
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -35,6 +38,8 @@ _BUFFER_BYTES: Final = 1 << 20
 
 _MAX_HEADERS_KB: Final = 32
 
+_HANDSHAKE_S: Final = 10
+
 
 @dataclass(frozen=True, slots=True)
 class ListenerSettings:
@@ -43,29 +48,39 @@ class ListenerSettings:
     address: str = "0.0.0.0"  # noqa: S104  the gateway's purpose is to be reached
     port: int = 8080
     access_log: bool = False
+    tls: tls.TlsSettings | None = None
 
 
-def encode(settings: ListenerSettings) -> bytes:
-    """The serialised Listener."""
-    return protos.encode(
-        TYPE,
-        {
-            "name": NAME,
-            "address": {"socket_address": {"address": settings.address, "port_value": settings.port}},
-            "per_connection_buffer_limit_bytes": protos.wrapped(_BUFFER_BYTES),
-            "filter_chains": [
-                {
-                    "filters": [
-                        protos.extension(
-                            "envoy.filters.network.http_connection_manager",
-                            _HTTP_CONNECTION_MANAGER,
-                            _connection_manager(settings),
-                        )
-                    ]
-                }
-            ],
-        },
+def encode(settings: ListenerSettings) -> Mapping[str, bytes]:
+    """The serialised Listeners, by name; they differ in their ports, and in that clients of one speak TLS."""
+    plain = protos.encode(TYPE, _listener(NAME, settings, settings.port, {}))
+    if settings.tls is None:
+        return {NAME: plain}
+    chain = {
+        "transport_socket": tls.transport_socket(settings.tls),
+        # Whoever is not done with the handshake by then holds a connection for nothing.
+        "transport_socket_connect_timeout": protos.seconds(_HANDSHAKE_S),
+    }
+    return {
+        NAME: plain,
+        TLS_NAME: protos.encode(TYPE, _listener(TLS_NAME, settings, settings.tls.port, chain)),
+    }
+
+
+def _listener(
+    name: str, settings: ListenerSettings, port: int, chain: Mapping[str, object]
+) -> dict[str, object]:
+    manager = protos.extension(
+        "envoy.filters.network.http_connection_manager",
+        _HTTP_CONNECTION_MANAGER,
+        _connection_manager(settings),
     )
+    return {
+        "name": name,
+        "address": {"socket_address": {"address": settings.address, "port_value": port}},
+        "per_connection_buffer_limit_bytes": protos.wrapped(_BUFFER_BYTES),
+        "filter_chains": [{**chain, "filters": [manager]}],
+    }
 
 
 def _connection_manager(settings: ListenerSettings) -> dict[str, object]:

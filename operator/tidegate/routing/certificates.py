@@ -1,0 +1,130 @@
+"""What the Secrets of the gateways' TLS port say: a certificate with its key, and the authority of the clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from tidegate.routing.credentials import SecretData, Unfit
+
+CHAIN_KEY: Final = "tls.crt"
+PRIVATE_KEY_KEY: Final = "tls.key"
+AUTHORITY_KEY: Final = "ca.crt"
+
+_MAX_BYTES: Final = 256 << 10
+# What Envoy takes; it refuses others, and with them the whole port.
+_MIN_RSA_BITS: Final = 2_048
+_CURVES: Final = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate with those between it and its authority (PEM), and its key, which no text of this shows.
+
+    `expires` is when the first of them does.
+    """
+
+    chain: bytes = field(repr=False)
+    key: bytes = field(repr=False)
+    expires: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """The certificates (PEM) by one of which a client's must be signed; `expires` is when the last of them does."""
+
+    bundle: bytes = field(repr=False)
+    expires: datetime
+
+
+def certificate(secret: SecretData, now: datetime) -> Certificate | Unfit:
+    """The certificate in `secret`, in one fixed spelling; `now` has a time zone."""
+    chain = _certificates(secret, CHAIN_KEY)
+    if isinstance(chain, Unfit):
+        return chain
+    key = _private_key(secret)
+    if isinstance(key, Unfit):
+        return key
+    if key.public_key() != chain[0].public_key():
+        return Unfit(
+            f"{PRIVATE_KEY_KEY} is not the key of the first certificate in {CHAIN_KEY}: put in the one that it was made for"
+        )
+    for one in chain:
+        if not one.not_valid_before_utc <= now < one.not_valid_after_utc:
+            return Unfit(f"{CHAIN_KEY} {_when(one, now)}")
+    return Certificate(
+        _pem(chain),
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+        min(one.not_valid_after_utc for one in chain),
+    )
+
+
+def authority(secret: SecretData, now: datetime) -> Authority | Unfit:
+    """The authority in `secret`; of several certificates one that has not expired is enough, so that they can be replaced."""
+    bundle = _certificates(secret, AUTHORITY_KEY)
+    if isinstance(bundle, Unfit):
+        return bundle
+    last = max(bundle, key=lambda one: one.not_valid_after_utc)
+    if not any(one.not_valid_before_utc <= now < one.not_valid_after_utc for one in bundle):
+        return Unfit(f"{AUTHORITY_KEY} {_when(last, now)}")
+    return Authority(_pem(bundle), last.not_valid_after_utc)
+
+
+def _when(one: x509.Certificate, now: datetime) -> str:
+    if now < one.not_valid_before_utc:
+        return f"is valid from {one.not_valid_before_utc:%Y-%m-%dT%H:%M:%SZ} on, and not yet"
+    return f"has expired at {one.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}: put in a newer one"
+
+
+def _certificates(secret: SecretData, entry: str) -> Sequence[x509.Certificate] | Unfit:
+    text = _entry(secret, entry)
+    if isinstance(text, Unfit):
+        return text
+    try:
+        found = x509.load_pem_x509_certificates(text)
+        for one in found:
+            one.public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        return Unfit(f"{entry} holds no certificates in PEM")
+    return found
+
+
+def _pem(certificates: Sequence[x509.Certificate]) -> bytes:
+    return b"".join(one.public_bytes(serialization.Encoding.PEM) for one in certificates)
+
+
+def _private_key(secret: SecretData) -> rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | Unfit:
+    text = _entry(secret, PRIVATE_KEY_KEY)
+    if isinstance(text, Unfit):
+        return text
+    try:
+        key = serialization.load_pem_private_key(text, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return Unfit(f"{PRIVATE_KEY_KEY} holds no private key in PEM that is readable without a password")
+    if isinstance(key, rsa.RSAPrivateKey):
+        if key.key_size >= _MIN_RSA_BITS:
+            return key
+        return Unfit(
+            f"{PRIVATE_KEY_KEY} is an RSA key of {key.key_size} bits: at least {_MIN_RSA_BITS} are needed"
+        )
+    if isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, _CURVES):
+        return key
+    return Unfit(f"{PRIVATE_KEY_KEY} is of no kind that gateways take: make it RSA, P-256, P-384 or P-521")
+
+
+def _entry(secret: SecretData, entry: str) -> bytes | Unfit:
+    text = secret.entries.get(entry)
+    if text is None:
+        return Unfit(f"it has no entry {entry}")
+    if len(text) > _MAX_BYTES:
+        return Unfit(f"{entry} has {len(text)} bytes: at most {_MAX_BYTES} are taken")
+    return text
