@@ -15,7 +15,7 @@ from builders.model_access import a_model_access
 from builders.release import released
 from builders.tokens import Issuer
 from tidegate.api.model_access import ModelAccess
-from tidegate.routing.credentials import Fetched, NotFetched, Unfit
+from tidegate.routing.credentials import ClientAuthority, Fetched, NotFetched, Unfit
 from tidegate.routing.fleet import Backend, Endpoint, FleetState
 from tidegate.routing.pipelines import pipeline_key
 
@@ -115,6 +115,7 @@ FETCHED: dict[str, Fetched] = {
     "https://login.example.com/broken": Unfit("it is no JSON"),
     "https://sso.example.com:8443/keys": NotFetched("it answers HTTP 500"),
 }
+IDENTITIES = ["spiffe://example.com/ads/ranker", "ranker.ads.example.com", "localhost", "x+y://~"]
 
 
 def any_auth(random: Random) -> dict[str, Any]:
@@ -126,6 +127,7 @@ def any_auth(random: Random) -> dict[str, Any]:
             {"apiKeys": {"secret": secret, "header": random.choice(["x-api-key", "authorization"])}},
             {"jwt": {**jwt, "secret": secret, "forward": random.random() < 0.5}},
             {"jwt": {**jwt, "jwksUri": random.choice([*FETCHED, "https://unlisted.example.com/keys"])}},
+            {"mtls": {"identities": random.sample(IDENTITIES, random.randint(1, 3))}},
         ]
     )
 
@@ -212,6 +214,7 @@ def any_fleet(draw: st.DrawFn) -> FleetState:
     known = replace(
         credentials({name: SECRETS[name] for name in kept}),
         key_hosts=draw(st.sampled_from([frozenset[str](), KEY_HOSTS])),
+        client_authority=draw(st.sampled_from(ClientAuthority)),
         fetched={address: FETCHED[address] for address in asked},
     )
     return a_fleet(*accesses.values(), *backends, *pipelines, known)

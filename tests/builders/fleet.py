@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.routing.credentials import Credentials, SecretData
+from tidegate.routing.credentials import ClientAuthority, Credentials, SecretData
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint, FleetState
 
 
@@ -27,10 +27,15 @@ def a_feature_compute(name: str, *addresses: str, namespace: str = "ads") -> Bac
     return a_backend(name, *addresses, namespace=namespace, model_name=name, kind=BackendKind.FEATURE_COMPUTE)
 
 
-def credentials(secrets: Mapping[str, Mapping[str, bytes]], namespace: str = "ads") -> Credentials:
+def credentials(
+    secrets: Mapping[str, Mapping[str, bytes]],
+    namespace: str = "ads",
+    *,
+    client_authority: ClientAuthority = ClientAuthority.ABSENT,
+) -> Credentials:
     """These Secrets, by name, in a namespace whose Secrets are read."""
     data = {ObjectKey(namespace, name): SecretData(entries) for name, entries in secrets.items()}
-    return Credentials(frozenset({namespace}), data)
+    return Credentials(frozenset({namespace}), data, client_authority=client_authority)
 
 
 def a_fleet(*parts: ModelAccess | Backend | Credentials) -> FleetState:

@@ -511,8 +511,8 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
         "greater than or equal to 1",
         outlier={"consecutiveFailures": 0},
     ),
-    _auth("nothing", "", "give exactly one of apiKeys, jwt"),
-    _auth("both", "", "give exactly one of apiKeys, jwt", apiKeys={"secret": "k"}, jwt=_JWT),
+    _auth("nothing", "", "give exactly one of apiKeys, jwt, mtls"),
+    _auth("both", "", "give exactly one of apiKeys, jwt, mtls", apiKeys={"secret": "k"}, jwt=_JWT),
     _auth("secret", ".apiKeys.secret", _DNS_LABEL, apiKeys={"secret": "other/k"}),
     _auth(
         "header",
@@ -541,6 +541,21 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
     ),
     _auth(
         "keys-fragment", ".jwt.jwksUri", "must have no fragment", jwt=_jwt_at("https://login.example.com/#a")
+    ),
+    _auth("identities-none", ".mtls.identities", "at least 1 items", mtls={"identities": []}),
+    _auth("identity-twice", ".mtls.identities", "Duplicate value", mtls={"identities": ["a.com", "a.com"]}),
+    *(
+        _auth(
+            f"identity-{name}", ".mtls.identities[0]", "must be a URI such as", mtls={"identities": [value]}
+        )
+        for name, value in {
+            "wildcard": "*.example.com",
+            "capitals": "A.example.com",
+            "blank": "spiffe://a b",
+            "subject": "CN=ranker",
+            "no-path": "spiffe://",
+            "dot": "a..com",
+        }.items()
     ),
     _auth("audiences-none", ".jwt.audiences", "at least 1 items", jwt={**_JWT, "audiences": []}),
     _auth("audience-twice", ".jwt.audiences", "Duplicate value", jwt={**_JWT, "audiences": ["a", "a"]}),

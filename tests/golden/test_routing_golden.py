@@ -16,7 +16,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing import protos
 from tidegate.routing.bootstrap import BootstrapSettings, render
-from tidegate.routing.credentials import Credentials, SecretData
+from tidegate.routing.credentials import ClientAuthority, Credentials, SecretData
 from tidegate.routing.envoy import listener
 from tidegate.routing.envoy.tls import TlsSettings
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint, FleetState
@@ -48,6 +48,7 @@ def a_fleet_from(document: Mapping[str, Any]) -> FleetState:
                 ObjectKey.parse(key): SecretData({name: text.encode() for name, text in entries.items()})
                 for key, entries in document.get("secrets", {}).items()
             },
+            client_authority=ClientAuthority(document.get("clientAuthority", "Absent")),
         ),
     )
 

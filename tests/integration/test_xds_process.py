@@ -409,3 +409,45 @@ def test_certificates_of_the_tls_port_follow_their_secret_within_a_second(
     assert said.count('"event": "gateway_secret_unusable"') == 2
     for pair in (first, second, expired):
         assert pair.key.splitlines()[1].decode() not in said
+
+
+@pytest.mark.produces(Reason.CLIENT_AUTHORITY_MISSING)
+def test_client_certificates_count_once_there_is_an_authority_to_check_them_by(
+    kubectl: Kubectl, kubeconfig: Path, crds: None, namespace: str, tmp_path: Path
+) -> None:
+    del crds
+    authority = Authority.make(tmp_path / "authority")
+    apply = partial(kubectl, "apply", "-f", "-")
+    apply(stdin=json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}}))
+    kubectl("delete", "secret", "clients", "-n", SYSTEM_NAMESPACE, "--ignore-not-found")
+    apply(stdin=fresh(inference_body("one", namespace)))
+    auth = {"mtls": {"identities": ["spiffe://example.com/ads/ranker"]}}
+    apply(stdin=fresh(model_access_body("ctr", namespace, auth=auth, routes=[a_route("default", "one")])))
+    host = f"access/{namespace}/ctr"
+
+    def rules(found: dict[str, Any]) -> bool:
+        (virtual_host,) = found[host]["route_configuration"]["virtual_hosts"]
+        return "another_client" in json.dumps(virtual_host.get("typed_per_filter_config", {}))
+
+    tls = {"gateway_tls_secrets": json.dumps(["front"]), "gateway_client_authority": "clients"}
+    missing = [(host, Reason.CLIENT_AUTHORITY_MISSING)]
+    with xds(kubeconfig, tmp_path / "without") as (running, channel):
+        routes = Stream(channel, TypeUrl.SCOPE)
+        routes.until("nobody is let in", lambda found: host in found and not rules(found))
+        assert reported(running.report_port) == missing
+    with xds(kubeconfig, tmp_path / "with", **tls) as (running, channel):
+        routes = Stream(channel, TypeUrl.SCOPE)
+        routes.until("nobody is let in", lambda found: host in found and not rules(found))
+        assert reported(running.report_port) == missing
+        bundle = f"--from-file=ca.crt={authority.certificate}"
+        kubectl("create", "secret", "generic", "clients", "-n", SYSTEM_NAMESPACE, bundle)
+        routes.until("those of the authority are let in", lambda found: host in found and rules(found))
+        assert reported(running.report_port) == []
+        # What was good stays.
+        kubectl("delete", "secret", "clients", "-n", SYSTEM_NAMESPACE)
+        wait_until(
+            lambda: 'gateway_secret_usable{role="clientAuthority",secret="clients"} 0.0' in running.metrics(),
+            what="the loss is noticed",
+            timeout_s=5.0,
+        )
+        assert reported(running.report_port) == []

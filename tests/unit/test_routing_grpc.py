@@ -118,7 +118,8 @@ def test_an_access_that_checks_its_callers_is_not_there() -> None:
     assert "ctr.ads.tidegate" in builder.snapshot().resources[TypeUrl.LISTENER]
     builder.take(RoutingChange({CTR: guarded}, {}))
     assert "ctr.ads.tidegate" not in builder.snapshot().resources[TypeUrl.LISTENER]
-    assert listeners.ignored(a_model_access(auth={"apiKeys": {"secret": "keys"}})) == ("auth",)
+    for auth in ({"apiKeys": {"secret": "keys"}}, {"mtls": {"identities": ["a.example.com"]}}):
+        assert listeners.ignored(a_model_access(auth=auth)) == ("auth",)
 
 
 def test_an_access_whose_callers_cannot_be_checked_leads_nowhere() -> None:

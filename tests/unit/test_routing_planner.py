@@ -16,6 +16,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
 from tidegate.routing.access_rules import AccessPlan, PlannedTarget
+from tidegate.routing.credentials import ClientAuthority
 from tidegate.routing.envoy import routes
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import Backend, FleetState
@@ -283,7 +284,7 @@ def test_ten_thousand_fuzzed_accesses_change_nothing_of_each_other() -> None:
         for name, model in (("a", "ctr"), ("b", "ctr"), ("c", "cvr"), ("d", "ctr"))
     ]
     accesses = [fuzzed_access(random, f"a{number}") for number in range(10_000)]
-    secrets = credentials(SECRETS)
+    secrets = credentials(SECRETS, client_authority=ClientAuthority.USABLE)
     result = plan(a_fleet(*accesses, *backends, secrets))
 
     known = {pool.backend for pool in result.ir.pools}

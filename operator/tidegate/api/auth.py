@@ -1,4 +1,4 @@
-"""Who may call a ModelAccess: holders of an API key, or of a token (JWT) of a trusted issuer."""
+"""Who may call a ModelAccess: holders of an API key, of a token (JWT) of a trusted issuer, or of a client certificate."""
 
 from __future__ import annotations
 
@@ -106,10 +106,39 @@ class Jwt(ApiModel):
     ] = False
 
 
+Identity = Annotated[
+    str,
+    Field(min_length=1, max_length=512),
+    Rules(
+        matches(
+            r"[a-z][a-z0-9+.-]*://[!-~]+|[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:[.][a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*",
+            "must be a URI such as spiffe://example.com/ads/ranker, or a DNS name in lower case without a wildcard",
+        )
+    ),
+]
+
+
+class Mtls(ApiModel):
+    """Lets in whoever shows a client certificate of one of these identities, over the gateways' TLS port."""
+
+    identities: Annotated[
+        tuple[Identity, ...],
+        Field(
+            min_length=1,
+            max_length=64,
+            description="Alternative names of certificates, of which one has to be here letter by letter: URIs "
+            "(spiffe://example.com/ads/ranker) or DNS names (ranker.ads.example.com); a wildcard in a certificate stands "
+            "for nothing. The chart's gateway.tls.clientAuthority must have signed the certificate. "
+            "One of somebody else is answered 403 (gRPC: PERMISSION_DENIED).",
+        ),
+        ListSet(),
+    ]
+
+
 class Auth(ApiModel):
     """Who may call: exactly one way. Others are answered 401 (gRPC: UNAUTHENTICATED), before they count against a limit."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (exactly_one("apiKeys", "jwt"),)
+    RULES: ClassVar[tuple[Rule, ...]] = (exactly_one("apiKeys", "jwt", "mtls"),)
 
     api_keys: Annotated[ApiKeys | None, Field(description=ApiKeys.__doc__)] = None
     jwt: Annotated[
@@ -118,6 +147,7 @@ class Auth(ApiModel):
             description=f"{Jwt.__doc__} It must be signed with a key of the issuer's and must say when it expires (exp)."
         ),
     ] = None
+    mtls: Annotated[Mtls | None, Field(description=Mtls.__doc__)] = None
 
     @property
     def secrets(self) -> frozenset[str]:

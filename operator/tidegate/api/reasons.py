@@ -76,6 +76,7 @@ class Reason(StrEnum):
     PIPELINE_INVALID = "PipelineInvalid"
     CREDENTIALS_NOT_READABLE = "CredentialsNotReadable"
     CREDENTIALS_INVALID = "CredentialsInvalid"
+    CLIENT_AUTHORITY_MISSING = "ClientAuthorityMissing"
     # ModelAccess: release
     STEPPING = "Stepping"
     WAITING_FOR_REQUESTS = "WaitingForRequests"
@@ -341,6 +342,12 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "Something in the Secret or at the address that spec.auth names cannot be used. Keys that can be used still let their holders "
             "in; where there are none, calls are answered 503 (gRPC: UNAVAILABLE).",
             "Correct the entry that the message names; the message never shows its value.",
+        ),
+        Reason.CLIENT_AUTHORITY_MISSING: ReasonDoc(
+            "spec.auth.mtls asks for client certificates, and the gateways have nothing to check them by: the chart's "
+            "gateway.tls.clientAuthority is not set, or its Secret was never good. Nobody is let in meanwhile: calls are "
+            "answered 503 (gRPC: UNAVAILABLE).",
+            "Have whoever runs Tidegate set it; where it is set, tidegate xds status says what is wrong with the Secret.",
         ),
         Reason.PLAN_COMPILED: ReasonDoc(
             "The features are compiled; status.planHash names the plan.", _NOTHING

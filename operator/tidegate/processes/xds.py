@@ -30,6 +30,7 @@ from tidegate.processes.lifecycle import terminated, until
 from tidegate.resources.names import MANAGED_BY, MANAGER
 from tidegate.routing.credentials import host_of
 from tidegate.routing.envoy.listener import ListenerSettings
+from tidegate.routing.gateway_secrets import client_authority
 from tidegate.routing.live import LiveRouting
 from tidegate.routing.snapshot import SnapshotBuilder
 from tidegate.runtime.probes import Probes, ProbeServer
@@ -83,8 +84,10 @@ class Publisher:
             with collection_paused():
                 self.issuers.want(self.feed.key_addresses)
                 self.feed.feed(routing, self.issuers.awaited)
+                held = self.tls.look(datetime.now(UTC))
+                routing.put_client_authority(client_authority(held))
+                self.builder.take_secrets(held)
                 change = routing.take_change()
-                self.builder.take_secrets(self.tls.look(datetime.now(UTC)))
                 snapshot = self.builder.apply(change)
             self.cache.set(snapshot)
             self.clients.take(change)

@@ -7,6 +7,7 @@ import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, TypeGuard
 
@@ -27,6 +28,14 @@ class SecretData:
     """The entries of one Secret; its text never shows a value."""
 
     entries: Mapping[str, bytes] = field(repr=False)
+
+
+class ClientAuthority(StrEnum):
+    """Whether gateways can check client certificates: nobody asked for it, its Secret was never good, or they can."""
+
+    ABSENT = "Absent"
+    UNUSABLE = "Unusable"
+    USABLE = "Usable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +74,11 @@ Fetched = str | Unfit | NotFetched | NotAsked
 class Credentials:
     """The Secrets that are there for the gateways, and the namespaces in which they are looked for at all.
 
-    The same of issuers' addresses: what was fetched, and the hosts (host, or host:port) that are asked at all.
+    The same of issuers' addresses: what was fetched, and the hosts (host, or host:port) that are asked at all; and whether client certificates can be checked.
     """
 
     namespaces: frozenset[str] = frozenset()
+    client_authority: ClientAuthority = field(default=ClientAuthority.ABSENT, kw_only=True)
     secrets: Mapping[ObjectKey, SecretData] = field(default_factory=lambda: MappingProxyType({}))
     key_hosts: frozenset[str] = frozenset()
     fetched: Mapping[str, Fetched] = field(default_factory=lambda: MappingProxyType({}))

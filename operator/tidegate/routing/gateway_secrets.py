@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
 from tidegate.routing.certificates import Authority, Certificate, authority, certificate
-from tidegate.routing.credentials import SecretData, Unfit
+from tidegate.routing.credentials import ClientAuthority, SecretData, Unfit
 from tidegate.routing.envoy.tls import TlsSettings
 
 _READ_AGAIN: Final = timedelta(seconds=30)
@@ -61,6 +61,15 @@ class GatewaySecrets:
                 key: _renewed(held, secrets.get(held.name), now) for key, held in self._held.items()
             }
         return tuple(self._held.values())
+
+
+def client_authority(held: Iterable[HeldSecret]) -> ClientAuthority:
+    """Whether clients' certificates can be checked with what there is."""
+    authorities = [one for one in held if one.role is SecretRole.CLIENT_AUTHORITY]
+    if not authorities:
+        return ClientAuthority.ABSENT
+    known = all(one.content is not None for one in authorities)
+    return ClientAuthority.USABLE if known else ClientAuthority.UNUSABLE
 
 
 def _renewed(held: HeldSecret, newest: SecretData | None, now: datetime) -> HeldSecret:

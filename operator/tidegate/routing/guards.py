@@ -1,15 +1,16 @@
-"""Who is let in to one ModelAccess: from its spec and the Secret that it names, and closed where that is not to be had."""
+"""Who is let in to one ModelAccess: from its spec and the Secret or authority that it needs, and closed where that is not to be had."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.api.auth import AUTH_LABEL, AUTH_LABEL_VALUE, ApiKeys, Jwt
+from tidegate.api.auth import AUTH_LABEL, AUTH_LABEL_VALUE, ApiKeys, Jwt, Mtls
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
 from tidegate.routing.credentials import (
+    ClientAuthority,
     Credentials,
     NamedKey,
     NotAsked,
@@ -21,7 +22,9 @@ from tidegate.routing.credentials import (
 )
 from tidegate.routing.refusals import Refusal
 
-ABOUT_CALLERS: Final = frozenset({Reason.CREDENTIALS_NOT_READABLE, Reason.CREDENTIALS_INVALID})
+ABOUT_CALLERS: Final = frozenset(
+    {Reason.CREDENTIALS_NOT_READABLE, Reason.CREDENTIALS_INVALID, Reason.CLIENT_AUTHORITY_MISSING}
+)
 """Reasons that only a process that reads the Secrets can give."""
 
 
@@ -44,6 +47,13 @@ class TokenGuard:
 
 
 @dataclass(frozen=True, slots=True)
+class IdentityGuard:
+    """Lets in who shows a client certificate with one of these names, at least one: URIs have `://` in them, the others are of DNS."""
+
+    identities: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ClosedGuard:
     """Lets nobody in: the guard of an access whose credentials are not known to whoever planned it."""
 
@@ -55,7 +65,7 @@ class AddressGuard:
     addresses: tuple[str, ...]
 
 
-Guard = KeyGuard | TokenGuard | AddressGuard | ClosedGuard
+Guard = KeyGuard | TokenGuard | IdentityGuard | AddressGuard | ClosedGuard
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,8 @@ def plan_guard(access: ModelAccess, credentials: Credentials | None) -> PlannedG
         return _with_address(access, auth.jwt, auth.jwt.jwks_uri, credentials)
     if auth.jwt is not None:
         return _with_secret(access, "jwt", auth.jwt, credentials)
+    if auth.mtls is not None:
+        return _with_identities(access, auth.mtls, credentials.client_authority)
     return PlannedGuard(ClosedGuard())
 
 
@@ -108,6 +120,23 @@ def _with_address(access: ModelAccess, jwt: Jwt, address: str, credentials: Cred
             f"no keys have come from there ({why}), so nobody is let in; it is asked again within a minute"
         )
     refusal = Refusal(access.key, reason, f"spec.auth.jwt.jwksUri: {address}", message)
+    return PlannedGuard(ClosedGuard(), (refusal,))
+
+
+def _with_identities(access: ModelAccess, asked: Mtls, authority: ClientAuthority) -> PlannedGuard:
+    if authority is ClientAuthority.USABLE:
+        return PlannedGuard(IdentityGuard(tuple(sorted(asked.identities))))
+    if authority is ClientAuthority.ABSENT:
+        why = (
+            "gateways ask no client for a certificate, so nobody is let in: have the chart's gateway.tls.secrets and "
+            "gateway.tls.clientAuthority set (helm upgrade --reuse-values)"
+        )
+    else:
+        why = (
+            "the Secret of the chart's gateway.tls.clientAuthority cannot be used, so nobody is let in: "
+            "tidegate xds status says what is wrong with it"
+        )
+    refusal = Refusal(access.key, Reason.CLIENT_AUTHORITY_MISSING, "spec.auth.mtls", why)
     return PlannedGuard(ClosedGuard(), (refusal,))
 
 

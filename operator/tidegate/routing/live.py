@@ -14,7 +14,7 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.routing import hosts, planner
 from tidegate.routing.access_index import AccessIndex, move
 from tidegate.routing.access_rules import AccessPlan, plan_access
-from tidegate.routing.credentials import Credentials, Fetched, SecretData
+from tidegate.routing.credentials import ClientAuthority, Credentials, Fetched, SecretData
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, FleetState
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.ir import Pool, PoolKey
@@ -39,6 +39,7 @@ class LiveRouting:
         self._secrets: dict[ObjectKey, SecretData] = {}
         self._key_hosts = frozenset(keys_of)
         self._fetched: dict[str, Fetched] = {}
+        self._client_authority = ClientAuthority.ABSENT
         self._accesses: dict[ObjectKey, ModelAccess] = {}
         self._backends: dict[BackendKey, Backend] = {}
         self._index = AccessIndex()
@@ -114,12 +115,20 @@ class LiveRouting:
             self._fetched[address] = fetched
         self._look_at(self._index.checking_at(address))
 
+    def put_client_authority(self, authority: ClientAuthority) -> None:
+        """Whether gateways can check client certificates from now on."""
+        if authority is self._client_authority:
+            return
+        self._client_authority = authority
+        self._look_at(key for key, one in self._accesses.items() if one.spec.auth and one.spec.auth.mtls)
+
     def replace(self, fleet: FleetState) -> None:
         """The whole fleet, in place of all that was there."""
         asked = fleet.credentials.namespaces, fleet.credentials.key_hosts
         if asked != (self._namespaces, self._key_hosts):
             self._namespaces, self._key_hosts = asked
             self._look_at(key for key, one in self._accesses.items() if one.spec.auth)
+        self.put_client_authority(fleet.credentials.client_authority)
         secrets = fleet.credentials.secrets
         for key in self._secrets.keys() | secrets.keys():
             self.put_secret(key, secrets.get(key))
@@ -174,7 +183,13 @@ class LiveRouting:
             return None
         rivals = [self._accesses[rival] for rival in self._index.rivals(access)]
         owners = hosts.claim([access, *rivals]) if access.spec.hosts else {}
-        credentials = Credentials(self._namespaces, self._secrets, self._key_hosts, self._fetched)
+        credentials = Credentials(
+            self._namespaces,
+            self._secrets,
+            self._key_hosts,
+            self._fetched,
+            client_authority=self._client_authority,
+        )
         pipelines = (self._backends[one] for one in self._pipelines.get(key, ()))
         return plan_access(access, self._backends, owners, credentials, left_over(access, pipelines))
 

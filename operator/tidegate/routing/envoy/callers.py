@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from tidegate.routing import protos
-from tidegate.routing.guards import AddressGuard, Guard, KeyGuard, TokenGuard
+from tidegate.routing.guards import AddressGuard, Guard, IdentityGuard, KeyGuard, TokenGuard
 
 _KEYS: Final = "envoy.filters.http.api_key_auth"
 _TOKENS: Final = "tidegate.tokens"
@@ -28,6 +28,12 @@ _LETS_NOBODY_IN: Final[protos.Fields] = {
 }
 
 _PROVIDER: Final = "issuer"
+
+_MTLS: Final = "envoy.extensions.rbac.principals.mtls_authenticated.v3.Config"
+_NO_CERTIFICATE: Final = "no_client_certificate"
+
+WITHOUT_CERTIFICATE: Final = f"rbac_access_denied_matched_policy[{_NO_CERTIFICATE}]"
+"""Envoy's word for a call that shows no client certificate where one is asked for; of itself it answers as to somebody else's."""
 
 
 def sleeping_filters() -> list[dict[str, object]]:
@@ -52,7 +58,9 @@ def for_host(guard: Guard) -> dict[str, object]:
     if isinstance(guard, TokenGuard):
         return {_TOKENS: protos.packed(f"{_MATCHING}.ExtensionWithMatcherPerRoute", _tokens(guard))}
     if isinstance(guard, AddressGuard):
-        return {_NOBODY: protos.packed(f"{_RBAC}.RBACPerRoute", {"rbac": {"rules": _from_elsewhere(guard)}})}
+        return _refusing(_from_elsewhere(guard))
+    if isinstance(guard, IdentityGuard):
+        return _refusing(_somebody_else(guard))
     return {_NOBODY: protos.packed(_FILTER_CONFIG, {"config": {}})}
 
 
@@ -72,6 +80,37 @@ def _keys(guard: KeyGuard) -> dict[str, object]:
         "key_sources": [{"header": guard.header}],
         "forwarding": {"hide_credentials": True},
     }
+
+
+def _refusing(rules: dict[str, object]) -> dict[str, object]:
+    return {_NOBODY: protos.packed(f"{_RBAC}.RBACPerRoute", {"rbac": {"rules": rules}})}
+
+
+def _somebody_else(guard: IdentityGuard) -> dict[str, object]:
+    """Two policies, so that answers and counters tell those without a certificate from those with another.
+
+    What a certificate says counts only where Envoy has verified it.
+    """
+    verified = _shows({"any_validated_client_certificate": True})
+    named = {"or_ids": {"ids": [_shows({"san_matcher": _san(one)}) for one in guard.identities]}}
+    another = {"and_ids": {"ids": [verified, {"not_id": named}]}}
+    everything = [{"any": True}]
+    policies = {
+        _NO_CERTIFICATE: {"permissions": everything, "principals": [{"not_id": verified}]},
+        "another_client": {"permissions": everything, "principals": [another]},
+    }
+    return {"action": "DENY", "policies": policies}
+
+
+def _shows(what: protos.Fields) -> dict[str, object]:
+    return {"custom": protos.extension("envoy.rbac.principals.mtls_authenticated", _MTLS, what)}
+
+
+def _san(identity: str) -> dict[str, object]:
+    if "://" in identity:
+        return {"san_type": "URI", "matcher": {"exact": identity}}
+    # With `exact`, a wildcard in a certificate would stand for any name below it.
+    return {"san_type": "DNS", "matcher": {"safe_regex": {"regex": identity.replace(".", "[.]")}}}
 
 
 def _from_elsewhere(guard: AddressGuard) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidegate.routing import protos
-from tidegate.routing.envoy import admission, allowlist, routes
+from tidegate.routing.envoy import admission, allowlist, callers, routes
 
 # Envoy's short names: the route's timeout, a client that was too slow, and a stalled stream; and a limit that was reached.
 _TIMEOUT_FLAGS: Final = ("UT", "SI", "DT")
@@ -26,6 +26,7 @@ def config() -> dict[str, object]:
             _unknown_to_grpc(),
             _unknown(),
             _not_allowed(),
+            _without_certificate(),
             _deadline_exceeded(),
             _limit_reached(),
             _not_admitted(),
@@ -50,15 +51,24 @@ def _unknown_to_grpc() -> dict[str, object]:
 
 def _not_allowed() -> dict[str, object]:
     return {
-        "filter": _all(_status(403, "tidegate.not_allowed"), _refused_by_allowlist()),
+        "filter": _all(_status(403, "tidegate.not_allowed"), _details(allowlist.REFUSED)),
         "status_code": {"value": 404},
         "body_format_override": {"text_format_source": {"inline_string": allowlist.ANSWER}},
     }
 
 
-def _refused_by_allowlist() -> dict[str, object]:
-    """Others answer 403 as well: who is known and may not call. Looked at for a 403 alone."""
-    expression = f"response.code_details == '{allowlist.REFUSED}'"
+def _without_certificate() -> dict[str, object]:
+    """Who is not known is not forbidden to call; Envoy's filter knows a 403 alone."""
+    return {
+        "filter": _all(_status(403, "tidegate.without_certificate"), _details(callers.WITHOUT_CERTIFICATE)),
+        "status_code": {"value": 401},
+        "body": {"inline_string": "this ModelAccess asks for a client certificate, over the TLS port"},
+    }
+
+
+def _details(text: str) -> dict[str, object]:
+    """Several filters answer 403: this one of them. Looked at for a 403 alone."""
+    expression = f"response.code_details == '{text}'"
     cel = "envoy.access_loggers.extension_filters.cel"
     kind = "envoy.extensions.access_loggers.filters.cel.v3.ExpressionFilter"
     return {"extension_filter": protos.extension(cel, kind, {"expression": expression})}
