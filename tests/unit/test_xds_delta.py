@@ -193,24 +193,6 @@ def test_a_refused_cluster_holds_back_what_leads_there_and_nothing_else() -> Non
     assert (proxy.stream.progress.acked, proxy.stream.progress.nack) == (cure, None)
 
 
-@pytest.mark.parametrize("newer", ["c2-e0", "c2-e1"])
-def test_a_cluster_that_was_refused_along_with_another_waits_for_no_endpoints(newer: str) -> None:
-    """The proxy has taken it all the same, and its endpoints must come after whatever it is changed to."""
-    count = int(newer[-1])
-    proxy = DeltaProxy(DeltaStream(a_snapshot({"a": 1, "b": 3}, endpoints={"a": count, "b": count})))
-    proxy.refuses_versions = {"c3"}
-    proxy.connect()
-    proxy.server_takes()
-    proxy.set(a_snapshot({"a": 2}, endpoints={"a": count}))
-    proxy.server_takes()
-    proxy.proxy_takes()
-    proxy.server_takes()
-    proxy.set(a_snapshot({"a": 1}, endpoints={"a": count}))
-    proxy.settle()
-    assert proxy.clusters == {"a": "c1"}
-    assert not proxy.warming
-
-
 def test_a_refused_resource_is_not_sent_again_as_it_was() -> None:
     proxy = a_settled_proxy(a_snapshot({"old": 1}, routes_to=["old"]))
     proxy.refuses_names = {"bad"}

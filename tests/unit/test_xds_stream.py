@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from builders.proxy import (
@@ -22,6 +22,8 @@ from builders.proxy import (
     names_in,
 )
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
+from tidegate.xds.gate import GATE_TIMEOUT_S
+from tidegate.xds.inspection import SyncState
 from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse
 from tidegate.xds.stream import AdsStream
 
@@ -663,3 +665,85 @@ def test_in_any_order_of_events_a_refusal_holds_up_what_leads_to_it_and_nothing_
     assert {str(key) for key in running.others} == waits
     assert set(proxy.clusters) <= {*there, *proxy.routes_to}
     assert set(proxy.scopes) <= set(last.resources[SCOPE])
+
+
+def of_two(a: int = 0, b: int = 0, *, vacant: str = "", routes_to: str = "") -> Snapshot:
+    """Of the clusters a and b those whose version is not 0; those of `vacant` have no endpoints."""
+    clusters = {name: version for name, version in {"a": a, "b": b}.items() if version}
+    endpoints = {name: int(name not in vacant) for name in clusters}
+    return a_snapshot(clusters, endpoints=endpoints, routes_to=routes_to)
+
+
+@st.composite
+def pairs(draw: st.DrawFn, versions: st.SearchStrategy[int]) -> Snapshot:
+    """Either cluster or both or none; one of them may lead to nobody."""
+    a, b, vacant = draw(versions), draw(versions), draw(st.sampled_from(["", "a", "b", "ab"]))
+    awake = [name for name, version in {"a": a, "b": b}.items() if version and name not in vacant]
+    return of_two(a, b, vacant=vacant, routes_to=draw(st.sampled_from(["", *awake])))
+
+
+SETTLE = ["server", "proxy"] * 8
+
+
+@pytest.mark.parametrize("dialect", [Proxy, DeltaProxy])
+@settings(max_examples=400, deadline=None)
+@given(
+    steps=st.lists(
+        st.one_of(pairs(st.integers(0, 3)), st.sampled_from(["server", "server", "proxy", "proxy"])),
+        max_size=40,
+    ),
+    last=pairs(st.integers(0, 2)),
+)
+# The endpoints of `a` are under way when its cluster goes out again; the answer to them says nothing of that.
+@example(
+    steps=[
+        *(of_two(a=1, b=1), *SETTLE),
+        *(of_two(a=2, b=3), "proxy", of_two(a=2, b=1, vacant="a"), "server"),
+    ],
+    last=of_two(a=2, b=1, vacant="a"),
+)
+# The cluster goes back to what it was, whose endpoints went out before.
+@example(steps=["server", of_two(a=1, b=3), of_two(a=2), "server", "proxy", "server"], last=of_two(a=1))
+@example(
+    steps=["server", of_two(a=1, b=3, vacant="ab"), of_two(a=2, vacant="a"), "server", "proxy", "server"],
+    last=of_two(a=1, vacant="a"),
+)
+# The same with nothing refused.
+@example(
+    steps=["server", "server", of_two(a=1), "proxy", "server", "server", of_two(a=2, b=2, vacant="ab")],
+    last=of_two(a=1, routes_to="a"),
+)
+# Endpoints that are held back go out again as they are.
+@example(
+    steps=[
+        *(of_two(a=1, b=1, routes_to="a"), *SETTLE),
+        *(of_two(a=2, b=3, routes_to="a"), "proxy", "server"),
+        *(of_two(a=1, b=1, vacant="a"), "server", "proxy", "server"),
+    ],
+    last=of_two(a=1, b=1, vacant="a"),
+)
+def test_in_any_order_of_events_no_cluster_is_left_waiting_for_its_endpoints(
+    dialect: type[Proxy], steps: list[Snapshot | str], last: Snapshot
+) -> None:
+    """The proxy refuses every cluster of version 3, and has taken what came along with it all the same."""
+    proxy = dialect(dialect.a_stream(None))
+    proxy.refuses_versions = {"c3"}
+    proxy.connect()
+    for step in [*steps, last]:
+        if isinstance(step, Snapshot):
+            proxy.set(step)
+        elif step == "server" and proxy.outbox:
+            proxy.server_takes()
+        elif step == "proxy" and proxy.inbox:
+            proxy.proxy_takes()
+    proxy.settle()
+    proxy.wait(GATE_TIMEOUT_S)
+    proxy.settle()
+
+    assert not proxy.warming
+    assert proxy.clusters == {name: one.version for name, one in last.resources[CLUSTER].items()}
+    assert proxy.endpoints == last.resources[ENDPOINT]
+    assert proxy.stream.counters.gate_misses == 0
+    assert proxy.stream.progress.acked is last
+    assert set(proxy.stream.states().values()) == {SyncState.SYNCED}
+    assert all(one.version for response in proxy.received for one in response.resources)

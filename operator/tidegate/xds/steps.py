@@ -262,13 +262,12 @@ class DiscoveryStream(ABC, Generic[R]):
         self._nonces += 1
         _count(self.counters.pushes, type_url)
         content = sorted(subscription.content(change).items())
-        again = frozenset(subscription.changed_again(change))
         gone = subscription.send(change, str(self._nonces))
         endpoints = self._holdings.get(TypeUrl.ENDPOINT)
-        if type_url is TypeUrl.CLUSTER and endpoints is not None and (gone or again):
+        if type_url is TypeUrl.CLUSTER and endpoints is not None:
             endpoints.forget(gone)
-            # A cluster that differs once more from one that was refused, and is there all the same, waits for them again.
-            endpoints.doubt(again)
+            # A changed cluster waits for its endpoints, even for those that the proxy had before.
+            endpoints.doubt(subscription.may_change(change) - gone)
         return DiscoveryResponse(
             type_url,
             following.version,

@@ -40,9 +40,9 @@ class WorldSubscription(Subscription):
         self._touched |= gone
         return gone
 
-    def changed_again(self, change: Change) -> Set[str]:
+    def may_change(self, change: Change) -> Set[str]:
         """Of everything that was refused some part may be in use, and is put back if it is not sent again."""
-        return self.suspects.refused.keys()
+        return change.keys() | self.suspects.refused.keys()
 
     def refuse(self, error: str) -> None:
         """The proxy refused what is in flight and keeps what it had.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Set
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from tidegate.routing.snapshot import Resource, Resources, TypeUrl, differing
 from tidegate.xds.suspects import Change, Suspects
@@ -29,6 +29,7 @@ class Subscription(ABC):
     `accepted`: what the proxy acknowledged, None before the first time. `sent`: the last that it was sent, accepted or not.
     `in_flight`: what the response that it has not answered changes. `error` is the reason of its last NACK while anything of that is refused.
     `unseen` is what it had before this stream, of which the version is known and nothing else.
+    `_doubted` is what it is to be sent again, with the nonce of the last response before that was known.
     """
 
     type_url: TypeUrl
@@ -43,6 +44,7 @@ class Subscription(ABC):
     _base: Resources | None = None
     _touched: set[str] = field(default_factory=set[str])
     _in_doubt: set[str] = field(default_factory=set[str])
+    _doubted: dict[str, str] = field(default_factory=dict[str, str])
 
     def is_complete(self, resources: Resources) -> bool:
         """Whether it is known that the proxy has of these all that it is to have, and nothing else."""
@@ -75,7 +77,7 @@ class Subscription(ABC):
 
     def has(self, resource: Resource) -> bool:
         """Whether the proxy runs exactly this, or what this only stands in for, for certain: of a refused response some part may be in use."""
-        if resource.name in self.suspects.refused:
+        if resource.name in self.suspects.refused or resource.name in self._doubted:
             return False
         held = self.held(resource.name)
         return held is not None and (resource.stand_in or held.version == resource.version)
@@ -135,17 +137,17 @@ class Subscription(ABC):
         _drop(self.sent, gone)
         return gone
 
-    def changed_again(self, change: Change) -> Set[str]:
-        """The names under which `change` differs from what a refused response said, of which some part may be in use."""
-        return change.keys() & self.suspects.refused.keys()
+    def may_change(self, change: Change) -> Set[str]:
+        """The names under which a response that makes `change` may give the proxy something else than it has in use."""
+        return change.keys()
 
     def doubt(self, names: Collection[str]) -> None:
-        """What the proxy has under `names` is to be sent again, though it still counts as what it has."""
+        """What the proxy has under `names` is to be sent again, though it still counts as what it has.
+
+        The answer to a response that is under way already says nothing about it.
+        """
         self._touched.update(names)
-        for held in (self.accepted, self.sent):
-            for name in names if held is not None else ():
-                if held is not None and name in held:
-                    held[name] = replace(held[name], version="")
+        self._doubted.update(dict.fromkeys(names, self.nonce))
 
     def accept(self) -> None:
         """The proxy acknowledged what is in flight."""
@@ -158,6 +160,8 @@ class Subscription(ABC):
                 self.accepted.pop(name, None)
             else:
                 self.accepted[name] = resource
+            if self._doubted.get(name) != self.nonce:
+                self._doubted.pop(name, None)
         if self._in_doubt:
             self._in_doubt = set()
         else:
@@ -183,6 +187,7 @@ class Subscription(ABC):
         for held in (self.accepted, self.sent, self.in_flight):
             if held is not None:
                 _drop(held, names)
+        _drop(self._doubted, names)
         self._in_doubt.difference_update(names)
         self.suspects.forget(names)
         self._forgive()
@@ -192,6 +197,6 @@ class Subscription(ABC):
             self.error = None
 
 
-def _drop(resources: dict[str, Resource] | Change, names: Collection[str]) -> None:
-    for name in [name for name in names if name in resources]:
-        del resources[name]
+def _drop(by_name: dict[str, Any], names: Collection[str]) -> None:
+    for name in [name for name in names if name in by_name]:
+        del by_name[name]
