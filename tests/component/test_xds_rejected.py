@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -33,6 +34,8 @@ async def proxies(gateway: Gateway) -> AsyncIterator[Proxies]:
     asking = asyncio.create_task(known.run())
     yield known
     asking.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asking
     await runner.cleanup()
 
 
