@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from builders.certificates import Authority, Pair
-from builders.model_access import a_model_access
+from builders.model_access import a_model_access, a_route
 from fixtures.envoy import Client, ClientTls, ControlPlane, Gateway, Load, Upstream, backend_of, eventually
 from tidegate.api.meta import ObjectKey
 from tidegate.routing import certificates
@@ -48,7 +48,8 @@ async def prepared(gateway: Gateway, settings: TlsSettings, **secrets: SecretDat
     gateway.control_plane = ControlPlane(gateway_tls=settings)
     gateway.control_plane.hold(**secrets)
     v1 = await gateway.upstream("v1")
-    return await gateway.start(a_model_access(), backend_of("ctr", v1)), v1
+    access = a_model_access(routes=[a_route(timeout="30s")])
+    return await gateway.start(access, backend_of("ctr", v1)), v1
 
 
 async def rotate(gateway: Gateway, **secrets: SecretData) -> Snapshot:
@@ -203,6 +204,9 @@ async def test_one_without_a_certificate_keeps_the_others_up_and_comes_later(
     one, other = authority.pair("one.com"), authority.pair("other.com")
     await prepared(gateway, tls("a", "b"), b=secret(other))
     address = await gateway.envoy.tls_listening()
+    assert [await shown(address, name) for name in ("one.com", "other.com")] == [serial(other)] * 2
+    other = authority.pair("other.com")
+    await rotate(gateway, b=secret(other))
     assert [await shown(address, name) for name in ("one.com", "other.com")] == [serial(other)] * 2
     await rotate(gateway, a=secret(one), b=secret(other))
     assert [await shown(address, name) for name in ("one.com", "other.com")] == [serial(one), serial(other)]

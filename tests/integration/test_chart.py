@@ -137,3 +137,25 @@ def test_values_that_cannot_work_are_refused(helm: Path, values: Mapping[str, ob
     done = run(helm, values)
     assert done.returncode != 0
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    "values", [{"gateway.tls": None}, {"gateway.tls.service": None}, {"auth.jwks": None}], ids=str
+)
+def test_values_of_an_earlier_release_are_enough(helm: Path, values: Mapping[str, object]) -> None:
+    """`helm upgrade --reuse-values` keeps them, and so has none of what came later."""
+    assert ("Service", "tidegate-gateway") in rendered(helm, values)
+
+
+def test_the_tls_port_has_a_service_and_its_secrets_alone_are_read(helm: Path) -> None:
+    objects = rendered(helm, {"gateway.tls.secrets": ["front"], "gateway.tls.clientAuthority": "callers"})
+    assert objects["Service", "tidegate-gateway-tls"]["spec"]["ports"][0]["port"] == 8443
+    (rule,) = objects["Role", "tidegate-xds-gateway-tls"]["rules"]
+    assert (rule["resources"], rule["resourceNames"]) == (["secrets"], ["front", "callers"])
+    assert ("Service", "tidegate-gateway-tls") not in rendered(helm)
+
+
+def test_the_keys_of_the_tls_port_do_not_travel_in_plain_text(helm: Path) -> None:
+    refused = run(helm, {"gateway.tls.secrets": ["front"], "tls.xds": False})
+    assert refused.returncode != 0
+    assert "gateway.tls.secrets needs tls.xds: true" in refused.stderr

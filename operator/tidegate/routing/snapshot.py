@@ -22,6 +22,7 @@ from tidegate.routing.refusals import Refusal
 from tidegate.routing.sharded import Sharded
 
 _VERSION_LENGTH: Final = 16
+_STAND_IN: Final = "stand-in-"
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -43,14 +44,20 @@ class Resource:
 
     `body` is a serialised google.protobuf.Any; `version` is a hash of the content.
     `vacant` marks endpoints of which there are none: they must not arrive while a route still leads there.
-    `stand_in` marks what is only for a proxy that has nothing under this name: whatever another has is better.
     """
 
     name: str
     version: str
     body: bytes = field(repr=False)
     vacant: bool = False
-    stand_in: bool = False
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether it is only for a proxy that has nothing under this name: whatever else another has is better.
+
+        The version says so, since that is all which is known of what a proxy comes back with.
+        """
+        return self.version.startswith(_STAND_IN)
 
 
 Resources = Mapping[str, Resource]
@@ -295,7 +302,7 @@ def _alias(host: VirtualHost) -> Resource:
 
 
 def _resource(name: str, body: bytes, *, stand_in: bool = False) -> Resource:
-    return Resource(name, body_hash(body), body, stand_in=stand_in)
+    return Resource(name, f"{_STAND_IN if stand_in else ''}{body_hash(body)}", body)
 
 
 def _keep(known: dict[K, V], key: K, value: V | None) -> None:

@@ -80,7 +80,9 @@ class Subscription(ABC):
         if resource.name in self.suspects.refused or resource.name in self._doubted:
             return False
         held = self.held(resource.name)
-        return held is not None and (resource.stand_in or held.version == resource.version)
+        if held is None:
+            return False
+        return held.version == resource.version or (resource.stand_in and not held.stand_in)
 
     def lacks(self, name: str) -> bool:
         """Whether the proxy has nothing under `name`, for certain."""
