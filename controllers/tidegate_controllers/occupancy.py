@@ -130,7 +130,7 @@ def _pod_facts(body: Manifest) -> Manifest:
     }
     return {
         "metadata": _metadata(body),
-        "spec": {**_only(spec, "nodeName", "overhead"), **containers},
+        "spec": {**_only(spec, "nodeName", "overhead", "resources"), **containers},
         "status": _only(body.get("status"), "phase"),
     }
 

@@ -63,6 +63,15 @@ def test_pods_from_before_the_first_pool_are_counted() -> None:
     assert world.views.slices(world.pool()).used("realtime") == 1
 
 
+def test_a_strangers_pod_takes_what_it_asks_for_as_a_whole() -> None:
+    world = World()
+    world.occupancy.begin()
+    pod = pod_on("node-0", managed=False)
+    pod["spec"]["resources"] = {"requests": {"cpu": "3"}}
+    world.has(pod)
+    assert [each.asks["cpu"] for each in world.occupancy.occupants("node-0")] == [3]
+
+
 def test_only_what_counts_is_told() -> None:
     world = World()
     world.occupancy.begin()

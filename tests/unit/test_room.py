@@ -70,6 +70,12 @@ def test_pod_asks_for_its_containers_and_sidecars_or_its_largest_start() -> None
     assert asked(pod) == {"cpu": Decimal("3.05"), "memory": 1 << 20, "pods": 1}
 
 
+def test_what_a_pod_asks_for_as_a_whole_stands_instead_of_its_containers() -> None:
+    pod = a_pod_that_asks("1Gi", cpu="1")
+    pod["spec"] |= {"resources": {"requests": {"cpu": "4"}}, "overhead": {"cpu": "1"}}
+    assert asked(pod) == {"cpu": 5, "memory": GIB, "pods": 1}
+
+
 def test_most_free_is_what_no_running_pod_has_asked_for() -> None:
     pods = [a_pod_that_asks("5Gi"), a_pod_that_asks("5Gi"), a_pod_that_asks("9Gi", phase="Succeeded")]
     room = node_room(a_node("a"), pods)

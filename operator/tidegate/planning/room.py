@@ -37,7 +37,10 @@ def lacking(words: str) -> tuple[str, ...]:
 
 
 def asked(pod: Mapping[str, Any]) -> Amounts:
-    """What a pod asks of its node: its containers and sidecars together, or its largest init container if that is more."""
+    """What a pod asks of its node: its containers and sidecars together, or its largest init container if that is more.
+
+    What it asks for as a whole (spec.resources) stands instead of that, resource by resource.
+    """
     spec = pod.get("spec") or {}
     init = spec.get("initContainers") or ()
     sidecars = [each for each in init if each.get("restartPolicy") == "Always"]
@@ -45,7 +48,8 @@ def asked(pod: Mapping[str, Any]) -> Amounts:
     starting = [total(map(_requests, (each, *sidecars))) for each in init if each not in sidecars]
     names = {name for each in (together, *starting) for name in each}
     most = {name: max(each.get(name, Decimal(0)) for each in (together, *starting)) for name in names}
-    return {**total((most, amounts(spec.get("overhead")))), "pods": Decimal(1)}
+    whole = {**most, **_requests(spec)}
+    return {**total((whole, amounts(spec.get("overhead")))), "pods": Decimal(1)}
 
 
 def open_nodes(nodes: Iterable[Mapping[str, Any]], resource: str) -> tuple[Mapping[str, Any], ...]:
@@ -117,8 +121,8 @@ def _name(node: Mapping[str, Any]) -> str:
     return str(node["metadata"]["name"])
 
 
-def _requests(container: Mapping[str, Any]) -> Amounts:
-    return amounts((container.get("resources") or {}).get("requests"))
+def _requests(asker: Mapping[str, Any]) -> Amounts:
+    return amounts((asker.get("resources") or {}).get("requests"))
 
 
 def amounts(quantities: Mapping[str, Any] | None) -> Amounts:
