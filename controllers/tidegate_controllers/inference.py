@@ -57,6 +57,7 @@ class InferenceReconciler:
             await self._writer.confirm(inference)
         plan = plan_inference(observed, self._settings)
         refusal = await self._writer.children(inference, plan)
+        self._placements.forget(key)
         if refusal is not None:
             plan = plan_inference(replace(observed, refusal=refusal), self._settings)
         # The status goes before the orders: it is what remembers a failure that the orders are about to undo.

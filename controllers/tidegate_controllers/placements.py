@@ -1,7 +1,7 @@
 """Which Inferences run on which pool's slices, and what each pool gives them."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.api.compute_pool import ComputePool
@@ -9,11 +9,11 @@ from tidegate.api.conditions import ConditionStatus, ConditionType
 from tidegate.api.inference import Inference, Placement
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.parsed import Parsed
-from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
+from tidegate.planning.claims import Claim, SeatedPod, claim, remainders, seated_pod
 from tidegate.planning.deployments import DeploymentView, deployment_view
-from tidegate.planning.placement import Claim, Placing, claim, place, without_pool
-from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, SLICES_LABEL, label_value
+from tidegate.planning.placement import Placing, place, without_pool
+from tidegate.resources.names import INFERENCE_LABEL, label_value
 from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.pool_views import PoolViews
 from tidegate_controllers.stores import Owners
@@ -33,39 +33,34 @@ class PoolParts:
 class Placements:
     """Gives each Inference its share of its pool, and calls those that wait when a pool has changed."""
 
-    def __init__(self, parts: PoolParts, inferences: Parsed[Inference], deployments: ObjectStore) -> None:
+    def __init__(
+        self, parts: PoolParts, inferences: Parsed[Inference], deployments: ObjectStore, pods: ObjectStore
+    ) -> None:
         self._parts = parts
         self._inferences = inferences
         self._deployments = deployments
-        self._pool_of: dict[ObjectKey, str] = {}
+        self._pods = pods
         self._claims: defaultdict[str, dict[ObjectKey, Claim]] = defaultdict(dict)
+        self._of: dict[ObjectKey, Mapping[str, Claim]] = {}
+        self._booked: dict[ObjectKey, int] = {}
         self._specs: dict[str, object] = {}
-        self._held: dict[ObjectKey, _Held] = {}
-        self._owner = Owners(deployments, INFERENCE_LABEL, self._claim_again)
+        self._wakes: list[Wake] = []
+        self._owners = tuple(Owners(each, INFERENCE_LABEL, self._claim_again) for each in (deployments, pods))
         inferences.store.subscribe(self._claim_again)
 
     def connect(self, wake: Wake) -> None:
         """From now on calls `wake` for Inferences whose pool has changed in a way that concerns them."""
         store = self._parts.pools.store
+        self._wakes.append(wake)
 
         def pool_changed(key: ObjectKey) -> None:
             spec = (store.get(key) or {}).get("spec")
             # A changed spec is everybody's; slices that come and go are of interest to those alone that lack some.
             everybody = self._specs.get(key.name) != spec
             self._specs[key.name] = spec
-            self._wake(key.name, wake, everybody=everybody)
-
-        def deployment_changed(key: ObjectKey) -> None:
-            body = self._deployments.get(key)
-            before, now = self._held.pop(key, None), None
-            if body is not None:
-                now = self._held[key] = _held(body)
-            if before != now:
-                for pool in {each.pool for each in (before, now) if each is not None and each.pool}:
-                    self._wake(pool, wake)
+            self._wake(label_value(key.name), everybody=everybody)
 
         store.subscribe(pool_changed)
-        self._deployments.subscribe(deployment_changed)
 
     def known(self, inference: Inference) -> bool:
         """Whether everything has been listed that decides about it; listing begins with the first who asks."""
@@ -79,16 +74,29 @@ class Placements:
         return self._parts.occupancy.known
 
     def of(self, inference: Inference) -> Placing | None:
-        """What the pool of an Inference gives it; None where its spec names no pool."""
+        """What the pool of an Inference gives it; None where its spec names no pool.
+
+        What it is given counts as its own from here on, until `forget`.
+        """
         placement = inference.spec.placement
+        self.forget(inference.key)
         if placement is None:
             return None
         pool, live = self._pool(placement), self._live(inference.key)
         if pool is None:
-            return without_pool(placement.pool, live)
-        wanted = claim(inference, placement, live)
-        claims = {**self._claims[placement.pool], inference.key: wanted}
-        return place(wanted, live, pool, self._parts.views.slices(pool), tuple(claims.values()))
+            return without_pool(placement.pool, inference.spec.replicas, live)
+        wanted = claim(inference, placement, live, self._seated(inference.key))
+        claims = {**self._claims[label_value(placement.pool)], inference.key: wanted}
+        placing = place(wanted, live, pool, self._parts.views.slices(pool), tuple(claims.values()))
+        if placing.seat is not None and placing.replicas:
+            self._booked[inference.key] = placing.replicas * placement.slices
+            self._claim_again(inference.key)
+        return placing
+
+    def forget(self, key: ObjectKey) -> None:
+        """What was given has been written or refused: the caches say what it has."""
+        if self._booked.pop(key, None) is not None:
+            self._claim_again(key)
 
     def _pool(self, placement: Placement) -> ComputePool | None:
         pool = self._parts.pools.get(ObjectKey("", placement.pool))
@@ -99,23 +107,41 @@ class Placements:
         bodies = self._deployments.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
         return next((deployment_view(body) for body in bodies), None)
 
-    def _claim_again(self, key: ObjectKey) -> None:
-        """Either the Inference or its Deployment has changed."""
-        before = self._pool_of.pop(key, None)
-        if before is not None:
-            del self._claims[before][key]
-        inference = self._inferences.get(key)
-        if inference is None or inference.metadata.deletion_timestamp is not None:
-            return
-        placement = inference.spec.placement
-        if placement is not None:
-            self._pool_of[key] = placement.pool
-            self._claims[placement.pool][key] = claim(inference, placement, self._live(key))
+    def _seated(self, key: ObjectKey) -> Sequence[SeatedPod]:
+        bodies = self._pods.by_label(INFERENCE_LABEL, label_value(key.name), namespace=key.namespace)
+        return tuple(pod for pod in map(seated_pod, bodies) if pod is not None)
 
-    def _wake(self, pool: str, wake: Wake, *, everybody: bool = False) -> None:
+    def _claim_again(self, key: ObjectKey) -> None:
+        """The Inference, its Deployment or one of its pods has changed."""
+        before, now = self._of.pop(key, {}), self._claims_of(key)
+        for pool in before.keys() - now.keys():
+            del self._claims[pool][key]
+        for pool, each in now.items():
+            self._claims[pool][key] = each
+        if now:
+            self._of[key] = now
+        for pool, each in before.items():
+            if _leaves_more(each, now.get(pool)):
+                self._wake(pool)
+
+    def _claims_of(self, key: ObjectKey) -> Mapping[str, Claim]:
+        """By pool: the one that it wants, and those where it still has something."""
+        inference, live, pods = self._inferences.get(key), self._live(key), self._seated(key)
+        if inference is None or inference.metadata.deletion_timestamp is not None:
+            self._booked.pop(key, None)
+            return remainders(key, live, pods, None)
+        placement = inference.spec.placement
+        if placement is None:
+            return remainders(key, live, pods, None)
+        pool = label_value(placement.pool)
+        wanted = claim(inference, placement, live, pods, self._booked.get(key, 0))
+        return {**remainders(key, live, pods, pool), pool: wanted}
+
+    def _wake(self, pool: str, *, everybody: bool = False) -> None:
         for key in tuple(self._claims.get(pool, ())):
             if everybody or self._waits(key):
-                wake(key)
+                for wake in self._wakes:
+                    wake(key)
 
     def _waits(self, key: ObjectKey) -> bool:
         inference = self._inferences.get(key)
@@ -126,15 +152,8 @@ class Placements:
         return placed is None or placed.status is not ConditionStatus.TRUE
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """What a Deployment has of a pool."""
-
-    pool: str
-    slices: str
-    replicas: int
-
-
-def _held(body: Manifest) -> _Held:
-    labels = body["metadata"].get("labels") or {}
-    return _Held(labels.get(POOL_LABEL, ""), labels.get(SLICES_LABEL, ""), body["spec"].get("replicas", 1))
+def _leaves_more(before: Claim, now: Claim | None) -> bool:
+    """Whether there may be more for others than before."""
+    if now is None:
+        return True
+    return now.taken < before.taken or now.replicas * now.slices < before.replicas * before.slices

@@ -106,6 +106,7 @@ class Terms:
             PoolParts(self._pools, self._views, parts.occupancy),
             self._known.inferences,
             parts.stores.deployments,
+            parts.stores.pods,
         )
         self._placements.connect(self.queues.inferences.add)
         connect_pools(parts.stores, self.queues, parts.occupancy)

@@ -112,6 +112,15 @@ class Pools:
         )
         return found()
 
+    def ended(self, name: str) -> None:
+        """Says, as a kubelet would, that the pods of an Inference that are on their way out have ended."""
+        pods = self.kubectl.json("get", "pods", "-n", self.namespace, "-l", f"tidegate.io/inference={name}")
+        leaving = [
+            each["metadata"]["name"] for each in pods["items"] if "deletionTimestamp" in each["metadata"]
+        ]
+        assert leaving
+        self.kubectl("delete", "pod", *leaving, "-n", self.namespace, "--force", "--grace-period=0")
+
     def tiers(self, pool: str, **wanted: int) -> None:
         """Waits until the tiers of a pool have so many slices; those that are not named have none."""
         all_tiers = {"realtime": 0, "nearline": 0, "offline": 0, **wanted}
@@ -307,6 +316,10 @@ def test_floors_ceilings_and_the_largest_node_bound_what_is_given(pools: Pools) 
     pools.tiers(pool, realtime=2, nearline=1, offline=1)
     pools.pool(tiers={"nearline": {"ceiling": 2}})
     pools.kubectl("scale", "inference/ctr", "--replicas=1", "-n", pools.namespace)
+    pools.bound("ctr", 1)
+    # The pod that goes has its slice until it is gone, and without a kubelet nobody else says when that is.
+    pools.placed("near", Reason.POOL_FULL)
+    pools.ended("ctr")
     pools.placed("near", Reason.PLACED)
 
 
@@ -335,7 +348,11 @@ def test_pool_that_is_not_there_or_takes_no_pods_is_named_and_what_runs_stays(po
     assert [pod["metadata"]["uid"] for pod in after] == [pod["metadata"]["uid"] for pod in before]
 
     pools.pool()
-    pools.bound("ctr", 2)
+    running = {pod["metadata"]["uid"] for pod in pools.bound("ctr", 2)}
+    pools.kubectl("delete", "computepool", pool)
+    pools.placed("ctr", Reason.POOL_NOT_FOUND)
+    pools.kubectl("scale", "inference/ctr", "--replicas=1", "-n", pools.namespace)
+    assert {pod["metadata"]["uid"] for pod in pools.bound("ctr", 1)} < running
 
 
 @pytest.mark.produces(Reason.SHARING_NOT_CONFIGURED, Reason.MODEL_NOT_SHAREABLE)

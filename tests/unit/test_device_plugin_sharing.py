@@ -12,9 +12,10 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import ModelFormat, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
+from tidegate.planning.claims import Claim
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
 from tidegate.planning.nodes import node_view, occupant
-from tidegate.planning.placement import Claim, place
+from tidegate.planning.placement import place
 from tidegate.planning.plan import Plan
 from tidegate.planning.pool_slices import pool_slices
 from tidegate.resources.sharing.choice import sharing_of

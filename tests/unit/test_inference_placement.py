@@ -96,7 +96,7 @@ def test_all_given_and_serving_is_ready() -> None:
 
 def test_a_pool_that_is_gone_changes_nothing_of_what_runs() -> None:
     before = serving(planned(given(2)), 2)
-    plan = planned(without_pool("cpu-a", before["deployment"]), **before)
+    plan = planned(without_pool("cpu-a", 2, before["deployment"]), **before)
 
     assert deployment(plan) is None
     assert plan.delete == ()
@@ -107,7 +107,7 @@ def test_a_pool_that_is_gone_changes_nothing_of_what_runs() -> None:
 def test_a_change_that_needs_the_pool_waits_for_it_and_is_not_called_ready() -> None:
     before = serving(planned(given(2)), 2)
     changed = inference(batching={"mode": "Fixed"})
-    plan = planned(without_pool("cpu-a", before["deployment"]), changed, **before)
+    plan = planned(without_pool("cpu-a", 2, before["deployment"]), changed, **before)
 
     assert deployment(plan) is None
     assert condition(plan, "Ready")["reason"] == "PoolNotFound"
@@ -116,8 +116,21 @@ def test_a_change_that_needs_the_pool_waits_for_it_and_is_not_called_ready() -> 
 
 def test_fewer_replicas_than_are_wanted_are_not_ready_without_the_pool() -> None:
     before = serving(planned(given(1, FULL)), 1)
-    plan = planned(without_pool("cpu-a", before["deployment"]), **before)
+    plan = planned(without_pool("cpu-a", 2, before["deployment"]), **before)
     assert condition(plan, "Ready")["reason"] == "PoolNotFound"
+
+
+def test_fewer_replicas_are_carried_out_without_the_pool_and_in_the_same_pods() -> None:
+    before = serving(planned(given(2)), 2)
+    fewer = an_inference(replicas=1, placement={"pool": "cpu-a"})
+    plan = planned(without_pool("cpu-a", 1, before["deployment"]), fewer, **before)
+
+    applied = deployment(plan)
+    assert applied["spec"]["replicas"] == 1
+    first = deployment(planned(given(2)))
+    assert applied["spec"]["template"] == first["spec"]["template"]
+    assert applied["metadata"]["labels"] == first["metadata"]["labels"]
+    assert condition(plan, "Placed")["reason"] == "PoolNotFound"
 
 
 def test_an_inference_without_a_pool_says_nothing_of_placement() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Placement, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
+from tidegate.planning.claims import Claim, claim
 from tidegate.planning.deployments import DeploymentView
 from tidegate.planning.nodes import node_view
-from tidegate.planning.placement import Claim, Placing, claim, place, share_out, without_pool
+from tidegate.planning.placement import Placing, place, share_out, without_pool
 from tidegate.planning.pool_slices import PoolSlices, pool_slices
 
 TEMPLATE: dict[str, Any] = {"metadata": {}, "spec": {}}
@@ -147,7 +149,7 @@ def test_a_node_that_fails_takes_nothing_from_what_was_given() -> None:
 
 
 def test_without_a_pool_what_runs_stays() -> None:
-    placing = without_pool("cpu-a", running(3))
+    placing = without_pool("cpu-a", 5, running(3))
 
     assert (placing.seat, placing.replicas) == (None, 3)
     assert placing.verdict.reason is Reason.POOL_NOT_FOUND
@@ -176,6 +178,34 @@ def test_pods_that_move_wait_until_there_is_room_for_as_many_as_run(
     assert (moving.replicas, moving.verdict.holds) == (3, True)
 
 
+def test_what_an_inference_leaves_is_nobody_elses_until_its_pods_are_gone() -> None:
+    """It was given another pool or deleted: its Deployment, then its pods on their way out, still have their slices."""
+    newcomer = a_claim("new", replicas=4)
+    leaving = a_claim("old", tier=Tier.OFFLINE, replicas=0, held=4)
+    assert placed(newcomer, leaving, cpus=(4,)).replicas == 0
+    draining = replace(leaving, held=0, pods={"node-0": 3})
+    assert placed(newcomer, draining, cpus=(4,)).replicas == 1
+    assert placed(newcomer, replace(draining, pods={}), cpus=(4,)).replicas == 4
+
+
+def test_pods_that_end_on_a_lost_node_take_nothing_of_the_others() -> None:
+    stuck = replace(a_claim("old", replicas=0), pods={"lost": 4})
+    assert placed(a_claim("new", replicas=4), stuck, cpus=(4,)).replicas == 4
+
+
+def test_pods_that_wait_for_a_larger_size_keep_the_slices_that_they_have() -> None:
+    larger = a_claim("old", slices=3, replicas=4, held=4, tier=Tier.OFFLINE)
+    assert placed(a_claim("new"), larger, cpus=(4,)).replicas == 0
+    assert placed(larger, cpus=(12,), live=running(4)).replicas == 4
+
+
+def test_fewer_replicas_are_carried_out_though_the_pool_has_no_room_for_those_that_move() -> None:
+    wanted, full = a_claim(replicas=2), a_claim("other", replicas=8, held=8)
+    placing = placed(wanted, full, live=running(4, pool="cpu-b"))
+    assert (placing.seat, placing.replicas, placing.verdict.holds) == (None, 2, False)
+    assert without_pool("cpu-a", 0, running(3)).replicas == 0
+
+
 _CLAIMS = st.lists(
     st.builds(
         Claim,
@@ -185,6 +215,8 @@ _CLAIMS = st.lists(
         replicas=st.integers(0, 9),
         held=st.integers(0, 12),
         made=st.sampled_from(["", "2026-01-01", "2026-01-02"]),
+        pods=st.dictionaries(st.sampled_from(["node-0", "node-1", "lost"]), st.integers(1, 4)),
+        booked=st.integers(0, 4),
     ),
     max_size=7,
     unique_by=lambda each: each.key,

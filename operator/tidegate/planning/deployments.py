@@ -11,6 +11,7 @@ from tidegate.resources.names import (
     ROLLED_BACK_ANNOTATION,
     SLICES_LABEL,
     SOURCE_LABEL,
+    TIER_LABEL,
 )
 from tidegate.resources.serving import template_hash
 
@@ -52,6 +53,8 @@ class DeploymentView:
     """The pool on whose slices its pods run; empty for none."""
     slices: int = 0
     """Slices of each pod."""
+    tier: str = ""
+    """The tier of its pods."""
 
     @property
     def digest(self) -> str:
@@ -74,12 +77,14 @@ def deployment_view(body: Mapping[str, Any]) -> DeploymentView:
     seen = status.get("observedGeneration", 0) >= metadata.get("generation", 0)
     updated = status.get("updatedReplicas", 0)
     ended = progress.get("reason") == "NewReplicaSetAvailable" and updated == status.get("replicas", 0)
-    labels = metadata.get("labels") or {}
+    # Those of the template: after a rollout that was given up, the Deployment's own are of the one that is wanted.
+    labels = body["spec"]["template"]["metadata"].get("labels") or {}
     slices = labels.get(SLICES_LABEL, "")
     return DeploymentView(
         replicas=body["spec"].get("replicas", 1),
         pool=labels.get(POOL_LABEL, ""),
         slices=int(slices) if slices.isdecimal() else 0,
+        tier=labels.get(TIER_LABEL, ""),
         template=body["spec"]["template"],
         complete=seen and ended and status.get("readyReplicas", 0) > 0,
         overdue=seen and progress.get("reason") == "ProgressDeadlineExceeded" and updated > 0,

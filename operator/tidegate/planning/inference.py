@@ -161,9 +161,9 @@ def _pods(observed: InferenceObserved, template: str) -> Verdict:
 def _rollout(observed: InferenceObserved, objects: Sequence[Manifest], swap: Swap) -> Rollout:
     """What the Deployment is to be; a rollout that is given up is explained by the model's failure, else by the pods."""
     inference = observed.inference
-    if observed.left_alone:
-        return left_alone(observed.deployment)
     wanted = deployment_of(objects)
+    if observed.left_alone:
+        return left_alone(observed.deployment, wanted, observed.replicas)
     if swap.failure is not None:
         failure = swap.failure.failure
         trouble = Verdict(

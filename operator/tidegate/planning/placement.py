@@ -4,19 +4,19 @@ What an Inference has been given it keeps: only what is still to start waits for
 come and go without anybody else's moving, and a node that fails takes nothing from those on the others.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
 from tidegate.api.compute_pool import ComputePool, Tiers
-from tidegate.api.inference import Inference, ModelFormat, Placement, Tier
+from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
+from tidegate.planning.claims import Claim
 from tidegate.planning.compute_pool import readiness
 from tidegate.planning.deployments import DeploymentView
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.serving_status import Verdict
-from tidegate.resources.names import label_value
 from tidegate.resources.sharing.backend import Refused, Seat, SharingBackend
 from tidegate.resources.sharing.choice import sharing_of
 
@@ -24,55 +24,18 @@ _STILL_GIVES: Final = frozenset({Reason.POOL_READY, Reason.FLOORS_EXCEED_POOL})
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What one Inference wants of a pool, and what it has."""
-
-    key: ObjectKey
-    tier: Tier
-    slices: int
-    """Slices of each replica."""
-    replicas: int
-    """Replicas that it wants."""
-    held: int
-    """Slices that its Deployment has been given in this pool."""
-    made: str
-    """When it was made, in a form that sorts."""
-    model: ModelFormat = ModelFormat.ONNX
-
-    @property
-    def kept(self) -> int:
-        """Replicas that it goes on having."""
-        return min(self.replicas, self.held // self.slices)
-
-
-@dataclass(frozen=True, slots=True)
 class Placing:
     """What an Inference's pool gives it now."""
 
     seat: Seat | None
-    """What each pod gets; None leaves the pods that there are as they are."""
+    """What each pod gets; None leaves the pods that there are as they are, but for those beyond `replicas`."""
     replicas: int
     verdict: Verdict
 
 
-def claim(inference: Inference, placement: Placement, live: DeploymentView | None) -> Claim:
-    """The claim of an Inference with this placement; `live` is its Deployment."""
-    there = live is not None and live.pool == label_value(placement.pool)
-    made = inference.metadata.creation_timestamp
-    return Claim(
-        key=inference.key,
-        tier=inference.spec.tier,
-        slices=placement.slices,
-        replicas=inference.spec.replicas,
-        held=live.replicas * live.slices if live is not None and there else 0,
-        made=made.isoformat() if made is not None else "",
-        model=inference.spec.model.format,
-    )
-
-
-def without_pool(name: str, live: DeploymentView | None) -> Placing:
-    """What becomes of an Inference whose pool is not there."""
-    running = live.replicas if live is not None else 0
+def without_pool(name: str, replicas: int, live: DeploymentView | None) -> Placing:
+    """What becomes of an Inference whose pool is not there: of its pods, those stay that it still wants."""
+    running = min(live.replicas, replicas) if live is not None else 0
     stays = f"; its {running} pods stay as they are" if running else ""
     message = f"there is no ComputePool {name}{stays}: make it, or correct spec.placement.pool"
     return Placing(None, running, Verdict(False, Reason.POOL_NOT_FOUND, message, stalled=True))
@@ -86,9 +49,10 @@ def place(
     replicas = given[wanted.key]
     verdict = _verdict(wanted, replicas, pool, slices, claims, given)
     running = live.replicas if live is not None else 0
-    if replicas < min(running, wanted.replicas):
+    stays = min(running, wanted.replicas)
+    if replicas < stays:
         # It moves here from elsewhere, or wants larger replicas: until there is room for as many as run, they stay.
-        return Placing(None, running, verdict)
+        return Placing(None, stays, verdict)
     return Placing(sharing_of(pool).seat(wanted.slices, wanted.tier), replicas, verdict)
 
 
@@ -101,10 +65,13 @@ def share_out(pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim]) ->
     sharing, largest = sharing_of(pool), slices.largest
     waiting = [each for each in claims if each.kept < each.replicas]
     for each in sorted(waiting, key=lambda one: (order[one.tier], one.made, one.key)):
-        more = min(each.replicas - each.kept, ledger.room(each.tier) // each.slices)
+        has = each.has(each.kept, ledger.nodes)
+        # What it has beyond that, of another size or on its way out, is room for itself and for nobody else.
+        left = ledger.room(each.tier) + has - each.kept * each.slices
+        more = min(each.replicas - each.kept, left // each.slices)
         if more > 0 and _refusal(each, sharing, largest) is None:
             given[each.key] += more
-            ledger.has[each.tier] += more * each.slices
+            ledger.has[each.tier] += each.has(given[each.key], ledger.nodes) - has
     return given
 
 
@@ -114,24 +81,29 @@ class _Ledger:
 
     bounds: Tiers
     healthy: int
+    nodes: Container[str]
+    """Those whose slices are counted in `healthy`."""
     has: dict[Tier, int]
 
     @classmethod
     def of(
         cls, pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim], given: Mapping[ObjectKey, int]
     ) -> Self:
-        has = dict.fromkeys(Tier, 0)
+        has, nodes = dict.fromkeys(Tier, 0), frozenset(each.node for each in slices.nodes if each.healthy)
         for each in claims:
-            has[each.tier] += given[each.key] * each.slices
-        return cls(pool.spec.tiers, slices.healthy, has)
+            has[each.tier] += each.has(given[each.key], nodes)
+        return cls(pool.spec.tiers, slices.healthy, nodes, has)
 
     def room(self, tier: Tier) -> int:
-        """Slices for more replicas of a tier: not those that floors keep for others, nor above its ceiling."""
+        """Slices for more replicas of a tier: not those that floors keep for others, nor above its ceiling.
+
+        Below zero where more has been given than that.
+        """
         others = (other for other in Tier if other is not tier)
         kept = sum(max(self.bounds.of(other).floor - self.has[other], 0) for other in others)
         left = self.healthy - sum(self.has.values()) - kept
         ceiling = self.bounds.of(tier).ceiling
-        return max(left if ceiling is None else min(left, ceiling - self.has[tier]), 0)
+        return left if ceiling is None else min(left, ceiling - self.has[tier])
 
 
 def _refusal(wanted: Claim, sharing: SharingBackend, largest: int) -> Refused | None:
@@ -177,7 +149,7 @@ def _verdict(
         return Verdict(False, Reason.TIER_FULL, message, stalled=True)
     tiers = ", ".join(_share(tier, has[tier], bounds.of(tier).floor) for tier in Tier)
     message = (
-        f"{short}: of {slices.healthy} healthy slices {ledger.room(wanted.tier)} are left to tier "
+        f"{short}: of {slices.healthy} healthy slices {max(ledger.room(wanted.tier), 0)} are left to tier "
         f"{wanted.tier.value} ({tiers}); lower spec.replicas or spec.placement.slices, or add nodes to the pool"
     )
     return Verdict(False, Reason.POOL_FULL, message, stalled=True)

@@ -28,7 +28,7 @@ from tidegate.planning.pods import PodView
 from tidegate.planning.serving_status import PODS_IN_TROUBLE, Verdict
 from tidegate.resources.digest import short_digest
 from tidegate.resources.manifest import Manifest
-from tidegate.resources.names import LAST_READY_ANNOTATION, ROLLED_BACK_ANNOTATION
+from tidegate.resources.names import LAST_READY_ANNOTATION, POOL_LABEL, ROLLED_BACK_ANNOTATION, SLICES_LABEL
 from tidegate.resources.serving import template_hash
 
 _NOWHERE: Final = frozenset({Reason.NO_CAPACITY, Reason.UNSCHEDULABLE})
@@ -83,11 +83,30 @@ def plan_rollout(live: DeploymentView | None, wanted: Manifest, attempt: Attempt
     return Rollout(_with(wanted, annotations, last), template_hash(last), given_up, last)
 
 
-def left_alone(live: DeploymentView | None) -> Rollout:
-    """The Deployment stays as it is, since nobody can say what its pods should look like."""
+def left_alone(live: DeploymentView | None, wanted: Manifest, replicas: int) -> Rollout:
+    """The Deployment keeps its pods, since nobody can say what others should look like; at most `replicas` of them."""
     if live is None:
         return Rollout(None, "")
-    return Rollout(None, live.digest, live.given_up, live.template)
+    lowered = _lowered(live, wanted, replicas) if replicas < live.replicas else None
+    return Rollout(lowered, live.digest, live.given_up, live.template)
+
+
+def _lowered(live: DeploymentView, wanted: Manifest, replicas: int) -> Manifest:
+    """`wanted` with the pods, the labels and the memory of what is there."""
+    metadata: Any = wanted["metadata"]
+    spec: Any = wanted["spec"]
+    placed = {POOL_LABEL: live.pool, SLICES_LABEL: str(live.slices)} if live.pool else {}
+    whole = {
+        **wanted,
+        "metadata": {**metadata, "labels": {**metadata.get("labels", {}), **placed}},
+        "spec": {**spec, "replicas": replicas},
+    }
+    annotations: dict[str, str] = {}
+    if live.last_ready is not None:
+        annotations[LAST_READY_ANNOTATION] = _text(live.last_ready)
+    if live.given_up is not None:
+        annotations[ROLLED_BACK_ANNOTATION] = live.given_up.to_json()
+    return _with(whole, annotations, _without_nulls(live.template))
 
 
 def _fallback(live: DeploymentView | None, digest: str) -> Template | None:

@@ -1,0 +1,146 @@
+"""Placements over caches: a slice is given once, from the decision until the last pod that has it is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builders.compute_pool import compute_pool_body, node_body
+from builders.inference import inference_body
+from tidegate.api.compute_pool import ComputePool
+from tidegate.api.inference import Inference
+from tidegate.api.meta import ObjectKey
+from tidegate.kube.parsed import Parsed
+from tidegate.planning.placement import Placing
+from tidegate_controllers.occupancy import Occupancy
+from tidegate_controllers.placements import Placements, PoolParts
+from tidegate_controllers.pool_views import PoolViews
+from tidegate_controllers.stores import Stores
+
+
+class World:
+    """Two pools of one node with four slices each, and the caches behind them, fed as watches feed them."""
+
+    def __init__(self) -> None:
+        self.stores = Stores()
+        self.inferences = Parsed(Inference, self.stores.inferences)
+        occupancy, pools = Occupancy(self.stores.pods), Parsed(ComputePool, self.stores.pools)
+        parts = PoolParts(pools, PoolViews(pools, occupancy), occupancy)
+        self.placements = Placements(parts, self.inferences, self.stores.deployments, self.stores.pods)
+        self.woken: set[str] = set()
+        self.placements.connect(lambda key: self.woken.add(key.name))
+        self._version = 0
+        occupancy.begin()
+        for name in ("a", "b"):
+            self.has(self.stores.pools, compute_pool_body(f"cpu-{name}", nodeSelector={"pool": name}))
+            self.has(occupancy._nodes, node_body(f"node-{name}", labels={"pool": name}))
+        self.woken.clear()
+
+    def has(self, store: Any, body: dict[str, Any], *, gone: bool = False) -> None:
+        self._version += 1
+        body = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self._version)}}
+        store.observe("DELETED" if gone else "MODIFIED", body)
+
+    def inference(self, name: str, pool: str = "cpu-a", *, gone: bool = False, **spec: Any) -> None:
+        placement = {"pool": pool, "slices": spec.pop("slices", 1)}
+        body = inference_body(name, "ads", placement=placement, **{"replicas": 4, **spec})
+        self.has(self.stores.inferences, body, gone=gone)
+
+    def deployment(self, name: str, replicas: int, pool: str = "cpu-a", *, gone: bool = False) -> None:
+        template = {"metadata": {"labels": _labels(name, pool)}, "spec": {}}
+        metadata = {"name": f"inf-{name}", "namespace": "ads", "labels": _labels(name, pool)}
+        body = {"metadata": metadata, "spec": {"replicas": replicas, "template": template}}
+        self.has(self.stores.deployments, body, gone=gone)
+
+    def pod(self, name: str, number: int, pool: str = "cpu-a", *, gone: bool = False) -> None:
+        metadata = {"name": f"{name}-{number}", "namespace": "ads", "labels": _labels(name, pool)}
+        body = {
+            "metadata": metadata,
+            "spec": {"nodeName": f"node-{pool[-1]}"},
+            "status": {"phase": "Running"},
+        }
+        self.has(self.stores.pods, body, gone=gone)
+
+    def of(self, name: str) -> Placing:
+        inference = self.inferences.get(ObjectKey("ads", name))
+        assert inference is not None
+        placing = self.placements.of(inference)
+        assert placing is not None
+        return placing
+
+
+def _labels(name: str, pool: str) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/managed-by": "tidegate",
+        "tidegate.io/inference": name,
+        "tidegate.io/pool": pool,
+        "tidegate.io/slices": "1",
+        "tidegate.io/tier": "offline",
+    }
+
+
+def test_what_was_just_given_is_not_given_to_a_higher_tier_before_it_is_written() -> None:
+    world = World()
+    world.inference("batch", tier="offline")
+    assert world.of("batch").replicas == 4
+    world.inference("ctr")
+    assert world.of("ctr").replicas == 0
+
+    world.deployment("batch", 4)
+    world.placements.forget(ObjectKey("ads", "batch"))
+    assert world.woken == set()
+    assert world.of("ctr").replicas == 0
+
+
+def test_what_was_given_and_refused_is_given_to_those_that_wait() -> None:
+    world = World()
+    world.inference("batch", tier="offline")
+    world.of("batch")
+    world.inference("ctr")
+    world.of("ctr")
+    world.placements.forget(ObjectKey("ads", "batch"))
+
+    assert "ctr" in world.woken
+    assert world.of("ctr").replicas == 4
+
+
+def test_an_inference_that_waits_for_another_pool_keeps_its_slices_until_its_pods_are_gone() -> None:
+    world = World()
+    world.inference("full", "cpu-b")
+    world.deployment("full", 4, "cpu-b")
+    world.deployment("moves", 4)
+    for number in range(4):
+        world.pod("moves", number)
+    world.inference("moves", "cpu-b")
+    world.inference("new")
+    moving = world.of("moves")
+    assert (moving.seat, moving.replicas) == (None, 4)
+    assert world.of("new").replicas == 0
+
+    world.deployment("full", 0, "cpu-b", gone=True)
+    world.inference("full", "cpu-b", gone=True)
+    assert "moves" in world.woken
+    assert world.of("moves").seat is not None
+    world.deployment("moves", 4, "cpu-b")
+    world.placements.forget(ObjectKey("ads", "moves"))
+    assert world.of("new").replicas == 0  # its pods drain
+
+    world.woken.clear()
+    world.pod("moves", 0, gone=True)
+    assert "new" in world.woken
+    assert world.of("new").replicas == 1
+
+
+def test_a_deleted_inference_keeps_its_slices_while_its_pods_drain() -> None:
+    world = World()
+    world.inference("old")
+    world.deployment("old", 4)
+    for number in range(4):
+        world.pod("old", number)
+    world.inference("new")
+    world.inference("old", gone=True)
+    assert world.of("new").replicas == 0
+    world.deployment("old", 4, gone=True)
+    assert world.of("new").replicas == 0
+    for number in range(4):
+        world.pod("old", number, gone=True)
+    assert world.of("new").replicas == 4
