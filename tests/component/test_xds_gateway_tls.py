@@ -25,6 +25,8 @@ from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.snapshot import Snapshot, TypeUrl
 from tidegate.xds.inspection import SyncState
 
+# A second on a machine at rest; this long where others work beside the test.
+SOON_S = 5.0
 NAME = "ctr.example.com"
 CTR = (("x-tidegate-access", "ads/ctr"),)
 INFER = "/v2/models/ctr/infer"
@@ -163,7 +165,7 @@ async def test_a_rotation_under_load_drops_no_connection(gateway: Gateway, autho
             started = time.monotonic()
             await rotate(gateway, front=secret(pair))
             assert await shown(client.address) == serial(pair)
-            assert time.monotonic() - started < 1
+            assert time.monotonic() - started < SOON_S
             await both(50)
         after = await counters()
         done.set()
