@@ -1,4 +1,7 @@
-"""The command `tidegate`: the three processes of the operator, and the tools for people."""
+"""The command `tidegate`: the three processes of the operator, and the tools for people.
+
+Each process is imported by its own command: together they take three seconds, for which nobody waits who asks a question.
+"""
 
 import asyncio
 import os
@@ -14,9 +17,6 @@ from tidegate import __version__
 from tidegate.cli.pools import register as register_pools
 from tidegate.cli.xds import register
 from tidegate.errors import TidegateError
-from tidegate.processes.controllers import run_controllers
-from tidegate.processes.web import run_web
-from tidegate.processes.xds import run_xds
 from tidegate.runtime.logging import LogFormat, configure_logging
 from tidegate.settings import PodIdentity, Settings
 
@@ -36,6 +36,8 @@ Kubeconfig = Annotated[
 @app.command()
 def controllers(kubeconfig: Kubeconfig = None) -> None:
     """Run the controllers: watch, elect a leader, reconcile."""
+    from tidegate.processes.controllers import run_controllers
+
     settings = _start()
     _run(run_controllers(settings, PodIdentity(), _cluster(kubeconfig)))
 
@@ -59,6 +61,8 @@ def serve_xds(context: typer.Context, kubeconfig: Kubeconfig = None) -> None:
     """Run the xDS server that configures the gateways; or, with a command, ask those that run."""
     if context.invoked_subcommand is not None:
         return
+    from tidegate.processes.xds import run_xds
+
     settings = _start()
     _run(run_xds(settings, PodIdentity(), _cluster(kubeconfig)))
 
@@ -66,6 +70,8 @@ def serve_xds(context: typer.Context, kubeconfig: Kubeconfig = None) -> None:
 @app.command()
 def web(kubeconfig: Kubeconfig = None) -> None:
     """Run the dashboard and the REST API."""
+    from tidegate.processes.web import run_web
+
     settings = _start()
     _run(run_web(settings, _cluster(kubeconfig)))
 

@@ -37,12 +37,13 @@ def test_status_dump_and_diff_follow_a_change_from_outside_the_cluster(space: Sp
     assert name in installed.tidegate("xds", "dump")
     assert "3.500s" not in installed.tidegate("xds", "dump", "--name", name)
 
+    before = json.loads(installed.tidegate("xds", "dump", "-o", "json"))["revision"]
     space.access(timeout="3500ms")
     until(
         lambda: "3.500s" in installed.tidegate("xds", "dump", "--name", name),
         "the dump shows the new timeout",
     )
-    told = json.loads(installed.tidegate("xds", "diff", "--name", name))
+    told = json.loads(installed.tidegate("xds", "diff", before, "current", "--name", name))
     assert [change["change"] for change in told["changes"]["scope"]] == ["changed"]
     assert "3.500s" in json.dumps(told["changes"]["scope"][0]["after"])
     assert "3.500s" not in json.dumps(told["changes"]["scope"][0]["before"])

@@ -132,7 +132,11 @@ class Transport:
             async with (
                 asyncio.timeout(request.within.total_seconds()),
                 self._session().ws_connect(
-                    self._url(request), protocols=(protocol,), headers=await self._headers(request, "*/*")
+                    self._url(request),
+                    protocols=(protocol,),
+                    headers=await self._headers(request, "*/*"),
+                    # The API server does not answer a farewell, for which 10 s would be waited.
+                    timeout=aiohttp.ClientWSTimeout(ws_close=0.2),
                 ) as socket,
             ):
                 yield socket
