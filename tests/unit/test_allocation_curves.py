@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from tidegate.allocation.curves import CapacityCurve, Correction, Observation, fit, linear
 from tidegate.allocation.errors import InvalidInputError
 
-MEASURED = st.lists(st.tuples(st.integers(1, 20), st.floats(0, 1e6, allow_subnormal=False)), min_size=1, max_size=12)
+MEASURED = st.lists(
+    st.tuples(st.integers(1, 20), st.floats(0, 1e6, allow_subnormal=False)), min_size=1, max_size=12
+)
 
 
 def test_it_goes_through_what_was_measured() -> None:

@@ -136,7 +136,7 @@ class Transport:
                     protocols=(protocol,),
                     headers=await self._headers(request, "*/*"),
                     # The API server does not answer a farewell, for which 10 s would be waited.
-                    timeout=aiohttp.ClientWSTimeout(ws_close=0.2),
+                    timeout=aiohttp.ClientWSTimeout(ws_close=0.2),  # pyright: ignore[reportCallIssue]  made by attrs
                 ) as socket,
             ):
                 yield socket
