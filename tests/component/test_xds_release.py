@@ -47,7 +47,7 @@ async def ended(run: ReleaseRun) -> None:
     async def over() -> bool:
         return run.ended.is_set()
 
-    await eventually(f"the release ends; it is at {run.phases}", over, timeout_s=40)
+    await eventually(f"the release ends; it is at {run.phases}", over, timeout_s=90)
 
 
 async def ask(client: Client, count: int) -> Counter[str]:

@@ -17,6 +17,7 @@ from builders.inference import inference_body
 from fixtures.control_plane import Kubectl
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
+from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.resources.sharing.device_plugin import SHARED_GPU
 from tidegate_localcluster.process import wait_until
 
@@ -289,10 +290,14 @@ def test_pods_run_on_slices_of_the_pool_and_those_for_which_none_is_left_are_not
 
     # Room is made elsewhere: whoever waits for it gets it without another step.
     pools.kubectl("delete", "inference", "ctr", "-n", pools.namespace)
-    pools.kubectl(
-        *("delete", "pod", pod["metadata"]["name"], "-n", pools.namespace),
-        *("--force", "--grace-period=0", "--ignore-not-found"),
-    )
+    mine = ("-n", pools.namespace, "-l", f"{INFERENCE_LABEL}=ctr")
+
+    def gone() -> bool:
+        """No kubelet ends its pods here, and its Deployment may replace one before it goes itself."""
+        pools.kubectl("delete", "pods", *mine, "--force", "--grace-period=0")
+        return not pools.kubectl("get", "deployments,replicasets,pods", *mine, "--output=name").strip()
+
+    wait_until(gone, what="ctr and its pods are gone", timeout_s=60.0)
     pools.bound("batch", 3)
     pools.placed("batch", Reason.PLACED)
 
