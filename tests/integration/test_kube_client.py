@@ -226,7 +226,7 @@ async def test_an_event_that_cannot_be_written_is_no_error(client: KubeClient) -
 async def test_a_kind_without_a_crd_is_unavailable_not_empty(client: KubeClient) -> None:
     """An empty list would look as if everything had been deleted."""
     with pytest.raises(ApiUnavailableError, match="are the CRDs installed"):
-        await client.list(Kind("tidegate.io", "v1alpha1", "ComputePool", "computepools"))
+        await client.list(Kind("tidegate.io", "v1alpha1", "Nothing", "nothings"))
 
 
 async def test_a_namespace_that_is_not_there_yet_is_tried_again(client: KubeClient) -> None:
