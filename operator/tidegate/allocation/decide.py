@@ -52,13 +52,13 @@ class Decider:
             # With models in several pools the optimum may be more than one point: start from nothing, so that it is the same one.
             self._program, self._warm = None, WarmLinearProgram()
         program = self._program = Program(component, self._program)
-        relaxed = self._linear(program, left)
+        relaxed: Relaxed | Outcome | None = self._linear(program, left)
         if relaxed is None:
             # What cannot all be had, as well.
             program = Program(component)
             relaxed = self._least_bad(program, left)
-        if relaxed is None:
-            return greedy(component, "out of time")
+        if isinstance(relaxed, Outcome):
+            return greedy(component, _why_not(relaxed))
         return _Search(program, relaxed, gap, left).run()
 
     def _linear(self, program: Program, left: Left) -> Relaxed | None:
@@ -69,10 +69,16 @@ class Decider:
         solved = self._warm.solve(problem, left())
         return Relaxed(solved, NOTHING) if solved.outcome is Outcome.OPTIMAL else None
 
-    def _least_bad(self, program: Program, left: Left) -> Relaxed | None:
-        """The linear program of the relaxed case. None: not in time."""
+    def _least_bad(self, program: Program, left: Left) -> Relaxed | Outcome:
+        """The linear program of the relaxed case, or how HiGHS ended without one."""
         warm = WarmLinearProgram()
         return solve_relaxed(program, lambda problem: warm.solve(problem, left()))
+
+
+def _why_not(outcome: Outcome) -> str:
+    if outcome is Outcome.UNFINISHED:
+        return "out of time"
+    return f"HiGHS found no answer ({outcome}), which only its tolerances explain"
 
 
 def greedy(component: Component, note: str) -> Decided:
@@ -145,7 +151,7 @@ class _Search:
                 return None
         # In fractions every rule can be kept, in whole replicas perhaps not.
         relaxed = solve_relaxed(self._program, solve)
-        return None if relaxed is None else (self._whole(relaxed.solved), relaxed.solved)
+        return None if isinstance(relaxed, Outcome) else (self._whole(relaxed.solved), relaxed.solved)
 
     def _whole(self, solved: Solved) -> Counts:
         return cut(self._component, [round(count) for count in self._program.replicas(solved.x)])

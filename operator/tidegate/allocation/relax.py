@@ -10,7 +10,7 @@ import numpy as np
 from tidegate.allocation.highs import Outcome, Solved
 from tidegate.allocation.program import FREE, LevelRow, Problem, Program
 
-_SLACK = 1e-8
+_SLACKS = (1e-8, 1e-6)
 """What a level may miss more than the least possible: solvers answer to a tolerance."""
 
 Solve = Callable[[Problem], Solved]
@@ -24,8 +24,21 @@ class Relaxed:
     missed: tuple[float, ...]
 
 
-def solve_relaxed(program: Program, solve: Solve) -> Relaxed | None:
-    """Minimises what each level misses, the worst first, and then maximises value; None when `solve` did not finish."""
+def solve_relaxed(program: Program, solve: Solve) -> Relaxed | Outcome:
+    """Minimises what each level misses, the worst first, and then maximises value; else how `solve` ended, other than well.
+
+    Everything but capacity may be missed, so there is an answer. Where the solver finds none, its tolerance is to blame: once
+    more with a wider slack.
+    """
+    found: Relaxed | Outcome = Outcome.INFEASIBLE
+    for slack in _SLACKS:
+        found = _solve_relaxed(program, solve, slack)
+        if found is not Outcome.INFEASIBLE:
+            return found
+    return found
+
+
+def _solve_relaxed(program: Program, solve: Solve, slack: float) -> Relaxed | Outcome:
     levels = program.levels()
     problem = _with_rows(program.relaxed(), levels)
     value = problem.gain
@@ -36,17 +49,17 @@ def solve_relaxed(program: Program, solve: Solve) -> Relaxed | None:
         if not len(level.columns):
             missed.append(level.constant)
             continue
-        if solved is None or level.missed(solved.x) > _SLACK:
+        if solved is None or level.missed(solved.x) > slack:
             solved = solve(replace(problem, gain=_towards(level, len(value))))
             if solved.outcome is not Outcome.OPTIMAL:
-                return None
+                return solved.outcome
         least = max(level.missed(solved.x), 0.0)
         missed.append(least)
         high = problem.row_high.copy()
-        high[first + number] = least + _SLACK * max(1.0, least) - level.constant
+        high[first + number] = least + slack * max(1.0, least) - level.constant
         problem = replace(problem, row_high=high)
     solved = solve(replace(problem, gain=value))
-    return Relaxed(solved, tuple(missed)) if solved.outcome is Outcome.OPTIMAL else None
+    return Relaxed(solved, tuple(missed)) if solved.outcome is Outcome.OPTIMAL else solved.outcome
 
 
 def _with_rows(problem: Problem, levels: list[LevelRow]) -> Problem:
