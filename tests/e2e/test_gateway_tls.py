@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,18 +99,46 @@ def _connections(installed: Installed) -> float:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The gateways' TLS port with its two authorities, before anything leads to it."""
+
+    installed: Installed
+    authority: Authority
+    clients: Authority
+
+    @contextmanager
+    def forwarded(self) -> Generator[Port]:
+        """A way to the port of one gateway.
+
+        kubectl gives up forwarding once a connection of it was reset, which is how a gateway without a certificate ends one.
+        """
+        with self.installed.kubectl.forwarded("service/tidegate-gateway-tls", 8443, NAMESPACE) as address:
+            yield Port(address, self.authority, self.clients)
+
+    @contextmanager
+    def serving(self, access: str, *, timeout_s: float) -> Generator[Port]:
+        """A way to the port of a gateway that answers there."""
+        deadline, outcomes = time.monotonic() + timeout_s, list[str]()
+        while time.monotonic() < deadline:
+            with self.forwarded() as port:
+                outcomes.append(port.outcome(access))
+                if outcomes[-1] == "1":
+                    yield port
+                    return
+        pytest.fail(f"the TLS port does not serve within {timeout_s:.0f} s: {outcomes}")
+
+
 @pytest.fixture
-def port(installed: Installed, tmp_path: Path) -> Iterator[Port]:
+def front(installed: Installed, tmp_path: Path) -> Iterator[Front]:
     """The TLS port, of which only the authority of the clients has a Secret as yet."""
     authority, clients = Authority.make(tmp_path / "server"), Authority.make(tmp_path / "clients")
     _put(installed, "clients", {"ca.crt": clients.certificate.read_bytes()})
     installed.kubectl.run("delete", "secret", "front", "-n", NAMESPACE, "--ignore-not-found")
     try:
         installed.upgrade(gateway__tls__secrets=["front"], gateway__tls__clientAuthority="clients")
-        # To a port that is not there yet kubectl forwards nothing more.
         until(lambda: _listeners(installed) >= 3, "every gateway has its TLS port", timeout_s=20)
-        with installed.kubectl.forwarded("service/tidegate-gateway-tls", 8443, NAMESPACE) as address:
-            yield Port(address, authority, clients)
+        yield Front(installed, authority, clients)
     finally:
         installed.upgrade()
         installed.kubectl.run("delete", "secret", "front", "clients", "-n", NAMESPACE, "--ignore-not-found")
@@ -116,7 +146,7 @@ def port(installed: Installed, tmp_path: Path) -> Iterator[Port]:
 
 @pytest.mark.timeout(400)
 def test_identities_decide_who_calls_and_a_rotation_under_load_loses_nothing(
-    space: Space, port: Port
+    space: Space, front: Front
 ) -> None:
     installed = space.installed
     space.publish("probe", 1)
@@ -131,12 +161,18 @@ def test_identities_decide_who_calls_and_a_rotation_under_load_loses_nothing(
     anybody, known = f"{space.namespace}/probe", f"{space.namespace}/known"
 
     # No certificate yet: the port breaks off, and the other one serves.
-    assert port.outcome(anybody) == "UNAVAILABLE"
+    with front.forwarded() as port:
+        assert port.outcome(anybody) == "UNAVAILABLE"
     assert space.ask().version == "1"
-    first, second = port.authority.pair(NAME), port.authority.pair(NAME)
-    _put_front(installed, first)
-    until(lambda: port.outcome(anybody) == "1", "the TLS port serves", timeout_s=10)
+    pairs = [front.authority.pair(NAME), front.authority.pair(NAME)]
+    _put_front(installed, pairs[0])
+    with front.serving(anybody, timeout_s=30) as port:
+        _identities_decide(space, port, known)
+        _rotations_lose_nothing(space, port, known, pairs)
 
+
+def _identities_decide(space: Space, port: Port, known: str) -> None:
+    installed = space.installed
     ranker, other = port.clients.pair(uris=(RANKER,)), port.clients.pair(uris=("spiffe://example.com/x",))
     counted = space.counted("probe")
     assert port.outcome(known, ranker) == "1"
@@ -144,6 +180,9 @@ def test_identities_decide_who_calls_and_a_rotation_under_load_loses_nothing(
     assert _outcome(Client(installed.endpoints.gateway, known)) == "UNAUTHENTICATED"
     assert space.counted("probe") == counted + 1
 
+
+def _rotations_lose_nothing(space: Space, port: Port, known: str, pairs: Sequence[Pair]) -> None:
+    installed, (first, second), ranker = space.installed, pairs, port.clients.pair(uris=(RANKER,))
     with space.load(1, clients=lambda: port.client(known, ranker)) as load:
         load.wait_for("1", 100, timeout_s=60)
         before = _connections(installed)
