@@ -294,6 +294,19 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
     _inference("cpu-word", "resources.cpu", "should match", resources={"cpu": "two"}),
     _inference("memory-small", "resources.memory", "must be from 32Mi to 64Ti", resources={"memory": "1"}),
     _inference("memory-large", "resources.memory", "must be from 32Mi to 64Ti", resources={"memory": "1Ei"}),
+    _inference("slo-time", "slo.latencyP99", "must be from 1ms to 1h", slo={"latencyP99": "2h"}),
+    _inference(
+        "capacity-none",
+        "capacity.requestsPerSecond",
+        "must be more than 0",
+        capacity={"requestsPerSecond": "0.0"},
+    ),
+    _inference(
+        "capacity-negative",
+        "capacity.requestsPerSecond",
+        "must be a decimal number in quotes",
+        capacity={"requestsPerSecond": "-3"},
+    ),
     _inference("batching-mode", "batching.mode", _UNSUPPORTED, batching={"mode": "Adaptive"}),
     _inference(
         "batch-size-zero", "batching.maxBatchSize", "greater than or equal to 1", batching={"maxBatchSize": 0}

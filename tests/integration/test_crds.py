@@ -171,7 +171,7 @@ def test_defaults_are_filled_in(kubectl: Kubectl, namespace: str) -> None:
 
 
 def test_unknown_and_future_fields_are_refused_under_strict_validation(kubectl: Kubectl) -> None:
-    assert 'unknown field "spec.slo"' in refused(kubectl, inference_body(slo={"latencyP99": "30ms"}))
+    assert 'unknown field "spec.online"' in refused(kubectl, inference_body(online={"interval": "60s"}))
     assert 'unknown field "spec.admission"' in refused(kubectl, model_access_body(admission={}))
 
 

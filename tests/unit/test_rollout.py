@@ -221,6 +221,15 @@ def test_scaling_does_not_try_again_what_was_given_up() -> None:
     assert ready(plan)[1] == "RolledBack"
 
 
+def test_what_was_measured_does_not_try_again_what_was_given_up() -> None:
+    cluster, good, _ = given_up()
+    cluster.change(slo={"latencyP99": "30ms"}, capacity={"requestsPerSecond": "120"})
+    plan = cluster.reconcile()
+
+    assert cluster.template == good
+    assert ready(plan)[1] == "RolledBack"
+
+
 def test_changed_spec_tries_again_and_going_back_is_remembered_for_it_too() -> None:
     cluster, good, bad = given_up()
     cluster.change(rollout={"mode": "InPlace"})

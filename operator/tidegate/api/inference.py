@@ -9,10 +9,19 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 
 from tidegate.api.conditions import ObservedCondition
-from tidegate.api.fields import MAX_REPLICAS, DurationText, ObjectName, Resources, Sha256, Uri, between
+from tidegate.api.fields import (
+    MAX_REPLICAS,
+    DecimalText,
+    DurationText,
+    ObjectName,
+    Resources,
+    Sha256,
+    Uri,
+    between,
+)
 from tidegate.api.meta import ApiModel, Resource, StatusModel
 from tidegate.api.sample_log import Logging
-from tidegate.api.schema import ListAtomic, ListMap, Rule, Rules, matches
+from tidegate.api.schema import ListAtomic, ListMap, Rule, Rules, lacks, matches
 
 VERSION_PATTERN: Final = r"^[1-9][0-9]{0,8}$"
 
@@ -246,6 +255,32 @@ class Placement(ApiModel):
     ] = 1
 
 
+class Slo(ApiModel):
+    """What answers must be like for the users to be content."""
+
+    latency_p99: Annotated[
+        Annotated[DurationText, between("1ms", "1h")],
+        Field(
+            description="Time within which 99 of 100 requests are answered, as a duration from 1ms to 1h. tidegate calibrate "
+            "measures what a replica serves within it."
+        ),
+    ]
+
+
+class Capacity(ApiModel):
+    """What a replica can do, as it was measured."""
+
+    requests_per_second: Annotated[
+        DecimalText,
+        Rules(lacks("^[0.]*$", "must be more than 0: leave capacity out where nothing was measured")),
+        Field(
+            description="Requests per second that one replica answers within slo.latencyP99, as a decimal in quotes; "
+            "tidegate calibrate measures it. It is about one model on replicas of one size: measure it again when either "
+            "changes."
+        ),
+    ]
+
+
 class InferenceSpec(ApiModel):
     """What the user asks for."""
 
@@ -320,6 +355,8 @@ class InferenceSpec(ApiModel):
     batching: Annotated[Batching, Field(description=Batching.__doc__)] = Batching()
     rollout: Annotated[Rollout, Field(description=Rollout.__doc__)] = Rollout()
     logging: Annotated[Logging | None, Field(description=Logging.__doc__)] = None
+    slo: Annotated[Slo | None, Field(description=f"{Slo.__doc__} Absent: nothing is promised.")] = None
+    capacity: Annotated[Capacity | None, Field(description=f"{Capacity.__doc__} Absent: unknown.")] = None
 
     @property
     def own_resources(self) -> Resources:

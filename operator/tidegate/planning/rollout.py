@@ -54,6 +54,10 @@ class Rollout:
         return frozenset({template_source(self.last_ready)} if self.last_ready is not None else ())
 
 
+_NOT_ABOUT_PODS: Final = {"replicas", "slo", "capacity"}
+"""Fields of the spec whose change makes no other pod."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One try to bring the spec's template up."""
@@ -66,7 +70,7 @@ class Attempt:
 
 def attempt_id(inference: Inference) -> str:
     """Hash of the spec without its number of replicas: an HPA must not start a rollout again that was given up."""
-    return short_digest(inference.spec.model_dump(mode="json", exclude={"replicas"}))
+    return short_digest(inference.spec.model_dump(mode="json", exclude=_NOT_ABOUT_PODS))
 
 
 def plan_rollout(live: DeploymentView | None, wanted: Manifest, attempt: Attempt) -> Rollout:
