@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
+
+import numpy as np
 import pytest
+from tritonclient.utils import InferenceServerException
 
 from builders import probe_model
-from fixtures.installed import Space, until
+from fixtures.installed import Client, Space, until
 
 
-def release_of_b(space: Space) -> None:
-    """The probe's access with a release of `b` beside `a`, in steps of a few seconds."""
+def release_of(space: Space, target: str) -> None:
+    """The probe's access with a release of `target` beside `a`, in steps of a few seconds."""
     release = {
         "route": "default",
-        "target": "b",
+        "target": target,
         "steps": [20, 60],
         "interval": "2s",
         "checks": [{"metric": "ErrorRate", "max": "0.01", "minRequests": 200}],
     }
-    targets = [{"inference": "a", "weight": 100}, {"inference": "b", "weight": 0}]
+    targets = [{"inference": "a", "weight": 100}, {"inference": target, "weight": 0}]
     route = {"name": "default", "targets": targets, "timeout": "10s"}
     space.apply("ModelAccess", "probe", {"routes": [route], "release": release})
 
@@ -29,6 +37,18 @@ def a_and_b(space: Space) -> None:
         space.inference(name, version=version)
     space.access(("a", 100), ("b", 0))
     space.ready("inference/a", "inference/b", "modelaccess/probe")
+
+
+def _answered_by(space: Space, count: int) -> set[str]:
+    """The versions that answered so many requests; "" for one that was refused."""
+
+    def version() -> str:
+        try:
+            return space.ask().version
+        except InferenceServerException:
+            return ""
+
+    return {version() for _ in range(count)}
 
 
 def release_is(space: Space, phase: str) -> None:
@@ -44,7 +64,7 @@ def test_a_good_model_is_promoted_under_load_and_aborted_afterwards(space: Space
     space.publish("b", 2)
     a_and_b(space)
     before = space.counted("b")
-    release_of_b(space)
+    release_of(space, "b")
     with space.load(1, 2, max_seconds=120) as load:
         release_is(space, "Promoted")
         report = load.finish()
@@ -54,7 +74,7 @@ def test_a_good_model_is_promoted_under_load_and_aborted_afterwards(space: Space
 
     space.kubectl.run("annotate", "modelaccess", "probe", "-n", space.namespace, "tidegate.io/release=abort")
     release_is(space, "RolledBack")
-    until(lambda: {space.ask().version for _ in range(5)} == {"1"}, "every request goes to the stable target")
+    until(lambda: _answered_by(space, 5) == {"1"}, "every request goes to the stable target")
     asked = space.counted("b")
     assert {space.ask().version for _ in range(20)} == {"1"}
     assert space.counted("b") == asked
@@ -67,10 +87,75 @@ def test_a_model_that_cannot_answer_is_taken_back_at_its_first_requests(space: S
     a_and_b(space)
     with space.load(1, max_seconds=120) as load:
         load.wait_sent(500, timeout_s=60)
-        release_of_b(space)
+        release_of(space, "b")
         release_is(space, "RolledBack")
         report = load.finish()
     assert 0 < report.failed < 0.2 * report.sent
     assert space.status("modelaccess", "probe")["release"]["reason"] == "CheckFailed"
-    assert {space.ask().version for _ in range(20)} == {"1"}
+    # The weight follows the status that it is taken from.
+    until(lambda: _answered_by(space, 20) == {"1"}, "every request goes to the stable target", timeout_s=20)
     assert space.counted("b") == 0
+
+
+@contextmanager
+def asked_through(space: Space, access: str) -> Generator[Counter[str]]:
+    """Clients that keep asking `access`, whatever becomes of it: how often each Inference answered, and each status."""
+    seen: Counter[str] = Counter()
+    over = Event()
+
+    def ask() -> Counter[str]:
+        mine: Counter[str] = Counter()
+        client = Client(space.installed.endpoints.gateway, f"{space.namespace}/{access}")
+        while not over.is_set():
+            try:
+                rows = client.score({"x": np.zeros((1, 1), dtype=np.float32)}).scores
+                mine["a" if rows[0] < 2 * probe_model.STEP else "b"] += 1
+            except InferenceServerException as error:
+                mine[str(error.status())] += 1
+        client.close()
+        return mine
+
+    with ThreadPoolExecutor(4) as pool:
+        asking = [pool.submit(ask) for _ in range(4)]
+        try:
+            yield seen
+        finally:
+            over.set()
+        for one in asking:
+            seen.update(one.result())
+
+
+def a_pipeline_over_the_probe(space: Space) -> None:
+    """Its only calls go to the access that has the release."""
+    resources = {"cpu": "50m", "memory": "512Mi"}
+    pipeline = {
+        "modelName": "probe",
+        "models": [{"access": "probe", "as": "score"}],
+        "resources": resources,
+    }
+    route = {"name": "only", "timeout": "10s", "pipeline": pipeline}
+    space.apply("ModelAccess", "scene", {"routes": [route]})
+    space.ready("modelaccess/scene")
+
+
+@pytest.mark.timeout(400)
+def test_a_release_is_judged_by_what_a_pipeline_asks(space: Space) -> None:
+    """A good model is promoted by nobody's calls but the pipeline's; the next one, which cannot answer, is taken back by them."""
+    space.publish("b", 2)
+    a_and_b(space)
+    a_pipeline_over_the_probe(space)
+    with asked_through(space, "scene") as seen:
+        release_of(space, "b")
+        release_is(space, "Promoted")
+    assert seen.keys() == {"a", "b"}, seen
+    assert space.counted("b") >= seen["b"] / 4 > 0
+
+    probe_model.publish(space.folder("c"), 3, takes="y")
+    space.inference("c", version=3)
+    space.ready("inference/c")
+    with asked_through(space, "scene") as seen:
+        release_of(space, "c")
+        release_is(space, "RolledBack")
+    assert space.status("modelaccess", "probe")["release"]["reason"] == "CheckFailed"
+    assert 0 < sum(count for what, count in seen.items() if what not in {"a", "b"}) < 0.2 * seen["a"]
+    assert space.counted("c") == 0

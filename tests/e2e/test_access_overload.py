@@ -1,0 +1,205 @@
+"""What an access does when its Tritons fail, hang or have too much to do; the counters of Tritons and gateways tell, beside each its control.
+
+`small` answers as version 2, `fragile` (4) fails for more than one row, and `slow` (3), on two pods, takes a tenth of a
+second and more for each whole unit of x.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+import httpx
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import InferenceServerException
+
+from builders import probe_model
+from fixtures.installed import Client, Installed, Space, a_space, until
+from tidegate_localcluster.demo.helm import NAMESPACE
+
+pytestmark = pytest.mark.timeout(240)
+
+FRAGILE, SLOW, SMALL = "4", "3", "2"
+_REFUSED: Final = "envoy_tidegate_refused"
+_AT_DEADLINE: Final = "envoy_http_downstream_rq_max_duration_reached"
+
+
+@pytest.fixture(scope="module")
+def space(installed: Installed) -> Iterator[Space]:
+    with a_space(installed, "e2e-overload") as space:
+        space.publish("small", 2)
+        probe_model.publish_slow(space.folder("slow"), 3, rounds=150_000)
+        probe_model.publish_for_one_row(space.folder("fragile"), 4)
+        space.inference("small", version=2)
+        space.inference("slow", version=3, replicas=2)
+        space.inference("fragile", version=4)
+        space.ready("inference/small", "inference/slow", "inference/fragile")
+        yield space
+
+
+def access(space: Space, name: str, *routes: Mapping[str, Any], **spec: Any) -> None:
+    named = [{"name": f"r{number}", "timeout": "30s", **route} for number, route in enumerate(routes)]
+    space.apply("ModelAccess", name, {"routes": named, **spec})
+    space.ready(f"modelaccess/{name}")
+
+
+def to(*names: str, **route: Any) -> dict[str, Any]:
+    return {"targets": [{"inference": name} for name in names], **route}
+
+
+def connection(space: Space, name: str, **headers: str) -> Client:
+    return Client(space.installed.endpoints.gateway, f"{space.namespace}/{name}", headers)
+
+
+def outcome(client: Client, x: float = 0.0, rows: int = 1) -> str:
+    """The version that answered, or the status."""
+    try:
+        return client.score({"x": np.full((rows, 1), x, dtype=np.float32)}).version
+    except InferenceServerException as error:
+        return str(error.status()).removeprefix("StatusCode.")
+
+
+def outcomes(space: Space, name: str, count: int = 10, **request: Any) -> Counter[str]:
+    """One after the other, each on a connection of its own: those of all gateways."""
+    seen: Counter[str] = Counter()
+    for _ in range(count):
+        client = connection(space, name)
+        seen[outcome(client, **request)] += 1
+        client.close()
+    return seen
+
+
+def gateways_counted(space: Space, metric: str, **labels: str) -> int:
+    """The sum over all gateways of what has these labels, or labels that end so."""
+    return int(
+        sum(
+            one.value
+            for pod in space.installed.component("gateway")
+            for one in space.installed.metrics(NAMESPACE, pod["metadata"]["name"], 9902, "stats/prometheus")
+            if one.name == metric
+            and all(one.labels.get(name, "").endswith(value) for name, value in labels.items())
+        )
+    )
+
+
+# Retry
+
+
+def test_a_retry_answers_for_a_triton_that_dies_and_nobody_else_is_answered(space: Space) -> None:
+    access(space, "patient", to("slow", retry={"attempts": 2, "budgetPercent": 100}))
+    access(space, "impatient", to("slow"))
+
+    def waiting(pod: Mapping[str, Any]) -> int:
+        page = space.installed.metrics(space.namespace, pod["metadata"]["name"], 8002)
+        return int(sum(one.value for one in page if one.name == "nv_inference_pending_request_count"))
+
+    restarts = {
+        pod["metadata"]["uid"]: pod["status"]["containerStatuses"][0]["restartCount"]
+        for pod in space.pods("slow")
+    }
+    assert len(restarts) == 2
+    with ThreadPoolExecutor(16) as pool:
+        asked: dict[str, list[Future[str]]] = {
+            name: [pool.submit(outcome, connection(space, name), x=2.0) for _ in range(8)]
+            for name in ("patient", "impatient")
+        }
+        until(lambda: all(waiting(pod) >= 3 for pod in space.pods("slow")), "both pods have requests")
+        doomed = space.pods("slow")[0]["metadata"]["uid"]
+        assert space.installed.kill_in_pods("--model-control-mode=explicit", [doomed]) >= 1
+        seen = {name: Counter(one.result() for one in futures) for name, futures in asked.items()}
+    assert seen["patient"] == {SLOW: 8}
+    assert seen["impatient"][SLOW] < 8, seen
+    space.ready("inference/slow")
+
+
+# The end of an ejection
+
+
+def test_pods_that_were_left_out_answer_again_when_their_time_is_over(space: Space) -> None:
+    for name, time in (("soon", "2s"), ("late", "1h")):
+        outlier = {"outlier": {"consecutiveFailures": 2, "ejectFor": time}}
+        access(space, name, to("fragile", fallback={"inference": "small"}), protection=outlier)
+
+        def left_out(name: str = name) -> bool:
+            return outcomes(space, name, rows=2) == {SMALL: 10}
+
+        if name == "late":
+            until(left_out, "every gateway leaves the pod out", timeout_s=60)
+        else:
+            until(
+                lambda: SMALL in outcomes(space, "soon", rows=2),
+                "a gateway leaves the pod out",
+                timeout_s=60,
+            )
+    until(lambda: outcomes(space, "soon") == {FRAGILE: 10}, "the pod answers again", timeout_s=90)
+    assert outcomes(space, "late") == {SMALL: 10}
+
+
+# Too much to do
+
+
+def rounds(space: Space, name: str, **headers: str) -> tuple[int, int]:
+    """Requests over one connection, 24 at a time, of which half find a place; how many were answered, and how many the gateway refused before any target."""
+    client, route = connection(space, name, **headers), headers.get("x-segment", "rest")
+    labels = {"route": f"{name}/{route}/grpc", "why": "denied_by_admission_control"}
+    before, answered = gateways_counted(space, _REFUSED, **labels), 0
+    with ThreadPoolExecutor(24) as pool:
+        for _ in range(12):
+            seen = Counter(pool.map(lambda _: outcome(client, x=1.0), range(24)))
+            assert seen.keys() <= {SLOW, "RESOURCE_EXHAUSTED"}, seen
+            answered += seen[SLOW]
+    client.close()
+    return answered, gateways_counted(space, _REFUSED, **labels) - before
+
+
+def test_of_equal_overload_the_route_of_low_value_is_refused(space: Space) -> None:
+    gold = {"name": "gold", "match": {"headers": [{"name": "x-segment", "exact": "gold"}]}, "value": "3"}
+    routes = [to("slow", **gold), to("slow", name="rest", value="1")]
+    protection = {"maxConcurrent": 10}
+    access(space, "valued", *routes, protection={**protection, "admissionControl": {}})
+    bare = [{key: value for key, value in route.items() if key != "value"} for route in routes]
+    access(space, "valueless", *bare, protection=protection)
+
+    before = space.counted("slow")
+    answered, refused = rounds(space, "valued")
+    assert refused > 24, "the route of low value is refused while most of its requests find no place"
+    # What was refused never reached a Triton.
+    assert space.counted("slow") - before == answered
+    assert rounds(space, "valued", **{"x-segment": "gold"})[1] == 0
+    assert rounds(space, "valueless")[1] == 0
+
+
+# Deadlines, last: what the gateway has ended, a Triton may work on for a while.
+
+
+def test_the_gateway_ends_a_request_at_the_deadline_of_its_client_where_it_is_told_to(space: Space) -> None:
+    """The client here only says its deadline and does not keep it; Triton's own comes about as soon as the gateway's."""
+    access(space, "strict", to("slow"), protection={"deadline": True})
+    access(space, "lax", to("slow"))
+    request = service_pb2.ModelInferRequest(model_name="probe", raw_input_contents=[np.float32(10).tobytes()])
+    request.inputs.add(name="x", datatype="FP32", shape=[1, 1])
+    body = request.SerializeToString()
+
+    def ended(name: str) -> int:
+        before = gateways_counted(space, _AT_DEADLINE)
+        for _ in range(3):
+            answer = httpx.post(
+                f"http://{space.installed.endpoints.gateway}/inference.GRPCInferenceService/ModelInfer",
+                headers={
+                    "content-type": "application/grpc",
+                    "te": "trailers",
+                    "grpc-timeout": "200m",
+                    "x-tidegate-access": f"{space.namespace}/{name}",
+                },
+                content=b"\0" + len(body).to_bytes(4, "big") + body,
+                timeout=60,
+            )
+            assert answer.headers.get("grpc-status", "") != "0"
+        return gateways_counted(space, _AT_DEADLINE) - before
+
+    until(lambda: ended("strict") > 0, "the gateway ends requests", timeout_s=60)
+    assert ended("lax") == 0
