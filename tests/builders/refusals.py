@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from builders.compute_override import compute_override_body
 from builders.compute_pool import compute_pool_body
 from builders.feature_compute import feature_compute_body
 from builders.inference import inference_body
@@ -114,6 +115,20 @@ def _pool(name: str, path: str, says: str, **spec: Any) -> Refusal:
     return Refusal(f"pool-{name}", compute_pool_body(**spec), f"spec{path}", says)
 
 
+def _override(name: str, path: str, says: str, **spec: Any) -> Refusal:
+    return Refusal(f"override-{name}", compute_override_body(**spec), f"spec{path}", says)
+
+
+def _scaled(name: str, path: str, says: str, least: int = 1, most: int = 4, **spec: Any) -> Refusal:
+    scaling = {"minReplicas": least, "maxReplicas": most}
+    return _inference(
+        f"scaling-{name}",
+        path,
+        says,
+        **{"replicas": None, "placement": {"pool": "a"}, "scaling": scaling, **spec},
+    )
+
+
 _MPS = {"slicesPerGPU": 4, "cpu": "1", "memory": "1Gi"}
 
 
@@ -146,6 +161,12 @@ _DOTS = "must have no '..' segment"
 _DNS_LABEL = "must be a DNS label"
 
 INFERENCE_REFUSALS: Sequence[Refusal] = (
+    _scaled("and-replicas", "replicas", "replicas is only for Inferences without scaling", replicas=2),
+    _scaled("without-pool", "scaling", "scaling is only for Inferences with placement", placement=None),
+    _scaled("turned-round", "scaling.minReplicas", "minReplicas must not be above maxReplicas", least=5),
+    _scaled("realtime-at-zero", "scaling", "scaling.minReplicas: 0 is only for tier nearline", least=0),
+    _inference("value-zero", "value.perRequest", "must be more than 0", value={"perRequest": "0.00"}),
+    _inference("value-word", "value.perRequest", "must be a decimal number", value={"perRequest": "high"}),
     _inference(
         "placement-and-resources",
         "resources",
@@ -758,7 +779,50 @@ FEATURE_COMPUTE_REFUSALS: Sequence[Refusal] = (
     ),
 )
 
+_OF_A_POOL = {"kind": "ComputePool", "namespace": None, "name": "cpu-a"}
+COMPUTE_OVERRIDE_REFUSALS: Sequence[Refusal] = (
+    _override("nothing", "", "set exactly one of pin, floor and hold"),
+    _override("twice", "", "set exactly one of pin, floor and hold", pin={"replicas": 2}, hold=True),
+    _override(
+        "pool-pinned", ".target", "a ComputePool can only be held", target=_OF_A_POOL, pin={"replicas": 2}
+    ),
+    _override(
+        "pool-in-a-namespace",
+        ".target.namespace",
+        "namespace is for kind Inference",
+        target={"kind": "ComputePool"},
+        hold=True,
+    ),
+    _override(
+        "nowhere",
+        ".target.namespace",
+        "namespace is for kind Inference",
+        target={"namespace": None},
+        hold=True,
+    ),
+    _override("without-reason", ".reason", "must say something", reason=" ", hold=True),
+    _override("without-end", ".expiresAt", "equired", expiresAt=None, hold=True),
+    _override(
+        "local-time", ".expiresAt", "must be a time in UTC", expiresAt="2026-01-02T00:00:00B", hold=True
+    ),
+    _override(
+        "last-century",
+        ".expiresAt",
+        "must be a day that the calendar",
+        expiresAt="1999-01-01T00:00:00Z",
+        hold=True,
+    ),
+    _override("kind", ".target.kind", _UNSUPPORTED, target={"kind": "Node"}, hold=True),
+)
 COMPUTE_POOL_REFUSALS: Sequence[Refusal] = (
+    _pool("policy-mode", ".policy.mode", _UNSUPPORTED, policy={"mode": "Automatic"}),
+    _pool("policy-interval", ".policy.interval", "must be from 1s to 10m", policy={"interval": "11m"}),
+    _pool(
+        "policy-all",
+        ".policy.moves.maxPercent",
+        "less than or equal to 100",
+        policy={"moves": {"maxPercent": 101}},
+    ),
     Refusal(
         "pool-no-labels",
         {**compute_pool_body(), "spec": {**compute_pool_body()["spec"], "nodeSelector": {}}},
@@ -815,10 +879,31 @@ REFUSALS: Sequence[Refusal] = (
     *MODEL_ACCESS_REFUSALS,
     *FEATURE_COMPUTE_REFUSALS,
     *COMPUTE_POOL_REFUSALS,
+    *COMPUTE_OVERRIDE_REFUSALS,
 )
 
 _SAME_NAME = "the served name cannot change, since clients ask for it"
+_DECISION: Mapping[str, Any] = {
+    "apiVersion": "tidegate.io/v1alpha1",
+    "kind": "AllocationDecision",
+    "metadata": {"name": "cpu-a-1"},
+    "spec": {"pool": "cpu-a", "at": "2026-01-01T00:00:00Z", "mode": "Auto", "solver": "LP"},
+}
 REFUSED_CHANGES: tuple[RefusedChange, ...] = (
+    RefusedChange(
+        "another-target",
+        compute_override_body("moved", hold=True),
+        compute_override_body("moved", hold=True, target={"name": "cvr"}),
+        "spec.target",
+        "the target cannot change",
+    ),
+    RefusedChange(
+        "what-was-decided",
+        _DECISION,
+        {**_DECISION, "spec": {**_DECISION["spec"], "mode": "Hold"}},
+        "spec",
+        "what was decided stays as it was",
+    ),
     RefusedChange(
         "cpu-slices-to-mps",
         compute_pool_body("changed"),

@@ -18,6 +18,7 @@ from faults.api import Api, RefusedError
 from faults.scenarios import NAME
 from faults.servers import BAD_VERSION
 from faults.sweep import SYSTEM, USER, Sweep
+from tidegate.api.crd import DEFINITIONS
 from tidegate_localcluster.control_plane import ControlPlane, ControlPlaneOptions
 from tidegate_localcluster.pki import Pki
 
@@ -81,7 +82,8 @@ async def _install(api: Api) -> None:
             body["kind"], "validatingadmissionpolicybindings"
         )
         await api.apply(f"{_ADMISSION}/{plural}/{body['metadata']['name']}", body)
-    for plural in ("inferences", "modelaccesses", "featurecomputes", "computepools"):
+    for definition in DEFINITIONS:
+        plural = definition.resource.PLURAL
         await _served(api, f"/apis/tidegate.io/v1alpha1/{plural}")
 
 

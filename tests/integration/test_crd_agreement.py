@@ -13,10 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from builders.compute_override import compute_override_body
 from builders.compute_pool import compute_pool_body
 from builders.feature_compute import feature_compute_body
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
+from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("crds")
 Body = dict[str, Any]
 WITHIN = timedelta(seconds=15)
 KINDS: dict[str, type[Resource]] = {
-    kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute, ComputePool)
+    kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute, ComputePool, ComputeOverride)
 }
 
 _MATCH = {"headers": [{"name": "x-scene", "exact": "home"}]}
@@ -47,6 +49,12 @@ BODIES: tuple[Body, ...] = (
         logging={"sample": "0.1", "sink": {"files": {"uri": "s3://samples/ctr", "secretName": "samples"}}},
     ),
     inference_body(placement={"pool": "cpu-a", "slices": 2}, resources=None),
+    inference_body(
+        placement={"pool": "cpu-a"},
+        replicas=None,
+        scaling={"minReplicas": 1, "maxReplicas": 4},
+        value={"perRequest": "2.5"},
+    ),
     model_access_body(
         hosts=["ctr.example.com"],
         routes=[
@@ -93,7 +101,11 @@ BODIES: tuple[Body, ...] = (
             "nearline": {"floor": 1, "ceiling": 4},
             "offline": {"floor": 0, "ceiling": 2},
         },
+        policy={"mode": "Auto", "interval": "10s", "moves": {"maxPercent": 20, "per": "10m"}},
     ),
+    compute_override_body(pin={"replicas": 2}),
+    compute_override_body(floor={"replicas": 2}),
+    compute_override_body(target={"kind": "ComputePool", "namespace": None, "name": "cpu-a"}, hold=True),
     compute_pool_body(
         slice={
             "cpu": None,

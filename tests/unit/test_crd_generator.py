@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tidegate.api.crd import MAX_BYTES, differences, documents, main, write
+from tidegate.api.crd import DEFINITIONS, MAX_BYTES, differences, documents, main, write
 
 CRDS = Path(__file__).parents[2] / "crds"
+
+PLURALS = tuple(definition.resource.PLURAL for definition in DEFINITIONS)
 
 
 def schema(plural: str) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def test_every_list_says_how_it_merges() -> None:
             missing += lists(f"{path}.{name}", child)
         return missing + (lists(f"{path}[]", node["items"]) if "items" in node else [])
 
-    for plural in ("inferences", "modelaccesses", "featurecomputes", "computepools"):
+    for plural in PLURALS:
         assert lists(plural, schema(plural)) == []
 
 
@@ -81,12 +83,13 @@ def test_every_string_and_list_of_a_spec_is_bounded() -> None:
 
     def unbounded(path: str, node: dict[str, Any]) -> list[str]:
         limit = {"string": ("maxLength", "enum"), "array": ("maxItems",)}.get(node.get("type", ""), ())
-        found = [path] if limit and not any(name in node for name in limit) else []
+        bounded = any(name in node for name in limit) or node.get("format") == "date-time"
+        found = [path] if limit and not bounded else []
         for name, child in node.get("properties", {}).items():
             found += unbounded(f"{path}.{name}", child)
         return found + (unbounded(f"{path}[]", node["items"]) if "items" in node else [])
 
-    for plural in ("inferences", "modelaccesses", "featurecomputes", "computepools"):
+    for plural in PLURALS:
         assert unbounded(plural, schema(plural)["properties"]["spec"]) == []
 
 

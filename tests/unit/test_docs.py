@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
@@ -15,7 +16,7 @@ from tidegate.api.model_access import ModelAccess
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS: dict[str, type[Resource]] = {
-    kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute, ComputePool)
+    kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute, ComputePool, ComputeOverride)
 }
 FOREIGN = {"cert-manager.io/v1", "rbac.authorization.k8s.io/v1"}
 """API groups of examples that are not ours to check."""

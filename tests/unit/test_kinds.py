@@ -8,6 +8,7 @@ from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference, inference_body
 from builders.model_access import a_model_access
 from builders.refusals import REFUSALS, Refusal
+from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import BatchingMode, Inference, ModelFormat, Tier
@@ -16,7 +17,7 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.errors import InvalidSpecError
 
 KINDS: dict[str, type[Resource]] = {
-    kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute, ComputePool)
+    kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute, ComputePool, ComputeOverride)
 }
 
 
@@ -48,7 +49,7 @@ def test_cpu_may_be_written_as_a_bare_number() -> None:
     assert an_inference(resources={"cpu": 2}).spec.own_resources.cpu == "2"
 
 
-@pytest.mark.parametrize("extra", [{"slo": {}}, {"model": {"cutAt": "x"}}])
+@pytest.mark.parametrize("extra", [{"online": {}}, {"model": {"cutAt": "x"}}])
 def test_a_field_that_is_not_served_yet_is_refused(extra: dict[str, object]) -> None:
     with pytest.raises(InvalidSpecError, match="Extra inputs are not permitted"):
         an_inference(**extra)

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 
 from tidegate.api.conditions import ObservedCondition
-from tidegate.api.fields import QuantityBetween
+from tidegate.api.fields import DurationText, QuantityBetween, between
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ApiModel, Resource, StatusModel
 from tidegate.api.quantities import QUANTITY_PATTERN
@@ -203,6 +203,52 @@ class Tiers(ApiModel):
         return sum(self.of(tier).floor for tier in Tier)
 
 
+class PolicyMode(StrEnum):
+    """What the allocator does with its decisions."""
+
+    RECOMMEND_ONLY = "RecommendOnly"
+    AUTO = "Auto"
+    HOLD = "Hold"
+
+
+class MoveBudget(ApiModel):
+    """How much of the pool may change hands in a while."""
+
+    max_percent: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=1,
+            le=100,
+            description="Most slices that change hands in that time, in percent of the healthy ones, rounded up. Lost "
+            "nodes and realtime floors are restored beyond it.",
+        ),
+    ]
+    per: Annotated[
+        Annotated[DurationText, between("10s", "24h")], Field(description="The time, from 10s to 24h.")
+    ] = "10m"
+
+
+class AllocationPolicy(ApiModel):
+    """How the replicas of Inferences with spec.scaling are decided."""
+
+    mode: Annotated[
+        PolicyMode,
+        Field(
+            description="RecommendOnly writes AllocationDecisions and moves nothing. Auto carries them out. Hold moves "
+            "only what lost nodes and realtime floors force it to."
+        ),
+    ] = PolicyMode.RECOMMEND_ONLY
+    interval: Annotated[
+        Annotated[DurationText, between("1s", "10m")],
+        Field(description="Time from one look to the next, from 1s to 10m."),
+    ] = "30s"
+    moves: Annotated[
+        MoveBudget | None,
+        Field(description="How much of the pool may change hands in a while. Absent: no limit."),
+    ] = None
+
+
 class ComputePoolSpec(ApiModel):
     """What the administrator asks for."""
 
@@ -222,6 +268,7 @@ class ComputePoolSpec(ApiModel):
     ] = ()
     slice: Annotated[SliceSpec, Field(description=SliceSpec.__doc__)]
     tiers: Annotated[Tiers, Field(description=Tiers.__doc__)] = Tiers()
+    policy: Annotated[AllocationPolicy, Field(description=AllocationPolicy.__doc__)] = AllocationPolicy()
 
 
 class SliceCounts(StatusModel):
@@ -265,11 +312,19 @@ class ComputePoolStatus(StatusModel):
         Field(max_length=8, description="How many slices the pods of each tier have."),
         ListMap("name"),
     ] = ()
+    mode: Annotated[
+        PolicyMode | None,
+        Field(description="What the allocator does with its decisions; Hold also under a ComputeOverride."),
+    ] = None
+    last_decision: Annotated[
+        str | None, Field(max_length=253, description="Name of the newest AllocationDecision.")
+    ] = None
     conditions: Annotated[
         tuple[ObservedCondition, ...],
         Field(
             max_length=32,
-            description="Ready, Reconciling, Stalled and Healthy; SharingConfigured where slice.mps is set.",
+            description="Ready, Reconciling, Stalled and Healthy; SharingConfigured where slice.mps is set; Allocated and "
+            "SignalsFresh where Inferences with spec.scaling use it; OverrideActive where a ComputeOverride is.",
         ),
         ListMap("type"),
     ] = ()

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import yaml
 
+from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference, Tier
@@ -157,10 +159,46 @@ DEFINITIONS: Final = (
                 )
                 for tier in Tier
             ),
+            Column("Mode", ".spec.policy.mode", "What the allocator does with its decisions."),
             *_READY,
             _AGE,
             _MESSAGE,
         ),
+    ),
+    Definition(
+        ComputeOverride,
+        short_name="cov",
+        columns=(
+            Column("Kind", ".spec.target.kind", "What it is about."),
+            Column("Namespace", ".spec.target.namespace", "The Inference's namespace.", wide=True),
+            Column("Target", ".spec.target.name", "The object's name."),
+            Column("Pin", ".spec.pin.replicas", "Exactly so many replicas.", type="integer"),
+            Column("Floor", ".spec.floor.replicas", "At least so many replicas.", type="integer"),
+            Column("Hold", ".spec.hold", "Whether it stays as it is.", type="boolean"),
+            Column("Expires", ".spec.expiresAt", "When it ends."),
+            Column(
+                "Author",
+                ".metadata.annotations.tidegate\\.io/author",
+                "Who wrote it, as the API server knows them.",
+            ),
+            _AGE,
+            Column("Why", ".spec.reason", "Why, in its author's words.", wide=True),
+        ),
+    ),
+    Definition(
+        AllocationDecision,
+        short_name="adec",
+        columns=(
+            Column("Pool", ".spec.pool", "The ComputePool."),
+            Column("Mode", ".spec.mode", "What was to be done with it."),
+            Column("Moves", ".spec.moveCount", "Number of Inferences whose replicas change.", type="integer"),
+            Column("Solver", ".spec.solver", "How it was found."),
+            Column("Gap", ".spec.gap", "How far from the best it may be, as a share of it.", type="number"),
+            Column("Applied", ".status.outcome.appliedAt", "When the data plane had it all.", type="date"),
+            _AGE,
+            Column("Error", ".status.outcome.error", "Why not, or not to the end.", wide=True),
+        ),
+        selectable=(".spec.pool",),
     ),
 )
 

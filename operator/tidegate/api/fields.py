@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -48,6 +49,22 @@ DecimalText = Annotated[
     str,
     Field(min_length=1, max_length=24),
     Rules(matches(_DECIMAL, "must be a decimal number in quotes, like '0.001' or '1.10'")),
+]
+
+_TIME: Final = r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z"
+
+TimeText = Annotated[
+    str,
+    Field(min_length=20, max_length=20),
+    Rules(
+        matches(_TIME, "must be a time in UTC and in quotes, like '2026-11-22T18:00:00Z'"),
+        Rule(
+            # Both sides refuse to read a day that no month has.
+            cel=f"!self.matches(r'^{_TIME}$') || timestamp(self).getFullYear() >= 2000",
+            message="must be a day that the calendar has, from the year 2000 on",
+            check=lambda text: datetime.fromisoformat(text).year >= 2000,
+        ),
+    ),
 ]
 
 DurationText = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=16)]

@@ -281,6 +281,46 @@ class Capacity(ApiModel):
     ]
 
 
+class Scaling(ApiModel):
+    """Between how many replicas the allocator of the ComputePool may choose. Only with placement, and instead of replicas."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.minReplicas <= self.maxReplicas",
+            message="minReplicas must not be above maxReplicas: lower minReplicas, or raise maxReplicas",
+            check=lambda scaling: scaling.min_replicas <= scaling.max_replicas,
+            field="minReplicas",
+        ),
+    )
+
+    min_replicas: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=0,
+            le=MAX_REPLICAS,
+            description=f"Fewest pods, 0 to {MAX_REPLICAS}; 0 only for tier nearline and offline. It has these before "
+            "anything is decided, unless it runs with more.",
+        ),
+    ]
+    max_replicas: Annotated[
+        int, Field(strict=True, ge=1, le=MAX_REPLICAS, description=f"Most pods, 1 to {MAX_REPLICAS}.")
+    ]
+
+
+class Value(ApiModel):
+    """What its work is worth, against that of other Inferences of the same ComputePool."""
+
+    per_request: Annotated[
+        DecimalText,
+        Rules(lacks("^[0.]*$", "must be more than 0: what is worth nothing needs no replicas")),
+        Field(
+            description="Worth of one answered request, relative to other Inferences: a decimal in quotes. Of tier offline "
+            "that of a slice at work for a second."
+        ),
+    ] = "1"
+
+
 class InferenceSpec(ApiModel):
     """What the user asks for."""
 
@@ -312,6 +352,29 @@ class InferenceSpec(ApiModel):
             check=lambda spec: spec.replicas > 0 or spec.tier is not Tier.REALTIME,
             field="replicas",
         ),
+        Rule(
+            cel="!has(self.scaling) || self.replicas == 1",
+            message="replicas is only for Inferences without scaling, whose allocator decides it: remove replicas, or "
+            "remove scaling",
+            check=lambda spec: spec.scaling is None or spec.replicas == 1,
+            field="replicas",
+        ),
+        Rule(
+            cel="!has(self.scaling) || has(self.placement)",
+            message="scaling is only for Inferences with placement, since a ComputePool's allocator decides it: set "
+            "placement.pool, or set replicas",
+            check=lambda spec: spec.scaling is None or spec.placement is not None,
+            field="scaling",
+        ),
+        Rule(
+            cel="!has(self.scaling) || self.scaling.minReplicas > 0 || self.tier != 'realtime'",
+            message="scaling.minReplicas: 0 is only for tier nearline and offline, since nothing would answer a realtime "
+            "request: set scaling.minReplicas to 1 or more, or change the tier",
+            check=lambda spec: (
+                spec.scaling is None or spec.scaling.min_replicas > 0 or spec.tier is not Tier.REALTIME
+            ),
+            field="scaling",
+        ),
     )
 
     model: Annotated[ModelSpec, Field(description=ModelSpec.__doc__)]
@@ -329,9 +392,11 @@ class InferenceSpec(ApiModel):
             ge=0,
             le=MAX_REPLICAS,
             description=f"Number of pods, 0 to {MAX_REPLICAS}; 0 only for tier nearline and offline. "
-            "kubectl scale, an HPA and KEDA set it through /scale.",
+            "kubectl scale, an HPA and KEDA set it through /scale. Not with scaling.",
         ),
     ] = 1
+    scaling: Annotated[Scaling | None, Field(description=Scaling.__doc__)] = None
+    value: Annotated[Value, Field(description=Value.__doc__)] = Value()
     resources: Annotated[
         Resources | None,
         Field(
@@ -466,6 +531,25 @@ class SwapProgress(StatusModel):
     ]
 
 
+class AllocatedReplicas(StatusModel):
+    """How many pods the allocator of its ComputePool has decided on; absent without spec.scaling and before it has."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.epoch >= oldSelf.epoch",
+            message="this write comes from a controller that is no longer the leader",
+            check=lambda _: True,  # only the API server sees the object as it was
+            field="epoch",
+        ),
+    )
+
+    replicas: Annotated[int, Field(ge=0, description="Number of pods that it is to have.")] = 0
+    decision: Annotated[
+        str, Field(max_length=253, description="Name of the AllocationDecision that says why.")
+    ] = ""
+    epoch: Annotated[int, Field(ge=0, description="Term of leadership in which it was written.")] = 0
+
+
 class InferenceStatus(StatusModel):
     """What the replicas themselves reported; never what was merely ordered."""
 
@@ -481,12 +565,13 @@ class InferenceStatus(StatusModel):
     model: Annotated[ServedModel | None, Field(description=ServedModel.__doc__)] = None
     failure: Annotated[Failure | None, Field(description=Failure.__doc__)] = None
     swap: Annotated[SwapProgress | None, Field(description=SwapProgress.__doc__)] = None
+    allocation: Annotated[AllocatedReplicas | None, Field(description=AllocatedReplicas.__doc__)] = None
     conditions: Annotated[
         tuple[ObservedCondition, ...],
         Field(
             max_length=32,
             description="Ready, Reconciling, Stalled and ModelLoaded; Placed where spec.placement is set, SamplesLogged "
-            "where spec.logging is.",
+            "where spec.logging is, OverrideActive where a ComputeOverride is.",
         ),
         ListMap("type"),
     ] = ()
@@ -521,3 +606,12 @@ class Inference(Resource):
     def served_name(self) -> str:
         """The name that clients ask for."""
         return self.spec.model.name or self.metadata.name
+
+    @property
+    def decided_replicas(self) -> int:
+        """Pods that it is to have: spec.replicas, or with spec.scaling what was decided within that range."""
+        scaling, allocation = self.spec.scaling, self.status.allocation
+        if scaling is None:
+            return self.spec.replicas
+        decided = allocation.replicas if allocation is not None else scaling.min_replicas
+        return min(max(decided, scaling.min_replicas), scaling.max_replicas)

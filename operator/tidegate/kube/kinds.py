@@ -41,6 +41,10 @@ INFERENCE: Final = Kind(GROUP, VERSION, "Inference", "inferences")
 MODEL_ACCESS: Final = Kind(GROUP, VERSION, "ModelAccess", "modelaccesses")
 FEATURE_COMPUTE: Final = Kind(GROUP, VERSION, "FeatureCompute", "featurecomputes")
 COMPUTE_POOL: Final = Kind(GROUP, VERSION, "ComputePool", "computepools", namespaced=False)
+COMPUTE_OVERRIDE: Final = Kind(GROUP, VERSION, "ComputeOverride", "computeoverrides", namespaced=False)
+ALLOCATION_DECISION: Final = Kind(
+    GROUP, VERSION, "AllocationDecision", "allocationdecisions", namespaced=False
+)
 DEPLOYMENT: Final = Kind("apps", "v1", "Deployment", "deployments")
 SERVICE: Final = Kind("", "v1", "Service", "services")
 SERVICE_ACCOUNT: Final = Kind("", "v1", "ServiceAccount", "serviceaccounts")
@@ -58,6 +62,8 @@ KINDS: Final = (
     MODEL_ACCESS,
     FEATURE_COMPUTE,
     COMPUTE_POOL,
+    COMPUTE_OVERRIDE,
+    ALLOCATION_DECISION,
     DEPLOYMENT,
     SERVICE,
     SERVICE_ACCOUNT,

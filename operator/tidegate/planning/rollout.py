@@ -54,7 +54,7 @@ class Rollout:
         return frozenset({template_source(self.last_ready)} if self.last_ready is not None else ())
 
 
-_NOT_ABOUT_PODS: Final = {"replicas", "slo", "capacity"}
+_NOT_ABOUT_PODS: Final = {"replicas", "scaling", "value", "slo", "capacity"}
 """Fields of the spec whose change makes no other pod."""
 
 

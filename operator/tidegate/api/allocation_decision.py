@@ -1,0 +1,135 @@
+"""The kind AllocationDecision: one decision of the allocator, its inputs, its moves, why, and what came of it. Users only read it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from tidegate.api.compute_pool import PolicyMode
+from tidegate.api.inference import Tier
+from tidegate.api.meta import Resource, StatusModel
+from tidegate.api.schema import ListAtomic, Rule
+
+
+class SolverMethod(StrEnum):
+    """How the answer was found."""
+
+    MILP = "MILP"
+    LINEAR = "LP"
+    GREEDY = "Greedy"
+
+
+class DecidedMove(StatusModel):
+    """One Inference whose replicas change."""
+
+    inference: Annotated[str, Field(max_length=127, description="Namespace and name, with a slash between.")]
+    tier: Annotated[Tier, Field(description="Its tier.")]
+    before: Annotated[int, Field(alias="from", ge=0, description="Replicas that it had.")]
+    after: Annotated[int, Field(alias="to", ge=0, description="Replicas that it is to have.")]
+    slices: Annotated[int, Field(ge=1, description="Slices that each replica has.")]
+    why: Annotated[str, Field(max_length=2048, description="Why, in one sentence.")] = ""
+
+
+class DecidedBinding(StatusModel):
+    """A rule that holds the value down."""
+
+    constraint: Annotated[str, Field(max_length=512, description="Which rule.")]
+    price: Annotated[
+        float, Field(description="What one unit less of it would earn, in value per second.")
+    ] = 0.0
+
+
+class NotKept(StatusModel):
+    """A rule that could not be kept."""
+
+    rule: Annotated[str, Field(max_length=64, description="Which rule.")]
+    subject: Annotated[str, Field(max_length=127, description="Whose rule: an Inference or a pool.")]
+    message: Annotated[str, Field(max_length=1024, description="By how much, and what helps.")] = ""
+
+
+class AllocationDecisionSpec(StatusModel):
+    """What was decided, from what, and why."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self == oldSelf",
+            message="what was decided stays as it was: write nothing here",
+            check=lambda _: True,  # only the API server sees the object as it was
+        ),
+    )
+
+    pool: Annotated[str, Field(max_length=63, description="The ComputePool.")]
+    at: Annotated[datetime, Field(description="When it was decided.")]
+    mode: Annotated[PolicyMode, Field(description="What was to be done with it.")]
+    moves: Annotated[
+        tuple[DecidedMove, ...],
+        Field(max_length=1000, description="Whose replicas change, those that give before those that take."),
+        ListAtomic(),
+    ] = ()
+    move_count: Annotated[int, Field(ge=0, description="Number of Inferences whose replicas change.")] = 0
+    binding: Annotated[
+        tuple[DecidedBinding, ...],
+        Field(max_length=20, description="The dearest rules that hold the value down."),
+        ListAtomic(),
+    ] = ()
+    not_kept: Annotated[
+        tuple[NotKept, ...],
+        Field(max_length=100, description="Rules that could not be kept, the first the most important."),
+        ListAtomic(),
+    ] = ()
+    price: Annotated[
+        float, Field(ge=0, description="What one more slice of the pool would earn, in value per second.")
+    ] = 0.0
+    objective: Annotated[
+        float, Field(description="Value per second of what is served, less what moving costs.")
+    ] = 0.0
+    gap: Annotated[
+        float | None,
+        Field(
+            ge=0, description="How far from the best it may be, as a share of it; absent where nobody knows."
+        ),
+    ] = None
+    solver: Annotated[SolverMethod, Field(description="MILP, LP or Greedy: how it was found.")]
+    note: Annotated[
+        str, Field(max_length=1024, description="Why by no better method; absent when by the best.")
+    ] = ""
+    seconds: Annotated[float, Field(ge=0, description="Seconds that solving took.")] = 0.0
+    inputs_hash: Annotated[str, Field(max_length=64, description="SHA-256 of what it was decided from.")] = ""
+
+
+class Outcome(StatusModel):
+    """What came of it."""
+
+    applied_at: Annotated[
+        datetime | None, Field(description="When the data plane had it all: replicas ready, others gone.")
+    ] = None
+    reclaim_seconds: Annotated[
+        float | None,
+        Field(ge=0, description="Seconds until the last replica that gave its slices was gone."),
+    ] = None
+    error: Annotated[
+        str, Field(max_length=1024, description="Why it was not carried out, or not to the end.")
+    ] = ""
+
+
+class AllocationDecisionStatus(StatusModel):
+    """What came of it."""
+
+    outcome: Annotated[Outcome | None, Field(description=Outcome.__doc__)] = None
+
+
+class AllocationDecision(Resource):
+    """One decision of a ComputePool's allocator. Tidegate writes it and keeps the last 200 of each pool."""
+
+    KIND: ClassVar[str] = "AllocationDecision"
+    PLURAL: ClassVar[str] = "allocationdecisions"
+    NAMESPACED: ClassVar[bool] = False
+    RULES: ClassVar[tuple[Rule, ...]] = ()
+
+    spec: Annotated[AllocationDecisionSpec, Field(description=AllocationDecisionSpec.__doc__)]
+    status: Annotated[AllocationDecisionStatus, Field(description=AllocationDecisionStatus.__doc__)] = (
+        AllocationDecisionStatus()
+    )
