@@ -7,6 +7,7 @@ pytest_plugins = [
     "fixtures.cluster",
     "fixtures.kube_client",
     "fixtures.envoy",
+    "fixtures.prometheus",
     "fixtures.golden",
     "fixtures.processes",
     "fixtures.sweeps",

@@ -96,7 +96,8 @@ async def test_who_is_refused_at_the_parts_is_counted(gateway: Gateway) -> None:
     counted = [line for line in page.splitlines() if "tidegate_refused{" in line]
     route = f'route="access/{parts_target(scene)}/ctr/http"'
     why = 'why="rbac_access_denied_matched_policy[strangers]"'
-    assert counted == [f"envoy_tidegate_refused{{{route},{why}}} 2"]
+    cluster = 'envoy_cluster_name="inference/ads/ctr/http"'
+    assert counted == [f"envoy_tidegate_refused{{{route},{why},{cluster}}} 2"]
 
 
 async def test_the_guard_follows_the_pods_and_without_any_lets_nobody_in(gateway: Gateway) -> None:

@@ -15,6 +15,7 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from tidegate.telemetry.expressions import rule_groups
 from tidegate_localcluster.binaries import Binaries
 from tidegate_localcluster.errors import BinaryUnavailableError
 from tidegate_localcluster.supplies import source_root
@@ -159,3 +160,11 @@ def test_the_keys_of_the_tls_port_do_not_travel_in_plain_text(helm: Path) -> Non
     refused = run(helm, {"gateway.tls.secrets": ["front"], "tls.xds": False})
     assert refused.returncode != 0
     assert "gateway.tls.secrets needs tls.xds: true" in refused.stderr
+
+
+def test_rules_for_prometheus_are_made_where_they_are_asked_for(helm: Path) -> None:
+    assert ("PrometheusRule", "tidegate-signals") not in rendered(helm)
+    asked = {"metrics.rules": {"enabled": True, "labels": {"release": "prometheus"}}}
+    made = rendered(helm, asked)["PrometheusRule", "tidegate-signals"]
+    assert made["metadata"]["labels"]["release"] == "prometheus"
+    assert made["spec"] == rule_groups()

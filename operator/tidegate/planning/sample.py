@@ -11,7 +11,7 @@ from typing import Final
 from tidegate.api.release import MAX_GATEWAYS, GatewayCounts
 
 _NO_TIMES: Final[Mapping[int, int]] = MappingProxyType({})
-_NOT_AT_ONCE: Final = 8
+NOT_AT_ONCE: Final = 8
 """So far apart may counters be that belong together: a page is not written at one instant."""
 
 
@@ -37,7 +37,7 @@ class Tally:
         """What came after `base`; all of it when the counters cannot go on from there, since then they began anew."""
         requests, failures = self.requests - base.requests, self.failures - base.failures
         unanswered = self.unanswered - base.unanswered
-        if min(requests, failures, unanswered, requests - failures) < -_NOT_AT_ONCE:
+        if min(requests, failures, unanswered, requests - failures) < -NOT_AT_ONCE:
             return self
         if any(self.times.get(at, 0) < count for at, count in base.times.items()):
             return self

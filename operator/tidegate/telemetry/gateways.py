@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aiohttp
 import structlog
@@ -22,7 +22,7 @@ from tidegate.routing.ir import AccessPoolKey, PoolRole
 
 _FRESH_S: Final = 0.5
 """Releases that look within so long of each other share what was read."""
-_TIMEOUT: Final = aiohttp.ClientTimeout(total=3)
+TIMEOUT: Final = aiohttp.ClientTimeout(total=3)
 
 _PREFIX: Final = "cluster."
 _FAILED: Final = frozenset({"grpc.failure", "upstream_rq_4xx", "upstream_rq_5xx"})
@@ -44,6 +44,8 @@ _QUERY: Final[Mapping[str, str]] = {
     "histogram_buckets": "detailed",
     "filter": rf"^cluster\.{PoolRole.RELEASE}/[^.]*\.({'|'.join(sorted(_COUNTERS | {_TIMES}))})$|^server\.uptime$",
 }
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -106,20 +108,25 @@ class GatewayStats:
         async with self._lock:
             if self._monotonic() - self._read_at >= _FRESH_S:
                 gateways = self._gateways()
-                async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
-                    pages = await asyncio.gather(*(_ask(session, gateway) for gateway in gateways))
+                async with aiohttp.ClientSession(timeout=TIMEOUT) as session:
+                    pages = await asyncio.gather(
+                        *(ask(session, gateway, _QUERY, parse_page) for gateway in gateways)
+                    )
                 names = (gateway.name for gateway in gateways)
                 self._pages = dict(zip(names, pages, strict=True))
                 self._read_at = self._monotonic()
             return self._pages
 
 
-async def _ask(session: aiohttp.ClientSession, gateway: Gateway) -> GatewayPage | None:
+async def ask(
+    session: aiohttp.ClientSession, gateway: Gateway, query: Mapping[str, str], parse: Callable[[str], T]
+) -> T | None:
+    """What `parse` makes of the gateway's page of statistics; None when it does not answer, or with anything else."""
     try:
         url = f"http://{gateway.address}{STATS_PATH}"
-        async with session.get(url, params=_QUERY) as response:
+        async with session.get(url, params=query) as response:
             response.raise_for_status()
-            return parse_page(await response.text())
+            return parse(await response.text())
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError) as error:
         log.warning("gateway_silent", gateway=gateway.name, error=str(error) or type(error).__name__)
         return None
@@ -136,13 +143,13 @@ def parse_page(text: str) -> GatewayPage:
     for stat in json.loads(text)["stats"]:
         if "histograms" in stat:
             for histogram in stat["histograms"].get("details", ()):
-                cluster, what = _split(histogram["name"])
+                cluster, what = split(histogram["name"])
                 if what == _TIMES:
-                    times[cluster] = _times(histogram)
+                    times[cluster] = times_of(histogram)
         elif stat["name"] == _UPTIME:
             age = timedelta(seconds=int(stat["value"]))
         else:
-            cluster, what = _split(stat["name"])
+            cluster, what = split(stat["name"])
             counted[cluster][what] = int(stat["value"])
     if age is None:
         message = "the page does not say how long the gateway runs"
@@ -170,15 +177,16 @@ def _tally(cluster: str, counters: Mapping[str, int], times: Mapping[int, int]) 
     return Tally(total(_ANSWERED) + failures, failures, times, unanswered)
 
 
-def _times(histogram: Mapping[str, Any]) -> Mapping[int, int]:
+def times_of(histogram: Mapping[str, Any]) -> Mapping[int, int]:
+    """How many took how many milliseconds: the lower edges of Envoy's own bins."""
     times: defaultdict[int, int] = defaultdict(int)
     for bucket in histogram["totals"]:
         times[int(bucket["lower_bound"])] += int(bucket["count"])
     return dict(times)
 
 
-def _split(name: str) -> tuple[str, str]:
-    """Whose counter it is, and which."""
+def split(name: str) -> tuple[str, str]:
+    """Whose counter it is, and which: `cluster.<name>.<counter>`."""
     cluster, _, what = name.removeprefix(_PREFIX).partition(".")
     return cluster, what
 

@@ -1,0 +1,90 @@
+"""What Prometheus is asked, in PromQL; the recording rules of the chart are made of the same expressions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidegate.routing.envoy import refused
+from tidegate.telemetry.gateway_traffic import ATTEMPTS, RETRIES
+
+WINDOW: Final = "1m"
+"""Four scrapes of an ordinary Prometheus: a rate needs two of them."""
+
+_CLUSTER: Final = "envoy_cluster_name"
+_OF_INFERENCES: Final = f'{_CLUSTER}=~"(inference|release)/.*"'
+# inference/<namespace>/<name>/<protocol>, and release/<namespace>/<access>/<name>[+<fallback>]/<protocol>
+_WHOSE: Final = "(?:inference/([^/]+)/([^/]+)|release/([^/]+)/[^/]+/([^/+]+)[^/]*)/[a-z]+"
+_BY_INFERENCE: Final = "namespace, inference"
+
+
+def _rate(metric: str, matchers: str = _OF_INFERENCES) -> str:
+    return f"rate({metric}{{{matchers}}}[{WINDOW}])"
+
+
+def _counted_as(what: str, expression: str) -> str:
+    """Keeps apart what is summed up afterwards: series with the same labels would take each other's place."""
+    return f'label_replace({expression}, "counted", "{what}", "", "")'
+
+
+def _by_inference(expression: str, also: str = "") -> str:
+    named = f'label_replace(label_replace({expression}, "namespace", "$1$3", "{_CLUSTER}", "{_WHOSE}"), "inference", "$2$4", "{_CLUSTER}", "{_WHOSE}")'
+    return f"sum by ({_BY_INFERENCE}{also}) ({named})"
+
+
+def _offered() -> str:
+    attempts = [_counted_as(name, _rate(f"envoy_cluster_{name}")) for name in ATTEMPTS]
+    retries = _counted_as(RETRIES, f"-{_rate(f'envoy_cluster_{RETRIES}')}")
+    shed = _rate("envoy_tidegate_refused", f'{_OF_INFERENCES}, why="{refused.OVERLOAD}"')
+    return f"clamp_min({_by_inference(' or '.join((*attempts, retries, _counted_as('shed', shed))))}, 0)"
+
+
+def _served() -> str:
+    answered = _rate("envoy_cluster_upstream_rq_xx", f'{_OF_INFERENCES}, envoy_response_code_class=~"2|3"')
+    failed = _counted_as("failed", f"-{_rate('envoy_cluster_grpc_failure')}")
+    return f"clamp_min({_by_inference(f'{answered} or {failed}')}, 0)"
+
+
+OFFERED: Final = _offered()
+"""Requests per second that clients send, by namespace and inference: each try but retries, and what was refused for overload."""
+
+SERVED: Final = _served()
+"""Requests per second that a model answered, by namespace and inference."""
+
+LATENCY_P99: Final = f"histogram_quantile(0.99, {_by_inference(_rate('envoy_cluster_upstream_rq_time_bucket'), ', le')}) / 1000"
+"""Seconds within which 99 of 100 were answered, by namespace and inference."""
+
+UNSERVED: Final = (
+    f'sum by (route) ({_rate("envoy_tidegate_refused", f"""why="{refused.NO_POD}" """.strip())})'
+)
+"""Requests per second for which no target had a pod, by route and protocol."""
+
+QUEUE: Final = (
+    f"sum by (namespace, pod) (rate(nv_inference_queue_duration_us[{WINDOW}])) / 1e6"
+    f" / sum by (namespace, pod) (rate(nv_inference_request_success[{WINDOW}]))"
+)
+"""Seconds that a request waits in Triton's queue, by namespace and pod."""
+
+BUSY: Final = (
+    f"clamp_max(sum by (namespace, pod) (rate(nv_inference_compute_infer_duration_us[{WINDOW}]) / 1e6"
+    f" / rate(nv_inference_request_success[{WINDOW}]) * rate(nv_inference_exec_count[{WINDOW}])), 1)"
+)
+"""Share of the time in which a pod computes: Triton counts an execution's time once for each request in it."""
+
+SEEN_AGO: Final = "time() - max by (instance, pod) (timestamp(envoy_server_uptime))"
+"""Seconds since each gateway was scraped, by the clock of Prometheus."""
+
+RECORDED: Final = {
+    f"tidegate:inference_offered:rate{WINDOW}": OFFERED,
+    f"tidegate:inference_served:rate{WINDOW}": SERVED,
+    f"tidegate:inference_latency_seconds:p99_{WINDOW}": LATENCY_P99,
+    f"tidegate:route_unserved:rate{WINDOW}": UNSERVED,
+    f"tidegate:pod_queue_seconds:mean{WINDOW}": QUEUE,
+    f"tidegate:pod_busy:ratio{WINDOW}": BUSY,
+}
+"""Names under which the chart has Prometheus record them, for dashboards and alerts."""
+
+
+def rule_groups() -> dict[str, object]:
+    """The content of a rules file of Prometheus, and of a PrometheusRule's spec."""
+    rules = [{"record": name, "expr": expression} for name, expression in RECORDED.items()]
+    return {"groups": [{"name": "tidegate-signals", "interval": "15s", "rules": rules}]}

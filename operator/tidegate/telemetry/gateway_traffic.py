@@ -1,0 +1,137 @@
+"""Signals from the gateways' own pages of statistics, for clusters without a Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import aiohttp
+
+from tidegate.api.meta import ObjectKey
+from tidegate.planning.sample import Tally
+from tidegate.planning.signals import Look
+from tidegate.planning.traffic import Page, Pages, Shares, look_between
+from tidegate.routing.envoy import refused
+from tidegate.routing.envoy.clusters import parse_cluster_name
+from tidegate.routing.fleet import BackendKey, BackendKind
+from tidegate.routing.ir import AccessPoolKey, PoolRole
+from tidegate.telemetry.gateways import TIMEOUT, Gateway, ask, split, times_of
+
+ATTEMPTS: Final = (
+    "upstream_rq_total",
+    "upstream_rq_active_overflow",
+    "upstream_rq_pending_overflow",
+    "upstream_rq_pending_failure_eject",
+    "upstream_rq_cancelled",
+    "upstream_cx_none_healthy",
+)
+"""Each try to have a request answered ends in one of these: sent to a pod, over a limit, no connection, given up by the client
+before there was one, or no pod."""
+RETRIES: Final = "upstream_rq_retry"
+"""All tries but the first."""
+
+_ANSWERED: Final = ("upstream_rq_2xx", "upstream_rq_3xx")
+_FAILED_LATER: Final = "grpc.failure"
+_TIMED_OUT: Final = ("upstream_rq_timeout", "upstream_rq_max_duration_reached")
+_TIMES: Final = "upstream_rq_time"
+_UPTIME: Final = "server.uptime"
+_COUNTERS: Final = (*ATTEMPTS, RETRIES, *_ANSWERED, _FAILED_LATER, *_TIMED_OUT, _TIMES)
+_CLUSTERS: Final = ("inference", PoolRole.RELEASE)
+_QUERY: Final[Mapping[str, str]] = {
+    "format": "json",
+    "histogram_buckets": "detailed",
+    "filter": rf"^cluster\.({'|'.join(_CLUSTERS)})/[^.]*\.({'|'.join(_COUNTERS)})$|{refused.NAME_PATTERN}|^server\.uptime$",
+}
+
+
+class GatewayTraffic:
+    """Looks at all gateways that take traffic, and compares with what they counted at the last look; a SignalSource."""
+
+    def __init__(
+        self,
+        gateways: Callable[[], Sequence[Gateway]],
+        shares: Callable[[], Shares],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`shares` tells whose requests a route turns away when no target has a pod."""
+        self._gateways = gateways
+        self._shares = shares
+        self._monotonic = monotonic
+        self._pages: Pages = {}
+
+    async def look(self) -> Look:
+        """The rates since the last look; a failure the first time."""
+        gateways = self._gateways()
+        async with aiohttp.ClientSession(timeout=TIMEOUT) as session:
+            pages = await asyncio.gather(*(ask(session, gateway, _QUERY, self._page) for gateway in gateways))
+        names = tuple(gateway.name for gateway in gateways)
+        said = {name: page for name, page in zip(names, pages, strict=True) if page is not None}
+        look, self._pages = look_between(self._pages, names, said, self._shares())
+        return look
+
+    def _page(self, text: str) -> Page:
+        return parse_traffic(text, self._monotonic())
+
+
+def parse_traffic(text: str, at_s: float) -> Page:
+    """Reads Envoy's `/stats?format=json&histogram_buckets=detailed`.
+
+    Raises ValueError, KeyError or TypeError for anything else.
+    """
+    stats = json.loads(text)["stats"]
+    values = {stat["name"]: int(stat["value"]) for stat in stats if "histograms" not in stat}
+    uptime_s = values.pop(_UPTIME, None)
+    if uptime_s is None:
+        message = "the page does not say how long the gateway runs"
+        raise ValueError(message)
+    shed = {name: parsed for name in values if (parsed := refused.parse_counter(name)) is not None}
+    counted: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for name in values.keys() - shed:
+        cluster, what = split(name)
+        counted[cluster][what] = values[name]
+    times = _times(stats)
+    tallies: defaultdict[ObjectKey, Tally] = defaultdict(Tally)
+    for cluster in counted.keys() | times:
+        if (key := inference_of(cluster)) is not None:
+            tallies[key] += _tally(counted[cluster], times.get(cluster, {}))
+    unserved: defaultdict[str, int] = defaultdict(int)
+    for name, (route, why, cluster) in shed.items():
+        if why == refused.NO_POD:
+            unserved[route.rpartition("/")[0]] += values[name]
+        elif why == refused.OVERLOAD and (key := inference_of(cluster)) is not None:
+            tallies[key] += Tally(values[name], values[name])
+    return Page(uptime_s, at_s, dict(tallies), dict(unserved))
+
+
+def _times(stats: Iterable[Mapping[str, Any]]) -> Mapping[str, Mapping[int, int]]:
+    """By Envoy cluster, how many requests took how many milliseconds."""
+    histograms = (
+        one for stat in stats if "histograms" in stat for one in stat["histograms"].get("details", ())
+    )
+    named = ((split(histogram["name"]), histogram) for histogram in histograms)
+    return {cluster: times_of(histogram) for (cluster, what), histogram in named if what == _TIMES}
+
+
+def inference_of(cluster: str) -> ObjectKey | None:
+    """The Inference that the requests of an Envoy cluster are for; None for copies, which nobody waits for, and all else."""
+    pool, _ = parse_cluster_name(cluster) or (None, None)
+    if isinstance(pool, AccessPoolKey) and pool.role is not PoolRole.SHADOW:
+        return ObjectKey(pool.access.namespace, pool.inference)
+    if isinstance(pool, BackendKey) and pool.kind is BackendKind.INFERENCE:
+        return ObjectKey(pool.namespace, pool.name)
+    return None
+
+
+def _tally(counters: Mapping[str, int], times: Mapping[int, int]) -> Tally:
+    """What one Envoy cluster counted."""
+
+    def total(names: Sequence[str]) -> int:
+        return sum(counters.get(name, 0) for name in names)
+
+    offered = max(total(ATTEMPTS) - counters.get(RETRIES, 0), 0)
+    answered = min(max(total(_ANSWERED) - counters.get(_FAILED_LATER, 0), 0), offered)
+    return Tally(offered, offered - answered, times, total(_TIMED_OUT))

@@ -1,0 +1,151 @@
+"""Signals from a Prometheus that scrapes the gateways and the model servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from math import isfinite
+from statistics import fmean
+from typing import Any, Final
+
+from prometheus_api_client.exceptions import PrometheusApiClientException
+from prometheus_api_client.prometheus_connect import PrometheusConnect
+from requests import RequestException
+from urllib3 import Retry
+
+from tidegate.api.meta import ObjectKey
+from tidegate.planning.signals import Look, Reading
+from tidegate.planning.traffic import Shares
+from tidegate.telemetry import expressions
+from tidegate.telemetry.gateways import Gateway
+
+_TIMEOUT_S: Final = 5
+_LOOK_S: Final = 20
+# Just under the minute that rates reach back: ticks are not exact.
+_WINDOW: Final = timedelta(seconds=59)
+_SEEN_WITHIN_S: Final = 60.0
+
+Samples = Sequence[Mapping[str, Any]]
+Owners = Mapping[ObjectKey, ObjectKey]
+"""The Inference of each pod of a model."""
+
+
+class PrometheusTraffic:
+    """Asks for rates of the last minute; a SignalSource.
+
+    It needs the gateways' pages under their pods' names (label `pod`) or addresses (label `instance`), and Triton's under
+    `namespace` and `pod`: as Prometheus Operator and the usual discovery by annotations have them.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        gateways: Callable[[], Sequence[Gateway]],
+        shares: Callable[[], Shares],
+        owners: Callable[[], Owners],
+    ) -> None:
+        """`shares` tells whose requests a route turns away when no target has a pod."""
+        # Whoever fails is asked again at the next look.
+        self._client = PrometheusConnect(url=url, timeout=_TIMEOUT_S, retry=Retry(total=0))
+        self._source = f"Prometheus {url}"
+        self._gateways = gateways
+        self._shares = shares
+        self._owners = owners
+
+    async def look(self) -> Look:
+        """The rates of the last minute."""
+        gateways = self._gateways()
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                # The library is synchronous: its calls belong in a worker thread.
+                found = await asyncio.to_thread(self._ask)
+            return self._made(found, gateways)
+        except (PrometheusApiClientException, RequestException, ValueError, KeyError, TypeError) as error:
+            return self._failed(_short(error))
+        except TimeoutError:
+            return self._failed(f"no answer within {_LOOK_S} s")
+
+    def _failed(self, why: str) -> Look:
+        return Look(self._source, {}, _WINDOW, failure=why)
+
+    def _ask(self) -> Mapping[str, Samples]:
+        asked = (
+            expressions.SEEN_AGO,
+            expressions.OFFERED,
+            expressions.SERVED,
+            expressions.LATENCY_P99,
+            expressions.UNSERVED,
+            expressions.QUEUE,
+            expressions.BUSY,
+        )
+        return {expression: self._client.custom_query(expression) for expression in asked}
+
+    def _made(self, found: Mapping[str, Samples], gateways: Sequence[Gateway]) -> Look:
+        silent = _silent(found[expressions.SEEN_AGO], gateways)
+        if gateways and len(silent) == len(gateways):
+            which = ", ".join(sorted(gateway.address for gateway in gateways)[:3])
+            return self._failed(
+                f"it has scraped no gateway in the last minute, whose label instance is one of {which} "
+                "or pod the gateway's"
+            )
+        offered = _by_inference(found[expressions.OFFERED])
+        for sample in found[expressions.UNSERVED]:
+            route = str(sample["metric"].get("route", "")).rpartition("/")[0]
+            for key, share in self._shares().get(route, {}).items():
+                offered[key] = offered.get(key, 0.0) + share * _value(sample)
+        served = _by_inference(found[expressions.SERVED])
+        latency = _by_inference(found[expressions.LATENCY_P99])
+        queue, busy = (
+            _by_owner(found[expression], self._owners())
+            for expression in (expressions.QUEUE, expressions.BUSY)
+        )
+        readings = {
+            key: Reading(rate, served.get(key, 0.0), latency.get(key), queue.get(key), busy.get(key))
+            for key, rate in offered.items()
+        }
+        failure = "" if gateways else "no gateway takes traffic"
+        return Look(self._source, readings, _WINDOW, silent=silent, failure=failure)
+
+
+def _silent(seen: Samples, gateways: Sequence[Gateway]) -> tuple[str, ...]:
+    """The gateways that were not scraped lately."""
+    heard = {
+        name
+        for sample in seen
+        if _value(sample) <= _SEEN_WITHIN_S
+        for name in (sample["metric"].get("pod"), sample["metric"].get("instance"))
+    }
+    return tuple(sorted(one.name for one in gateways if not {one.name, one.address} & heard))
+
+
+def _by_inference(samples: Samples) -> dict[ObjectKey, float]:
+    """NaN stays what it is: that a figure makes no sense is something else than that there is none."""
+    return {
+        ObjectKey(sample["metric"]["namespace"], sample["metric"]["inference"]): _value(sample)
+        for sample in samples
+        if sample["metric"].get("inference")
+    }
+
+
+def _by_owner(samples: Samples, owners: Owners) -> Mapping[ObjectKey, float]:
+    """The mean over the pods of each Inference."""
+    values: defaultdict[ObjectKey, list[float]] = defaultdict(list)
+    for sample in samples:
+        metric = sample["metric"]
+        owner = owners.get(ObjectKey(metric.get("namespace", ""), metric.get("pod", "")))
+        if owner is not None and isfinite(_value(sample)):
+            values[owner].append(_value(sample))
+    return {owner: fmean(found) for owner, found in values.items()}
+
+
+def _value(sample: Mapping[str, Any]) -> float:
+    return float(sample["value"][1])
+
+
+def _short(error: Exception) -> str:
+    """Without what differs each time, such as the addresses of objects in the library's own words."""
+    if isinstance(error, PrometheusApiClientException):
+        return str(error).partition("\n")[0][:200]
+    return f"it cannot be asked ({type(error).__name__})"

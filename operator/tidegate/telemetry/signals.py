@@ -1,0 +1,35 @@
+"""Where signals come from, and who remembers what is believed between two looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Protocol
+
+from tidegate.planning.signals import Beliefs, Look, Patience, Signals, estimate
+
+
+class SignalSource(Protocol):
+    """Something that can be asked what is asked of each Inference: Prometheus, the gateways; for other tiers, streams or jobs."""
+
+    async def look(self) -> Look:
+        """One look. Never raises: what went wrong is in the look."""
+        ...
+
+
+class SignalWatch:
+    """Looks at a source when it is told to, and says what may be relied on."""
+
+    def __init__(
+        self, source: SignalSource, now: Callable[[], datetime], patience: Patience | None = None
+    ) -> None:
+        self._source = source
+        self._now = now
+        self._patience = patience or Patience()
+        self._beliefs: Beliefs = {}
+
+    async def read(self) -> Signals:
+        """What to rely on after one more look."""
+        look = await self._source.look()
+        signals, self._beliefs = estimate(self._beliefs, look, self._now(), self._patience)
+        return signals

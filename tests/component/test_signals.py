@@ -1,0 +1,365 @@
+"""Signals from a real Envoy, read from its own page and through a real Prometheus: what counts as demand, and what happens when nobody answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import grpc.aio
+import pytest
+from aiohttp import web
+
+from builders.model_access import a_model_access, a_route
+from builders.release import a_release, released
+from fixtures.envoy import Client, Envoy, Gateway, backend_of, eventually
+from fixtures.prometheus import RunningPrometheus
+from tidegate.api.meta import ObjectKey
+from tidegate.api.model_access import ModelAccess
+from tidegate.planning.signals import Look, Signals
+from tidegate.planning.traffic import shares_of
+from tidegate.telemetry import expressions, gateways
+from tidegate.telemetry.gateway_traffic import GatewayTraffic
+from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
+from tidegate.telemetry.signals import SignalWatch
+from tidegate_localcluster.ports import HeldPort
+
+CTR, CVR, DEAD, NONE = (ObjectKey("ads", name) for name in ("ctr", "cvr", "dead", "none"))
+PATIENT = {"timeout": "60s"}
+
+
+def access_to(name: str) -> tuple[tuple[str, str], ...]:
+    return (("x-tidegate-access", f"ads/{name}"),)
+
+
+async def outcome(client: Client, name: str = "ctr") -> str:
+    """Who answered, or the name of the status."""
+    try:
+        return await client.infer(metadata=access_to(name))
+    except grpc.aio.AioRpcError as error:
+        return error.code().name
+
+
+async def outcomes(client: Client, count: int, name: str = "ctr") -> Counter[str]:
+    return Counter([await outcome(client, name) for _ in range(count)])
+
+
+class Looking:
+    """Looks at a gateway's page, a second of its own clock apart, so that a rate is a count."""
+
+    def __init__(self, *gateways_: gateways.Gateway, accesses: tuple[ModelAccess, ...] = ()) -> None:
+        self.gateways = gateways_
+        self.now_s = 100.0
+        self.traffic = GatewayTraffic(lambda: self.gateways, lambda: shares_of(accesses), lambda: self.now_s)
+
+    async def look(self) -> Look:
+        self.now_s += 1
+        return await self.traffic.look()
+
+
+def of(envoy: Envoy, name: str = "gateway-1") -> gateways.Gateway:
+    return gateways.Gateway(name, envoy.admin)
+
+
+def offered(look: Look, key: ObjectKey) -> float | None:
+    return look.by_key[key].offered_per_s
+
+
+def served(look: Look, key: ObjectKey) -> float | None:
+    return look.by_key[key].served_per_s
+
+
+async def test_requests_over_a_limit_are_demand_and_not_served(gateway: Gateway) -> None:
+    model = await gateway.upstream("v1")
+    limited = a_model_access("ctr", protection={"maxConcurrent": 2}, routes=[a_route(**PATIENT)])
+    client = await gateway.start(limited, backend_of("ctr", model))
+    looking = Looking(of(gateway.envoy))
+    await looking.look()
+    model.open.clear()
+    held = [asyncio.create_task(outcome(client)) for _ in range(2)]
+
+    async def both_there() -> bool:
+        return model.inferences == 2
+
+    await eventually("two requests are with the model", both_there)
+    refused = await outcomes(client, 10)
+    model.open.set()
+    assert await asyncio.gather(*held) == ["v1", "v1"]
+    assert refused == Counter({"RESOURCE_EXHAUSTED": 10})
+
+    look = await looking.look()
+    assert (offered(look, CTR), served(look, CTR)) == (12.0, 2.0)
+    assert (look.failure, look.silent) == ("", ())
+    look = await looking.look()
+    assert (offered(look, CTR), served(look, CTR)) == (0.0, 0.0)
+
+
+async def test_what_admission_control_refuses_is_demand_of_the_target_it_was_for(gateway: Gateway) -> None:
+    good, bad = await gateway.upstream("good"), await gateway.upstream("bad")
+    bad.fail_with = grpc.StatusCode.UNAVAILABLE
+    gold = a_route("gold", "cvr", match={"headers": [{"name": "x-segment", "exact": "gold"}]}, value="3")
+    rest = a_route("rest", "ctr", "cvr", value="1.0")
+    access = a_model_access("ctr", routes=[gold, rest], protection={"admissionControl": {}})
+    client = await gateway.start(access, backend_of("ctr", good), backend_of("cvr", bad))
+    looking = Looking(of(gateway.envoy))
+    await looking.look()
+    sent = 0
+
+    async def refusing() -> bool:
+        nonlocal sent
+        await asyncio.gather(*(outcome(client) for _ in range(40)))
+        sent += 40
+        return sent - good.inferences - bad.inferences >= 20
+
+    await eventually("admission control refuses requests", refusing, timeout_s=60)
+    look = await looking.look()
+    refused = sent - good.inferences - bad.inferences
+    assert (offered(look, CTR), offered(look, CVR)) == (good.inferences, bad.inferences + refused)
+
+
+async def test_requests_for_which_no_pod_is_left_are_demand_by_weight(gateway: Gateway) -> None:
+    targets = [{"inference": "none", "weight": 3}, {"inference": "dead", "weight": 1}]
+    access = a_model_access("ctr", routes=[a_route(targets=targets)])
+    client = await gateway.start(access, backend_of("none"), backend_of("dead"))
+    looking = Looking(of(gateway.envoy), accesses=(access,))
+    await looking.look()
+    assert await outcomes(client, 8) == Counter({"UNAVAILABLE": 8})
+    look = await looking.look()
+    assert (offered(look, NONE), offered(look, DEAD), served(look, NONE)) == (6.0, 2.0, 0.0)
+
+
+async def test_tries_of_the_gateway_are_no_demand(gateway: Gateway) -> None:
+    gone = await gateway.upstream("v1")
+    await gone.stop()
+    access = a_model_access("ctr", routes=[a_route("default", "dead", retry={"attempts": 3})])
+    client = await gateway.start(access, backend_of("dead", gone))
+    looking = Looking(of(gateway.envoy))
+    await looking.look()
+    assert await outcomes(client, 10) == Counter({"UNAVAILABLE": 10})
+    assert await gateway.envoy.stat("cluster.inference/ads/dead/grpc.upstream_rq_retry") == 30
+    look = await looking.look()
+    assert (offered(look, DEAD), served(look, DEAD)) == (10.0, 0.0)
+
+
+async def test_a_released_target_has_its_demand_and_its_failures(gateway: Gateway) -> None:
+    v3, v4 = await gateway.upstream("v3"), await gateway.upstream("v4")
+    v4.fail_with = grpc.StatusCode.INTERNAL
+    access = released(a_release(steps=[100]))
+    client = await gateway.start(access, backend_of("v3", v3), backend_of("v4", v4))
+    looking = Looking(of(gateway.envoy))
+    await looking.look()
+    assert await outcomes(client, 10) == Counter({"INTERNAL": 10})
+    look = await looking.look()
+    assert (offered(look, ObjectKey("ads", "v4")), served(look, ObjectKey("ads", "v4"))) == (10.0, 0.0)
+
+
+async def restarted(gateway: Gateway) -> None:
+    """The gateway as a new process on the same port, with all counters at zero."""
+    gateway.envoy.ports = {"admin_port": int(gateway.envoy.admin.rpartition(":")[2]), "metrics_port": None}  # type: ignore[dict-item]
+    gateway.envoy.stop()
+    await gateway.envoy.start(gateway.control_plane.port)
+
+
+def watch_of(source: Looking | PrometheusTraffic) -> Callable[[], Awaitable[Signals]]:
+    return SignalWatch(source, lambda: datetime.now(UTC)).read
+
+
+async def test_a_gateway_that_begins_anew_lowers_nothing(gateway: Gateway) -> None:
+    model = await gateway.upstream("v1")
+    client = await gateway.start(a_model_access("ctr"), backend_of("ctr", model))
+    looking = Looking(of(gateway.envoy))
+    read = watch_of(looking)
+    assert not (await read()).by_key
+    await outcomes(client, 30)
+    assert (await read()).by_key[CTR].offered_per_s == 30.0
+
+    await restarted(gateway)
+    client = gateway.client()
+    await outcomes(client, 5)
+    signals = await read()
+    assert (signals.by_key[CTR].offered_per_s, signals.fresh) == (30.0, False)
+    assert "gateway-1 says nothing" in signals.message
+    await outcomes(client, 20)
+    signals = await read()
+    assert (signals.by_key[CTR].offered_per_s, signals.fresh) == (20.0, True)
+
+
+async def test_a_gateway_that_says_nothing_or_nonsense_lowers_nothing(gateway: Gateway) -> None:
+    async def nonsense(_: web.Request) -> web.Response:
+        return web.Response(text='{"stats": [{"name": "server.uptime", "value": NaN}]}')
+
+    app = web.Application()
+    app.router.add_get("/stats", nonsense)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    model = await gateway.upstream("v1")
+    client = await gateway.start(a_model_access("ctr"), backend_of("ctr", model))
+    looking = Looking(of(gateway.envoy))
+    read = watch_of(looking)
+    await read()
+    await outcomes(client, 30)
+    assert (await read()).by_key[CTR].offered_per_s == 30.0
+    with HeldPort("127.0.0.1") as nobody:
+        for address in (f"127.0.0.1:{runner.addresses[0][1]}", f"127.0.0.1:{nobody.number}"):
+            looking.gateways = (of(gateway.envoy), gateways.Gateway("gateway-2", address))
+            signals = await read()
+            assert (signals.by_key[CTR].offered_per_s, signals.fresh) == (30.0, False)
+            assert "gateway-2 says nothing" in signals.message
+        looking.gateways = (gateways.Gateway("gateway-1", f"127.0.0.1:{nobody.number}"),)
+        signals = await read()
+        assert (signals.by_key[CTR].offered_per_s, signals.fresh) == (30.0, False)
+    await runner.cleanup()
+
+
+# Through Prometheus
+
+
+def asking(
+    prometheus: RunningPrometheus, gateway: Gateway, *accesses: ModelAccess, name: str = "gateway-1"
+) -> PrometheusTraffic:
+    known = (of(gateway.envoy, name),)
+    return PrometheusTraffic(prometheus.url, lambda: known, lambda: shares_of(accesses), dict)
+
+
+async def until(what: str, source: PrometheusTraffic, true: Callable[[Look], bool]) -> Look:
+    seen: list[Look] = []
+
+    async def found() -> Look | None:
+        seen.append(await source.look())
+        return seen[-1] if true(seen[-1]) else None
+
+    try:
+        return await eventually(what, found, timeout_s=30)
+    except BaseException:
+        print(seen[-1])  # noqa: T201  for the report of a failure
+        raise
+
+
+def counted(look: Look, key: ObjectKey) -> float:
+    """Requests of the last minute, as Prometheus works them out: a little more than there were."""
+    return (look.by_key[key].offered_per_s or 0.0) * 60 if key in look.by_key else -1.0
+
+
+async def test_prometheus_counts_what_was_refused_as_demand_and_its_rules_record_the_same(
+    gateway: Gateway, prometheus: RunningPrometheus
+) -> None:
+    model = await gateway.upstream("v1")
+    limited = a_model_access("ctr", protection={"maxConcurrent": 1}, routes=[a_route(**PATIENT)])
+    none = a_model_access("none", routes=[a_route("default", "none")])
+    client = await gateway.start(limited, none, backend_of("ctr", model), backend_of("none"))
+    prometheus.targets = {"gateway-1": gateway.envoy.admin}
+    prometheus.rules = expressions.rule_groups()
+    prometheus.start()
+    source = asking(prometheus, gateway, limited, none)
+    await outcome(client, "none")
+    await until("it knows both", source, lambda look: counted(look, CTR) == 0 and counted(look, NONE) == 0)
+
+    model.open.clear()
+    first = asyncio.create_task(outcome(client))
+
+    async def there() -> bool:
+        return model.inferences == 1
+
+    await eventually("a request is with the model", there)
+    assert await outcomes(client, 99) == Counter({"RESOURCE_EXHAUSTED": 99})
+    assert await outcomes(client, 50, "none") == Counter({"UNAVAILABLE": 50})
+    model.open.set()
+    assert await first == "v1"
+    look = await until(
+        "all were counted", source, lambda look: counted(look, CTR) >= 99 and counted(look, NONE) >= 49
+    )
+    assert counted(look, CTR) == pytest.approx(100, rel=0.3)
+    assert counted(look, NONE) == pytest.approx(50, rel=0.3)
+    assert (served(look, CTR) or 0) * 60 < 5
+
+    async def recorded() -> list[Any] | None:
+        client_ = source._client
+        name = next(
+            name for name, expression in expressions.RECORDED.items() if expression == expressions.OFFERED
+        )
+        found: list[Any] = await asyncio.to_thread(
+            client_.custom_query, f'{name}{{inference="ctr"}} * 60 >= 90'
+        )
+        return found
+
+    found = await eventually("the rule has recorded it", recorded)
+    assert found[0]["metric"] == {"inference": "ctr", "namespace": "ads"}
+
+
+async def test_without_prometheus_demand_is_held_and_with_it_again_it_is_fresh(
+    gateway: Gateway, prometheus: RunningPrometheus
+) -> None:
+    model = await gateway.upstream("v1")
+    client = await gateway.start(a_model_access("ctr"), backend_of("ctr", model))
+    prometheus.targets = {"gateway-1": gateway.envoy.admin}
+    prometheus.start()
+    source = asking(prometheus, gateway)
+    await until("it knows it", source, lambda look: counted(look, CTR) == 0)
+    await outcomes(client, 300)
+    await until("all were counted", source, lambda look: counted(look, CTR) >= 300)
+    read = watch_of(source)
+    before = await read()
+    assert before.fresh
+    assert before.by_key[CTR].offered_per_s >= 5.0
+
+    prometheus.stop()
+    signals = await read()
+    assert not signals.fresh
+    assert signals.message.startswith(f"Prometheus {prometheus.url}: it cannot be asked")
+    assert signals.by_key[CTR].offered_per_s == before.by_key[CTR].offered_per_s
+
+    prometheus.start()
+
+    async def fresh() -> Signals | None:
+        signals = await read()
+        return signals if signals.fresh else None
+
+    assert (await eventually("it is fresh again", fresh)).by_key[CTR].offered_per_s > 0
+
+
+async def test_prometheus_without_our_gateways_says_so(
+    gateway: Gateway, prometheus: RunningPrometheus
+) -> None:
+    model = await gateway.upstream("v1")
+    await gateway.start(a_model_access("ctr"), backend_of("ctr", model))
+    prometheus.start()
+    look = await asking(prometheus, gateway).look()
+    assert look.failure.startswith(
+        f"it has scraped no gateway in the last minute, whose label instance is one of {gateway.envoy.admin}"
+    )
+
+
+async def test_a_gateway_that_prometheus_does_not_scrape_is_silent(
+    gateway: Gateway, prometheus: RunningPrometheus
+) -> None:
+    model = await gateway.upstream("v1")
+    await gateway.start(a_model_access("ctr"), backend_of("ctr", model))
+    prometheus.targets = {"gateway-1": gateway.envoy.admin}
+    prometheus.start()
+    both = (of(gateway.envoy), gateways.Gateway("gateway-2", "127.0.0.1:1"))
+    source = PrometheusTraffic(prometheus.url, lambda: both, dict, dict)
+    look = await until("it knows one", source, lambda look: CTR in look.by_key)
+    assert look.silent == ("gateway-2",)
+
+
+async def test_a_restart_of_a_gateway_is_no_drop_and_no_spike_to_prometheus(
+    gateway: Gateway, prometheus: RunningPrometheus
+) -> None:
+    model = await gateway.upstream("v1")
+    client = await gateway.start(a_model_access("ctr"), backend_of("ctr", model))
+    prometheus.targets = {"gateway-1": gateway.envoy.admin}
+    prometheus.start()
+    source = asking(prometheus, gateway)
+    await until("it knows it", source, lambda look: counted(look, CTR) == 0)
+    await outcomes(client, 300)
+    before = await until("all were counted", source, lambda look: counted(look, CTR) >= 300)
+    await restarted(gateway)
+    await outcomes(gateway.client(), 10)
+    after = await until(
+        "the new ones too", source, lambda look: counted(look, CTR) > counted(before, CTR) + 5
+    )
+    assert counted(after, CTR) <= 450

@@ -1,0 +1,111 @@
+"""Counters of gateways that come, go and begin anew, as rates."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.model_access import a_model_access, a_route
+from tidegate.api.meta import ObjectKey
+from tidegate.planning.sample import Tally
+from tidegate.planning.signals import Look
+from tidegate.planning.traffic import Page, Pages, look_between, p99_s, shares_of
+
+CTR = ObjectKey("ads", "ctr")
+
+
+def a_page(at_s: float, requests: int, *, uptime_s: float | None = None, failures: int = 0) -> Page:
+    uptime = at_s if uptime_s is None else uptime_s
+    return Page(uptime, at_s, {CTR: Tally(requests, failures)})
+
+
+def between(before: Pages, **pages: Page) -> Look:
+    return look_between(before, tuple(pages), pages, {})[0]
+
+
+def offered(look: Look) -> float | None:
+    return look.by_key[CTR].offered_per_s
+
+
+def test_a_rate_is_what_came_between_two_looks_at_all_gateways() -> None:
+    look = between(
+        {"a": a_page(100, 50), "b": a_page(100, 7)}, a=a_page(130, 350, failures=60), b=a_page(130, 37)
+    )
+    assert offered(look) == 11.0
+    assert look.by_key[CTR].served_per_s == 9.0
+    assert (look.silent, look.failure) == ((), "")
+
+
+def test_the_first_look_has_no_rates() -> None:
+    look = between({}, a=a_page(100, 50))
+    assert look.failure == "a rate needs two looks, and this was the first"
+    assert not look.by_key
+
+
+def test_one_that_does_not_answer_is_silent_and_counts_from_where_it_was_heard_last() -> None:
+    before = {"a": a_page(100, 0), "b": a_page(100, 0)}
+    look, pages = look_between(before, ("a", "b"), {"a": a_page(130, 300)}, {})
+    assert (offered(look), look.silent) == (10.0, ("b",))
+    look, _ = look_between(pages, ("a", "b"), {"a": a_page(160, 600), "b": a_page(160, 600)}, {})
+    assert (offered(look), look.silent) == (20.0, ())
+
+
+def test_one_that_is_gone_took_along_what_it_counted_last() -> None:
+    look, pages = look_between({"a": a_page(100, 0), "b": a_page(100, 0)}, ("a",), {"a": a_page(130, 30)}, {})
+    assert look.silent == ("b",)
+    assert pages.keys() == {"a"}
+
+
+def test_a_new_one_counts_from_its_start_and_an_unknown_one_is_silent_once() -> None:
+    known = {"a": a_page(100, 0)}
+    new = between(known, a=a_page(130, 300), b=a_page(130, 60, uptime_s=20))
+    assert (offered(new), new.silent) == (12.0, ())
+    old = between(known, a=a_page(130, 300), b=a_page(130, 6_000, uptime_s=900))
+    assert (offered(old), old.silent) == (10.0, ("b",))
+
+
+def test_one_that_began_anew_counts_from_nothing_and_is_silent_once() -> None:
+    for page in (a_page(130, 60, uptime_s=12), a_page(130, 60), a_page(130, 20_000, uptime_s=12)):
+        look = between({"a": a_page(100, 9_000)}, a=page)
+        assert offered(look) == page.tallies[CTR].requests / 30
+        assert look.silent == ("a",)
+
+
+def test_nobody_at_all_is_a_failure() -> None:
+    before = {"a": a_page(100, 0)}
+    assert look_between(before, (), {}, {})[0].failure == "none takes traffic"
+    assert look_between(before, ("a",), {}, {})[0].failure == "none of 1 answers"
+
+
+def test_a_page_read_twice_is_no_division_by_zero() -> None:
+    assert between({"a": a_page(100, 5)}, a=a_page(100, 5)).silent == ("a",)
+
+
+def test_what_no_pod_answered_goes_to_the_targets_by_weight() -> None:
+    targets = [{"inference": "ctr", "weight": 3}, {"inference": "cvr", "weight": 1}]
+    shares = shares_of([a_model_access("ctr", routes=[a_route(targets=targets)])])
+    pages = {"a": Page(130, 130, {}, {"access/ads/ctr/default": 120, "access/ads/other/default": 50})}
+    before = {"a": Page(100, 100, {}, {"access/ads/ctr/default": 80})}
+    look, _ = look_between(before, ("a",), pages, shares)
+    assert {key.name: one.offered_per_s for key, one in look.by_key.items()} == {
+        "ctr": 1.0,
+        "cvr": 40 / 4 / 30,
+    }
+
+
+def test_a_percentile_counts_those_without_an_answer_as_the_slowest() -> None:
+    assert p99_s(Tally()) is None
+    assert p99_s(Tally(1_000, 0, {10: 990, 250: 10})) == 0.010
+    assert p99_s(Tally(1_000, 0, {10: 989, 250: 11})) == 0.250
+    assert p99_s(Tally(100, 5, {10: 95}, 5)) == float("inf")
+
+
+@given(st.lists(st.tuples(st.integers(0, 10_000), st.booleans()), max_size=20))
+def test_a_rate_is_never_negative_nor_more_than_what_was_counted(counters: list[tuple[int, bool]]) -> None:
+    pages: Pages = {}
+    for number, (count, young) in enumerate(counters, start=1):
+        at_s = 30.0 * number
+        page = a_page(at_s, count, uptime_s=3.0 if young else at_s)
+        look, pages = look_between(pages, ("a",), {"a": page}, {})
+        for reading in look.by_key.values():
+            assert 0 <= (reading.offered_per_s or 0) <= count / 30
