@@ -53,7 +53,9 @@ def to(*names: str, **route: Any) -> dict[str, Any]:
 
 
 def connection(space: Space, name: str, **headers: str) -> Client:
-    return Client(space.installed.endpoints.gateway, f"{space.namespace}/{name}", headers)
+    gateway = space.installed.endpoints.gateway
+    # Longer than any route's: the gateways decide what ends.
+    return Client(gateway, f"{space.namespace}/{name}", headers, timeout_s=60.0)
 
 
 def outcome(client: Client, x: float = 0.0, rows: int = 1) -> str:
