@@ -5,18 +5,14 @@ that is what makes a record of two pods, or one whose acknowledgement was lost, 
 """
 
 import asyncio
-import contextlib
-import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
-from tidegate_dataplane.agent.artefacts.checked_client import checked_addresses
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
-from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.agent.nats_server import NatsError, NatsServer, closed
 from tidegate_dataplane.agent.samples.buffer import Held, Portion
 from tidegate_dataplane.agent.samples.lines import Origin, line_of
 from tidegate_dataplane.agent.samples.sink import Fate, SinkError
@@ -26,11 +22,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.js import JetStreamContext
 
-PORT = 4222
-CONNECT_TIMEOUT_S = 3.0
-CONNECT_WITHIN_S = 8.0
 ACK_TIMEOUT_S = 5.0
-CLOSE_TIMEOUT_S = 2.0
 AT_ONCE = 256
 UNCERTAIN_S = 100.0
 """A record whose acknowledgement was lost is tried again for so long: below the two minutes in which a stream knows
@@ -40,10 +32,6 @@ REFUSED_S = UNCERTAIN_S
 single record must not hold up the others for ever."""
 LARGER_THAN_STREAM_TAKES = 10054
 """JetStream's err_code for a message above the stream's max_msg_size."""
-TOKEN, USERNAME, PASSWORD = "nats-token", "nats-username", "nats-password"
-"""What is sent to the server of the user's choice has names that no other Secret has: whoever may write an Inference
-could otherwise send any Secret of the namespace to a host of theirs."""
-CA, CERTIFICATE, PRIVATE_KEY = "ca.crt", "tls.crt", "tls.key"
 
 
 class NatsSink:
@@ -63,19 +51,18 @@ class NatsSink:
     ) -> None:
         self._order = order
         self._origin = origin
-        self._credentials = credentials
-        self._secret_dir = secret_dir
-        self._allow_loopback = allow_loopback
+        self._server = NatsServer(
+            order.url, order.secret, credentials, secret_dir, allow_loopback=allow_loopback
+        )
         self._clock = clock
         self._client: Client | None = None
         self._stream: JetStreamContext | None = None
-        self._said = ""
-        self._denied = ""
         self._problem: SinkError | None = None
 
     async def write(self, portion: Sequence[Held]) -> Sequence[Fate]:
         """Publish the records side by side; what is not acknowledged in time is to be tried again."""
-        self._said, self._denied, self._problem = "", "", None
+        self._server.forget()
+        self._problem = None
         client, stream = await self._connected()
         # JSON takes milliseconds per record: in the loop, the probes would wait for it.
         lines = await asyncio.to_thread(self._lines, portion)
@@ -85,16 +72,17 @@ class NatsSink:
         fates = [task.result() for task in tasks]
         if all(fate is Fate.AGAIN for fate in fates):
             await self.close()
-            said = self._said or f"it did not acknowledge a record within {ACK_TIMEOUT_S:g} s"
+            said = self._server.said or f"it did not acknowledge a record within {ACK_TIMEOUT_S:g} s"
             away = SinkError(SampleProblem.SINK_UNREACHABLE, f"NATS at {self._order.url}: {said}")
-            raise self._problem or (self._refused(self._denied) if self._denied else away)
+            denied = self._server.denied
+            raise self._problem or (self._refused(denied) if denied else away)
         return fates
 
     async def close(self) -> None:
         """Close the connection; the next portion opens another, to an address that is looked up anew."""
         client, self._client, self._stream = self._client, None, None
         if client is not None:
-            await _closed(client)
+            await closed(client)
 
     def _lines(self, portion: Sequence[Held]) -> list[bytes | None]:
         """Return each record's JSON, None for one that has none."""
@@ -147,110 +135,22 @@ class NatsSink:
     async def _connected(self) -> "tuple[Client, JetStreamContext]":
         if self._client is None or self._stream is None or not self._client.is_connected:
             await self.close()
-            self._client = await self._connect()
+            try:
+                self._client = await self._server.connect(
+                    f"tidegate {self._origin.inference} {self._origin.pod}"
+                )
+            except NatsError as error:
+                raise _sink_error(error) from error
             self._stream = self._client.jetstream()
         return self._client, self._stream
 
-    async def _connect(self) -> "Client":
-        # Imported here: a pod that logs no samples does not pay for it.
-        from nats import errors
-        from nats.aio.client import Client
-
-        scheme, host, port = self._address()
-        credentials, client = self._credentials(), Client()
-        identity = self._identity(credentials, host)
-        try:
-            addresses = await checked_addresses(host, port, allow_loopback=self._allow_loopback)
-            address = addresses[0][2]
-            shown = f"[{address}]" if ":" in address else address
-            # To reconnect is ours, not the client's: it would go to any address that a server names.
-            async with asyncio.timeout(CONNECT_WITHIN_S):
-                await client.connect(
-                    f"{scheme}://{shown}:{port}",
-                    name=f"tidegate {self._origin.inference} {self._origin.pod}",
-                    allow_reconnect=False,
-                    max_reconnect_attempts=1,  # else it tries the first connection for ever
-                    reconnect_time_wait=0,
-                    connect_timeout=int(CONNECT_TIMEOUT_S),
-                    error_cb=self._hear,
-                    **identity,
-                )
-                return client
-        except ArtefactError as error:  # before there was a connection
-            raise self._refused(error.refusal.message) from error
-        except (errors.Error, OSError, TimeoutError, ValueError) as error:
-            await _closed(client)
-            said = self._said or credentials.redacted(str(error) or type(error).__name__)
-            if "authorization" in said.lower():
-                raise self._refused(self._hint(credentials)) from error
-            raise SinkError(
-                SampleProblem.SINK_UNREACHABLE, f"NATS at {self._order.url} cannot be reached: {said}"
-            ) from error
-
-    def _address(self) -> tuple[str, str, int]:
-        try:
-            parts = urlsplit(self._order.url)
-            return parts.scheme, parts.hostname or "", parts.port or PORT
-        except ValueError as error:
-            raise self._refused(f"it is no address: {error}") from error
-
-    def _identity(self, credentials: Credentials, host: str) -> dict[str, Any]:
-        values = credentials.values
-        if self._order.secret and (missing := missing_keys(values)):
-            raise self._refused(f"Secret {self._order.secret} of the namespace {missing}")
-        options: dict[str, Any] = {}
-        if TOKEN in values:
-            options["token"] = values[TOKEN]
-        elif USERNAME in values:
-            options |= {"user": values[USERNAME], "password": values[PASSWORD]}
-        if self._order.url.startswith("tls://") or CA in values:
-            options |= {"tls": self._tls(values), "tls_hostname": host}
-        return options
-
-    def _tls(self, values: Mapping[str, str]) -> ssl.SSLContext:
-        try:
-            context = ssl.create_default_context()
-            if CA in values:
-                context.load_verify_locations(cadata=values[CA])
-            if CERTIFICATE in values:
-                context.load_cert_chain(self._secret_dir / CERTIFICATE, self._secret_dir / PRIVATE_KEY)
-        except (OSError, ValueError) as error:
-            where = f"{CA}, {CERTIFICATE} or {PRIVATE_KEY} in Secret {self._order.secret} of the namespace"
-            raise self._refused(f"{where} cannot be used: {error}") from error
-        return context
-
-    def _hint(self, credentials: Credentials) -> str:
-        if credentials.values.keys() & {TOKEN, USERNAME, CERTIFICATE}:
-            return credentials.hint()
-        name = self._order.secret
-        wants = f"Secret {name} of the namespace has none" if name else "secretName names no Secret"
-        return f"it wants credentials, and {wants}: put {TOKEN}, or {USERNAME} and {PASSWORD}, into one"
-
-    async def _hear(self, error: Exception) -> None:
-        """Keep what is said beside the answers: why a connection failed, or a permission that is missing."""
-        self._said = self._credentials().redacted(str(error) or type(error).__name__)[:300]
-        if "permissions violation" in self._said.lower():
-            self._denied = self._said
-
     def _refused(self, why: str) -> SinkError:
-        return SinkError(SampleProblem.SINK_REFUSED, f"NATS at {self._order.url}: {why}")
+        return _sink_error(self._server.refusal(why))
 
 
-async def _closed(client: "Client") -> None:
-    """Close the client, and what a connection that did not come about has left open."""
-    with contextlib.suppress(Exception):  # it is gone either way
-        await asyncio.wait_for(client.close(), CLOSE_TIMEOUT_S)
-
-
-def missing_keys(values: Mapping[str, str]) -> str:
-    """Return what a Secret lacks, as the end of a sentence; empty where it has what it takes to connect."""
-    for one, other in ((USERNAME, PASSWORD), (CERTIFICATE, PRIVATE_KEY)):
-        for has, lacks in ((one, other), (other, one)):
-            if has in values and lacks not in values:
-                return f"has {has} and no {lacks}"
-    if not values.keys() & {TOKEN, USERNAME, CA, CERTIFICATE}:
-        return f"does not exist, or has neither {TOKEN} nor {USERNAME} and {PASSWORD} (nor {CA} or {CERTIFICATE})"
-    return ""
+def _sink_error(error: NatsError) -> SinkError:
+    problem = SampleProblem.SINK_REFUSED if error.refused else SampleProblem.SINK_UNREACHABLE
+    return SinkError(problem, error.message)
 
 
 def _is_past(since_s: float | None, now_s: float, limit_s: float) -> bool:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from tidegate_dataplane.agent.artefacts.credentials import Credentials, read_credentials
 from tidegate_dataplane.agent.artefacts.object_store import ObjectSource
 from tidegate_dataplane.agent.artefacts.uri import Scheme, parse_uri
+from tidegate_dataplane.agent.nats_server import SCHEMES
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.agent.samples.buffer import Portion
 from tidegate_dataplane.agent.samples.files import AT_MOST_RECORDS, ClaimPlace, FilesSink, Place
@@ -15,8 +16,6 @@ from tidegate_dataplane.agent.samples.nats import NatsSink
 from tidegate_dataplane.agent.samples.sink import Sink
 from tidegate_dataplane.agent.settings import Settings
 from tidegate_dataplane.contract import FailureReason, SampleOrder
-
-NATS_SCHEMES = ("nats://", "tls://")
 
 
 def sinks(settings: Settings, environment: Mapping[str, str]) -> OpenSink:
@@ -56,6 +55,6 @@ def sinks(settings: Settings, environment: Mapping[str, str]) -> OpenSink:
         return FilesSink(uri, origin, open_place, portion, now=lambda: datetime.now(UTC))
 
     def open_sink(order: SampleOrder, origin: Origin) -> Sink:
-        return open_nats(order, origin) if order.url.startswith(NATS_SCHEMES) else open_files(order, origin)
+        return open_nats(order, origin) if order.url.startswith(SCHEMES) else open_files(order, origin)
 
     return open_sink

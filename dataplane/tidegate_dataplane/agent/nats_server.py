@@ -1,0 +1,169 @@
+"""A NATS server of a user's choice: how it is reached, with which credentials, and its words when it refuses."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from tidegate_dataplane.agent.artefacts.checked_client import checked_addresses
+from tidegate_dataplane.agent.artefacts.credentials import Credentials
+from tidegate_dataplane.agent.refusals import ArtefactError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+SCHEMES = ("nats://", "tls://")
+PORT = 4222
+CONNECT_TIMEOUT_S = 3.0
+CONNECT_WITHIN_S = 8.0
+CLOSE_TIMEOUT_S = 2.0
+PING_EVERY_S = 5
+"""A server that is gone without a word is missed after three of them."""
+TOKEN, USERNAME, PASSWORD = "nats-token", "nats-username", "nats-password"
+"""What is sent to the server of the user's choice has names that no other Secret has: whoever may write an Inference
+could otherwise send any Secret of the namespace to a host of theirs."""
+CA, CERTIFICATE, PRIVATE_KEY = "ca.crt", "tls.crt", "tls.key"
+
+
+class NatsError(Exception):
+    """The server is not there, or (`refused`) it is and will not; the message is for a status, without any secret."""
+
+    def __init__(self, message: str, *, refused: bool) -> None:
+        super().__init__(message)
+        self.message = message
+        self.refused = refused
+
+
+class NatsServer:
+    """One server as one Secret sees it; it makes connections and keeps none."""
+
+    def __init__(
+        self,
+        url: str,
+        secret: str,
+        credentials: Callable[[], Credentials],
+        secret_dir: Path,
+        *,
+        allow_loopback: bool,
+    ) -> None:
+        """`secret` is the Secret's name, empty for none; `secret_dir` is where it is mounted."""
+        self.url = url
+        self._secret = secret
+        self._credentials = credentials
+        self._secret_dir = secret_dir
+        self._allow_loopback = allow_loopback
+        self.said = ""
+        self.denied = ""
+
+    def forget(self) -> None:
+        """Forget what the server said beside its answers."""
+        self.said, self.denied = "", ""
+
+    async def connect(self, name: str) -> "Client":
+        """Connect to an address that is looked up anew, as `name`.
+
+        Raises:
+            NatsError: in words for whoever wrote the URL or the Secret.
+        """
+        # Imported here: a pod that talks to no broker does not pay for it.
+        from nats import errors
+        from nats.aio.client import Client
+
+        scheme, host, port = self._address()
+        credentials, client = self._credentials(), Client()
+        identity = self._identity(credentials, host)
+        try:
+            addresses = await checked_addresses(host, port, allow_loopback=self._allow_loopback)
+            address = addresses[0][2]
+            shown = f"[{address}]" if ":" in address else address
+            # To reconnect is ours, not the client's: it would go to any address that a server names.
+            async with asyncio.timeout(CONNECT_WITHIN_S):
+                await client.connect(
+                    f"{scheme}://{shown}:{port}",
+                    name=name,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,  # else it tries the first connection for ever
+                    reconnect_time_wait=0,
+                    connect_timeout=int(CONNECT_TIMEOUT_S),
+                    ping_interval=PING_EVERY_S,
+                    error_cb=self._hear,
+                    **identity,
+                )
+                return client
+        except ArtefactError as error:  # before there was a connection
+            raise self.refusal(error.refusal.message) from error
+        except (errors.Error, OSError, TimeoutError, ValueError) as error:
+            await closed(client)
+            said = self.said or credentials.redacted(str(error) or type(error).__name__)
+            if "authorization" in said.lower():
+                raise self.refusal(self._hint(credentials)) from error
+            raise NatsError(f"NATS at {self.url} cannot be reached: {said}", refused=False) from error
+
+    def refusal(self, why: str) -> NatsError:
+        """Return the error of a server that is there and will not."""
+        return NatsError(f"NATS at {self.url}: {why}", refused=True)
+
+    def _address(self) -> tuple[str, str, int]:
+        try:
+            parts = urlsplit(self.url)
+            return parts.scheme, parts.hostname or "", parts.port or PORT
+        except ValueError as error:
+            raise self.refusal(f"it is no address: {error}") from error
+
+    def _identity(self, credentials: Credentials, host: str) -> dict[str, Any]:
+        values = credentials.values
+        if self._secret and (missing := missing_keys(values)):
+            raise self.refusal(f"Secret {self._secret} of the namespace {missing}")
+        options: dict[str, Any] = {}
+        if TOKEN in values:
+            options["token"] = values[TOKEN]
+        elif USERNAME in values:
+            options |= {"user": values[USERNAME], "password": values[PASSWORD]}
+        if self.url.startswith("tls://") or CA in values:
+            options |= {"tls": self._tls(values), "tls_hostname": host}
+        return options
+
+    def _tls(self, values: Mapping[str, str]) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context()
+            if CA in values:
+                context.load_verify_locations(cadata=values[CA])
+            if CERTIFICATE in values:
+                context.load_cert_chain(self._secret_dir / CERTIFICATE, self._secret_dir / PRIVATE_KEY)
+        except (OSError, ValueError) as error:
+            where = f"{CA}, {CERTIFICATE} or {PRIVATE_KEY} in Secret {self._secret} of the namespace"
+            raise self.refusal(f"{where} cannot be used: {error}") from error
+        return context
+
+    def _hint(self, credentials: Credentials) -> str:
+        if credentials.values.keys() & {TOKEN, USERNAME, CERTIFICATE}:
+            return credentials.hint()
+        name = self._secret
+        wants = f"Secret {name} of the namespace has none" if name else "secretName names no Secret"
+        return f"it wants credentials, and {wants}: put {TOKEN}, or {USERNAME} and {PASSWORD}, into one"
+
+    async def _hear(self, error: Exception) -> None:
+        """Keep what is said beside the answers: why a connection failed, or a permission that is missing."""
+        self.said = self._credentials().redacted(str(error) or type(error).__name__)[:300]
+        if "permissions violation" in self.said.lower():
+            self.denied = self.said
+
+
+async def closed(client: "Client") -> None:
+    """Close the client, and what a connection that did not come about has left open."""
+    with contextlib.suppress(Exception):  # it is gone either way
+        await asyncio.wait_for(client.close(), CLOSE_TIMEOUT_S)
+
+
+def missing_keys(values: Mapping[str, str]) -> str:
+    """Return what a Secret lacks, as the end of a sentence; empty where it has what it takes to connect."""
+    for one, other in ((USERNAME, PASSWORD), (CERTIFICATE, PRIVATE_KEY)):
+        for has, lacks in ((one, other), (other, one)):
+            if has in values and lacks not in values:
+                return f"has {has} and no {lacks}"
+    if not values.keys() & {TOKEN, USERNAME, CA, CERTIFICATE}:
+        return f"does not exist, or has neither {TOKEN} nor {USERNAME} and {PASSWORD} (nor {CA} or {CERTIFICATE})"
+    return ""
