@@ -22,7 +22,7 @@ class ObjectMetrics(Collector):
         self._leading = leading
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The families of Ready, Stalled, SamplesLogged and replicas, in that order."""
+        """The families of Ready, Stalled, SamplesLogged, Consuming and replicas, in that order."""
         bodies = [(store.kind, body) for store in self._stores for body in store] if self._leading() else []
         yield _conditions(
             "tidegate_object_ready", "1 when the object is Ready, else 0.", ConditionType.READY, bodies
@@ -37,6 +37,12 @@ class ObjectMetrics(Collector):
             "tidegate_object_samples_logged",
             "1 when the sample log of the object is written, else 0; only where its spec asks for one.",
             ConditionType.SAMPLES_LOGGED,
+            bodies,
+        )
+        yield _conditions(
+            "tidegate_object_consuming",
+            "1 when the near-line stream of the object is consumed, else 0; only where its spec names one.",
+            ConditionType.CONSUMING,
             bodies,
         )
         yield _replicas(bodies)

@@ -11,6 +11,7 @@ from builders.compute_pool import compute_pool_body
 from builders.feature_compute import feature_compute_body
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
+from builders.nearline import nearline_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,10 @@ def _inference(name: str, path: str, says: str, **spec: Any) -> Refusal:
 def _logging(sample: str = "0.1", *, files: dict[str, str] | None = None, **nats: str) -> dict[str, Any]:
     sink: dict[str, Any] = {"nats": {"url": "nats://nats.ads:4222", "subject": "samples.ctr", **nats}}
     return {"sample": sample, "sink": sink | ({"files": files} if files else {})}
+
+
+def _nearline(name: str, path: str, says: str, **changes: Any) -> Refusal:
+    return _inference(name, f"nearline.{path}", says, tier="nearline", nearline=nearline_spec(**changes))
 
 
 def _route(name: str, path: str, says: str, **fields: Any) -> Refusal:
@@ -295,6 +300,35 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
         "logging.sink.files.uri",
         "must not leave the folder",
         logging={"sample": "1", "sink": {"files": {"uri": "pvc://samples/a/../b"}}},
+    ),
+    _inference(
+        "nearline-realtime", "nearline", "nearline is only for tier nearline", nearline=nearline_spec()
+    ),
+    _nearline(
+        "nearline-dead-letters",
+        "deadLetters",
+        "deadLetters.subject must be another",
+        deadLetters={"subject": "work.rank"},
+    ),
+    _nearline(
+        "nearline-deadline",
+        "consume.deadline",
+        "needs exactly one of header and field",
+        consume={"deadline": {"header": "x", "field": "y"}},
+    ),
+    _nearline(
+        "nearline-stream",
+        "consume.nats.stream",
+        "must be letters, digits, dashes and underscores",
+        nats={"stream": "a.b"},
+    ),
+    _nearline("nearline-ttl", "produce.store.nats.ttl", "must be from 1m to 720h", bucket={"ttl": "1s"}),
+    _nearline("nearline-tries", "maxDeliveries", "should be greater than or equal to 1", maxDeliveries=0),
+    _nearline(
+        "nearline-held",
+        "consume.maxInFlight",
+        "should be less than or equal to 256",
+        consume={"maxInFlight": 257},
     ),
     _inference("secret-name", "model.secretName", "must be a DNS label", model={"secretName": "Models"}),
     _inference("service-account", "serviceAccountName", "must be a DNS label", serviceAccountName="a.b"),

@@ -8,7 +8,7 @@ A hook that runs because Triton failed a probe finds no sign of a leaving pod, a
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -43,7 +43,10 @@ class Drain:
         least_s: float = 0.0,
         folder: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
+        finish_work: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`finish_work` ends, within seconds, the work that the pod takes by itself; no end of it, no drained pod."""
+        self._finish_work = finish_work
         self._requests = requests
         self._quiet_s = quiet_s
         self._limit_s = limit_s
@@ -64,6 +67,7 @@ class Drain:
             return
         self.active = True
         self._sign(LEAVING_FILE)
+        work = asyncio.ensure_future(self._finish_work()) if self._finish_work is not None else None
         started = quiet_since = self._clock()
         count, silences = await self._requests.request_count(), 0
         while count is not None and self._clock() - started < self._limit_s:
@@ -77,6 +81,8 @@ class Drain:
                 count, quiet_since = latest, now
             elif now - quiet_since >= self._quiet_s and now - started >= self._least_s:
                 break
+        if work is not None:
+            await work
         self._sign(DRAINED_FILE)
         log.info("drained", requests=count, seconds=round(self._clock() - started, 1))
 

@@ -31,6 +31,7 @@ from tidegate_dataplane.contract import (
     FailureReason,
     ModelFormat,
     SampleReport,
+    StreamReport,
 )
 
 log = structlog.get_logger()
@@ -67,6 +68,18 @@ class Samples(Protocol):
         ...
 
 
+class Work(Protocol):
+    """What the loop needs of the near-line stream."""
+
+    def follow(self, order: DesiredState) -> None:
+        """Consume as the order says from now on."""
+        ...
+
+    def report(self) -> StreamReport | None:
+        """Return how the stream is, None when none is wanted."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Unproven:
     """A version that took the place of another with the same number, which `before` describes."""
@@ -90,9 +103,11 @@ class Agent:
         clock: Callable[[], float] = time.monotonic,
         samples: Samples | None = None,
         runners: Runners | None = None,
+        stream: Work | None = None,
     ) -> None:
         self._settings = settings
         self._samples = samples
+        self._stream = stream
         self._runners = runners
         self._server = server
         self._repository = repository
@@ -150,6 +165,7 @@ class Agent:
         return report.model_copy(
             update={
                 "samples": self._samples.report(native=native) if self._samples is not None else None,
+                "stream": self._stream.report() if self._stream is not None else None,
                 "ended": self._runners.report() if self._runners is not None else None,
             }
         )
@@ -164,6 +180,8 @@ class Agent:
         self._metrics.target_version.set(order.version)
         if self._samples is not None:
             self._samples.follow(order)
+        if self._stream is not None:
+            self._stream.follow(order)
 
     async def run(self) -> None:
         """Work until cancelled."""

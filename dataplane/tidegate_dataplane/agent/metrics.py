@@ -2,6 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from tidegate_dataplane.agent.nearline.verdict import DeadReason
 from tidegate_dataplane.sampling.frames import Dropped
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -75,6 +76,39 @@ class Metrics:
         self.samples_held_bytes = Gauge(
             "tidegate_agent_samples_held_bytes", "What they take.", registry=self.registry
         )
+        self._near_line()
+
+    def _near_line(self) -> None:
+        """What the worker of a near-line stream counts."""
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"tidegate_agent_nearline_{name}", text, registry=self.registry)
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(f"tidegate_agent_nearline_{name}", text, registry=self.registry)
+
+        self.nearline_consuming = gauge("consuming", "1 if the pod consumes its stream.")
+        self.nearline_backlog = gauge("backlog", "Messages of the stream that no pod has yet.")
+        self.nearline_in_flight = gauge("in_flight", "Messages that the pod holds.")
+        self.nearline_messages = counter("messages", "Messages delivered to the pod.")
+        self.nearline_redelivered = counter(
+            "redelivered", "Those that were delivered before, here or elsewhere."
+        )
+        self.nearline_results = counter("results", "Results kept.")
+        self.nearline_late = counter("late", "Results kept after the message's deadline.")
+        self.nearline_duplicates = counter("duplicates", "Messages whose id had a result already.")
+        self.nearline_returned = counter("returned", "Messages given back to be delivered again.")
+        self.nearline_busy_seconds = counter(
+            "busy_seconds", "Time in which the model was asked at least one message."
+        )
+        self.nearline_dead_letters = Counter(
+            "tidegate_agent_nearline_dead_letters",
+            "Messages that went to the dead letters.",
+            ["reason"],
+            registry=self.registry,
+        )
+        for reason in DeadReason:
+            self.nearline_dead_letters.labels(reason)
 
     def text(self) -> bytes:
         """Return the exposition format."""

@@ -18,6 +18,7 @@ from tidegate_dataplane.agent.drain import Drain
 from tidegate_dataplane.agent.files import Keepsake, ensure_control_key, read_first_order
 from tidegate_dataplane.agent.loop import Agent
 from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.agent.nearline.stream import Stream, workers
 from tidegate_dataplane.agent.probes import probes_app
 from tidegate_dataplane.agent.repository import Repository
 from tidegate_dataplane.agent.runners import Runners
@@ -45,6 +46,11 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
     triton = Triton(settings.triton_grpc, key, metrics=settings.triton_metrics)
     runners = Runners(metrics)
     samples = SampleLog(settings, metrics, sinks(settings, environment), runners)
+
+    async def answers(model: str) -> bool:
+        return model not in runners.broken and await triton.is_ready(model) is True
+
+    stream = Stream(workers(settings, environment, metrics, answers))
     agent = Agent(
         settings,
         triton,
@@ -54,6 +60,7 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
         metrics,
         samples=samples,
         runners=runners,
+        stream=stream,
     )
     agent.start_with(_first_order(settings))
     drain = Drain(
@@ -62,6 +69,7 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
         limit_s=settings.drain_limit_s,
         least_s=settings.drain_least_s,
         folder=settings.run_dir,
+        finish_work=stream.finish,
     )
 
     async def leave() -> None:
@@ -84,6 +92,7 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
     try:
         await _until(stop, agent.run, control.watch, leave)
         await drain.run()
+        await stream.finish()
         await samples.finish()
     finally:
         await control.stop()

@@ -57,6 +57,9 @@ class Settings(BaseModel):
     )
     sample_file_age_s: float = Field(default=60.0, gt=0, description="how long a sample waits for its file")
     sample_finish_s: float = Field(default=6.0, ge=0, description="time for the sink when the agent ends")
+    stream_secret_dir: Path = Field(
+        default=Path("/etc/tidegate-stream"), description="the Secret that spec.nearline names"
+    )
     node_cache_dir: Path | None = Field(
         default=None, description="folder of the node that pods of one namespace share; absent: no cache"
     )

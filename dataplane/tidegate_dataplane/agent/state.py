@@ -116,9 +116,9 @@ Action = Wait | Fetch | Load | Refuse | Tidy
 def content_of(desired: DesiredState) -> DesiredState:
     """Return the order without who gave it: a new leader or an edited label is not a new order.
 
-    Nor is another sample log, which no version is loaded for, or goes back for.
+    Nor is another sample log or stream, which no version is loaded for, or goes back for.
     """
-    return desired.model_copy(update={"epoch": 0, "generation": 0, "samples": None})
+    return desired.model_copy(update={"epoch": 0, "generation": 0, "samples": None, "stream": None})
 
 
 def plan(

@@ -13,6 +13,7 @@ from tidegate_dataplane.contract.features import (
     LookupType,
     Table,
 )
+from tidegate_dataplane.contract.nearline import StreamOrder, StreamProblem, StreamReport
 from tidegate_dataplane.contract.pipeline import DEFAULTED, Call, Part, PipelinePlan
 from tidegate_dataplane.contract.serving import (
     LOAD_TIMEOUT_S,
@@ -59,6 +60,9 @@ __all__ = [
     "SampleOrder",
     "SampleProblem",
     "SampleReport",
+    "StreamOrder",
+    "StreamProblem",
+    "StreamReport",
     "Table",
     "TensorSpec",
     "VersionFailure",

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from tidegate_dataplane.contract.base import ContractModel
 from tidegate_dataplane.contract.features import FeaturePlan
+from tidegate_dataplane.contract.nearline import StreamOrder, StreamReport
 from tidegate_dataplane.contract.pipeline import PipelinePlan
 from tidegate_dataplane.contract.tensors import TensorSpec
 
@@ -130,6 +131,7 @@ class DesiredState(ContractModel):
     plan: FeaturePlan | None = None
     pipeline: PipelinePlan | None = Field(default=None, exclude_if=lambda pipeline: pipeline is None)
     samples: SampleOrder | None = Field(default=None, exclude_if=lambda samples: samples is None)
+    stream: StreamOrder | None = Field(default=None, exclude_if=lambda stream: stream is None)
 
 
 class VersionFailure(ContractModel):
@@ -182,6 +184,7 @@ class AgentReport(ContractModel):
     bytes_total: int | None = None
     failure: VersionFailure | None = None
     samples: SampleReport | None = Field(default=None, exclude_if=lambda samples: samples is None)
+    stream: StreamReport | None = Field(default=None, exclude_if=lambda stream: stream is None)
     ended: RunnerEnd | None = Field(
         default=None, exclude_if=lambda ended: ended is None, description="a few seconds ago"
     )

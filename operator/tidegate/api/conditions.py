@@ -30,6 +30,7 @@ class ConditionType(StrEnum):
     SOURCES_READY = "SourcesReady"
     ENDPOINTS_PUBLISHED = "EndpointsPublished"
     SAMPLES_LOGGED = "SamplesLogged"
+    CONSUMING = "Consuming"
     RELEASING = "Releasing"
     ROLLED_BACK = "RolledBack"
     HEALTHY = "Healthy"

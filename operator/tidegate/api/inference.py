@@ -20,6 +20,7 @@ from tidegate.api.fields import (
     between,
 )
 from tidegate.api.meta import ApiModel, Resource, StatusModel
+from tidegate.api.nearline import Nearline
 from tidegate.api.sample_log import Logging
 from tidegate.api.schema import ListAtomic, ListMap, Rule, Rules, lacks, matches
 
@@ -346,6 +347,12 @@ class InferenceSpec(ApiModel):
             field="logging",
         ),
         Rule(
+            cel="!has(self.nearline) || self.tier == 'nearline'",
+            message="nearline is only for tier nearline: set tier: nearline, or remove nearline",
+            check=lambda spec: spec.nearline is None or spec.tier is Tier.NEARLINE,
+            field="nearline",
+        ),
+        Rule(
             cel="self.replicas > 0 || self.tier != 'realtime'",
             message="replicas: 0 is only for tier nearline and offline, since nothing would answer a realtime request: "
             "set replicas to 1 or more, change the tier, or delete the Inference",
@@ -422,6 +429,7 @@ class InferenceSpec(ApiModel):
     logging: Annotated[Logging | None, Field(description=Logging.__doc__)] = None
     slo: Annotated[Slo | None, Field(description=f"{Slo.__doc__} Absent: nothing is promised.")] = None
     capacity: Annotated[Capacity | None, Field(description=f"{Capacity.__doc__} Absent: unknown.")] = None
+    nearline: Annotated[Nearline | None, Field(description=Nearline.__doc__)] = None
 
     @property
     def own_resources(self) -> Resources:
@@ -571,7 +579,7 @@ class InferenceStatus(StatusModel):
         Field(
             max_length=32,
             description="Ready, Reconciling, Stalled and ModelLoaded; Placed where spec.placement is set, SamplesLogged "
-            "where spec.logging is, OverrideActive where a ComputeOverride is.",
+            "where spec.logging is, Consuming where spec.nearline is, OverrideActive where a ComputeOverride is.",
         ),
         ListMap("type"),
     ] = ()

@@ -61,6 +61,10 @@ class Reason(StrEnum):
     SINK_REFUSED = "SinkRefused"
     SAMPLES_DROPPED = "SamplesDropped"
     SAMPLING_UNSUPPORTED = "SamplingUnsupported"
+    # Inference: near-line stream
+    CONSUMING = "Consuming"
+    STREAM_UNREACHABLE = "StreamUnreachable"
+    STREAM_REFUSED = "StreamRefused"
     # ModelAccess
     PROGRAMMED = "Programmed"
     ENDPOINTS_PUBLISHED = "EndpointsPublished"
@@ -255,6 +259,16 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
         Reason.SAMPLING_UNSUPPORTED: ReasonDoc(
             "The Triton image runs ONNX models by a backend of its own, which logs no samples.",
             "Remove spec.logging, or use a Triton image without the onnxruntime backend.",
+        ),
+        Reason.CONSUMING: ReasonDoc("Every replica that serves takes messages from the stream.", _NOTHING),
+        Reason.STREAM_UNREACHABLE: ReasonDoc(
+            "The broker of spec.nearline does not answer. Messages wait in the stream, and none is lost.",
+            "Bring the broker back, or correct spec.nearline.consume; it is tried again all the time.",
+        ),
+        Reason.STREAM_REFUSED: ReasonDoc(
+            "The broker of spec.nearline answers and refuses: credentials, a permission, a stream, consumer or bucket that "
+            "is not there or not as the spec says, or dead letters that no stream takes. Messages wait in the stream.",
+            "Do what the message says; it is tried again all the time.",
         ),
         Reason.PROGRAMMED: ReasonDoc("Every connected proxy has accepted this generation.", _NOTHING),
         Reason.ENDPOINTS_PUBLISHED: ReasonDoc("Every connected proxy has its ready endpoints.", _NOTHING),

@@ -20,9 +20,10 @@ from tidegate.api.inference import (
 )
 from tidegate.api.quantities import parse_quantity
 from tidegate.api.reasons import Reason
-from tidegate.planning import runner_ends, sample_log
+from tidegate.planning import nearline, runner_ends, sample_log
 from tidegate.planning.config_maps import stale, start_text
 from tidegate.planning.deployments import DeploymentView, template_source
+from tidegate.planning.nearline import stream_conditions, stream_events, without_stream
 from tidegate.planning.placement import Placing
 from tidegate.planning.placement_status import (
     placement_conditions,
@@ -243,8 +244,10 @@ def _status(
         condition(ConditionType.MODEL_LOADED, model, generation),
         *placement_conditions(observed.placing, pods, generation),
         *sample_conditions(inference, replicas),
+        *stream_conditions(inference, observed.replicas, replicas),
     )
-    before = without_placement(inference, without_sample_log(inference, inference.status.conditions))
+    before = without_sample_log(inference, inference.status.conditions)
+    before = without_placement(inference, without_stream(inference, before))
     merged = merge(before, said, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     return InferenceStatus(
@@ -427,10 +430,18 @@ def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...
         events.append(Event(EventType.WARNING, given_up.reason, given_up.message))
     events += placement_events(before.conditions, after.conditions)
     events += sample_events(before.conditions, after.conditions)
+    events += stream_events(before.conditions, after.conditions)
     serving = after.versions.serving
     if serving is not None and serving != before.versions.serving:
         events.append(Event(EventType.NORMAL, "VersionServing", f"Version {serving} serves"))
     return tuple(events)
+
+
+def _look_again(inference: Inference, replicas: Sequence[Replica]) -> timedelta | None:
+    """When to ask settled agents again for what nothing wakes us for."""
+    if inference.spec.nearline is not None and replicas:
+        return nearline.LOOK_AGAIN
+    return sample_log.LOOK_AGAIN if inference.spec.logging is not None else None
 
 
 def _requeue(
@@ -443,7 +454,7 @@ def _requeue(
     if runner_verdict(replicas) is not None:
         return runner_ends.LOOK_AGAIN
     if swap.done or not replicas:
-        return sample_log.LOOK_AGAIN if observed.inference.spec.logging is not None else None
+        return _look_again(observed.inference, replicas)
     if swap.failure is not None and not swap.orders and not swap.retrying:
         return _FAILING
     at_work = any(replica.report is not None and not serves(replica, target) for replica in replicas)

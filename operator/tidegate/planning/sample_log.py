@@ -1,6 +1,5 @@
 """What the status says about the sample log: a condition of its own, since a broken log takes nothing from Ready."""
 
-from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
@@ -8,7 +7,8 @@ from typing import Final
 from tidegate.api.conditions import Condition, ConditionType, ObservedCondition
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
-from tidegate.planning.plan import Event, EventType
+from tidegate.planning import side_conditions
+from tidegate.planning.plan import Event
 from tidegate.planning.serving_status import Verdict, condition
 from tidegate.planning.swap_failures import Replica
 from tidegate.resources.sample_log import sample_url
@@ -32,26 +32,16 @@ def without_sample_log(
     """The conditions that an object without a log goes on with: what was said about an earlier one is over."""
     if inference.spec.logging is not None:
         return tuple(conditions)
-    return tuple(each for each in conditions if each.type != ConditionType.SAMPLES_LOGGED.value)
+    return side_conditions.without(ConditionType.SAMPLES_LOGGED, conditions)
 
 
 def sample_events(
     before: Sequence[ObservedCondition], after: Sequence[ObservedCondition]
 ) -> tuple[Event, ...]:
     """One event when the log breaks, and one when it works again."""
-    was, now = (_find(conditions) for conditions in (before, after))
-    if now is None or now.reason not in _SAID or (was is not None and was.reason == now.reason):
-        return ()
-    if now.reason == Reason.SAMPLES_LOGGED.value:
-        return (Event(EventType.NORMAL, now.reason, now.message),)
-    return (Event(EventType.WARNING, now.reason, now.message),)
-
-
-_SAID: Final = {Reason.SAMPLES_LOGGED.value, *(problem.value for problem in SampleProblem)}
-
-
-def _find(conditions: Sequence[ObservedCondition]) -> ObservedCondition | None:
-    return next((each for each in conditions if each.type == ConditionType.SAMPLES_LOGGED.value), None)
+    return side_conditions.turns(
+        ConditionType.SAMPLES_LOGGED, Reason.SAMPLES_LOGGED, SampleProblem, before, after
+    )
 
 
 def _verdict(inference: Inference, replicas: Sequence[Replica]) -> Verdict:
@@ -61,11 +51,9 @@ def _verdict(inference: Inference, replicas: Sequence[Replica]) -> Verdict:
     said = [r.report.samples for r in replicas if r.report is not None and r.report.samples is not None]
     if not said:
         return Verdict(False, Reason.WAITING_FOR_REPLICAS, "no replica has begun to log yet")
-    problems = Counter(samples.problem for samples in said if samples.problem is not None)
-    if problems:
-        problem, count = problems.most_common(1)[0]
-        message = next(samples.message for samples in said if samples.problem is problem)
-        return Verdict(False, Reason(problem.value), f"on {count} of {len(said)} replicas: {message}")
+    broken = side_conditions.worst(said, lambda samples: samples.problem, lambda samples: samples.message)
+    if broken is not None:
+        return broken
     logging = inference.spec.logging
     share = logging.sample if logging is not None else ""
     return Verdict(

@@ -71,7 +71,7 @@ def plan_swap(target: DesiredState, memory: Memory, replicas: Sequence[Replica],
     if committed is None or (memory.failure is None and _is_of_no_use(committed, replicas)):
         committed = target
     # Whatever becomes of the version, the log is as the spec says.
-    committed = committed.model_copy(update={"samples": target.samples})
+    committed = committed.model_copy(update={"samples": target.samples, "stream": target.stream})
     if same_order(committed, target):
         return _settle(target, replicas, memory, now)
     failure = standing_failure(target, replicas, memory.failure, memory.progress, now)

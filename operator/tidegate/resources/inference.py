@@ -19,6 +19,7 @@ from tidegate.resources.names import (
     child_name,
     label_value,
 )
+from tidegate.resources.nearline import PROMPT_DRAIN, PROMPT_EXIT_S, stream_order, stream_secret
 from tidegate.resources.pod import ServingPod
 from tidegate.resources.sample_log import sample_order, sample_secret, sample_url
 from tidegate.resources.serving import Workload, workload_objects
@@ -59,6 +60,7 @@ def desired_state(inference: Inference, settings: ServingSettings, *, epoch: int
         keep_versions=inference.spec.rollout.keep_versions,
         warmup_requests=inference.spec.rollout.warmup.requests,
         samples=sample_order(inference.spec.logging),
+        stream=stream_order(inference),
         max_artefact_bytes=settings.max_artefact_bytes,
         allowed_hosts=settings.allowed_hosts,
         allow_python=settings.allow_python,
@@ -135,8 +137,11 @@ def inference_objects(
         cache_folder=inference.metadata.namespace if settings.node_cache_path and is_fetched(uris) else "",
         sample_secret=sample_secret(inference.spec.logging),
         sample_claim=next(iter(claims((sample_url(inference.spec.logging),))), ""),
+        stream_secret=stream_secret(inference),
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
+    if inference.spec.nearline is not None:
+        pod = replace(pod, agent_env=PROMPT_DRAIN, exit_timeout_s=PROMPT_EXIT_S)
     if seat is not None:
         pod = _seated(pod, seat)
     return workload_objects(workload, pod, settings)

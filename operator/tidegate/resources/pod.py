@@ -21,6 +21,7 @@ _CONTROL_KEY: Final = "/run/tidegate/control-key"
 _RESTRICTED: Final = "model-repository,shared-memory,trace,logging"
 _NODE_CACHE: Final = "/var/cache/tidegate"
 _SAMPLES_SECRET: Final = "/etc/tidegate-samples"  # noqa: S105 - a folder
+_STREAM_SECRET: Final = "/etc/tidegate-stream"  # noqa: S105 - a folder
 _SAMPLES_CLAIMS: Final = "/mnt/samples"
 _GRACE_S: Final = 60
 """20 s at most for the traffic to go, 30 s at most for Triton to finish what it has, and the rest for the agent."""
@@ -42,7 +43,7 @@ _TRITON_COMMAND: Final = " ".join(
         "--model-repository=/var/lib/tidegate/repository",
         "--model-control-mode=explicit",
         "--disable-auto-complete-config",
-        "--exit-timeout-secs=30",
+        "--exit-timeout-secs={exit_timeout_s}",
         f"--http-port={HTTP_PORT} --grpc-port={GRPC_PORT} --metrics-port={METRICS_PORT}",
         f'--grpc-restricted-protocol={_RESTRICTED}:tidegate-control="$(cat {_CONTROL_KEY})"',
         f'--http-restricted-api={_RESTRICTED}:tidegate-control="$(cat {_CONTROL_KEY})"',
@@ -80,6 +81,12 @@ class ServingPod:
     """Secret of the sample log's sink; empty mounts none."""
     sample_claim: str = ""
     """PersistentVolumeClaim that samples are written to, mounted at /mnt/samples/<claim>; empty mounts none."""
+    stream_secret: str = ""
+    """Secret of the near-line stream's broker; empty mounts none."""
+    agent_env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Environment of the agent, besides what every agent has."""
+    exit_timeout_s: int = 30
+    """How long the server finishes what it has when it is told to stop."""
     host_models: bool = False
     """Whether an artefact has a `file:` URI, so that the node's models folder is mounted."""
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -175,6 +182,8 @@ def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
     ]
     if pod.sample_secret:
         mounts.append({"name": "samples-secret", "mountPath": _SAMPLES_SECRET, "readOnly": True})
+    if pod.stream_secret:
+        mounts.append({"name": "stream-secret", "mountPath": _STREAM_SECRET, "readOnly": True})
     if pod.sample_claim:
         mounts.append({"name": "samples", "mountPath": f"{_SAMPLES_CLAIMS}/{pod.sample_claim}"})
     return {
@@ -189,6 +198,7 @@ def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
             _field_env("POD_IP", "status.podIP"),
             {"name": "TIDEGATE_AGENT_SECRET_NAME", "value": pod.storage_secret},
             *_cache_env(pod, settings),
+            *({"name": name, "value": value} for name, value in pod.agent_env.items()),
         ],
         "ports": [
             {"name": "control", "containerPort": CONTROL_PORT, "protocol": "TCP"},
@@ -237,9 +247,10 @@ def _triton(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
 
 
 def _triton_command(pod: ServingPod) -> str:
+    command = _TRITON_COMMAND.format(exit_timeout_s=pod.exit_timeout_s)
     if not pod.shared_memory_of_node:
-        return _TRITON_COMMAND
-    return f"{_ONE_DEVICE}{_TRITON_COMMAND} {_OWN_REGIONS}"
+        return command
+    return f"{_ONE_DEVICE}{command} {_OWN_REGIONS}"
 
 
 def _triton_env(pod: ServingPod) -> list[dict[str, object]]:
@@ -275,7 +286,7 @@ def _volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str, objec
         volumes.append(
             {"name": f"pvc-{index}", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
         )
-    return volumes + _sample_volumes(pod)
+    return volumes + _broker_volumes(pod)
 
 
 def _shared_memory(pod: ServingPod) -> list[dict[str, object]]:
@@ -284,12 +295,12 @@ def _shared_memory(pod: ServingPod) -> list[dict[str, object]]:
     return [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}}]
 
 
-def _sample_volumes(pod: ServingPod) -> list[dict[str, object]]:
+def _broker_volumes(pod: ServingPod) -> list[dict[str, object]]:
     volumes: list[dict[str, object]] = []
-    if pod.sample_secret:
-        # Optional, as the storage Secret: the model serves without it.
-        secret = {"secretName": pod.sample_secret, "optional": True}
-        volumes.append({"name": "samples-secret", "secret": secret})
+    for name, wanted in (("samples-secret", pod.sample_secret), ("stream-secret", pod.stream_secret)):
+        if wanted:
+            # Optional, as the storage Secret: the model serves without it.
+            volumes.append({"name": name, "secret": {"secretName": wanted, "optional": True}})
     if pod.sample_claim:
         volumes.append({"name": "samples", "persistentVolumeClaim": {"claimName": pod.sample_claim}})
     return volumes

@@ -1,0 +1,220 @@
+"""What is in a message of the stream, and what is in a result: JSON with tensors as the Open Inference Protocol writes them.
+
+Pure; a message of a mebibyte takes tens of milliseconds, so callers use a thread.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+TEXT: Final = "BYTES"
+TYPES: Final[Mapping[str, type[np.generic]]] = {
+    "BOOL": np.bool_,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
+}
+ID_HEADER: Final = "Nats-Msg-Id"
+LONGEST_ID: Final = 200
+_ID: Final = re.compile(r"[-_=/A-Za-z0-9](?:[-_=/.A-Za-z0-9]*[-_=/A-Za-z0-9])?")
+"""What a key of a NATS bucket may be."""
+
+
+class MalformedError(ValueError):
+    """The message can never be answered; the words say what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One input or output."""
+
+    name: str
+    datatype: str
+    array: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One message; `deadline_s` is in seconds since 1970, None without one."""
+
+    id: str
+    deadline_s: float | None
+    inputs: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePlace:
+    """Where a message says its deadline: a header of the broker's, a field of its JSON, or nowhere."""
+
+    header: str = ""
+    field: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Who answers: what all results of a pod have in common."""
+
+    inference: str
+    pod: str
+    model: str
+
+
+def parse(body: bytes, headers: Mapping[str, str], place: DeadlinePlace) -> Request:
+    """Return what the message asks.
+
+    Raises:
+        MalformedError: it has no usable id, deadline or tensors.
+    """
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise MalformedError(f"it is no JSON: {error}") from error
+    if not isinstance(said, dict):
+        raise MalformedError("it is no JSON object")
+    inputs = said.get("inputs")
+    if not isinstance(inputs, list) or not inputs:
+        raise MalformedError("it has no inputs")
+    return Request(
+        id=_id(said.get("id") or headers.get(ID_HEADER) or ""),
+        deadline_s=_deadline(headers.get(place.header) if place.header else said.get(place.field)),
+        inputs=tuple(_tensor(each) for each in inputs),
+    )
+
+
+def result(
+    request: Request, outputs: Sequence[Tensor], version: str, origin: Origin, *, at: datetime
+) -> bytes:
+    """Return the JSON of a result that was made at `at`.
+
+    Raises:
+        MalformedError: an output has no form in JSON.
+    """
+    said = {
+        "id": request.id,
+        "inference": origin.inference,
+        "model": origin.model,
+        "version": version,
+        "pod": origin.pod,
+        "time": at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "late": request.deadline_s is not None and at.timestamp() > request.deadline_s,
+        "outputs": [_written(each) for each in outputs],
+    }
+    return json.dumps(said, separators=(",", ":")).encode()
+
+
+def _id(given: object) -> str:
+    if not isinstance(given, str) or not given:
+        raise MalformedError(f"it has no id: neither the field id nor the header {ID_HEADER}")
+    if len(given) > LONGEST_ID or not _ID.fullmatch(given):
+        raise MalformedError(
+            f"its id {given[:80]!r} must be at most {LONGEST_ID} letters, digits and - _ = / . (no dot at either end)"
+        )
+    return given
+
+
+def _deadline(given: object) -> float | None:
+    if given is None or given == "":
+        return None
+    try:
+        if isinstance(given, str) and not given.replace(".", "", 1).isdigit():
+            moment = datetime.fromisoformat(given)
+            if moment.tzinfo is None:
+                raise ValueError("it has no time zone")
+            return moment.timestamp()
+        seconds = float(given) if isinstance(given, (str, int, float)) else math.nan
+    except (ValueError, OverflowError) as error:
+        raise MalformedError(f"its deadline {str(given)[:40]!r} cannot be read: {error}") from error
+    if not math.isfinite(seconds):
+        raise MalformedError(f"its deadline {str(given)[:40]!r} must be RFC 3339 or seconds since 1970")
+    return seconds
+
+
+def _tensor(said: object) -> Tensor:
+    if not isinstance(said, dict):
+        raise MalformedError("an input is no JSON object")
+    name, datatype, shape, data = (said.get(key) for key in ("name", "datatype", "shape", "data"))
+    if not isinstance(name, str) or not isinstance(datatype, str):
+        raise MalformedError("an input has no name or no datatype")
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+        raise MalformedError(f"input {name} has no shape")
+    if not isinstance(data, list):
+        raise MalformedError(f"input {name} has no data")
+    try:
+        array = _texts(data) if datatype == TEXT else _numbers(data, datatype)
+        return Tensor(name, datatype, array.reshape(shape))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise MalformedError(f"input {name} is no {datatype} of shape {shape}: {error}") from error
+
+
+def _numbers(data: list[Any], datatype: str) -> Array:
+    dtype = TYPES.get(datatype)
+    if dtype is None:
+        raise ValueError(f"its type must be one of {', '.join((*TYPES, TEXT))}")
+    raw: Array = np.asarray(data)
+    if raw.size == 0:
+        return np.zeros(raw.shape, dtype)
+    wanted = "b" if dtype is np.bool_ else "iuf" if issubclass(dtype, np.floating) else "iu"
+    if wanted == "iu" and raw.dtype.kind in "fO":
+        # What is too large for 64 bits with a sign, numpy makes floats of.
+        raw = np.asarray(data, dtype=np.object_)
+        if not all(type(value) is int for value in raw.flat):
+            raise ValueError("its data are no whole numbers")
+    elif raw.dtype.kind not in wanted:
+        raise ValueError("its data are of another type")
+    if wanted == "iu":
+        bounds = np.iinfo(dtype)  # type: ignore[type-var]  # of the integers alone
+        if int(raw.min()) < bounds.min or int(raw.max()) > bounds.max:
+            raise ValueError(f"its data are outside {bounds.min} to {bounds.max}")
+    with np.errstate(over="ignore"):
+        return raw.astype(dtype)
+
+
+def _texts(data: list[Any]) -> Array:
+    flat: list[bytes] = []
+    waiting: list[Any] = list(reversed(data))
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, list):
+            waiting.extend(reversed(each))
+        elif isinstance(each, str):
+            flat.append(each.encode(errors="replace"))
+        else:
+            raise ValueError("its data are no text")
+    array = np.empty(len(flat), dtype=np.object_)
+    array[:] = flat
+    return array
+
+
+def _written(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "datatype": tensor.datatype,
+        "shape": list(tensor.array.shape),
+        "data": [_plain(value) for value in tensor.array.ravel().tolist()],
+    }
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no such numbers; the words are those of protobuf's JSON, as in the sample log."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

@@ -1,0 +1,78 @@
+"""The model in the pod's own Triton, asked over gRPC one message at a time."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import grpc
+from tritonclient.grpc import InferInput, aio  # type: ignore[import-untyped]  # publishes no types
+from tritonclient.utils import InferenceServerException  # type: ignore[import-untyped]
+
+from tidegate_dataplane.agent.nearline.message import Tensor
+from tidegate_dataplane.agent.nearline.verdict import Fault
+from tidegate_dataplane.agent.triton import CHANNEL_OPTIONS
+
+ASK_TIMEOUT_S: Final = 60.0
+"""The longest that one message may take; afterwards it counts as a failure of the model."""
+MAX_WORDS: Final = 500
+FAULTS: Final[Mapping[str, Fault]] = {
+    "INVALID_ARGUMENT": Fault.MESSAGE,
+    "UNAVAILABLE": Fault.SERVER,
+    "NOT_FOUND": Fault.SERVER,
+    "CANCELLED": Fault.SERVER,
+}
+"""By the words of gRPC's status; every other is unclear."""
+UNLIMITED: Final = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+
+
+class NoAnswerError(Exception):
+    """The model did not answer a message; the words are the server's."""
+
+    def __init__(self, fault: Fault, said: str) -> None:
+        super().__init__(said)
+        self.fault = fault
+        self.said = said
+
+
+class Model:
+    """One model of one server."""
+
+    def __init__(self, address: str, name: str) -> None:
+        self._name = name
+        self._client: Any = aio.InferenceServerClient(address, channel_args=[*CHANNEL_OPTIONS, *UNLIMITED])
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._client.close()
+
+    async def ask(self, request_id: str, inputs: Sequence[Tensor]) -> tuple[str, tuple[Tensor, ...]]:
+        """Return the version that answered and its outputs.
+
+        Raises:
+            NoAnswerError: there is none.
+        """
+        try:
+            async with asyncio.timeout(ASK_TIMEOUT_S):
+                answer = await self._client.infer(
+                    self._name,
+                    [_input(each) for each in inputs],
+                    request_id=request_id,
+                    client_timeout=ASK_TIMEOUT_S,
+                )
+        except InferenceServerException as error:
+            status = str(error.status() or "").removeprefix("StatusCode.")
+            fault = FAULTS.get(status, Fault.UNCLEAR)
+            raise NoAnswerError(fault, str(error.message()).strip()[:MAX_WORDS]) from error
+        except TimeoutError as error:
+            raise NoAnswerError(Fault.UNCLEAR, f"no answer within {ASK_TIMEOUT_S:g} s") from error
+        except (grpc.RpcError, OSError) as error:
+            raise NoAnswerError(Fault.SERVER, str(error)[:MAX_WORDS]) from error
+        said = answer.get_response()
+        outputs = tuple(Tensor(each.name, each.datatype, answer.as_numpy(each.name)) for each in said.outputs)
+        return str(said.model_version), outputs
+
+
+def _input(tensor: Tensor) -> Any:
+    given: Any = InferInput(tensor.name, list(tensor.array.shape), tensor.datatype)
+    given.set_data_from_numpy(tensor.array)
+    return given

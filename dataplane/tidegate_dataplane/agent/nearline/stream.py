@@ -1,0 +1,116 @@
+"""The pod's stream: follows the order, runs a worker for it, and says how that is."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from tidegate_dataplane.agent.artefacts.credentials import Credentials, read_credentials
+from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.agent.nats_server import NatsServer
+from tidegate_dataplane.agent.nearline.broker import Broker
+from tidegate_dataplane.agent.nearline.message import Origin
+from tidegate_dataplane.agent.nearline.model import Model
+from tidegate_dataplane.agent.nearline.worker import Worker
+from tidegate_dataplane.agent.settings import Settings
+from tidegate_dataplane.contract import (
+    BatchingMode,
+    DesiredState,
+    StreamOrder,
+    StreamProblem,
+    StreamReport,
+)
+
+WITHOUT_BATCHES = 2
+"""Messages that are asked side by side where the server runs each alone: one runs and one waits."""
+
+StartWorker = Callable[[DesiredState, StreamOrder], Worker]
+
+
+class Stream:
+    """One pod's stream. Versions, readiness and other requests go on as without it."""
+
+    def __init__(self, start: StartWorker) -> None:
+        self._start = start
+        self._order: DesiredState | None = None
+        self._worker: Worker | None = None
+        self._finishing: set[asyncio.Task[None]] = set()
+        self._finished = False
+
+    def follow(self, order: DesiredState) -> None:
+        """Consume as the order says from now on; another stream, bucket or batching gets another worker."""
+        before, self._order = self._order, order
+        if self._finished or (before is not None and _content(before) == _content(order)):
+            return
+        self._leave()
+        if order.stream is not None:
+            self._worker = self._start(order, order.stream)
+
+    def report(self) -> StreamReport | None:
+        """Return how the stream is, None when none is wanted or it has not been reached yet."""
+        worker = self._worker
+        if worker is None:
+            return None
+        if worker.problem is not None:
+            refused = worker.problem.refused
+            problem = StreamProblem.STREAM_REFUSED if refused else StreamProblem.STREAM_UNREACHABLE
+            return StreamReport(problem=problem, message=worker.problem.message)
+        return StreamReport() if worker.consuming else None
+
+    async def finish(self) -> None:
+        """Yield for good."""
+        self._finished = True
+        self._leave()
+        if self._finishing:
+            await asyncio.wait(self._finishing)
+
+    def _leave(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            task = asyncio.create_task(worker.finish())
+            self._finishing.add(task)
+            task.add_done_callback(self._finishing.discard)
+
+
+def workers(
+    settings: Settings,
+    environment: Mapping[str, str],
+    metrics: Metrics,
+    ready: Callable[[str], Awaitable[bool]],
+) -> StartWorker:
+    """Return what starts the worker of an order; `ready` says whether a model answers."""
+
+    def start(desired: DesiredState, order: StreamOrder) -> Worker:
+        def credentials() -> Credentials:
+            if not order.secret:
+                return Credentials("(none is named)")
+            return read_credentials(settings.stream_secret_dir, order.secret, environment)
+
+        server = NatsServer(
+            order.url,
+            order.secret,
+            credentials,
+            settings.stream_secret_dir,
+            allow_loopback=settings.allow_loopback,
+        )
+        return Worker(
+            order,
+            Origin(desired.owner, settings.pod_name, desired.model),
+            Broker(order, server, f"tidegate {desired.owner} {settings.pod_name}"),
+            Model(settings.triton_grpc, desired.model),
+            lambda: ready(desired.model),
+            metrics,
+            at_once=_at_once(desired, order),
+        )
+
+    return start
+
+
+def _content(order: DesiredState) -> tuple[object, ...]:
+    """What a worker is made of."""
+    return (order.stream, order.owner, order.model, order.batching, order.max_batch_size)
+
+
+def _at_once(desired: DesiredState, order: StreamOrder) -> int:
+    """With batches half of what is held is asked at once, so that the other half can still be ordered by deadline."""
+    if desired.batching is BatchingMode.OFF:
+        return min(WITHOUT_BATCHES, order.max_in_flight)
+    return min(max(WITHOUT_BATCHES, order.max_in_flight // 2), 2 * desired.max_batch_size)

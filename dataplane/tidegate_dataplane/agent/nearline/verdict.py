@@ -1,0 +1,72 @@
+"""What becomes of a message that was not answered: it comes again after a while, or is a dead letter. Pure.
+
+A broker counts deliveries and not faults: a pod that ended, and a model that was away, took messages with them that are
+as good as any. So a message is never given up for deliveries alone, as long as others were asked beside it: what was
+delivered more often than maxDeliveries is asked alone, and only what fails by itself is dead.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+SPARE_DELIVERIES = 10
+"""Beyond maxDeliveries: what ends its server every time, although it is asked alone, is dead after them."""
+
+
+class DeadReason(StrEnum):
+    """Why a message is a dead letter."""
+
+    MALFORMED = "Malformed"
+    DEADLINE_PASSED = "DeadlinePassed"
+    REFUSED = "Refused"
+    UNFINISHED = "Unfinished"
+    RESULT_TOO_LARGE = "ResultTooLarge"
+
+
+class Fault(StrEnum):
+    """Whose fault it is that there is no answer."""
+
+    MESSAGE = "Message"
+    """The server says that the request is wrong."""
+    UNCLEAR = "Unclear"
+    """The model failed: by this request, or by one beside it."""
+    SERVER = "Server"
+    """There is no server, or no model in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The message is delivered again after so many seconds."""
+
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """The message goes to the dead letters."""
+
+    reason: DeadReason
+    message: str
+
+
+def is_suspect(delivered: int, most: int) -> bool:
+    """Whether the message is to be asked alone, since it was delivered more often than `most` allows."""
+    return delivered > most
+
+
+def is_unfinished(delivered: int, most: int) -> bool:
+    """Whether nothing more is tried: it was asked alone often enough, and neither answer nor failure came of it."""
+    return delivered > most + SPARE_DELIVERIES
+
+
+def after_failure(fault: Fault, said: str, delivered: int, most: int) -> Again | Dead:
+    """Return what becomes of a message whose `delivered`th delivery ended with `fault` and these words of the server."""
+    given_up = {
+        Fault.MESSAGE: delivered >= most,
+        Fault.UNCLEAR: is_suspect(delivered, most),
+        Fault.SERVER: False,
+    }[fault]
+    if given_up:
+        return Dead(DeadReason.REFUSED, said)
+    return Again(min(FIRST_PAUSE_S * 2 ** min(delivered - 1, 10), LONGEST_PAUSE_S))

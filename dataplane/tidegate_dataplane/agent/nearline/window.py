@@ -1,0 +1,100 @@
+"""The messages that the pod holds: bounded, handed out by deadline, and suspects one at a time with nothing beside them."""
+
+import asyncio
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate_dataplane.agent.nearline.message import MalformedError, Request
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One message in the pod's hands; `handle` is the broker's own, `delivered` how often it was delivered by now."""
+
+    handle: Any
+    sequence: int
+    delivered: int
+    request: Request | MalformedError
+    suspect: bool = False
+
+    @property
+    def deadline_s(self) -> float:
+        """Its deadline in seconds since 1970, infinite without one; what cannot be read is dealt with first."""
+        if isinstance(self.request, MalformedError):
+            return -math.inf
+        return math.inf if self.request.deadline_s is None else self.request.deadline_s
+
+
+@dataclass(order=True, slots=True)
+class _Place:
+    key: tuple[bool, float, int]
+    delivery: Delivery = field(compare=False)
+
+
+class Window:
+    """At most `size` deliveries, of which those being asked are out of the line and still held."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._line: list[_Place] = []
+        self._asked: set[Delivery] = set()
+        self._alone = False
+        self._closed = False
+        self._changed = asyncio.Event()
+
+    @property
+    def room(self) -> int:
+        """How many more may be held."""
+        return self._size - len(self._line) - len(self._asked)
+
+    @property
+    def held(self) -> Sequence[Delivery]:
+        """Everything that is held, in no order."""
+        return (*(place.delivery for place in self._line), *self._asked)
+
+    def put(self, deliveries: Sequence[Delivery]) -> None:
+        """Hold these too. A suspect goes first, or a busy stream would keep it waiting for ever."""
+        for each in deliveries:
+            key = (not each.suspect, each.deadline_s, each.sequence)
+            heapq.heappush(self._line, _Place(key, each))
+        self._changed.set()
+
+    async def take(self) -> Delivery | None:
+        """Return the next one to ask, as soon as it may be asked; None once the window is closed."""
+        while not self._closed:
+            head = self._line[0].delivery if self._line else None
+            if head is not None and not self._alone and not (head.suspect and self._asked):
+                heapq.heappop(self._line)
+                self._asked.add(head)
+                self._alone = head.suspect
+                return head
+            await self.change()
+        return None
+
+    def settled(self, delivery: Delivery) -> None:
+        """Let go of one that was taken."""
+        self._asked.discard(delivery)
+        if delivery.suspect:
+            self._alone = False
+        self._changed.set()
+
+    def close(self) -> Sequence[Delivery]:
+        """Hand nothing out any more, and return what was not asked yet."""
+        rest = [place.delivery for place in sorted(self._line)]
+        self._line, self._closed = [], True
+        self._changed.set()
+        return rest
+
+    def wake(self) -> None:
+        """Have whoever waits for a change look again."""
+        self._changed.set()
+
+    async def change(self) -> None:
+        """Wait until something was put, settled or closed."""
+        # Each change has an event of its own, so that nobody who waits is passed over by another's waking up.
+        if self._changed.is_set():
+            self._changed = asyncio.Event()
+        await self._changed.wait()

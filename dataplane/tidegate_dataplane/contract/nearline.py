@@ -1,0 +1,42 @@
+"""From which stream a pod takes its work, and how that goes."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from tidegate_dataplane.contract.base import ContractModel
+
+
+class StreamProblem(StrEnum):
+    """Why a pod takes nothing from its stream."""
+
+    STREAM_UNREACHABLE = "StreamUnreachable"
+    STREAM_REFUSED = "StreamRefused"
+
+
+class StreamOrder(ContractModel):
+    """The stream to consume, the bucket for results and the subject for what cannot be answered, all of one server.
+
+    `secret` names the Secret that is mounted for it; empty connects without credentials.
+    A message's deadline is in `deadline_header` or `deadline_field`; both empty: messages have none.
+    """
+
+    url: str
+    secret: str = ""
+    stream: str
+    subject: str
+    consumer: str
+    max_in_flight: int = Field(ge=1, description="messages that the pod holds without having settled them")
+    deadline_header: str = ""
+    deadline_field: str = ""
+    bucket: str
+    ttl_s: float = Field(gt=0, description="how long the bucket keeps a result")
+    dead_letters: str = Field(description="subject of what cannot be answered")
+    max_deliveries: int = Field(ge=1)
+
+
+class StreamReport(ContractModel):
+    """Whether the pod consumes its stream, or why not, in words for the object's status."""
+
+    problem: StreamProblem | None = None
+    message: str = ""

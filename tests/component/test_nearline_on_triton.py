@@ -1,0 +1,289 @@
+"""Near-line work on a real Triton from a real NATS server: every id one result, whatever ends in the middle."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nats.js import JetStreamContext
+from nats.js.api import ConsumerConfig
+
+from fixtures.stream import (
+    BUCKET,
+    MAX_DELIVERIES,
+    STREAM,
+    StreamPod,
+    a_message,
+    a_stream_pod,
+    score,
+)
+from fixtures.triton import TritonFiles
+from tidegate.api.reasons import Reason
+from tidegate_dataplane.agent.nearline.worker import LONGEST_END_S
+from tidegate_localcluster.process import wait_until
+
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(180)]
+
+A_FEW_MS = 4_000
+"""Rounds of the slow model for each unit of x: x = 1 takes milliseconds."""
+
+
+@pytest.fixture
+def stream_pod(triton_files: TritonFiles, tmp_path: Path) -> Iterator[StreamPod]:
+    with a_stream_pod(triton_files, tmp_path) as pod:
+        yield pod
+
+
+@pytest.fixture
+def slow_pod(triton_files: TritonFiles, tmp_path: Path) -> Iterator[StreamPod]:
+    with a_stream_pod(triton_files, tmp_path, rounds=A_FEW_MS) as pod:
+        yield pod
+
+
+def test_every_message_gets_one_result_that_says_what_the_model_answered(stream_pod: StreamPod) -> None:
+    numbers = range(200)
+    stream_pod.work.publish([a_message(number) for number in numbers])
+    stream_pod.work.publish([a_message(number) for number in range(50)])  # sent twice by a client
+    stream_pod.serve()
+
+    results = stream_pod.work.done([f"m-{number}" for number in numbers])
+    stream_pod.work.settled()
+
+    assert {name: score(result) for name, result in results.items()} == {
+        f"m-{number}": number + 1000.0 for number in numbers
+    }
+    assert stream_pod.work.kept() == 200
+    one = results["m-7"]
+    assert (one["inference"], one["model"], one["version"], one["pod"], one["late"]) == (
+        "ads/ctr",
+        "ctr",
+        "1",
+        "ctr-0",
+        False,
+    )
+    assert stream_pod.counted("results_total") == 200
+    assert stream_pod.counted("duplicates_total") == 50
+    assert stream_pod.counted("backlog") == 0
+    assert stream_pod.counted("busy_seconds_total") > 0
+    assert 200 <= stream_pod.asked() <= 210  # duplicates that came while the first was being asked
+    said = stream_pod.pod.report().stream
+    assert said is not None
+    assert said.problem is None
+
+
+def test_without_an_order_for_a_stream_nothing_is_taken_from_it(stream_pod: StreamPod) -> None:
+    stream_pod.work.publish([a_message(1)])
+    stream_pod.pod.put(stream_pod.pod.order())
+    stream_pod.pod.wait_for("version 1 serves", lambda said: said.serving == 1)
+
+    assert stream_pod.pod.report().stream is None
+    assert stream_pod.counted("messages_total") == 0
+    assert stream_pod.work.results() == {}
+
+
+def test_a_worker_that_is_killed_in_the_middle_loses_nothing_and_doubles_nothing(slow_pod: StreamPod) -> None:
+    ids = [f"job-{number}" for number in range(300)]
+    slow_pod.work.publish([a_message(1, name) for name in ids])
+    slow_pod.serve()
+    wait_until(lambda: slow_pod.work.kept() > 30, what="the work has begun", timeout_s=60)
+
+    slow_pod.pod.kill_agent()
+    taken = slow_pod.work.kept()
+    assert taken < 300
+    assert slow_pod.work.free() < 300 - taken  # it had some in its hands
+    slow_pod.pod.start_agent()
+
+    results = slow_pod.work.done(ids)
+    slow_pod.work.settled()
+    assert set(results) == set(ids)
+    assert slow_pod.work.kept() == 300
+    assert slow_pod.counted("redelivered_total") > 0
+    assert slow_pod.work.dead() == []
+
+
+def test_what_can_never_be_answered_is_a_dead_letter_with_its_reason_and_the_rest_is_served(
+    stream_pod: StreamPod,
+) -> None:
+    wrong_shape = json.dumps(
+        {"id": "wide", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]}
+    ).encode()
+    poison = [b"no JSON", a_message(1, "a b"), wrong_shape]
+    late = a_message(5, "too-late", deadline=time.time() - 60)
+    stream_pod.work.publish([*poison, late, *(a_message(number) for number in range(50))])
+    stream_pod.serve()
+
+    stream_pod.work.done([f"m-{number}" for number in range(50)])
+    stream_pod.work.settled()
+
+    dead = dict(stream_pod.work.dead())
+    assert set(dead) == {*poison, late}
+    assert [dead[body]["Tidegate-Reason"] for body in poison] == ["Malformed", "Malformed", "Refused"]
+    assert dead[late]["Tidegate-Reason"] == "DeadlinePassed"
+    assert "its id 'a b' must be" in dead[poison[1]]["Tidegate-Message"]
+    assert "unexpected shape for input 'x'" in dead[wrong_shape]["Tidegate-Message"]
+    # What the model refuses was tried as often as the spec says, and no more.
+    assert dead[wrong_shape]["Tidegate-Deliveries"] == str(MAX_DELIVERIES)
+    assert stream_pod.counted("returned_total") == MAX_DELIVERIES - 1
+    assert stream_pod.counted("dead_letters_total", reason="Malformed") == 2
+    assert stream_pod.counted("dead_letters_total", reason="Refused") == 1
+    assert len(stream_pod.work.results()) == 50
+
+
+def test_the_earliest_deadline_goes_first_and_those_without_go_last(slow_pod: StreamPod) -> None:
+    soon = time.time() + 600
+    order = [a_message(1, "none-1"), a_message(1, "none-2")]
+    order += [a_message(1, f"d-{number:02}", deadline=soon + number) for number in reversed(range(12))]
+    slow_pod.work.publish(order)
+    slow_pod.serve(max_in_flight=14)
+
+    results = slow_pod.work.done([*(f"d-{number:02}" for number in range(12)), "none-1", "none-2"])
+
+    served = sorted(results, key=lambda name: str(results[name]["time"]))
+    # Two are asked side by side, so neighbours may change places; published in the opposite order they could not.
+    places = {name: place for place, name in enumerate(served)}
+    wanted = [*(f"d-{number:02}" for number in range(12)), "none-1", "none-2"]
+    assert all(abs(places[name] - place) <= 1 for place, name in enumerate(wanted)), served
+
+
+def test_a_header_can_carry_the_deadline_and_the_id(stream_pod: StreamPod) -> None:
+    body = json.loads(a_message(3))
+    del body["id"]
+    headers = {"Nats-Msg-Id": "by-header", "x-deadline": "2020-01-01T00:00:00Z"}
+    stream_pod.work.publish([json.dumps(body).encode()], headers)
+    stream_pod.work.publish(
+        [json.dumps(body).encode()],
+        {**headers, "Nats-Msg-Id": "kept", "x-deadline": "2999-01-01T00:00:00+00:00"},
+    )
+    stream_pod.serve(deadline_header="x-deadline", deadline_field="")
+
+    assert set(stream_pod.work.done(["kept"])) == {"kept"}
+    wait_until(lambda: len(stream_pod.work.dead()) == 1, what="the late one is dead", timeout_s=20)
+
+
+@pytest.mark.produces(Reason.STREAM_UNREACHABLE)
+def test_a_broker_that_goes_and_comes_back_costs_nothing(slow_pod: StreamPod) -> None:
+    ids = [f"job-{number}" for number in range(200)]
+    slow_pod.work.publish([a_message(1, name) for name in ids])
+    slow_pod.serve()
+    wait_until(lambda: slow_pod.work.kept() > 20, what="the work has begun", timeout_s=60)
+
+    slow_pod.nats.kill()
+    report = slow_pod.pod.wait_for(
+        "the broker is missed",
+        lambda said: said.stream is not None and said.stream.problem == Reason.STREAM_UNREACHABLE,
+    )
+    assert report.stream is not None
+    assert slow_pod.nats.url in report.stream.message
+    assert slow_pod.pod.probe("/readyz") == 200
+    assert slow_pod.counted("consuming") == 0
+    slow_pod.nats.start()
+
+    assert set(slow_pod.work.done(ids)) == set(ids)
+    slow_pod.work.settled()
+    assert slow_pod.work.kept() == 200
+    slow_pod.pod.wait_for(
+        "the stream is well", lambda said: said.stream is not None and said.stream.problem is None
+    )
+
+
+@pytest.mark.produces(Reason.STREAM_REFUSED)
+def test_a_stream_or_a_place_for_the_dead_that_is_not_there_is_said_and_used_once_it_is(
+    stream_pod: StreamPod,
+) -> None:
+    stream_pod.work.publish([a_message(1, "one")])
+    stream_pod.serve(stream="ELSEWHERE", consumer="other")
+    refused = stream_pod.pod.wait_for(
+        "the refusal is said",
+        lambda said: said.stream is not None and said.stream.problem == Reason.STREAM_REFUSED,
+    )
+    assert refused.stream is not None
+    assert "there is no stream ELSEWHERE; make it: nats stream add ELSEWHERE" in refused.stream.message
+
+    stream_pod.serve(dead_letters="nowhere.ctr")
+    stream_pod.pod.wait_for(
+        "the missing dead letters are said",
+        lambda said: (
+            said.stream is not None and "no stream takes the subject nowhere.ctr" in said.stream.message
+        ),
+    )
+    assert stream_pod.work.results() == {}
+    stream_pod.nats.make_stream("NOWHERE", "nowhere.>")
+    stream_pod.work.done(["one"])
+
+
+def test_a_consumer_that_would_drop_messages_and_a_bucket_of_another_ttl_are_refused(
+    stream_pod: StreamPod,
+) -> None:
+    async def make(stream: JetStreamContext) -> None:
+        await stream.add_consumer(STREAM, ConsumerConfig(durable_name="dropper", max_deliver=2))
+
+    stream_pod.nats.ask(make)
+    stream_pod.work.publish([a_message(1, "one")])
+    stream_pod.serve(consumer="dropper")
+    stream_pod.pod.wait_for(
+        "the consumer is refused",
+        lambda said: (
+            said.stream is not None and "gives a message up after 2 deliveries" in said.stream.message
+        ),
+    )
+    stream_pod.serve()
+    stream_pod.work.done(["one"])
+    stream_pod.serve(ttl_s=60.0)
+    stream_pod.pod.wait_for(
+        "the bucket is refused",
+        lambda said: (
+            said.stream is not None
+            and f"bucket {BUCKET} keeps results for 3600 s, and the spec says 60 s" in said.stream.message
+        ),
+    )
+
+
+def test_a_model_that_is_away_is_waited_for_and_no_message_pays_for_it(slow_pod: StreamPod) -> None:
+    ids = [f"job-{number}" for number in range(150)]
+    slow_pod.work.publish([a_message(1, name) for name in ids])
+    slow_pod.serve()
+    wait_until(lambda: slow_pod.work.kept() > 20, what="the work has begun", timeout_s=60)
+
+    slow_pod.pod.triton.kill()
+    wait_until(lambda: slow_pod.counted("in_flight") == 0, what="what was held is given back", timeout_s=20)
+    messages = slow_pod.counted("messages_total")
+    wait_until(lambda: slow_pod.pod.probe("/readyz") == 503, what="the pod is not ready", timeout_s=20)
+    assert slow_pod.counted("messages_total") == messages  # nothing is pulled for nobody
+    slow_pod.pod.triton.start()
+
+    assert set(slow_pod.work.done(ids)) == set(ids)
+    slow_pod.work.settled()
+    assert slow_pod.work.dead() == []
+    assert slow_pod.work.kept() == 150
+
+
+def test_a_worker_that_is_told_to_stop_yields_within_seconds_and_the_next_one_goes_on(
+    slow_pod: StreamPod,
+) -> None:
+    ids = [f"job-{number}" for number in range(200)]
+    slow_pod.work.publish([a_message(1, name) for name in ids])
+    slow_pod.serve()
+    wait_until(lambda: slow_pod.work.kept() > 20, what="the work has begun", timeout_s=60)
+
+    assert slow_pod.yielded() < 5
+    taken = slow_pod.work.kept()
+    assert taken < 200
+    # Nothing is left in its hands that the next one would have to wait for.
+    assert slow_pod.work.free() == 200 - taken
+    slow_pod.pod.start_agent()
+    assert set(slow_pod.work.done(ids)) == set(ids)
+    slow_pod.work.settled()
+    assert slow_pod.work.kept() == 200
+
+
+def test_a_message_that_takes_long_is_given_back_when_the_worker_must_go(slow_pod: StreamPod) -> None:
+    slow_pod.work.publish([a_message(4_000, "long")])  # a minute of the model's
+    slow_pod.serve()
+    wait_until(lambda: slow_pod.counted("in_flight") == 1, what="it is being asked", timeout_s=20)
+
+    assert slow_pod.yielded() < LONGEST_END_S + 1
+    assert slow_pod.work.results() == {}
+    assert slow_pod.work.free() == 1
