@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from tidegate import __version__
+from tidegate.cli.calibrate import calibrate
 from tidegate.cli.pools import register as register_pools
 from tidegate.cli.xds import register
 from tidegate.errors import TidegateError
@@ -74,6 +75,9 @@ def web(kubeconfig: Kubeconfig = None) -> None:
 
     settings = _start()
     _run(run_web(settings, _cluster(kubeconfig)))
+
+
+app.command()(calibrate)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -132,3 +133,25 @@ async def test_a_refusal_says_what_is_missing(
             await client.read_from_pod(POD, 18002, "/")
     assert "pods/tidegate-xds-1/portforward" in str(caught.value)
     assert "s3cret" not in str(caught.value)
+
+
+async def through(client: KubeClient, sent: bytes) -> bytes:
+    """What a connection through the API server brings back until it ends."""
+    async with client.forwarded(POD, 18002, timedelta(seconds=10)) as address:
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        return answer
+
+
+async def test_a_connection_carries_what_both_sides_send(tmp_path: Path) -> None:
+    async with server(tmp_path, data(b"\x00\xff", b"lo")) as (client, asked):
+        assert await through(client, b"hi") == b"\x00\xfflo"
+    assert asked[0].endswith("\0hi")
+
+
+async def test_a_connection_that_the_api_server_refuses_ends(tmp_path: Path) -> None:
+    async with server(tmp_path, [], status=403) as (client, _):
+        assert await through(client, b"hi") == b""

@@ -69,7 +69,7 @@ async def _through_api_server(servers: Servers, port: int, target: str) -> Answe
     settings = ClientSettings(
         field_manager="tidegate-cli", user_agent="tidegate-cli", request_timeout=_PATIENCE
     )
-    kubeconfig = servers.kubeconfig or _usual_kubeconfig()
+    kubeconfig = servers.kubeconfig or usual_kubeconfig()
     async with await KubeClient.connect(settings, kubeconfig=kubeconfig, context=servers.context) as client:
         pods = await client.list(POD, namespace=servers.namespace, selector=_SELECTOR)
         names = [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") == "Running"]
@@ -102,7 +102,7 @@ def _known(said: dict[str, Any]) -> dict[str, Any]:
     return said
 
 
-def _usual_kubeconfig() -> Path | None:
+def usual_kubeconfig() -> Path | None:
     """As kubectl finds it; None in a pod, which has its ServiceAccount."""
     named = os.environ.get("KUBECONFIG")
     if named:

@@ -19,7 +19,7 @@ from tidegate.kube.events import EventRecorder
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import EVENT, Kind, kind_of
 from tidegate.kube.port import EventNote, Manifest
-from tidegate.kube.portforward import get_json
+from tidegate.kube.portforward import forwarded, get_json
 from tidegate.kube.transport import APPLY_PATCH, Request, Transport
 
 
@@ -132,6 +132,10 @@ class KubeClient:
     async def read_from_pod(self, pod: ObjectKey, port: int, target: str) -> dict[str, Any]:
         """The JSON that a pod answers to GET `target`, on its loopback too: see portforward.get_json."""
         return await get_json(self._transport, pod, port, target, self._settings.request_timeout)
+
+    def forwarded(self, pod: ObjectKey, port: int, lasting: timedelta) -> AbstractAsyncContextManager[str]:
+        """A host:port on loopback that leads to a pod's port: see portforward.forwarded."""
+        return forwarded(self._transport, pod, port, lasting)
 
     async def apply(self, manifest: Manifest, fence: Fence) -> Manifest:
         """See port.Cluster. The object gets the annotations tidegate.io/applied and tidegate.io/epoch."""

@@ -1,18 +1,21 @@
-"""One HTTP question to a port of a pod, through the API server: any port of the pod's own loopback too, as `kubectl port-forward` reaches it."""
+"""Questions to a port of a pod, and whole connections, through the API server: any port of the pod's own loopback too, as `kubectl port-forward` reaches it."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import quote
 
 import aiohttp
+import structlog
 
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import ApiUnavailableError
+from tidegate.errors import ApiUnavailableError, TidegateError
 from tidegate.kube.transport import Request, Transport
 
 # https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/kubelet/pkg/cri/streaming/portforward/websocket.go
@@ -21,8 +24,56 @@ _PROTOCOL: Final = "v4.channel.k8s.io"
 _DATA: Final = 0
 _ERRORS: Final = 1
 
+log = structlog.get_logger(__name__)
+
 _HEAD_ENDS: Final = b"\r\n\r\n"
 _LENGTH: Final = re.compile(rb"^content-length: *(\d+) *\r?$", re.IGNORECASE | re.MULTILINE)
+
+
+_CHUNK: Final = 64 << 10
+
+
+@asynccontextmanager
+async def forwarded(
+    transport: Transport, pod: ObjectKey, port: int, lasting: timedelta
+) -> AsyncGenerator[str]:
+    """A host:port on loopback whose connections end at that port of the pod; each lasts `lasting` at most.
+
+    A connection that the API server does not carry is closed; whoever made it sees that and no more.
+    """
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with (
+                transport.websocket(_request(pod, port, lasting), _PROTOCOL) as socket,
+                asyncio.TaskGroup() as both,
+            ):
+                sending = both.create_task(_send(reader, socket))
+                async for part in _sent(socket, pod, port):
+                    writer.write(part)
+                    await writer.drain()
+                sending.cancel()
+        except* (TidegateError, OSError) as errors:
+            log.info("forwarding_ended", pod=str(pod), port=port, error=str(errors.exceptions[0]))
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(carry, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+async def _send(reader: asyncio.StreamReader, socket: aiohttp.ClientWebSocketResponse) -> None:
+    while data := await reader.read(_CHUNK):
+        await socket.send_bytes(bytes([_DATA]) + data)
+    await socket.close()
+
+
+def _request(pod: ObjectKey, port: int, within: timedelta) -> Request:
+    path = f"/api/v1/namespaces/{quote(pod.namespace)}/pods/{quote(pod.name)}/portforward"
+    return Request("GET", path, within, query={"ports": str(port)})
 
 
 async def get_json(
@@ -33,9 +84,7 @@ async def get_json(
     Needs the rights to get and create `pods/portforward`. Raises as Transport.call does, and ApiUnavailableError when
     nothing listens on that port, or what it says is no HTTP with a Content-Length and JSON in it.
     """
-    path = f"/api/v1/namespaces/{quote(pod.namespace)}/pods/{quote(pod.name)}/portforward"
-    request = Request("GET", path, within, query={"ports": str(port)})
-    async with transport.websocket(request, _PROTOCOL) as socket:
+    async with transport.websocket(_request(pod, port, within), _PROTOCOL) as socket:
         question = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         await socket.send_bytes(bytes([_DATA]) + question.encode())
         body = await _body(_sent(socket, pod, port))

@@ -1,0 +1,143 @@
+"""Sends inference requests to one model server, so many at once for so long, and measures what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from math import ceil, prod
+from typing import Any, Final
+
+import grpc.aio
+
+from tidegate.errors import ApiUnavailableError, PermanentError
+from tidegate.planning.calibration import Inputs, Measured
+
+# tritonclient publishes no types for its generated modules.
+_messages: Any = import_module("tritonclient.grpc.service_pb2")
+_service: Any = import_module("tritonclient.grpc.service_pb2_grpc")
+
+_ASK_S: Final = 10
+_REQUEST_S: Final = 30
+_WARM_UP: Final = 0.2
+"""Part of the time in which nothing is measured yet: connections, caches and batches settle."""
+_MOST_ERRORS: Final = 20
+_OPTIONS: Final = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
+# How Python packs one number of each of Triton's types.
+_CODES: Final = {
+    "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b", "INT16": "h",
+    "INT32": "i", "INT64": "q", "FP16": "e", "FP32": "f", "FP64": "d",
+}  # fmt: skip
+
+
+class ModelLoad:
+    """One model behind one address (host:port), over gRPC."""
+
+    def __init__(self, address: str, model: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._address = address
+        self._model = model
+        self._monotonic = monotonic
+        self._channel: Any = None
+        self._stub: Any = None
+        self._requests: Sequence[Any] = ()
+
+    async def __aenter__(self) -> ModelLoad:
+        self._channel = grpc.aio.insecure_channel(self._address, options=_OPTIONS)
+        self._stub = _service.GRPCInferenceServiceStub(self._channel)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._channel.close()
+
+    async def prepare(self, inputs: Inputs, variants: int = 16) -> float:
+        """Makes requests of the model's own metadata, and asks one; returns seconds of an empty question, the way there and back.
+
+        Raises ApiUnavailableError when nobody answers, and PermanentError when the model refuses them.
+        """
+        try:
+            question = _messages.ModelMetadataRequest(name=self._model)
+            metadata = await self._stub.ModelMetadata(question, timeout=_ASK_S)
+            chance = random.Random(inputs.seed)  # noqa: S311  figures for a model, no secret
+            self._requests = [_request(self._model, metadata.inputs, inputs, chance) for _ in range(variants)]
+            await self._stub.ModelInfer(self._requests[0], timeout=_REQUEST_S)
+            times: list[float] = []
+            for _ in range(9):
+                began = self._monotonic()
+                await self._stub.ServerLive(_messages.ServerLiveRequest(), timeout=_ASK_S)
+                times.append(self._monotonic() - began)
+            return sorted(times)[4]
+        except grpc.aio.AioRpcError as error:
+            message = f"model {self._model} at {self._address}: {error.code().name}: {error.details()}"
+            away = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+            raise (ApiUnavailableError if away else PermanentError)(message) from error
+
+    async def measure(self, concurrency: int, seconds: float) -> Measured:
+        """Keeps `concurrency` requests under way for `seconds`; gives up after a few errors."""
+        times: list[float] = []
+        errors = 0
+        began = self._monotonic()
+        measured_from = began + _WARM_UP * seconds
+        until = began + seconds
+
+        async def work(number: int) -> None:
+            nonlocal errors
+            while self._monotonic() < until and errors < _MOST_ERRORS:
+                sent = self._monotonic()
+                try:
+                    await self._stub.ModelInfer(
+                        self._requests[number % len(self._requests)], timeout=_REQUEST_S
+                    )
+                except grpc.aio.AioRpcError:
+                    errors += 1
+                    continue
+                number += concurrency
+                if (answered := self._monotonic()) >= measured_from:
+                    times.append(answered - sent)
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(concurrency):
+                tasks.create_task(work(number))
+        elapsed = max(self._monotonic() - measured_from, 1e-9)
+        ordered = sorted(times)
+        return Measured(
+            concurrency, len(times) / elapsed, quantile(ordered, 0.5), quantile(ordered, 0.99), errors
+        )
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The value that `share` of the sorted ones do not exceed; inf without any."""
+    return ordered[max(ceil(share * len(ordered)) - 1, 0)] if ordered else float("inf")
+
+
+def _request(model: str, tensors: Sequence[Any], inputs: Inputs, chance: random.Random) -> Any:
+    request = _messages.ModelInferRequest(model_name=model)
+    for tensor in tensors:
+        shape = [_size(size, place, inputs) for place, size in enumerate(tensor.shape)]
+        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=shape)
+        request.raw_input_contents.append(_content(tensor.datatype, prod(shape), inputs.largest, chance))
+    return request
+
+
+def _size(size: int, place: int, inputs: Inputs) -> int:
+    if size >= 0:
+        return int(size)
+    return inputs.rows if place == 0 else inputs.length
+
+
+def _content(datatype: str, count: int, largest: int, chance: random.Random) -> bytes:
+    """So many random values as Triton's raw content."""
+    if datatype == "BYTES":
+        words = [b"%d" % chance.randint(0, largest) for _ in range(count)]
+        return b"".join(struct.pack("<I", len(word)) + word for word in words)
+    code = _CODES.get(datatype)
+    if code is None:
+        message = f"an input has the type {datatype}, which is none of {', '.join(sorted(_CODES))}, BYTES"
+        raise PermanentError(message)
+    whole = not datatype.startswith("FP")
+    most = 1 if datatype == "BOOL" else min(largest, 127)
+    most = most if datatype in ("BOOL", "INT8", "UINT8") else largest
+    values = [chance.randint(0, most) if whole else chance.random() for _ in range(count)]
+    return struct.pack(f"<{count}{code}", *values)
