@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
 import pytest
 import tritonclient.grpc as triton_grpc
+import yaml
+from aiohttp import WSMsgType, web
 
+from builders.inference import inference_body
 from builders.probe_model import publish
 from fixtures.agent import ModelPod
 from tidegate.api.meta import ObjectKey
@@ -81,3 +92,108 @@ async def test_a_model_that_is_not_there_and_a_server_that_is_not_there_are_told
         away = Replica("ads/x", pod.model, "x-1", f"127.0.0.1:{nobody.number}", None)
         with pytest.raises(ApiUnavailableError, match="UNAVAILABLE"):
             await ramp_up(away, SHORT, Inputs(), lambda _: None)
+
+
+# The whole command, through an API server
+
+
+def a_ready_pod(name: str, *, ready: bool = True) -> dict[str, Any]:
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]}
+    return {
+        "metadata": {"name": name, "namespace": "ads", "uid": name},
+        "spec": {"containers": []},
+        "status": status,
+    }
+
+
+@asynccontextmanager
+async def an_api_server(folder: Path, model: str, target: str, *, ready: bool = True) -> AsyncIterator[Path]:
+    """Knows one Inference and its pods, and carries connections to their port 8001 to `target`; gives its kubeconfig."""
+    body = inference_body("ctr", model={"name": model}, slo={"latencyP99": "30s"})
+
+    async def inference(request: web.Request) -> web.Response:
+        if request.match_info["name"] != "ctr":
+            return web.json_response({"reason": "NotFound", "code": 404, "kind": "Status"}, status=404)
+        return web.json_response(body)
+
+    async def pods(request: web.Request) -> web.Response:
+        assert request.query["labelSelector"] == "tidegate.io/inference=ctr"
+        items = [a_ready_pod("ctr-0", ready=False), a_ready_pod("ctr-1", ready=ready)]
+        return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
+
+    async def portforward(request: web.Request) -> web.WebSocketResponse:
+        assert request.query["ports"] == "8001"
+        socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
+        await socket.prepare(request)
+        for channel in (b"\0", b"\1"):
+            await socket.send_bytes(channel + (8001).to_bytes(2, "little"))
+        host, _, port = target.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+
+        async def back() -> None:
+            while data := await reader.read(1 << 15):
+                await socket.send_bytes(b"\0" + data)
+
+        async with asyncio.TaskGroup() as tasks:
+            answering = tasks.create_task(back())
+            async for message in socket:
+                if message.type is WSMsgType.BINARY:
+                    writer.write(message.data[1:])
+            answering.cancel()
+        writer.close()
+        return socket
+
+    application = web.Application()
+    application.router.add_get("/apis/tidegate.io/v1alpha1/namespaces/ads/inferences/{name}", inference)
+    application.router.add_get("/api/v1/namespaces/ads/pods", pods)
+    application.router.add_get("/api/v1/namespaces/ads/pods/ctr-1/portforward", portforward)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        server = {"server": f"http://127.0.0.1:{runner.addresses[0][1]}"}
+        config = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": server}],
+            "users": [{"name": "u", "user": {"token": "s3cret"}}],
+        }
+        (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+        yield folder / "kubeconfig"
+    finally:
+        await runner.cleanup()
+
+
+async def command(kubeconfig: Path, *arguments: str) -> tuple[int, str, str]:
+    """Exit status and what `tidegate calibrate` wrote."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tidegate", "calibrate", *arguments, "--kubeconfig", str(kubeconfig),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    said, complained = await asyncio.wait_for(process.communicate(), 90)
+    return process.returncode or 0, said.decode(), complained.decode()
+
+
+async def test_the_command_measures_a_ready_replica_through_the_api_server(
+    pod: ModelPod, tmp_path: Path
+) -> None:
+    before = counted(pod)
+    bounds = ("--max-concurrency=2", "--step-seconds=1", f"--output={tmp_path / 'ctr.json'}")
+    async with an_api_server(tmp_path, pod.model, pod.triton.grpc) as kubeconfig:
+        status, said, complained = await command(kubeconfig, "ads/ctr", *bounds)
+    assert (status, complained) == (0, "")
+    written = json.loads((tmp_path / "ctr.json").read_text())
+    assert (written["replica"], written["sloMs"]) == ("ctr-1", 30_000)
+    assert [one["concurrency"] for one in written["measured"]] == [1, 2]
+    assert counted(pod) - before >= written["requestsPerSecond"] * 0.8
+    assert f'"requestsPerSecond": "{written["requestsPerSecond"]}"' in said.splitlines()[-1]
+
+
+async def test_the_command_says_what_is_missing(pod: ModelPod, tmp_path: Path) -> None:
+    async with an_api_server(tmp_path, pod.model, pod.triton.grpc, ready=False) as kubeconfig:
+        status, _, complained = await command(kubeconfig, "ads/ctr")
+        assert (status, "none of the 2 replicas of Inference ads/ctr is ready" in complained) == (1, True)
+        status, _, complained = await command(kubeconfig, "ads/cvr")
+        assert (status, "there is no Inference ads/cvr" in complained) == (1, True)
+        status, _, complained = await command(kubeconfig, "ads/ctr", "--slo=soon")
+        assert (status, "soon" in complained) == (1, True)
