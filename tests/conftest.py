@@ -10,6 +10,8 @@ pytest_plugins = [
     "fixtures.prometheus",
     "fixtures.golden",
     "fixtures.processes",
+    "fixtures.pools",
+    "fixtures.allocated",
     "fixtures.sweeps",
     "fixtures.triton",
     "fixtures.agent",

@@ -15,6 +15,7 @@ from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
+    INFERENCE,
     POD_DISRUPTION_BUDGET,
     SERVICE,
     SERVICE_ACCOUNT,
@@ -29,6 +30,8 @@ from tidegate.planning.serving_status import Refusal
 from tidegate.resources.names import MANAGED_BY, MANAGER
 from tidegate_controllers.stores import Stores
 
+_OTHERS: Final[Mapping[Kind, frozenset[str]]] = {INFERENCE: frozenset({"allocation"})}
+"""Fields of a status that another part of the controllers writes, under its own field manager."""
 _DELETABLE: Final[Mapping[str, Kind]] = {
     kind.kind: kind for kind in (CONFIG_MAP, DEPLOYMENT, SERVICE, SERVICE_ACCOUNT, POD_DISRUPTION_BUDGET)
 }
@@ -114,8 +117,9 @@ class Writer:
     async def status(self, kind: Kind, body: Manifest, plan: Plan) -> None:
         """Writes the status if it differs from what `body` has, and tells the user what happened."""
         key, uid = key_of(body), body["metadata"]["uid"]
-        if (body.get("status") or {}) != plan.status:
-            stored = await self.cluster.apply_status(kind, key, plan.status, uid=uid, fence=self.fence)
+        wanted = _without_others(kind, plan.status)
+        if _without_others(kind, body.get("status") or {}) != wanted:
+            stored = await self.cluster.apply_status(kind, key, wanted, uid=uid, fence=self.fence)
             if stored is None:
                 self.stores.of(kind).observe("DELETED", body)
                 return
@@ -148,6 +152,11 @@ class Writer:
         kind = _DELETABLE[deletion.kind]
         await self.cluster.delete(kind, deletion.key, uid=deletion.uid, fence=self.fence)
         log.info("object_deleted", kind=kind.kind, key=str(deletion.key))
+
+
+def _without_others(kind: Kind, status: Mapping[str, object]) -> Mapping[str, object]:
+    others = _OTHERS.get(kind, frozenset())
+    return {name: value for name, value in status.items() if name not in others}
 
 
 def _check_ours(owner: Resource, kind: Kind, live: Manifest) -> None:

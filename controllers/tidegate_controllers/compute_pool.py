@@ -3,14 +3,17 @@
 from datetime import timedelta
 from typing import Final
 
+from tidegate.api.compute_override import OverrideKind
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import COMPUTE_POOL
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
 from tidegate.runtime.clock import Clock
+from tidegate_controllers.allocations import Allocations
 from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.occupancy import Occupancy
+from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.pool_views import PoolViews
 
 _UNTIL_KNOWN: Final = timedelta(milliseconds=200)
@@ -20,8 +23,18 @@ _UNTIL_KNOWN: Final = timedelta(milliseconds=200)
 class ComputePoolReconciler:
     """Observe, plan, write the status: one pass over one ComputePool."""
 
-    def __init__(self, writer: Writer, views: PoolViews, occupancy: Occupancy, clock: Clock) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        views: PoolViews,
+        occupancy: Occupancy,
+        overrides: Overrides,
+        allocations: Allocations,
+        clock: Clock,
+    ) -> None:
         self._writer = writer
+        self._overrides = overrides
+        self._allocations = allocations
         self._views = views
         self._occupancy = occupancy
         self._clock = clock
@@ -39,6 +52,14 @@ class ComputePoolReconciler:
         self._occupancy.begin()
         if not self._occupancy.known:
             return _UNTIL_KNOWN
-        plan = plan_pool(PoolObserved(pool, self._clock.now(), self._views.slices(pool)))
+        now = self._clock.now()
+        observed = PoolObserved(
+            pool,
+            now,
+            self._views.slices(pool),
+            self._overrides.about(OverrideKind.COMPUTE_POOL, key, now),
+            self._allocations.get(key),
+        )
+        plan = plan_pool(observed)
         await self._writer.status(COMPUTE_POOL, body, plan)
         return plan.requeue_after

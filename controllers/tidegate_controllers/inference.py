@@ -4,16 +4,19 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+from tidegate.api.compute_override import OverrideKind
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import INFERENCE
 from tidegate.planning.inference import InferenceObserved, plan_inference
+from tidegate.planning.replicas import settled
 from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.resources.settings import ServingSettings
 from tidegate.runtime.clock import Clock
 from tidegate.triton.agents import Agents
 from tidegate_controllers.carry_out import Writer
+from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.placements import Placements
 from tidegate_controllers.serving import Observer, ahead_of
 
@@ -30,6 +33,7 @@ class InferenceReconciler:
         agents: Agents,
         observer: Observer,
         placements: Placements,
+        overrides: Overrides,
         settings: ServingSettings,
         clock: Clock,
     ) -> None:
@@ -37,6 +41,7 @@ class InferenceReconciler:
         self._agents = agents
         self._observer = observer
         self._placements = placements
+        self._overrides = overrides
         self._settings = settings
         self._clock = clock
 
@@ -46,7 +51,7 @@ class InferenceReconciler:
         if body is None or body["metadata"].get("deletionTimestamp"):
             return None  # its children go with it, through their owner references
         try:
-            inference = Inference.parse(body)
+            inference = settled(Inference.parse(body), self._placements.live(key))
         except InvalidSpecError as error:
             await self._writer.refuse(INFERENCE, body, str(error), self._clock.now())
             return None
@@ -68,9 +73,10 @@ class InferenceReconciler:
 
     async def _observe(self, inference: Inference) -> InferenceObserved:
         serving = await self._observer.serving(INFERENCE_LABEL, inference.key)
+        now = self._clock.now()
         return InferenceObserved(
             inference=inference,
-            now=self._clock.now(),
+            now=now,
             epoch=self._writer.fence.epoch,
             pods=serving.pods,
             reports=serving.reports,
@@ -79,4 +85,5 @@ class InferenceReconciler:
             refusal=serving.refusal,
             rooms=serving.rooms,
             placing=self._placements.of(inference),
+            overrides=self._overrides.about(OverrideKind.INFERENCE, inference.key, now),
         )

@@ -74,13 +74,21 @@ def _replicas(bodies: Sequence[tuple[Kind, Mapping[str, Any]]]) -> GaugeMetricFa
             continue
         status = body.get("status") or {}
         counts = {
-            "wanted": body["spec"].get("replicas", 1),
+            "wanted": _wanted(body["spec"], status),
             "existing": status.get("replicas", 0),
             "ready": status.get("readyReplicas", 0),
         }
         for state, count in counts.items():
             family.add_metric((*_labels(kind, body), state), count)
     return family
+
+
+def _wanted(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
+    """With a range, what the allocator has decided."""
+    if "scaling" not in spec:
+        return int(spec.get("replicas", 1))
+    allocation = status.get("allocation") or {}
+    return int(allocation.get("replicas", spec["scaling"]["minReplicas"]))
 
 
 def _labels(kind: Kind, body: Mapping[str, Any]) -> tuple[str, str, str]:

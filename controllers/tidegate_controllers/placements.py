@@ -13,6 +13,7 @@ from tidegate.kube.store import ObjectStore
 from tidegate.planning.claims import Claim, SeatedPod, claim, remainders, seated_pod
 from tidegate.planning.deployments import DeploymentView, deployment_view
 from tidegate.planning.placement import Placing, place, without_pool
+from tidegate.planning.replicas import settled
 from tidegate.resources.names import INFERENCE_LABEL, label_value
 from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.pool_views import PoolViews
@@ -82,10 +83,10 @@ class Placements:
         self.forget(inference.key)
         if placement is None:
             return None
-        pool, live = self._pool(placement), self._live(inference.key)
+        pool, live = self._pool(placement), self.live(inference.key)
         if pool is None:
-            return without_pool(placement.pool, inference.spec.replicas, live)
-        wanted = claim(inference, placement, live, self._seated(inference.key))
+            return without_pool(placement.pool, settled(inference, live).spec.replicas, live)
+        wanted = claim(settled(inference, live), placement, live, self._seated(inference.key))
         claims = {**self._claims[label_value(placement.pool)], inference.key: wanted}
         placing = place(wanted, live, pool, self._parts.views.slices(pool), tuple(claims.values()))
         if placing.seat is not None and placing.replicas:
@@ -98,11 +99,16 @@ class Placements:
         if self._booked.pop(key, None) is not None:
             self._claim_again(key)
 
+    def claims(self, pool: str) -> Mapping[ObjectKey, Claim]:
+        """Who wants slices of a pool, or still has some, as the caches have it now."""
+        return self._claims.get(label_value(pool), {})
+
     def _pool(self, placement: Placement) -> ComputePool | None:
         pool = self._parts.pools.get(ObjectKey("", placement.pool))
         return pool if pool is not None and pool.metadata.deletion_timestamp is None else None
 
-    def _live(self, key: ObjectKey) -> DeploymentView | None:
+    def live(self, key: ObjectKey) -> DeploymentView | None:
+        """The Deployment of an Inference, if there is one."""
         name = label_value(key.name)
         bodies = self._deployments.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
         return next((deployment_view(body) for body in bodies), None)
@@ -126,7 +132,7 @@ class Placements:
 
     def _claims_of(self, key: ObjectKey) -> Mapping[str, Claim]:
         """By pool: the one that it wants, and those where it still has something."""
-        inference, live, pods = self._inferences.get(key), self._live(key), self._seated(key)
+        inference, live, pods = self._inferences.get(key), self.live(key), self._seated(key)
         if inference is None or inference.metadata.deletion_timestamp is not None:
             self._booked.pop(key, None)
             return remainders(key, live, pods, None)
@@ -134,7 +140,7 @@ class Placements:
         if placement is None:
             return remainders(key, live, pods, None)
         pool = label_value(placement.pool)
-        wanted = claim(inference, placement, live, pods, self._booked.get(key, 0))
+        wanted = claim(settled(inference, live), placement, live, pods, self._booked.get(key, 0))
         return {**remainders(key, live, pods, pool), pool: wanted}
 
     def _wake(self, pool: str, *, everybody: bool = False) -> None:

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tidegate.api.compute_override import OverrideKind
 from tidegate.api.meta import ObjectKey
 from tidegate.resources.names import ACCESS_LABEL, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
 from tidegate.routing.hosts import HostKind
 from tidegate.runtime.workqueue import WorkQueue
 from tidegate_controllers.accesses import Accesses
 from tidegate_controllers.occupancy import Occupancy
+from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.stores import Owners, Stores
 
@@ -21,10 +23,20 @@ class Queues:
     features: WorkQueue
     accesses: WorkQueue
     pools: WorkQueue
+    allocators: WorkQueue
+    """Pools as well: who of them holds what."""
+    overrides: WorkQueue
 
     def all(self) -> tuple[WorkQueue, ...]:
         """Every queue."""
-        return self.inferences, self.features, self.accesses, self.pools
+        return (
+            self.inferences,
+            self.features,
+            self.accesses,
+            self.pools,
+            self.allocators,
+            self.overrides,
+        )
 
     def sources(self, stores: Stores) -> Mapping[WorkQueue, Callable[[], tuple[ObjectKey, ...]]]:
         """Where each queue's keys come from, for the first pass and for resyncs."""
@@ -33,6 +45,8 @@ class Queues:
             self.features: lambda: tuple(stores.features.keys()),
             self.accesses: lambda: tuple(stores.accesses.keys()),
             self.pools: lambda: tuple(stores.pools.keys()),
+            self.allocators: lambda: tuple(stores.pools.keys()),
+            self.overrides: lambda: tuple(stores.overrides.keys()),
         }
 
 
@@ -83,9 +97,36 @@ def connect_pools(stores: Stores, queues: Queues, occupancy: Occupancy) -> None:
         if spec_of.get(key) != spec:
             spec_of[key] = spec
             queues.pools.add(key)
+            queues.allocators.add(key)
             wake_all()
         else:
             queues.pools.add(key)
 
     stores.pools.subscribe(changed)
     occupancy.subscribe(wake_all)
+
+
+def connect_overrides(stores: Stores, overrides: Overrides, queues: Queues) -> None:
+    """From now on an override wakes its target and the allocators, and a target that comes or changes its overrides."""
+
+    def wake_allocators(_target: ObjectKey) -> None:
+        for pool in stores.pools.keys():  # noqa: SIM118 - a store, not a dict
+            queues.allocators.add(pool)
+
+    stores.overrides.subscribe(queues.overrides.add)
+    overrides.connect(OverrideKind.INFERENCE, queues.inferences.add)
+    overrides.connect(OverrideKind.COMPUTE_POOL, queues.pools.add)
+    for kind, store in (
+        (OverrideKind.INFERENCE, stores.inferences),
+        (OverrideKind.COMPUTE_POOL, stores.pools),
+    ):
+        overrides.connect(kind, wake_allocators)
+        store.subscribe(_waking(overrides, kind, queues.overrides))
+
+
+def _waking(overrides: Overrides, kind: OverrideKind, queue: WorkQueue) -> Callable[[ObjectKey], None]:
+    def wake(target: ObjectKey) -> None:
+        for override in overrides.of(kind, target):
+            queue.add(override)
+
+    return wake

@@ -16,6 +16,7 @@ from tidegate.resources.names import (
     MANAGED_BY,
     MANAGER,
     PIPELINE_LABEL,
+    POOL_LABEL,
 )
 
 OURS: Final = f"{MANAGED_BY}={MANAGER}"
@@ -35,6 +36,10 @@ class Stores:
     accesses: ObjectStore = field(default_factory=lambda: ObjectStore(kinds.MODEL_ACCESS))
     features: ObjectStore = field(default_factory=lambda: ObjectStore(kinds.FEATURE_COMPUTE))
     pools: ObjectStore = field(default_factory=lambda: ObjectStore(kinds.COMPUTE_POOL))
+    overrides: ObjectStore = field(default_factory=lambda: ObjectStore(kinds.COMPUTE_OVERRIDE))
+    decisions: ObjectStore = field(
+        default_factory=lambda: ObjectStore(kinds.ALLOCATION_DECISION, labels=(POOL_LABEL,))
+    )
     pods: ObjectStore = field(default_factory=_owned(kinds.POD))
     deployments: ObjectStore = field(default_factory=_owned(kinds.DEPLOYMENT))
     config_maps: ObjectStore = field(default_factory=_owned(kinds.CONFIG_MAP))
@@ -44,7 +49,14 @@ class Stores:
 
     def custom(self) -> tuple[ObjectStore, ...]:
         """Our kinds, which kopf watches."""
-        return self.inferences, self.accesses, self.features, self.pools
+        return (
+            self.inferences,
+            self.accesses,
+            self.features,
+            self.pools,
+            self.overrides,
+            self.decisions,
+        )
 
     def owned(self) -> tuple[ObjectStore, ...]:
         """What belongs to objects of our kinds, which our own watches follow by label."""

@@ -7,6 +7,8 @@ from datetime import timedelta
 
 from prometheus_client import CollectorRegistry
 
+from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
@@ -20,17 +22,21 @@ from tidegate.runtime.queue_metrics import QueueMetrics
 from tidegate.runtime.workqueue import QueueSettings, WorkQueue
 from tidegate.triton.agents import Agents
 from tidegate_controllers.accesses import Accesses
+from tidegate_controllers.allocations import Allocations
+from tidegate_controllers.allocator import Allocator, AllocatorParts, Pools
 from tidegate_controllers.carry_out import Writer
+from tidegate_controllers.compute_override import ComputeOverrideReconciler
 from tidegate_controllers.compute_pool import ComputePoolReconciler
 from tidegate_controllers.feature_compute import FeatureComputeReconciler
 from tidegate_controllers.inference import InferenceReconciler
 from tidegate_controllers.known import Known
 from tidegate_controllers.model_access import ModelAccessReconciler, PodSettings, Sources
 from tidegate_controllers.occupancy import Occupancy
+from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.placements import Placements, PoolParts
 from tidegate_controllers.pool_views import PoolViews
 from tidegate_controllers.proxies import Proxies
-from tidegate_controllers.queues import Queues, connect, connect_pools
+from tidegate_controllers.queues import Queues, connect, connect_overrides, connect_pools
 from tidegate_controllers.release import Measurements
 from tidegate_controllers.room import Room
 from tidegate_controllers.serving import Observer
@@ -49,6 +55,7 @@ class Parts:
     proxies: Proxies
     occupancy: Occupancy
     measurements: Measurements
+    allocator: AllocatorParts
     serving: ServingSettings
     gateway: str
     """Where clients inside the cluster reach the gateways, `host:port`."""
@@ -63,6 +70,8 @@ class _Reconcilers:
     features: FeatureComputeReconciler
     access: ModelAccessReconciler
     pool: ComputePoolReconciler
+    allocator: Allocator
+    override: ComputeOverrideReconciler
 
 
 @dataclass(slots=True)
@@ -83,9 +92,9 @@ class Terms:
         self._parts = parts
         self._current = _Current()
         metrics = QueueMetrics(registry)
-        settings = QueueSettings(workers=workers)
 
-        def queue(name: str, reconcile: Reconcile) -> WorkQueue:
+        def queue(name: str, reconcile: Reconcile, workers: int = workers) -> WorkQueue:
+            settings = QueueSettings(workers=workers)
             return WorkQueue(name, reconcile, clock=parts.clock, metrics=metrics, settings=settings)
 
         self.queues = Queues(
@@ -93,6 +102,9 @@ class Terms:
             features=queue("feature-compute", lambda key: self._current.get().features.reconcile(key)),
             accesses=queue("model-access", lambda key: self._current.get().access.reconcile(key)),
             pools=queue("compute-pool", lambda key: self._current.get().pool.reconcile(key)),
+            # The solver takes one question at a time.
+            allocators=queue("allocator", lambda key: self._current.get().allocator.reconcile(key), 1),
+            overrides=queue("compute-override", lambda key: self._current.get().override.reconcile(key), 1),
         )
         self._known = Known(
             Parsed(Inference, parts.stores.inferences),
@@ -110,15 +122,26 @@ class Terms:
         )
         self._placements.connect(self.queues.inferences.add)
         connect_pools(parts.stores, self.queues, parts.occupancy)
+        self._overrides = Overrides(Parsed(ComputeOverride, parts.stores.overrides))
+        connect_overrides(parts.stores, self._overrides, self.queues)
+        self._decisions = Parsed(AllocationDecision, parts.stores.decisions)
+        self._allocations = Allocations(self.queues.pools.add)
 
     async def lead(self, fence: Fence) -> None:
         """Reconciles everything once, then whatever changes, until cancelled at the end of the term."""
         parts = self._parts
         writer = Writer(parts.cluster, parts.stores, fence)
         observer = Observer(parts.stores, parts.agents, Room(parts.cluster, parts.clock))
+        self._allocations.clear()
         self._current.reconcilers = _Reconcilers(
             inference=InferenceReconciler(
-                writer, parts.agents, observer, self._placements, parts.serving, parts.clock
+                writer,
+                parts.agents,
+                observer,
+                self._placements,
+                self._overrides,
+                parts.serving,
+                parts.clock,
             ),
             features=FeatureComputeReconciler(writer, observer, parts.proxies, parts.serving, parts.clock),
             access=ModelAccessReconciler(
@@ -128,7 +151,11 @@ class Terms:
                 PodSettings(observer, parts.serving, parts.gateway),
                 parts.clock,
             ),
-            pool=ComputePoolReconciler(writer, self._views, parts.occupancy, parts.clock),
+            pool=ComputePoolReconciler(
+                writer, self._views, parts.occupancy, self._overrides, self._allocations, parts.clock
+            ),
+            allocator=self._allocator(fence),
+            override=ComputeOverrideReconciler(writer, self._known.inferences, parts.clock),
         )
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -140,3 +167,16 @@ class Terms:
                     tasks.create_task(queue.resync(keys))
         finally:
             self._current.reconcilers = None
+
+    def _allocator(self, fence: Fence) -> Allocator:
+        parts = self._parts
+        known = Pools(
+            self._pools,
+            self._known.inferences,
+            self._decisions,
+            self._views,
+            parts.occupancy,
+            self._placements,
+            self._overrides,
+        )
+        return Allocator(parts.allocator, parts.stores, known, self._allocations, fence, parts.clock)

@@ -88,10 +88,16 @@ async def _install(api: Api) -> None:
 
 
 def fence() -> tuple[dict[str, Any], ...]:
-    """The chart's admission policy and its binding, as a release named tidegate has them."""
-    text = (_CHART / "templates" / "fence.yaml").read_text()
+    """The chart's admission policy of epochs and its binding, as a release named tidegate has them."""
+    return policies("fence")
+
+
+def policies(template: str) -> tuple[dict[str, Any], ...]:
+    """The admission policies of one of the chart's templates, and their bindings."""
+    text = (_CHART / "templates" / f"{template}.yaml").read_text()
     text = re.sub(r"\{\{/\*.*?\*/\}\}", "", text, flags=re.DOTALL)
     text = re.sub(r"labels: \{\{- include.*?\}\}", "labels: {}", text)
+    text = re.sub(r"^\{\{- (if .*|end) \}\}$", "", text, flags=re.MULTILINE)
     text = text.replace("{{ .Release.Name }}", "tidegate").replace("{{ .Release.Namespace }}", SYSTEM)
     return tuple(yaml.safe_load_all(text))
 

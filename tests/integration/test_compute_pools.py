@@ -5,16 +5,13 @@ The nodes are only said to be there: no kubelet runs, so pods get a node and no 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
-from builders.compute_pool import compute_pool_body, node_body
-from builders.inference import inference_body
-from fixtures.control_plane import Kubectl
+from builders.compute_pool import node_body
+from fixtures.pools import Pools
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
 from tidegate.resources.names import INFERENCE_LABEL
@@ -24,142 +21,6 @@ from tidegate_localcluster.process import wait_until
 pytestmark = pytest.mark.usefixtures("controllers")
 
 STRANGER_CPU = "1500m"
-
-
-class Pools:
-    """Pools and nodes of one test: their labels and names are its own, since neither lies in a namespace."""
-
-    def __init__(self, kubectl: Kubectl, namespace: str) -> None:
-        self.kubectl, self.namespace = kubectl, namespace
-        self.labels = {"pool": namespace}
-        self._made: list[tuple[str, str]] = []
-
-    def pool(self, name: str = "a", **spec: Any) -> str:
-        """Applies a ComputePool; its name."""
-        whole = f"{self.namespace}-{name}"
-        body = compute_pool_body(whole, nodeSelector=None, **spec)
-        body["spec"]["nodeSelector"] = self.labels
-        self.kubectl.apply({**body, "metadata": {"name": whole}})
-        self._made.append(("computepool", whole))
-        return whole
-
-    def node(self, name: str = "0", labels: Mapping[str, str] | None = None, **facts: Any) -> str:
-        """A node with the labels of the pools, and others; its name."""
-        whole = f"{self.namespace}-{name}"
-        body = node_body(whole, labels={**self.labels, **(labels or {})}, **facts)
-        self.kubectl.apply({name: body[name] for name in ("apiVersion", "kind", "metadata", "spec")})
-        self._made.append(("node", whole))
-        self.node_status(whole, body["status"])
-        return whole
-
-    def node_status(self, name: str, status: Mapping[str, Any]) -> None:
-        """Says what the node's kubelet would."""
-        conditions = [
-            {**each, "reason": "Test", "message": "said by a test"} for each in status.get("conditions", ())
-        ]
-        room = status.get("allocatable", {})
-        patch = {"status": {**status, **({"capacity": room} if room else {}), "conditions": conditions}}
-        self.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps(patch))
-
-    def status(self, pool: str) -> Mapping[str, Any]:
-        """The status of a pool."""
-        found: Mapping[str, Any] = self.kubectl.json("get", "computepool", pool).get("status", {})
-        return found
-
-    def condition(self, pool: str, type_: str = "Ready") -> Mapping[str, Any]:
-        """One condition of a pool; empty while it has none."""
-        conditions = self.status(pool).get("conditions", ())
-        return next((each for each in conditions if each["type"] == type_), {})
-
-    def inference(
-        self, name: str = "ctr", *, pool: str, slices: int = 1, replicas: int = 1, **spec: Any
-    ) -> None:
-        """Applies an Inference on slices of a pool."""
-        placement = {"pool": pool, "slices": slices}
-        body = inference_body(name, placement=placement, replicas=replicas, **spec)
-        self.kubectl.apply({**body, "metadata": {"name": name}}, namespace=self.namespace)
-
-    def placed(self, name: str, reason: Reason, type_: str = "Placed") -> str:
-        """Waits until a condition of an Inference has this reason; its message."""
-
-        def found() -> Mapping[str, Any]:
-            status = self.kubectl.json("get", "inference", name, "-n", self.namespace).get("status", {})
-            return next((each for each in status.get("conditions", ()) if each["type"] == type_), {})
-
-        wait_until(
-            lambda: found().get("reason") == reason,
-            what=f"{type_} of {name} says {reason}; it says {found()}",
-            timeout_s=20.0,
-        )
-        return str(found()["message"])
-
-    def bound(self, name: str, count: int) -> list[Mapping[str, Any]]:
-        """Waits until so many pods of an Inference have a node."""
-
-        def found() -> list[Mapping[str, Any]]:
-            pods = self.kubectl.json(
-                "get", "pods", "-n", self.namespace, "-l", f"tidegate.io/inference={name}"
-            )
-            return [
-                pod
-                for pod in pods["items"]
-                if pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]
-            ]
-
-        wait_until(
-            lambda: len(found()) == count,
-            what=f"{count} pods of {name} have a node: {len(found())}",
-            timeout_s=20.0,
-        )
-        return found()
-
-    def ended(self, name: str) -> None:
-        """Says, as a kubelet would, that the pods of an Inference that are on their way out have ended."""
-        pods = self.kubectl.json("get", "pods", "-n", self.namespace, "-l", f"tidegate.io/inference={name}")
-        leaving = [
-            each["metadata"]["name"] for each in pods["items"] if "deletionTimestamp" in each["metadata"]
-        ]
-        assert leaving
-        self.kubectl("delete", "pod", *leaving, "-n", self.namespace, "--force", "--grace-period=0")
-
-    def tiers(self, pool: str, **wanted: int) -> None:
-        """Waits until the tiers of a pool have so many slices; those that are not named have none."""
-        all_tiers = {"realtime": 0, "nearline": 0, "offline": 0, **wanted}
-
-        def found() -> Mapping[str, int]:
-            return {each["name"]: each["slices"] for each in self.status(pool).get("tiers", ())}
-
-        wait_until(lambda: found() == all_tiers, what=f"{pool} has {all_tiers}: {found()}", timeout_s=20.0)
-
-    def says(self, pool: str, reason: Reason, type_: str = "Ready") -> str:
-        """Waits until a condition of a pool has this reason; its message."""
-        wait_until(
-            lambda: self.condition(pool, type_).get("reason") == reason,
-            what=f"{type_} of {pool} says {reason}; it says {self.condition(pool, type_)}",
-            timeout_s=20.0,
-        )
-        return str(self.condition(pool, type_)["message"])
-
-    def counts(self, pool: str, total: int, healthy: int, free: int) -> None:
-        """Waits until the pool counts so many slices."""
-        wanted = {"total": total, "healthy": healthy, "free": free}
-        wait_until(
-            lambda: self.status(pool).get("slices") == wanted,
-            what=f"{pool} counts {wanted}; it is {self.status(pool)}",
-            timeout_s=20.0,
-        )
-
-    def end(self) -> None:
-        """Deletes what was made."""
-        for kind, name in self._made:
-            self.kubectl.run("delete", kind, name, "--wait=false")
-
-
-@pytest.fixture
-def pools(kubectl: Kubectl, namespace: str) -> Iterator[Pools]:
-    made = Pools(kubectl, namespace)
-    yield made
-    made.end()
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from tidegate.kube.store import ObjectStore
 from tidegate.runtime.queue_metrics import QueueMetrics
 from tidegate.xds.issuers import IssuerMetrics
 from tidegate.xds.metrics import XdsMetrics
+from tidegate_controllers.allocator_metrics import AllocatorMetrics
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_dataplane.agent.metrics import Metrics
 from tidegate_dataplane.pipeline.counters import FAMILIES as PIPELINE_FAMILIES
@@ -24,6 +25,7 @@ def exported() -> set[str]:
     QueueMetrics(registry)
     XdsMetrics(registry)
     IssuerMetrics(registry)
+    AllocatorMetrics(registry)
     registry.register(ObjectMetrics([ObjectStore(INFERENCE)], lambda: True))
     families = [*registry.collect(), *Metrics().registry.collect()]
     of_processes = {

@@ -133,3 +133,14 @@ class AllocationDecision(Resource):
     status: Annotated[AllocationDecisionStatus, Field(description=AllocationDecisionStatus.__doc__)] = (
         AllocationDecisionStatus()
     )
+
+    @property
+    def executed(self) -> bool:
+        """Whether it was made to be carried out."""
+        return self.spec.mode is not PolicyMode.RECOMMEND_ONLY
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is done about it any more: it was carried out, or given up."""
+        outcome = self.status.outcome
+        return outcome is not None and (outcome.applied_at is not None or bool(outcome.error))

@@ -36,6 +36,9 @@ class ConditionType(StrEnum):
     HEALTHY = "Healthy"
     PLACED = "Placed"
     SHARING_CONFIGURED = "SharingConfigured"
+    ALLOCATED = "Allocated"
+    SIGNALS_FRESH = "SignalsFresh"
+    OVERRIDE_ACTIVE = "OverrideActive"
 
 
 _OWN_TYPES: Final = frozenset(kind.value for kind in ConditionType)

@@ -106,6 +106,18 @@ class Reason(StrEnum):
     FLOORS_EXCEED_POOL = "FloorsExceedPool"
     SHARING_CONFIGURED = "SharingConfigured"
     SHARING_NOT_CONFIGURED = "SharingNotConfigured"
+    # ComputePool: the allocator
+    NOTHING_TO_MOVE = "NothingToMove"
+    RECOMMENDED = "Recommended"
+    MOVING = "Moving"
+    RULES_NOT_KEPT = "RulesNotKept"
+    SIGNALS_FRESH = "SignalsFresh"
+    SIGNALS_STALE = "SignalsStale"
+    # Overrides
+    OVERRIDDEN = "Overridden"
+    OVERRIDE_IN_FORCE = "OverrideInForce"
+    OVERRIDE_EXPIRED = "OverrideExpired"
+    OVERRIDE_WITHOUT_EFFECT = "OverrideWithoutEffect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,6 +445,36 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
         Reason.FLOORS_EXCEED_POOL: ReasonDoc(
             "The floors of all tiers together are more slices than the pool has, so no tier is given what others are kept.",
             "Lower the floors in spec.tiers, or add nodes.",
+        ),
+        Reason.NOTHING_TO_MOVE: ReasonDoc(
+            "Every Inference with spec.scaling has the replicas that the allocator would give it.", _NOTHING
+        ),
+        Reason.RECOMMENDED: ReasonDoc(
+            "The allocator would move replicas, and spec.policy.mode is RecommendOnly.",
+            "Read status.lastDecision, and set spec.policy.mode: Auto to have such decisions carried out.",
+        ),
+        Reason.MOVING: ReasonDoc("Replicas are on their way to what status.lastDecision says.", _NOTHING),
+        Reason.RULES_NOT_KEPT: ReasonDoc(
+            "Floors, ceilings or demand ask for more than the pool has, and the message names what was given up.",
+            "Do what the message says: add nodes, or lower floors, demand or the number of replicas.",
+        ),
+        Reason.SIGNALS_FRESH: ReasonDoc("What is asked of each Inference is known.", _NOTHING),
+        Reason.SIGNALS_STALE: ReasonDoc(
+            "What is asked of some Inferences is not known, or was known only a while ago; real-time ones keep at least "
+            "what they have.",
+            "Look at what the message names: the gateways, or Prometheus.",
+        ),
+        Reason.OVERRIDDEN: ReasonDoc(
+            "A ComputeOverride decides here until it ends.", "Delete the ComputeOverride to end it earlier."
+        ),
+        Reason.OVERRIDE_IN_FORCE: ReasonDoc("The override decides about its target.", _NOTHING),
+        Reason.OVERRIDE_EXPIRED: ReasonDoc(
+            "The override's time is over: it decides nothing any more.",
+            "Delete it, or set another spec.expiresAt.",
+        ),
+        Reason.OVERRIDE_WITHOUT_EFFECT: ReasonDoc(
+            "The override's target leaves the allocator nothing to decide: its number of replicas is fixed.",
+            "Set spec.scaling of the Inference instead of spec.replicas, or change spec.replicas.",
         ),
     }
 )

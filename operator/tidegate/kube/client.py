@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -66,6 +66,10 @@ class KubeClient:
     async def close(self) -> None:
         """Closes every connection."""
         await self._transport.close()
+
+    def acting_as(self, field_manager: str) -> KubeClient:
+        """The same connections under another field manager; closed with this client."""
+        return KubeClient(self._transport, replace(self._settings, field_manager=field_manager))
 
     async def get(self, kind: Kind, key: ObjectKey) -> Manifest | None:
         """See port.Cluster."""
@@ -161,7 +165,7 @@ class KubeClient:
             "apiVersion": kind.api_version,
             "kind": kind.kind,
             "metadata": {"name": key.name, "namespace": key.namespace, "uid": uid},
-            "status": {**status, "conditions": own_conditions(status.get("conditions") or ())},
+            "status": {**status, **_own_conditions(status)},
         }
         stored = await self._patch(kind.path(key.namespace, key.name, "status"), body, fence)
         return stored if stored is not None and stored["metadata"]["uid"] == uid else None
@@ -225,6 +229,13 @@ class KubeClient:
         """How long a write may take: never beyond the end of the fence, however far it then has come."""
         fence.check()
         return min(self._settings.request_timeout, timedelta(seconds=min(fence.remaining_s(), 3600.0)))
+
+
+def _own_conditions(status: Manifest) -> Mapping[str, Any]:
+    """Those of other controllers are left out; where there are none to write, nothing is said of them."""
+    if "conditions" not in status:
+        return {}
+    return {"conditions": own_conditions(status["conditions"] or ())}
 
 
 def _selecting(selector: str, fields: str = "") -> Mapping[str, str]:

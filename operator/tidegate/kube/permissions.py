@@ -33,10 +33,13 @@ class Rule:
 
 _KINDS: Final = ("inferences", "modelaccesses", "featurecomputes")
 
+_OF_POOLS: Final = ("computepools", "computeoverrides", "allocationdecisions")
+
 CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.CONTROLLERS: (
-        Rule("tidegate.io", (*_KINDS, "computepools"), _READ),
-        Rule("tidegate.io", tuple(f"{kind}/status" for kind in (*_KINDS, "computepools")), ("patch",)),
+        Rule("tidegate.io", (*_KINDS, *_OF_POOLS), _READ),
+        Rule("tidegate.io", tuple(f"{kind}/status" for kind in (*_KINDS, *_OF_POOLS)), ("patch",)),
+        Rule("tidegate.io", ("allocationdecisions",), ("create", "patch", "delete")),
         # All are deleted with their owners; these verbs are for pipelines, which go with a route of theirs.
         Rule("apps", ("deployments",), (*_APPLY, "delete")),
         Rule("", ("services", "serviceaccounts"), (*_APPLY, "delete")),

@@ -1,13 +1,23 @@
 """ComputePool: its status, from the nodes that it selects and the pods on them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool, ComputePoolStatus, SliceCounts, TierUse
 from tidegate.api.conditions import Condition, ConditionType, ObservedCondition, merge
 from tidegate.api.inference import Tier
 from tidegate.api.reasons import Reason
+from tidegate.planning.overrides import (
+    JUST_AFTER,
+    next_end,
+    override_conditions,
+    override_events,
+    without_overrides,
+)
 from tidegate.planning.plan import Event, EventType, Plan
+from tidegate.planning.pool_allocation import PoolAllocation
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.room import amount_text
 from tidegate.planning.serving_status import Verdict, condition, standing
@@ -24,6 +34,10 @@ class PoolObserved:
     pool: ComputePool
     now: datetime
     slices: PoolSlices
+    overrides: Sequence[ComputeOverride] = ()
+    """Those of the pool that are in force."""
+    allocation: PoolAllocation | None = None
+    """What its allocator last came to; None while it has not looked in this term, so that what was said stays."""
 
 
 def plan_pool(observed: PoolObserved) -> Plan:
@@ -35,16 +49,47 @@ def plan_pool(observed: PoolObserved) -> Plan:
         *standing(ready, generation),
         condition(ConditionType.HEALTHY, healthy, generation),
         *_sharing(pool, slices),
+        *override_conditions(observed.overrides, generation),
+        *_allocation(observed),
     )
-    merged = merge(pool.status.conditions, said, observed.now)
+    before = without_overrides(observed.overrides, _without_allocation(observed))
+    merged = merge(before, said, observed.now)
+    allocation, ends = observed.allocation, next_end(observed.overrides)
     status = ComputePoolStatus(
         observed_generation=generation,
         nodes=len(slices.nodes),
         slices=SliceCounts(total=slices.total, healthy=slices.healthy, free=slices.free),
         tiers=tuple(TierUse(name=tier.value, slices=slices.used(tier.value)) for tier in Tier),
+        mode=allocation.mode if allocation is not None else pool.status.mode,
+        last_decision=(allocation and allocation.last_decision) or pool.status.last_decision,
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
-    return Plan(status=status.dump(), events=_events(pool, healthy))
+    events = (*_events(pool, healthy), *override_events(pool.status.conditions, status.conditions))
+    return Plan(
+        status=status.dump(),
+        events=events,
+        requeue_after=None if ends is None else max(ends - observed.now, timedelta()) + JUST_AFTER,
+    )
+
+
+def _allocation(observed: PoolObserved) -> tuple[Condition, ...]:
+    """What its allocator came to, where it has something to decide."""
+    found, generation = observed.allocation, observed.pool.metadata.generation
+    if found is None or found.allocated is None or found.signals is None:
+        return ()
+    return (
+        condition(ConditionType.ALLOCATED, found.allocated, generation),
+        condition(ConditionType.SIGNALS_FRESH, found.signals, generation),
+    )
+
+
+def _without_allocation(observed: PoolObserved) -> tuple[ObservedCondition, ...]:
+    """Nothing is said about an allocator that has nothing to decide."""
+    conditions = observed.pool.status.conditions
+    if observed.allocation is None or observed.allocation.allocated is not None:
+        return conditions
+    gone = {ConditionType.ALLOCATED.value, ConditionType.SIGNALS_FRESH.value}
+    return tuple(each for each in conditions if each.type not in gone)
 
 
 def health(slices: PoolSlices) -> Verdict:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.conditions import ConditionType, ObservedCondition, merge
 from tidegate.api.inference import (
     Failure,
@@ -24,6 +25,13 @@ from tidegate.planning import nearline, runner_ends, sample_log
 from tidegate.planning.config_maps import stale, start_text
 from tidegate.planning.deployments import DeploymentView, template_source
 from tidegate.planning.nearline import stream_conditions, stream_events, without_stream
+from tidegate.planning.overrides import (
+    JUST_AFTER,
+    next_end,
+    override_conditions,
+    override_events,
+    without_overrides,
+)
 from tidegate.planning.placement import Placing
 from tidegate.planning.placement_status import (
     placement_conditions,
@@ -92,6 +100,8 @@ class InferenceObserved:
     """Where most is free of what a pod lacks that no node takes."""
     placing: Placing | None = None
     """What its pool gives it; None where the spec names no pool."""
+    overrides: Sequence[ComputeOverride] = ()
+    """ComputeOverrides of it that are in force."""
 
     @property
     def seat(self) -> Seat | None:
@@ -140,7 +150,7 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Pl
             *_events(inference.status, status),
             *runner_events(inference.status.conditions, status.conditions, runner_verdict(replicas)),
         ),
-        requeue_after=_requeue(observed, target, swap, replicas),
+        requeue_after=_sooner(_requeue(observed, target, swap, replicas), observed),
     )
 
 
@@ -245,9 +255,11 @@ def _status(
         *placement_conditions(observed.placing, pods, generation),
         *sample_conditions(inference, replicas),
         *stream_conditions(inference, observed.replicas, replicas),
+        *override_conditions(observed.overrides, generation, effective=inference.spec.scaling is not None),
     )
     before = without_sample_log(inference, inference.status.conditions)
     before = without_placement(inference, without_stream(inference, before))
+    before = without_overrides(observed.overrides, before)
     merged = merge(before, said, observed.now)
     alive = [pod for pod in observed.pods if not pod.terminating]
     return InferenceStatus(
@@ -431,6 +443,7 @@ def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...
     events += placement_events(before.conditions, after.conditions)
     events += sample_events(before.conditions, after.conditions)
     events += stream_events(before.conditions, after.conditions)
+    events += override_events(before.conditions, after.conditions)
     serving = after.versions.serving
     if serving is not None and serving != before.versions.serving:
         events.append(Event(EventType.NORMAL, "VersionServing", f"Version {serving} serves"))
@@ -442,6 +455,15 @@ def _look_again(inference: Inference, replicas: Sequence[Replica]) -> timedelta 
     if inference.spec.nearline is not None and replicas:
         return nearline.LOOK_AGAIN
     return sample_log.LOOK_AGAIN if inference.spec.logging is not None else None
+
+
+def _sooner(again: timedelta | None, observed: InferenceObserved) -> timedelta | None:
+    """Or when an override ends, if that is earlier."""
+    ends = next_end(observed.overrides)
+    if ends is None:
+        return again
+    left = max(ends - observed.now, timedelta()) + JUST_AFTER
+    return left if again is None else min(again, left)
 
 
 def _requeue(

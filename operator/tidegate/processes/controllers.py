@@ -19,14 +19,18 @@ from tidegate.planning.pods import pod_view
 from tidegate.processes.caches import report_sync, start_watches, synced
 from tidegate.processes.identity import process_identity
 from tidegate.processes.lifecycle import until
+from tidegate.processes.signals import signal_watch
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.leader import Election
 from tidegate.runtime.probes import Check, Probes, ProbeServer
+from tidegate.runtime.solver_process import SolverProcess
 from tidegate.runtime.workqueue import WorkQueue
 from tidegate.settings import PodIdentity, Settings
 from tidegate.telemetry.gateways import Gateway, GatewayStats
 from tidegate.telemetry.prometheus import Prometheus
 from tidegate.triton.agents import Agents, client_context
+from tidegate_controllers.allocator import FIELD_MANAGER, AllocatorParts
+from tidegate_controllers.allocator_metrics import AllocatorMetrics
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.proxies import Proxies
@@ -59,8 +63,21 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         stats = GatewayStats(lambda: _gateways(gateway_pods, settings.gateway_metrics_port))
         prometheus = Prometheus(settings.prometheus_url) if settings.prometheus_url else None
         measurements = Measurements(stats, prometheus)
+        solver = SolverProcess()
+        demand = signal_watch(
+            settings.prometheus_url,
+            lambda: _gateways(gateway_pods, settings.gateway_metrics_port),
+            stores.accesses,
+            stores.pods,
+            clock.now,
+        )
+        allocator = AllocatorParts(
+            client.acting_as(FIELD_MANAGER), solver, demand, AllocatorMetrics(registry)
+        )
         occupancy = Occupancy(stores.pods)
-        parts = Parts(client, stores, agents, proxies, occupancy, measurements, serving, gateway, clock)
+        parts = Parts(
+            client, stores, agents, proxies, occupancy, measurements, allocator, serving, gateway, clock
+        )
         terms = Terms(parts, registry, workers=settings.workers)
         lease = LeaseClient(client, ObjectKey(pod.namespace, f"{settings.release}-controllers"))
         identity = process_identity(pod)
@@ -81,7 +98,10 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
                 await synced((*stores, xds_pods, gateway_pods))
                 await election.run(terms.lead)
 
-        await until(watch(stores.custom(), identity), work())
+        try:
+            await until(watch(stores.custom(), identity), work())
+        finally:
+            await solver.close()
 
 
 async def _relist(client: KubeClient, stores: Sequence[ObjectStore]) -> None:

@@ -1,0 +1,324 @@
+"""The allocator: every so often decides who holds how many slices of a pool, and carries that out where it may."""
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Final, Protocol
+
+import structlog
+
+from tidegate.allocation.assignment import Assignment
+from tidegate.allocation.snapshot import Snapshot
+from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.api.compute_pool import ComputePool
+from tidegate.api.durations import parse_duration
+from tidegate.api.inference import Inference
+from tidegate.api.meta import ObjectKey
+from tidegate.kube.fence import Fence
+from tidegate.kube.kinds import ALLOCATION_DECISION, INFERENCE
+from tidegate.kube.parsed import Parsed
+from tidegate.kube.port import Cluster, Manifest
+from tidegate.kube.store import ObjectStore
+from tidegate.planning.allocation_view import AllocationObserved, Member, allocation_view, executes
+from tidegate.planning.carrying_out import Progress, carry_out, given_up
+from tidegate.planning.claims import seated_pod
+from tidegate.planning.decision import newest_first, plan_decision, stale
+from tidegate.planning.overrides import JUST_AFTER, next_end
+from tidegate.planning.pods import pod_view
+from tidegate.planning.pool_allocation import PoolAllocation, pool_allocation
+from tidegate.planning.signals import Signals
+from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, label_value
+from tidegate.runtime.clock import Clock
+from tidegate_controllers.allocations import Allocations
+from tidegate_controllers.allocator_metrics import AllocatorMetrics
+from tidegate_controllers.occupancy import Occupancy
+from tidegate_controllers.overrides import Overrides
+from tidegate_controllers.placements import Placements
+from tidegate_controllers.pool_views import PoolViews
+from tidegate_controllers.stores import Stores
+
+FIELD_MANAGER: Final = "tidegate-allocator"
+_UNTIL_KNOWN: Final = timedelta(milliseconds=200)
+_ON_THE_WAY: Final = timedelta(seconds=1)
+"""How soon to look again while pods come and go."""
+
+log: Final = structlog.stdlib.get_logger()
+
+
+class Solver(Protocol):
+    """Decides; runtime.solver_process.SolverProcess in a cluster."""
+
+    async def solve(self, snapshot: Snapshot) -> Assignment:
+        """Always an answer, and one that can be carried out."""
+        ...
+
+
+class Demand(Protocol):
+    """Says what is asked of whom; telemetry's SignalWatch in a cluster."""
+
+    async def read(self) -> Signals:
+        """What may be relied on now. Never raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorParts:
+    """What deciding needs besides the caches, and what outlives a term; `cluster` acts as FIELD_MANAGER."""
+
+    cluster: Cluster
+    solver: Solver
+    demand: Demand
+    metrics: AllocatorMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """What is known of pools, their slices and who has them."""
+
+    pools: Parsed[ComputePool]
+    inferences: Parsed[Inference]
+    decisions: Parsed[AllocationDecision]
+    views: PoolViews
+    occupancy: Occupancy
+    placements: Placements
+    overrides: Overrides
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """When a pool was last decided about, and what people had said by then."""
+
+    at: float
+    said: object
+    assignment: Assignment
+    left_out: dict[ObjectKey, str]
+    signals: Signals
+
+
+class Allocator:
+    """Observe, solve, write what is new, take the next step: one pass over one pool."""
+
+    def __init__(
+        self,
+        parts: AllocatorParts,
+        stores: Stores,
+        known: Pools,
+        allocations: Allocations,
+        fence: Fence,
+        clock: Clock,
+    ) -> None:
+        self._parts = parts
+        self._stores = stores
+        self._known = known
+        self._allocations = allocations
+        self._fence = fence
+        self._clock = clock
+        self._looks: dict[ObjectKey, _Look] = {}
+        self._reclaimed: dict[str, set[ObjectKey]] = {}
+        self._heard: tuple[float, Signals] | None = None
+
+    async def reconcile(self, key: ObjectKey) -> timedelta | None:
+        """Decides when that is due, carries out what stands; returns when to look again."""
+        pool = self._known.pools.get(key)
+        if pool is None or pool.metadata.deletion_timestamp is not None:
+            self._looks.pop(key, None)
+            self._allocations.forget(key)
+            return None
+        self._known.occupancy.begin()
+        if not self._known.occupancy.known:
+            return _UNTIL_KNOWN
+        observed = self._observe(pool)
+        self._parts.metrics.overrides.labels(pool.metadata.name).set(len(_overrides_here(observed)))
+        await self._clear(observed)
+        interval = parse_duration(pool.spec.policy.interval)
+        if not observed.scaled:
+            newest = observed.decisions[0].metadata.name if observed.decisions else None
+            self._allocations.put(key, PoolAllocation(observed.mode, newest))
+            return interval
+        look = self._looks.get(key)
+        if look is None or look.said != _said(observed) or self._age(look) >= interval:
+            look = self._looks[key] = await self._decide(observed)
+        await self._carry_out(self._again(pool, look))
+        observed = self._again(pool, look)
+        self._allocations.put(key, pool_allocation(observed, look.assignment, look.left_out))
+        return self._next(observed, look, interval)
+
+    def _next(self, observed: AllocationObserved, look: _Look, interval: timedelta) -> timedelta:
+        due = max(interval - self._age(look), timedelta())
+        if observed.standing is not None and observed.standing.executed:
+            due = min(due, _ON_THE_WAY)
+        ends = next_end(observed.active)
+        return due if ends is None else min(due, max(ends - observed.now, timedelta()) + JUST_AFTER)
+
+    def _age(self, look: _Look) -> timedelta:
+        return timedelta(seconds=self._clock.monotonic() - look.at)
+
+    async def _decide(self, observed: AllocationObserved) -> _Look:
+        """Solves, and writes the decision if it is another one than that which stands."""
+        await self._abandon(observed)
+        signals = await self._demand(parse_duration(observed.pool.spec.policy.interval))
+        observed = replace(self._observe(observed.pool), signals=signals)
+        view = allocation_view(observed)
+        before = self._clock.monotonic()
+        assignment = await self._parts.solver.solve(view.snapshot)
+        seconds = self._clock.monotonic() - before
+        metrics, pool = self._parts.metrics, observed.name
+        metrics.solve_seconds.labels(pool).observe(seconds)
+        metrics.solves.labels(pool, assignment.method.value).inc()
+        body = plan_decision(observed, assignment, seconds)
+        if body is not None:
+            await self._write(observed, body)
+        return _Look(before, _said(observed), assignment, dict(view.left_out), signals)
+
+    async def _demand(self, interval: timedelta) -> Signals:
+        """One look for pools that decide at about the same time: rates over less than half an interval would be noise."""
+        now = self._clock.monotonic()
+        if self._heard is None or now - self._heard[0] >= interval.total_seconds() / 2:
+            self._heard = now, await self._parts.demand.read()
+        return self._heard[1]
+
+    async def _abandon(self, observed: AllocationObserved) -> None:
+        """What was under way when somebody said that nothing is to be carried out any more."""
+        for each in observed.decisions[:1]:
+            if each.executed and not executes(observed.mode) and not each.finished:
+                await self._end(each, given_up(f"spec.policy.mode is {observed.mode.value} since"))
+
+    async def _write(self, observed: AllocationObserved, body: Manifest) -> None:
+        name = body["metadata"]["name"]
+        for each in observed.decisions[:1]:
+            if each.executed and not each.finished:
+                await self._end(each, given_up(f"decided anew by {name} before all of it was there"))
+        stored = await self._parts.cluster.apply(body, self._fence)
+        self._stores.decisions.observe("MODIFIED", stored)
+        written = AllocationDecision.parse(stored)
+        metrics, mode = self._parts.metrics, written.spec.mode.value
+        metrics.decisions.labels(observed.name, mode).inc()
+        for move in written.spec.moves:
+            direction = "up" if move.after > move.before else "down"
+            moved = abs(move.after - move.before) * move.slices
+            metrics.moved_slices.labels(observed.name, mode, move.tier.value, direction).inc(moved)
+        log.info("decided", pool=observed.name, decision=name, moves=written.spec.move_count, mode=mode)
+        for old in stale(self._decisions(observed.name)):
+            await self._parts.cluster.delete(
+                ALLOCATION_DECISION, old.key, uid=old.metadata.uid, fence=self._fence
+            )
+            self._forget(self._stores.decisions, old.key)
+
+    async def _carry_out(self, observed: AllocationObserved) -> None:
+        standing = observed.standing
+        if standing is None or not standing.executed:
+            return
+        progress = carry_out(observed, standing)
+        for key, replicas in progress.writes.items():
+            allocation = {
+                "replicas": replicas,
+                "decision": standing.metadata.name,
+                "epoch": self._fence.epoch,
+            }
+            await self._allocate(key, {"allocation": allocation})
+            log.info("allocated", inference=str(key), replicas=replicas, decision=standing.metadata.name)
+        self._count(standing, progress)
+        if progress.outcome is not None:
+            await self._end(standing, progress.outcome)
+
+    def _count(self, decision: AllocationDecision, progress: Progress) -> None:
+        """Each Inference that gave slices, once it is done."""
+        known = self._reclaimed.setdefault(decision.metadata.name, set())
+        for key, each in progress.reclaimed.items():
+            if key not in known:
+                known.add(key)
+                self._parts.metrics.reclaim_seconds.labels(each.tier.value).observe(each.seconds)
+        if progress.outcome is not None:
+            del self._reclaimed[decision.metadata.name]
+
+    async def _clear(self, observed: AllocationObserved) -> None:
+        """Of an Inference that has a fixed number again nothing decided is kept."""
+        for member in observed.members:
+            if not member.scaled and member.inference.status.allocation is not None:
+                await self._allocate(member.key, {})
+
+    async def _allocate(self, key: ObjectKey, status: Manifest) -> None:
+        inference = self._known.inferences.get(key)
+        if inference is None:
+            return
+        stored = await self._parts.cluster.apply_status(
+            INFERENCE, key, status, uid=inference.metadata.uid, fence=self._fence
+        )
+        if stored is not None:
+            self._stores.inferences.observe("MODIFIED", stored)
+
+    async def _end(self, decision: AllocationDecision, status: Manifest) -> None:
+        stored = await self._parts.cluster.apply_status(
+            ALLOCATION_DECISION, decision.key, status, uid=decision.metadata.uid, fence=self._fence
+        )
+        if stored is not None:
+            self._stores.decisions.observe("MODIFIED", stored)
+        else:
+            self._forget(self._stores.decisions, decision.key)
+
+    @staticmethod
+    def _forget(store: ObjectStore, key: ObjectKey) -> None:
+        body = store.get(key)
+        if body is not None:
+            store.observe("DELETED", body)
+
+    def _again(self, pool: ComputePool, look: _Look) -> AllocationObserved:
+        return replace(self._observe(pool), signals=look.signals)
+
+    def _observe(self, pool: ComputePool) -> AllocationObserved:
+        name = pool.metadata.name
+        slices = self._known.views.slices(pool)
+        claims = self._known.placements.claims(name)
+        healthy = frozenset(node.node for node in slices.nodes if node.healthy)
+        members: list[Member] = []
+        elsewhere = leaving = 0
+        for key, claim in sorted(claims.items()):
+            inference = self._known.inferences.get(key)
+            if inference is None or not _wants(inference, name):
+                leaving += claim.taken
+                continue
+            ready = 0
+            for body in self._stores.pods.by_label(
+                INFERENCE_LABEL, label_value(key.name), namespace=key.namespace
+            ):
+                pod, seat = pod_view(body), seated_pod(body)
+                if seat is None or seat.pool != label_value(name) or not pod.ready or pod.terminating:
+                    continue
+                ready += 1
+                elsewhere += 0 if seat.node in healthy else seat.slices
+            known = self._known.placements.live(key) is not None or inference.status.allocation is None
+            members.append(Member(inference, claim, ready, known))
+        return AllocationObserved(
+            pool=pool,
+            now=self._clock.now(),
+            slices=slices,
+            members=tuple(members),
+            leaving=leaving,
+            serving_elsewhere=elsewhere,
+            overrides=self._known.overrides.all(),
+            decisions=self._decisions(name),
+        )
+
+    def _decisions(self, pool: str) -> tuple[AllocationDecision, ...]:
+        """Those of one pool; the label may be a hash of a long name, and anybody may have set it."""
+        bodies = self._stores.decisions.by_label(POOL_LABEL, label_value(pool))
+        keys = (ObjectKey("", body["metadata"]["name"]) for body in bodies)
+        found = (self._known.decisions.get(key) for key in keys)
+        return newest_first(each for each in found if each is not None and each.spec.pool == pool)
+
+
+def _wants(inference: Inference, pool: str) -> bool:
+    placement = inference.spec.placement
+    deleted = inference.metadata.deletion_timestamp is not None
+    return not deleted and placement is not None and placement.pool == pool
+
+
+def _overrides_here(observed: AllocationObserved) -> tuple[str, ...]:
+    keys = {member.key for member in observed.members} | {observed.pool.key}
+    return tuple(each.metadata.name for each in observed.active if each.spec.target.key in keys)
+
+
+def _said(observed: AllocationObserved) -> object:
+    """What people have said about the pool: when it changes, it is decided at once."""
+    overrides = tuple((each.metadata.uid, each.metadata.generation) for each in observed.active)
+    scaled = tuple((member.key, member.inference.metadata.generation) for member in observed.scaled)
+    return observed.pool.metadata.generation, overrides, scaled

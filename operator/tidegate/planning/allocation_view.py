@@ -1,0 +1,266 @@
+"""What the allocator decides about a pool from: its slices, who holds them, what is asked of whom; all from caches, as one Snapshot."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from math import ceil, inf
+from typing import Final
+
+from tidegate.allocation import snapshot as solver
+from tidegate.allocation.curves import CapacityCurve, linear
+from tidegate.allocation.errors import InvalidInputError
+from tidegate.allocation.snapshot import Bounds, Load, Snapshot, Step, TierRule
+from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.api.compute_override import ComputeOverride, OverrideKind
+from tidegate.api.compute_pool import ComputePool, PolicyMode
+from tidegate.api.durations import parse_duration
+from tidegate.api.inference import Inference, Tier
+from tidegate.api.meta import ObjectKey
+from tidegate.planning.claims import Claim
+from tidegate.planning.overrides import about, bounded, in_force
+from tidegate.planning.pool_slices import PoolSlices
+from tidegate.planning.signals import Signal, Signals
+
+STEPS: Final = (Step(600.0),)
+"""One step of ten minutes: the present rate stands in all of it, until somebody forecasts."""
+_UNKNOWN: Final = linear(1.0)
+"""The curve of an Inference whose capacity nobody measured: it keeps what it has, and no curve decides about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An Inference that is placed in the pool: what it has there, and what is asked of it."""
+
+    inference: Inference
+    claim: Claim
+    ready: int
+    """Pods that answer, there."""
+    known: bool = True
+    """Whether its Deployment is in the caches, or there is none to be."""
+
+    @property
+    def key(self) -> ObjectKey:
+        """Its namespace and name."""
+        return self.inference.key
+
+    @property
+    def slices(self) -> int:
+        """Slices of each replica."""
+        return self.claim.slices
+
+    @property
+    def held(self) -> int:
+        """Replicas that it has been given, pods that still start included."""
+        return max(self.claim.held, self.claim.booked) // self.claim.slices
+
+    @property
+    def draining(self) -> int:
+        """Replicas' worth of slices that it has beyond that: pods on their way out."""
+        beyond = self.claim.taken - self.held * self.claim.slices
+        return max(ceil(beyond / self.claim.slices), 0)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the allocator decides about it."""
+        return self.inference.spec.scaling is not None
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationObserved:
+    """Everything that deciding about one pool needs to know."""
+
+    pool: ComputePool
+    now: datetime
+    slices: PoolSlices
+    members: Sequence[Member]
+    leaving: int = 0
+    """Slices of Inferences that were deleted, or want another pool, until their pods are gone."""
+    serving_elsewhere: int = 0
+    """Slices of ready pods on nodes that take no new ones: they are there, and nobody else can have them."""
+    overrides: Sequence[ComputeOverride] = ()
+    signals: Signals = field(default_factory=Signals)
+    decisions: Sequence[AllocationDecision] = ()
+    """Those about this pool, the newest first."""
+
+    @property
+    def name(self) -> str:
+        """The pool's name."""
+        return self.pool.metadata.name
+
+    @property
+    def active(self) -> tuple[ComputeOverride, ...]:
+        """The overrides in force."""
+        return in_force(self.overrides, self.now)
+
+    @property
+    def mode(self) -> PolicyMode:
+        """What is done with decisions: an override that holds the pool counts, unless nothing is done at all."""
+        mode = self.pool.spec.policy.mode
+        held = about(self.active, OverrideKind.COMPUTE_POOL, self.pool.key)
+        return PolicyMode.HOLD if held and mode is not PolicyMode.RECOMMEND_ONLY else mode
+
+    @property
+    def room(self) -> int:
+        """Slices that its members can have together."""
+        return max(self.slices.healthy + self.serving_elsewhere - self.leaving, 0)
+
+    @property
+    def free(self) -> int:
+        """Slices that nobody has; negative where more was given than there is now."""
+        there = self.slices.healthy + self.serving_elsewhere - self.leaving
+        return there - sum(member.claim.taken for member in self.members)
+
+    @property
+    def scaled(self) -> tuple[Member, ...]:
+        """The members that the allocator decides about."""
+        return tuple(member for member in self.members if member.scaled)
+
+    @property
+    def standing(self) -> AllocationDecision | None:
+        """The newest decision, if it is still to be carried out or taken up."""
+        newest = next(iter(self.decisions), None)
+        if newest is None or newest.finished or newest.executed != executes(self.mode):
+            return None
+        return newest
+
+
+def executes(mode: PolicyMode) -> bool:
+    """Whether decisions are carried out."""
+    return mode is not PolicyMode.RECOMMEND_ONLY
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The solver's inputs, and who could not be part of them."""
+
+    snapshot: Snapshot
+    left_out: Mapping[ObjectKey, str]
+
+
+def allocation_view(observed: AllocationObserved) -> View:
+    """The snapshot of one pool. A member with a number that cannot be true is left out, and keeps its slices."""
+    made: list[solver.Inference] = []
+    left_out: dict[ObjectKey, str] = {}
+    taken = 0
+    for member in observed.members:
+        try:
+            if not member.known:
+                raise InvalidInputError(f"inference {member.key}", "its Deployment is not there")
+            made.append(_inference(observed, member))
+        except InvalidInputError as error:
+            left_out[member.key] = str(error)
+            taken += max(member.claim.taken, member.claim.replicas * member.slices)
+    pool = _pool(observed, taken)
+    return View(Snapshot((pool,), tuple(made), STEPS), left_out)
+
+
+def _pool(observed: AllocationObserved, taken: int) -> solver.Pool:
+    spec = observed.pool.spec
+    newest = next(iter(observed.decisions), None)
+    healthy = [node for node in observed.slices.nodes if node.healthy]
+    return solver.Pool(
+        observed.name,
+        max(observed.room - taken, 0),
+        nodes=len(healthy),
+        tiers=tuple(TierRule(tier, spec.tiers.of(tier).floor, spec.tiers.of(tier).ceiling) for tier in Tier),
+        budget=_budget(observed),
+        hold=observed.mode is PolicyMode.HOLD
+        or bool(about(observed.active, OverrideKind.COMPUTE_POOL, observed.pool.key)),
+        price=newest.spec.price if newest is not None else 0.0,
+    )
+
+
+def _budget(observed: AllocationObserved) -> int | None:
+    """Slices that may still change hands: the policy's part of the pool, less what was moved lately."""
+    moves = observed.pool.spec.policy.moves
+    if moves is None:
+        return None
+    since = observed.now - parse_duration(moves.per)
+    standing = observed.standing
+    moved = sum(
+        abs(move.after - move.before) * move.slices
+        for decision in observed.decisions
+        # What is under way is decided anew each time, and is no second move.
+        if decision.executed and decision.spec.at >= since and decision is not standing
+        for move in decision.spec.moves
+    )
+    return max(ceil(observed.slices.healthy * moves.max_percent / 100) - moved, 0)
+
+
+def _inference(observed: AllocationObserved, member: Member) -> solver.Inference:
+    spec, signal = member.inference.spec, observed.signals.by_key.get(member.key)
+    bounds = _bounds(observed, member)
+    curve, load = _demand(member, signal)
+    if load is not None and signal is not None and not signal.fresh:
+        bounds = _never_fewer(bounds, member.held)
+    held = member.held if member.scaled else min(member.held, member.claim.replicas)
+    ready = min(member.ready, held)
+    risen, fallen = (_since(observed, member, wanted) for wanted in (_rises, _falls))
+    placement = solver.Placement(
+        observed.name,
+        curve,
+        slices=member.slices,
+        replicas=solver.Replicas(
+            ready=ready, loading=held - ready, draining=member.draining + member.held - held
+        ),
+        since_up_s=risen,
+        since_down_s=fallen,
+    )
+    return solver.Inference(
+        str(member.key), spec.tier, (placement,), load, bounds, float(spec.value.per_request)
+    )
+
+
+def _bounds(observed: AllocationObserved, member: Member) -> Bounds:
+    scaling = member.inference.spec.scaling
+    if scaling is not None:
+        overrides = about(observed.active, OverrideKind.INFERENCE, member.key)
+        return bounded(scaling, member.held, overrides)
+    wanted = member.claim.replicas
+    # What waits for room takes none from others, but for real-time.
+    least = wanted if member.inference.spec.tier is Tier.REALTIME else min(wanted, member.held)
+    return Bounds(least, wanted, "spec.replicas", "spec.replicas")
+
+
+def _demand(member: Member, signal: Signal | None) -> tuple[CapacityCurve, Load | None]:
+    """What a replica serves and what is asked; no load where that is not known, so that it keeps what it has."""
+    spec = member.inference.spec
+    if spec.tier is Tier.OFFLINE and spec.scaling is not None:
+        # Work without a known end uses every slice that is left.
+        curve = linear(float(member.slices))
+        return curve, Load((curve.at(spec.scaling.max_replicas),))
+    if spec.capacity is None:
+        return _UNKNOWN, None
+    curve = linear(float(spec.capacity.requests_per_second))
+    if signal is None or (not signal.fresh and spec.tier is not Tier.REALTIME):
+        return curve, None
+    return curve, Load((signal.offered_per_s,))
+
+
+def _never_fewer(bounds: Bounds, held: int) -> Bounds:
+    """Stale figures raise a real-time Inference, and never lower it."""
+    most = bounds.most if bounds.most is not None else held
+    least = min(max(bounds.least, held), most)
+    if least == bounds.least:
+        return bounds
+    return replace(bounds, least=least, least_by="what it holds, since its signals are stale,")
+
+
+def _rises(before: int, after: int) -> bool:
+    return after > before
+
+
+def _falls(before: int, after: int) -> bool:
+    return after < before
+
+
+def _since(observed: AllocationObserved, member: Member, wanted: Callable[[int, int], bool]) -> float:
+    """Seconds since a decision last raised or lowered it; infinite where none that is kept did."""
+    name = str(member.key)
+    for decision in observed.decisions:
+        if not decision.executed or decision is observed.standing:
+            continue
+        for move in decision.spec.moves:
+            if move.inference == name and wanted(move.before, move.after):
+                return max((observed.now - decision.spec.at) / timedelta(seconds=1), 0.0)
+    return inf

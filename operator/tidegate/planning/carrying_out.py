@@ -1,0 +1,112 @@
+"""A decision on its way: what to write now, so that nobody has more than there is in between, and what came of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from tidegate.api.allocation_decision import AllocationDecision, DecidedMove
+from tidegate.api.conditions import timestamp
+from tidegate.api.inference import Tier
+from tidegate.api.meta import ObjectKey
+from tidegate.planning.allocation_view import AllocationObserved, Member
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """Slices of one tier that a decision has freed, and how long that took."""
+
+    tier: Tier
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`writes`: replicas to put into statuses now. `outcome`: once there is nothing more to do."""
+
+    writes: Mapping[ObjectKey, int] = field(default_factory=dict[ObjectKey, int])
+    outcome: Mapping[str, Any] | None = None
+    reclaimed: Mapping[ObjectKey, Reclaimed] = field(default_factory=dict[ObjectKey, Reclaimed])
+    """Those who have given what they were to give."""
+
+
+def carry_out(observed: AllocationObserved, decision: AllocationDecision) -> Progress:
+    """The next step of a decision, from what is there now: it may be asked again at any time, after any crash.
+
+    Who gives goes down at once. Who takes goes up as far as slices are free, pods on their way out counted as there:
+    so a pool never has more replicas than slices, and whoever is to keep something keeps it in between.
+    """
+    moves = {move.inference: move for move in decision.spec.moves}
+    writes: dict[ObjectKey, int] = {}
+    reclaimed: dict[ObjectKey, Reclaimed] = {}
+    free, done = max(observed.free, 0), True
+    for member in _in_order(observed.scaled, decision.spec.moves):
+        if not member.known:
+            done = False  # what it had is made again first
+            continue
+        move = moves.get(str(member.key))
+        if move is None:
+            _put_back(member, decision, writes)
+            continue
+        goal = move.after
+        if move.after > member.held:
+            more = min(move.after - member.held, free // member.slices)
+            free -= more * member.slices
+            goal = member.held + more
+        _write(member, decision, goal, writes)
+        done = done and _there(member, move)
+        if move.after < move.before and member.held <= move.after and not member.draining:
+            reclaimed[member.key] = Reclaimed(move.tier, _elapsed_s(observed, decision))
+    if writes or not done:
+        return Progress(writes, None, reclaimed)
+    return Progress({}, _outcome(observed, decision, reclaimed), reclaimed)
+
+
+def given_up(why: str) -> Mapping[str, Any]:
+    """The outcome of a decision that is not carried out to its end."""
+    return {"outcome": {"error": why}}
+
+
+def _in_order(members: Sequence[Member], moves: Sequence[DecidedMove]) -> list[Member]:
+    """In that of the moves: the first to take is the one that was thought of first."""
+    place = {move.inference: number for number, move in enumerate(moves)}
+    return sorted(members, key=lambda member: (place.get(str(member.key), len(place)), member.key))
+
+
+def _put_back(member: Member, decision: AllocationDecision, writes: dict[ObjectKey, int]) -> None:
+    """Of what an earlier decision asked for and did not get, nothing is left."""
+    allocation = member.inference.status.allocation
+    if allocation is None or allocation.decision == decision.metadata.name:
+        return
+    if allocation.replicas > member.held > 0:
+        writes[member.key] = member.held
+
+
+def _write(member: Member, decision: AllocationDecision, replicas: int, writes: dict[ObjectKey, int]) -> None:
+    allocation = member.inference.status.allocation
+    known = allocation is not None and allocation.decision == decision.metadata.name
+    if allocation is None or not known or allocation.replicas != replicas:
+        writes[member.key] = replicas
+
+
+def _there(member: Member, move: DecidedMove) -> bool:
+    """Whether the data plane has it: pods that answer, and none on their way out."""
+    if member.held != move.after or member.draining:
+        return False
+    return move.after <= move.before or member.ready >= move.after
+
+
+def _outcome(
+    observed: AllocationObserved, decision: AllocationDecision, reclaimed: Mapping[ObjectKey, Reclaimed]
+) -> Mapping[str, Any]:
+    known = decision.status.outcome
+    outcome: dict[str, Any] = {"appliedAt": timestamp(observed.now)}
+    if known is not None and known.reclaim_seconds is not None:
+        outcome["reclaimSeconds"] = known.reclaim_seconds
+    elif reclaimed:
+        outcome["reclaimSeconds"] = round(max(each.seconds for each in reclaimed.values()), 3)
+    return {"outcome": outcome}
+
+
+def _elapsed_s(observed: AllocationObserved, decision: AllocationDecision) -> float:
+    return max((observed.now - decision.spec.at) / timedelta(seconds=1), 0.0)

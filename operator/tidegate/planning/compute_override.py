@@ -1,0 +1,62 @@
+"""ComputeOverride: whether it is in force, and when it ends."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from tidegate.api.compute_override import ComputeOverride, ComputeOverrideStatus, OverrideKind
+from tidegate.api.conditions import ObservedCondition, merge
+from tidegate.api.reasons import Reason
+from tidegate.planning.overrides import JUST_AFTER, NO_RANGE, described
+from tidegate.planning.plan import Event, EventType, Plan
+from tidegate.planning.serving_status import Verdict, standing
+
+
+@dataclass(frozen=True, slots=True)
+class OverrideObserved:
+    """Everything that planning a ComputeOverride needs to know."""
+
+    override: ComputeOverride
+    now: datetime
+    exists: bool
+    """Whether there is a target."""
+    scaled: bool
+    """Whether the allocator decides about it."""
+
+
+def plan_override(observed: OverrideObserved) -> Plan:
+    """The status. It has no children; its target's planner and the allocator read it themselves."""
+    override, verdict = observed.override, _verdict(observed)
+    said = standing(verdict, override.metadata.generation)
+    merged = merge(override.status.conditions, said, observed.now)
+    status = ComputeOverrideStatus(
+        observed_generation=override.metadata.generation,
+        conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
+    )
+    left = override.ends - observed.now
+    return Plan(
+        status=status.dump(),
+        events=_events(override, verdict),
+        requeue_after=left + JUST_AFTER if left > timedelta() else None,
+    )
+
+
+def _verdict(observed: OverrideObserved) -> Verdict:
+    override, target = observed.override, observed.override.spec.target
+    if observed.now >= override.ends:
+        ended = f"it ended at {override.ends:%Y-%m-%dT%H:%M:%SZ}: delete it, or set another spec.expiresAt"
+        return Verdict(False, Reason.OVERRIDE_EXPIRED, ended, stalled=True)
+    if not observed.exists:
+        missing = f"there is no {target.kind} {target.key}: make it, or delete this override and name another"
+        return Verdict(False, Reason.TARGET_NOT_FOUND, missing, stalled=True)
+    if target.kind is OverrideKind.INFERENCE and not observed.scaled:
+        message = f"it decides nothing about Inference {target.key}, whose {NO_RANGE}"
+        return Verdict(False, Reason.OVERRIDE_WITHOUT_EFFECT, message, stalled=True)
+    return Verdict(True, Reason.OVERRIDE_IN_FORCE, described(override))
+
+
+def _events(override: ComputeOverride, verdict: Verdict) -> tuple[Event, ...]:
+    """One for each turn."""
+    before = next((each for each in override.status.conditions if each.type == "Ready"), None)
+    if before is not None and before.reason == verdict.reason.value:
+        return ()
+    return (Event(EventType.NORMAL, verdict.reason.value, verdict.message),)

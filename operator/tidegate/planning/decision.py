@@ -1,0 +1,134 @@
+"""From an assignment to an AllocationDecision, or to none when what was decided before still stands."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from tidegate.allocation.assignment import Action, Assignment, Move, Relaxation
+from tidegate.api.allocation_decision import AllocationDecision, NotKept
+from tidegate.api.meta import API_VERSION
+from tidegate.planning.allocation_view import AllocationObserved
+from tidegate.resources.names import POOL_LABEL, label_value
+
+KEPT: Final = 200
+"""Decisions of a pool that are kept."""
+_LONGEST_WHY: Final = 2048
+_LONGEST_NOTE: Final = 1024
+_MOST_NOT_KEPT: Final = 100
+_MOST_MOVES: Final = 1000
+_DIGITS: Final = 6
+_HASH: Final = 8
+_POOL: Final = 200
+BUDGET: Final = "budget"
+"""The rule that is about the moves themselves."""
+_CHANGES: Final = frozenset({Action.START, Action.STOP, Action.PROMOTE})
+
+
+def plan_decision(
+    observed: AllocationObserved, assignment: Assignment, seconds: float
+) -> dict[str, Any] | None:
+    """The decision to write; None when it would say what stands already.
+
+    Compared is what everybody is to have and which rules are not kept, and not by which figures: those change with every
+    look.
+    """
+    wanted = {each.inference: each.replicas for each in assignment.replicas if each.pool == observed.name}
+    stands = {name: count for name, count in _stands(observed).items() if name in wanted}
+    if wanted == stands and (_on_its_way(observed) or _broken(assignment.relaxed) == _known_broken(observed)):
+        return None
+    moves = _moves(assignment)
+    spec = {
+        "pool": observed.name,
+        "at": observed.now.isoformat(timespec="milliseconds"),
+        "mode": observed.mode.value,
+        "moves": [_move(each) for each in moves[:_MOST_MOVES]],
+        "moveCount": len(moves),
+        "binding": [
+            {"constraint": each.constraint, "price": _number(each.price)} for each in assignment.bindings
+        ],
+        "notKept": [
+            {"rule": each.rule, "subject": each.subject, "message": each.message[:_LONGEST_NOTE]}
+            for each in assignment.relaxed[:_MOST_NOT_KEPT]
+        ],
+        "price": _number(max(dict(assignment.prices).get(observed.name, 0.0), 0.0)),
+        "objective": _number(assignment.objective),
+        "solver": assignment.method.value,
+        "seconds": round(seconds, 3),
+        "inputsHash": assignment.inputs_hash,
+        **({"gap": _number(assignment.gap)} if assignment.gap is not None else {}),
+        **({"note": _note(assignment)} if _note(assignment) else {}),
+    }
+    return {
+        "apiVersion": API_VERSION,
+        "kind": AllocationDecision.KIND,
+        "metadata": {"name": _name(observed, assignment), "labels": {POOL_LABEL: label_value(observed.name)}},
+        "spec": spec,
+    }
+
+
+def stale(decisions: Sequence[AllocationDecision]) -> tuple[AllocationDecision, ...]:
+    """Those that are not kept any more; `decisions` are those of one pool, the newest first."""
+    return tuple(decisions[KEPT:])
+
+
+def newest_first(decisions: Iterable[AllocationDecision]) -> tuple[AllocationDecision, ...]:
+    """By the time at which they were made."""
+    return tuple(sorted(decisions, key=lambda each: (each.spec.at, each.metadata.name), reverse=True))
+
+
+def _stands(observed: AllocationObserved) -> Mapping[str, int]:
+    """What everybody is to have: what they have, and what the standing decision changes about it."""
+    stands = {
+        str(member.key): member.held if member.scaled else min(member.held, member.claim.replicas)
+        for member in observed.members
+    }
+    if observed.standing is not None:
+        stands.update({move.inference: move.after for move in observed.standing.spec.moves})
+    return stands
+
+
+def _on_its_way(observed: AllocationObserved) -> bool:
+    """Whether there are moves that stand: rules that cannot be kept come and go with them."""
+    return observed.standing is not None and bool(observed.standing.spec.moves)
+
+
+def _broken(rules: Iterable[Relaxation | NotKept]) -> frozenset[tuple[str, str]]:
+    """But for the budget, which is about the moves themselves."""
+    return frozenset((each.rule, each.subject) for each in rules if each.rule != BUDGET)
+
+
+def _known_broken(observed: AllocationObserved) -> frozenset[tuple[str, str]]:
+    return _broken(observed.decisions[0].spec.not_kept) if observed.decisions else frozenset()
+
+
+def _moves(assignment: Assignment) -> tuple[Move, ...]:
+    """One for each Inference, those that give before those that take."""
+    first: dict[str, Move] = {}
+    for move in assignment.moves:
+        if move.action in _CHANGES and move.before != move.after:
+            first.setdefault(move.inference, move)
+    return tuple(sorted(first.values(), key=lambda move: (move.after > move.before, move.wave)))
+
+
+def _move(move: Move) -> dict[str, Any]:
+    return {
+        "inference": move.inference,
+        "tier": move.tier.value,
+        "from": move.before,
+        "to": move.after,
+        "slices": move.slices // move.replicas,
+        "why": move.why[:_LONGEST_WHY],
+    }
+
+
+def _note(assignment: Assignment) -> str:
+    return "; ".join(part for part in (assignment.note, *assignment.postponed) if part)[:_LONGEST_NOTE]
+
+
+def _number(value: float) -> float:
+    """Short enough to be read, and never a minus before nothing."""
+    return round(value, _DIGITS) + 0.0
+
+
+def _name(observed: AllocationObserved, assignment: Assignment) -> str:
+    at = f"{observed.now:%Y%m%d-%H%M%S}"
+    return f"{observed.name[:_POOL]}-{at}-{assignment.inputs_hash[:_HASH]}"

@@ -1,0 +1,65 @@
+"""What a ComputePool's status says about its allocator."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidegate.allocation.assignment import Assignment
+from tidegate.api.compute_pool import PolicyMode
+from tidegate.api.meta import ObjectKey
+from tidegate.api.reasons import Reason
+from tidegate.planning.allocation_view import AllocationObserved
+from tidegate.planning.decision import BUDGET
+from tidegate.planning.serving_status import Verdict
+
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAllocation:
+    """What one look of the allocator came to; without verdicts where it has nothing to decide."""
+
+    mode: PolicyMode
+    last_decision: str | None = None
+    allocated: Verdict | None = None
+    signals: Verdict | None = None
+
+
+def pool_allocation(
+    observed: AllocationObserved, assignment: Assignment, left_out: Mapping[ObjectKey, str]
+) -> PoolAllocation:
+    """After a look; `observed` has the decision that it made, if it made one."""
+    newest = observed.decisions[0].metadata.name if observed.decisions else None
+    return PoolAllocation(
+        observed.mode, newest, _allocated(observed, assignment, left_out), _signals(observed)
+    )
+
+
+def _allocated(
+    observed: AllocationObserved, assignment: Assignment, left_out: Mapping[ObjectKey, str]
+) -> Verdict:
+    """Without figures: those change with every look, and the decision has them."""
+    if left_out:
+        key, why = next(iter(sorted(left_out.items())))
+        more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
+        return Verdict(False, Reason.RULES_NOT_KEPT, f"{key} is left as it is{more}: {why}")
+    decision = observed.decisions[0].metadata.name if observed.decisions else "none"
+    rules = [f"{each.rule} of {each.subject}" for each in assignment.relaxed if each.rule != BUDGET]
+    if rules:
+        more = f" and {len(rules) - _NAMED} more" if len(rules) > _NAMED else ""
+        said = f"not kept: {', '.join(rules[:_NAMED])}{more}; AllocationDecision {decision} has the figures"
+        return Verdict(False, Reason.RULES_NOT_KEPT, said)
+    standing = observed.standing
+    if standing is None or not standing.spec.moves:
+        return Verdict(True, Reason.NOTHING_TO_MOVE, "every Inference has what it is to have")
+    count = len(standing.spec.moves)
+    inferences = "1 Inference" if count == 1 else f"{count} Inferences"
+    if standing.executed:
+        return Verdict(False, Reason.MOVING, f"{inferences} on the way to what {decision} says")
+    said = f"{decision} would move {inferences}: set spec.policy.mode: Auto to have it done"
+    return Verdict(False, Reason.RECOMMENDED, said)
+
+
+def _signals(observed: AllocationObserved) -> Verdict:
+    signals = observed.signals.about(member.key for member in observed.members)
+    reason = Reason.SIGNALS_FRESH if signals.fresh else Reason.SIGNALS_STALE
+    return Verdict(signals.fresh, reason, signals.message)

@@ -1,0 +1,204 @@
+"""The allocator as part of the real controllers, with a real solver, on a real API server and scheduler.
+
+No kubelet runs: a test says of pods that they are ready, and ends those on their way out.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import psutil
+import pytest
+
+from fixtures.allocated import Allocated, targets
+from fixtures.processes import Running
+from tidegate.api.reasons import Reason
+from tidegate_localcluster.process import wait_until
+
+pytestmark = pytest.mark.usefixtures("controllers")
+
+
+def _solves(running: Running, pool: str, solver: str = "") -> float:
+    """How often the allocator has decided about a pool."""
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in running.metrics().splitlines()
+        if line.startswith("tidegate_allocator_solves_total{") and f'pool="{pool}"' in line and solver in line
+    )
+
+
+def _looks_again(running: Running, pool: str, times: int = 3) -> None:
+    before = _solves(running, pool)
+    wait_until(
+        lambda: _solves(running, pool) >= before + times, what="the allocator looks again", timeout_s=30.0
+    )
+
+
+@pytest.mark.produces(Reason.RECOMMENDED, Reason.SIGNALS_STALE)
+def test_recommendation_is_written_once_and_moves_nothing(allocated: Allocated, controllers: Running) -> None:
+    allocated.model("batch", 0, 4, tier="offline")
+    decision = allocated.decided(batch=4)
+    assert decision["spec"]["mode"] == "RecommendOnly"
+    [move] = decision["spec"]["moves"]
+    assert (move["from"], move["to"], move["tier"]) == (0, 4, "offline")
+    assert "batch +4" in move["why"]
+    assert "would move 1 Inference" in allocated.pools.says(allocated.pool, Reason.RECOMMENDED, "Allocated")
+    allocated.pools.says(allocated.pool, Reason.SIGNALS_STALE, "SignalsFresh")
+
+    written = allocated.version("cpool", allocated.pool)
+    _looks_again(controllers, allocated.pool)
+    assert [each["metadata"]["name"] for each in allocated.decisions()] == [decision["metadata"]["name"]]
+    assert allocated.version("cpool", allocated.pool) == written
+    inference = allocated.kubectl.json("get", "inference", "batch", "-n", allocated.pools.namespace)
+    assert "allocation" not in inference["status"]
+    assert allocated.ready("batch") == 0
+    status = allocated.pools.status(allocated.pool)
+    assert (status["mode"], status["lastDecision"]) == ("RecommendOnly", decision["metadata"]["name"])
+
+
+@pytest.mark.produces(Reason.MOVING, Reason.NOTHING_TO_MOVE)
+def test_what_is_decided_is_carried_out_and_no_pod_is_one_too_many(
+    allocated: Allocated, controllers: Running
+) -> None:
+    allocated.mode("Auto")
+    allocated.model("batch", 0, 4, tier="offline")
+    first = allocated.decided(batch=4)
+    allocated.pools.says(allocated.pool, Reason.MOVING, "Allocated")
+    allocated.applied(first)
+    allocated.pools.says(allocated.pool, Reason.NOTHING_TO_MOVE, "Allocated")
+
+    # A real-time model takes what it needs at least; the batch's pod has to be gone first.
+    allocated.model("ctr", 1, 3)
+    allocated.settled(batch=3, ctr=1)
+    allocated.override("sale", "ctr", floor={"replicas": 3})
+    allocated.settled(batch=1, ctr=3)
+    newest = allocated.decisions()[0]
+    outcome = allocated.applied(newest)
+    assert outcome["reclaimSeconds"] >= 0
+    assert 'tidegate_allocator_reclaim_seconds_count{tier="offline"}' in controllers.metrics()
+
+    inference = allocated.kubectl.json("get", "inference", "ctr", "-n", allocated.pools.namespace)
+    assert inference["spec"]["replicas"] == 1  # nobody writes what is the user's
+    assert inference["status"]["allocation"]["replicas"] == 3
+    assert inference["status"]["allocation"]["decision"] == newest["metadata"]["name"]
+    versions = [
+        allocated.version("inference", name, "-n", allocated.pools.namespace) for name in ("ctr", "batch")
+    ]
+    count = len(allocated.decisions())
+    _looks_again(controllers, allocated.pool)
+    assert [
+        allocated.version("inference", name, "-n", allocated.pools.namespace) for name in ("ctr", "batch")
+    ] == versions
+    assert len(allocated.decisions()) == count
+
+
+@pytest.mark.produces(Reason.OVERRIDDEN, Reason.OVERRIDE_IN_FORCE, Reason.OVERRIDE_EXPIRED)
+def test_an_override_counts_until_it_ends(allocated: Allocated) -> None:
+    allocated.mode("Auto")
+    allocated.model("ctr", 1, 3)
+    allocated.settled(ctr=1)
+    override = allocated.override("sale", "ctr", lasts=timedelta(seconds=12), pin={"replicas": 3})
+    allocated.pools.placed("ctr", Reason.OVERRIDDEN, "OverrideActive")
+    _override_says(allocated, override, Reason.OVERRIDE_IN_FORCE)
+    allocated.settled(ctr=3)
+    assert "ComputeOverride" in allocated.decisions()[0]["spec"]["moves"][0]["why"]
+
+    _override_says(allocated, override, Reason.OVERRIDE_EXPIRED)
+    inference = allocated.kubectl.json("get", "inference", "ctr", "-n", allocated.pools.namespace)
+    wait_until(
+        lambda: "OverrideActive" not in _condition_types(allocated, "ctr"),
+        what="nothing is said of the override any more",
+        timeout_s=20.0,
+    )
+    assert inference["spec"]["scaling"] == {"minReplicas": 1, "maxReplicas": 3}
+
+
+def _condition_types(allocated: Allocated, name: str) -> list[str]:
+    found = allocated.kubectl.json("get", "inference", name, "-n", allocated.pools.namespace)
+    return [each["type"] for each in found["status"]["conditions"]]
+
+
+def _override_says(allocated: Allocated, name: str, reason: Reason) -> str:
+    def ready() -> Mapping[str, Any]:
+        conditions = (
+            allocated.kubectl.json("get", "computeoverride", name).get("status", {}).get("conditions", ())
+        )
+        return next((each for each in conditions if each["type"] == "Ready"), {})
+
+    wait_until(
+        lambda: ready().get("reason") == reason, what=f"{name} says {reason}: {ready()}", timeout_s=30.0
+    )
+    return str(ready()["message"])
+
+
+@pytest.mark.produces(Reason.OVERRIDE_WITHOUT_EFFECT)
+def test_an_override_of_a_fixed_number_says_that_it_decides_nothing(allocated: Allocated) -> None:
+    allocated.pools.inference("ctr", pool=allocated.pool)
+    override = allocated.override("sale", "ctr", pin={"replicas": 3})
+    assert "spec.replicas is fixed" in _override_says(allocated, override, Reason.OVERRIDE_WITHOUT_EFFECT)
+
+
+@pytest.mark.produces(Reason.RULES_NOT_KEPT)
+def test_floors_that_cannot_be_kept_are_named(allocated: Allocated) -> None:
+    allocated.model("ctr", 5, 6)
+    allocated.pools.says(allocated.pool, Reason.RULES_NOT_KEPT, "Allocated")
+    [first, *_] = allocated.decisions()
+    rules = [(each["rule"], each["subject"]) for each in first["spec"]["notKept"]]
+    assert ("realtime floor", f"{allocated.pools.namespace}/ctr") in rules
+
+
+def test_a_held_pool_moves_nothing_and_is_let_go(allocated: Allocated, controllers: Running) -> None:
+    allocated.mode("Auto")
+    allocated.override("freeze", hold=True)
+    allocated.model("batch", 0, 4, tier="offline")
+    _looks_again(controllers, allocated.pool)
+    allocated.kubelet()
+    assert allocated.ready("batch") == 0
+    wait_until(
+        lambda: allocated.pools.status(allocated.pool).get("mode") == "Hold",
+        what="the pool says that it is held",
+        timeout_s=20.0,
+    )
+    allocated.kubectl("delete", "computeoverride", f"{allocated.pools.namespace}-freeze")
+    allocated.settled(batch=4)
+
+
+def test_a_solver_that_hangs_is_ended_and_the_decision_says_that_it_is_greedy(
+    allocated: Allocated, controllers: Running
+) -> None:
+    allocated.model("batch", 0, 1, tier="offline")
+    allocated.decided(batch=1)
+    stopped: set[int] = set()
+
+    def hang() -> Mapping[str, int]:
+        """Each solver that is started stops; what is decided."""
+        for solver in _solvers(controllers):
+            if solver.pid not in stopped:
+                os.kill(solver.pid, signal.SIGSTOP)
+                stopped.add(solver.pid)
+        return {name.partition("/")[2]: count for name, count in targets(allocated.decisions()).items()}
+
+    hang()
+    allocated.model("more", 0, 1, tier="offline")
+    wait_until(
+        lambda: hang() == {"batch": 1, "more": 1},
+        what="it is decided without a solver",
+        timeout_s=40.0,
+    )
+    decision = allocated.decisions()[0]
+    assert decision["spec"]["solver"] == "Greedy"
+    assert "did not answer within" in decision["spec"]["note"]
+    wait_until(
+        lambda: {each.pid for each in _solvers(controllers)} - stopped != set(),
+        what="another solver runs",
+        timeout_s=20.0,
+    )
+
+
+def _solvers(controllers: Running) -> list[psutil.Process]:
+    children = psutil.Process(controllers.process.pid).children()
+    return [each for each in children if "tidegate.runtime.solver_worker" in each.cmdline()]

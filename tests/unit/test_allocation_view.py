@@ -1,0 +1,137 @@
+"""What the allocator decides from: capacity, phases, bounds and demand, as caches, people and signals have them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from math import inf
+
+import pytest
+
+from builders.allocator import NOW, a_decision, a_member, observed, signals
+from builders.compute_override import a_compute_override
+from tidegate.allocation.snapshot import Inference, Pool, Replicas
+from tidegate.api.compute_override import ComputeOverride
+from tidegate.api.inference import Tier
+from tidegate.planning.allocation_view import AllocationObserved, allocation_view
+
+CAPACITY = {"requestsPerSecond": "100"}
+
+
+def pool_of(seen: AllocationObserved) -> Pool:
+    return allocation_view(seen).snapshot.pools[0]
+
+
+def model_of(seen: AllocationObserved, number: int = 0) -> Inference:
+    return allocation_view(seen).snapshot.inferences[number]
+
+
+def override(**what: object) -> ComputeOverride:
+    made = {"creationTimestamp": "2026-01-01T00:00:00Z"}
+    return a_compute_override(metadata=made, expiresAt="2026-01-01T18:00:00Z", **what)
+
+
+def test_slices_that_somebody_leaves_are_not_there_and_ready_pods_on_a_cordoned_node_are() -> None:
+    assert pool_of(observed(slices=(4, 4), leaving=3)).slices == 5
+    assert pool_of(observed(slices=(4,), serving_elsewhere=2)).slices == 6
+
+
+def test_pods_are_counted_by_phase() -> None:
+    starting = model_of(observed(a_member(held=3, ready=1)))
+    assert starting.placements[0].replicas == Replicas(ready=1, loading=2)
+    leaving = model_of(observed(a_member(held=1, pods=3)))
+    assert leaving.placements[0].replicas == Replicas(ready=1, draining=2)
+
+
+def test_a_fixed_number_is_kept_and_only_a_real_time_one_takes_from_others() -> None:
+    batch = model_of(observed(a_member(held=1, least=3, most=None, tier=Tier.OFFLINE)))
+    assert (batch.bounds.least, batch.bounds.most) == (1, 3)
+    ctr = model_of(observed(a_member(held=1, least=3, most=None)))
+    assert (ctr.bounds.least, ctr.bounds.most, ctr.bounds.least_by) == (3, 3, "spec.replicas")
+
+
+def test_demand_needs_a_fresh_signal_and_a_measured_capacity() -> None:
+    assert model_of(observed(a_member(capacity=CAPACITY), signals=signals(ctr=250.0))).load is not None
+    assert model_of(observed(a_member(), signals=signals(ctr=250.0))).load is None
+    assert model_of(observed(a_member(capacity=CAPACITY))).load is None
+
+
+def test_stale_signals_raise_a_real_time_model_and_never_lower_it() -> None:
+    stale = signals("Prometheus is gone", ctr=50.0)
+    ctr = model_of(observed(a_member(held=4, capacity=CAPACITY), signals=stale))
+    assert ctr.bounds.least == 4
+    assert ctr.load is not None
+    assert ctr.load.rates == (50.0,)
+    near = a_member(held=4, tier=Tier.NEARLINE, capacity=CAPACITY)
+    assert model_of(observed(near, signals=stale)).load is None
+
+
+def test_offline_work_uses_what_is_left() -> None:
+    batch = model_of(observed(a_member(slices=2, most=3, tier=Tier.OFFLINE)))
+    assert batch.load is not None
+    assert batch.load.rates == (6.0,)
+
+
+@pytest.mark.parametrize(
+    ("what", "bounds"),
+    [
+        ({"pin": {"replicas": 5}}, (5, 5)),
+        ({"floor": {"replicas": 4}}, (4, 8)),
+        ({"hold": True}, (3, 3)),
+        ({"pin": {"replicas": 40}}, (8, 8)),
+        ({"floor": {"replicas": 40}}, (8, 8)),
+        ({"pin": {"replicas": 0}}, (1, 1)),
+    ],
+)
+def test_overrides_bound_within_the_range(what: dict[str, object], bounds: tuple[int, int]) -> None:
+    found = model_of(observed(a_member(held=3), overrides=(override(**what),))).bounds
+    assert (found.least, found.most) == bounds
+    assert found.least_by == "ComputeOverride sale"
+
+
+def test_an_override_that_has_ended_bounds_nothing() -> None:
+    ended = NOW + timedelta(hours=6)
+    found = model_of(observed(a_member(held=3), overrides=(override(pin={"replicas": 5}),), now=ended)).bounds
+    assert (found.least, found.most, found.least_by) == (1, 8, "spec.scaling.minReplicas")
+
+
+def test_a_held_pool_moves_nothing_and_a_recommendation_says_so_too() -> None:
+    target = {"kind": "ComputePool", "namespace": None, "name": "cpu-a"}
+    held = (override(target=target, hold=True),)
+    assert pool_of(observed(overrides=held)).hold
+    assert pool_of(observed(policy={"mode": "Hold"})).hold
+    assert not pool_of(observed(policy={"mode": "Auto"})).hold
+    assert observed(overrides=held, policy={"mode": "Auto"}).mode == "Hold"
+    assert observed(overrides=held).mode == "RecommendOnly"
+
+
+def test_the_budget_is_a_part_of_the_pool_less_what_was_moved_lately() -> None:
+    policy = {"mode": "Auto", "moves": {"maxPercent": 50, "per": "10m"}}
+    assert pool_of(observed(policy=policy)).budget == 4
+    done = {"appliedAt": NOW.isoformat()}
+    lately = a_decision(("ctr", 1, 4), at=NOW - timedelta(minutes=9), outcome=done)
+    assert pool_of(observed(policy=policy, decisions=(lately,))).budget == 1
+    long_ago = a_decision(("ctr", 1, 4), at=NOW - timedelta(minutes=11), outcome=done)
+    assert pool_of(observed(policy=policy, decisions=(long_ago,))).budget == 4
+    only_said = a_decision(("ctr", 1, 4), at=NOW - timedelta(minutes=9), mode="RecommendOnly")
+    assert pool_of(observed(policy=policy, decisions=(only_said,))).budget == 4
+    under_way = a_decision(("ctr", 1, 4), at=NOW - timedelta(minutes=9))
+    assert pool_of(observed(policy=policy, decisions=(under_way,))).budget == 4
+
+
+def test_what_was_just_raised_is_remembered() -> None:
+    raised = a_decision(("ctr", 1, 3), at=NOW - timedelta(seconds=40), outcome={"appliedAt": NOW.isoformat()})
+    placement = model_of(observed(a_member(held=3), decisions=(raised,))).placements[0]
+    assert (placement.since_up_s, placement.since_down_s) == (40.0, inf)
+
+
+def test_one_whose_deployment_is_missing_is_left_alone_and_keeps_its_slices() -> None:
+    seen = observed(a_member("ctr", held=0, known=False), a_member("cvr"))
+    view = allocation_view(seen)
+    assert [str(key) for key in view.left_out] == ["ads/ctr"]
+    assert [each.key for each in view.snapshot.inferences] == ["ads/cvr"]
+
+
+def test_the_same_caches_give_the_same_snapshot() -> None:
+    members = [a_member("a", 2), a_member("b", 3, tier=Tier.OFFLINE)]
+    one, other = observed(*members), observed(*reversed(members), now=NOW + timedelta(minutes=5))
+    assert allocation_view(one).snapshot.inputs_hash == allocation_view(other).snapshot.inputs_hash

@@ -1,0 +1,94 @@
+"""When a decision is written, what is in it, and when nothing is."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+from builders.allocator import NOW, a_decision, a_member, observed, signals
+from tidegate.allocation.solve import Solver
+from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.api.inference import Tier
+from tidegate.planning.allocation_view import AllocationObserved, allocation_view
+from tidegate.planning.decision import KEPT, newest_first, plan_decision, stale
+
+CAPACITY = {"requestsPerSecond": "100"}
+
+
+def decided(seen: AllocationObserved) -> dict[str, Any] | None:
+    assignment = Solver(time.monotonic).solve(allocation_view(seen).snapshot)
+    return plan_decision(seen, assignment, 0.01)
+
+
+def targets(body: dict[str, Any] | None) -> dict[str, int]:
+    assert body is not None
+    return {move["inference"]: move["to"] for move in body["spec"]["moves"]}
+
+
+def evening(rate: float = 550.0, **more: Any) -> AllocationObserved:
+    """Eight slices: the batch job has six of them, and more is asked of ctr than two replicas serve."""
+    ctr = a_member("ctr", 2, capacity=CAPACITY)
+    batch = a_member("batch", 6, least=0, tier=Tier.OFFLINE)
+    return observed(ctr, batch, signals=signals(ctr=rate), **more)
+
+
+def test_real_time_load_takes_from_the_batch_and_the_decision_says_why() -> None:
+    body = decided(evening())
+    assert targets(body) == {"ads/batch": 2, "ads/ctr": 6}
+    assert body is not None
+    down, up = body["spec"]["moves"]
+    assert (down["inference"], up["inference"]) == ("ads/batch", "ads/ctr")
+    assert "demand 550/s exceeds 200/s" in up["why"]
+    assert body["spec"]["solver"] in ("LP", "MILP")
+    parsed = AllocationDecision.parse(body)
+    assert parsed.spec.move_count == 2
+    assert not parsed.finished
+
+
+def test_a_decision_that_stands_is_not_written_again_though_its_figures_change() -> None:
+    body = decided(evening())
+    assert body is not None
+    standing = AllocationDecision.parse(body)
+    assert decided(evening(555.0, decisions=(standing,), now=NOW + timedelta(minutes=1))) is None
+    assert targets(decided(evening(450.0, decisions=(standing,)))) == {"ads/batch": 3, "ads/ctr": 5}
+
+
+def test_a_recommendation_that_nobody_needs_any_more_is_taken_back() -> None:
+    standing = a_decision(("batch", 6, 2), ("ctr", 2, 6), mode="RecommendOnly")
+    body = decided(evening(150.0, decisions=(standing,)))
+    assert body is not None
+    assert body["spec"]["moves"] == []
+    assert decided(evening(150.0, decisions=(AllocationDecision.parse(body),))) is None
+
+
+def test_a_recommendation_is_decided_again_once_it_may_be_carried_out() -> None:
+    standing = a_decision(("batch", 6, 2), ("ctr", 2, 6), mode="RecommendOnly")
+    assert targets(decided(evening(decisions=(standing,), policy={"mode": "Auto"})))
+
+
+def test_nothing_is_written_where_nothing_moves() -> None:
+    assert decided(evening(150.0)) is None
+
+
+def test_what_cannot_be_kept_is_written_once() -> None:
+    seen = observed(a_member("ctr", 8, least=9, most=9))
+    body = decided(seen)
+    assert body is not None
+    assert [each["rule"] for each in body["spec"]["notKept"]] == ["realtime floor"]
+    known = AllocationDecision.parse(body)
+    assert decided(observed(a_member("ctr", 8, least=9, most=9), decisions=(known,))) is None
+
+
+def test_the_name_says_when_and_from_what() -> None:
+    body = decided(evening())
+    assert body is not None
+    name = body["metadata"]["name"]
+    assert name == f"cpu-a-20260101-120000-{body['spec']['inputsHash'][:8]}"
+
+
+def test_the_oldest_go_first() -> None:
+    made = [a_decision(name=f"d{number}", at=NOW + timedelta(seconds=number)) for number in range(KEPT + 2)]
+    ordered = newest_first(made)
+    assert ordered[0].metadata.name == f"d{KEPT + 1}"
+    assert [each.metadata.name for each in stale(ordered)] == ["d1", "d0"]

@@ -1,0 +1,184 @@
+"""A decision on its way: those who give go first, and at no moment is more given than there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders.allocator import NOW, a_decision, a_member, observed
+from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.api.inference import Tier
+from tidegate.planning.allocation_view import AllocationObserved
+from tidegate.planning.carrying_out import Progress, carry_out, given_up
+
+AUTO = {"mode": "Auto"}
+EXCHANGE = (("batch", 6, 2), ("ctr", 2, 6))
+
+
+def written(progress: Progress) -> dict[str, int]:
+    return {key.name: count for key, count in progress.writes.items()}
+
+
+def at(
+    ctr: dict[str, Any], batch: dict[str, Any], decision: AllocationDecision, **more: Any
+) -> AllocationObserved:
+    members = a_member("ctr", **ctr), a_member("batch", least=0, tier=Tier.OFFLINE, **batch)
+    return observed(*members, policy=AUTO, decisions=(decision,), **more)
+
+
+def has(replicas: int, decision: str = "cpu-a-1") -> dict[str, Any]:
+    return {"allocation": {"replicas": replicas, "decision": decision, "epoch": 1}}
+
+
+def test_who_gives_goes_down_at_once_and_who_takes_waits_for_its_slices() -> None:
+    decision = a_decision(*EXCHANGE)
+    seen = at({"held": 2}, {"held": 6}, decision)
+    assert written(carry_out(seen, decision)) == {"batch": 2, "ctr": 2}
+
+    draining = at({"held": 2, "status": has(2)}, {"held": 2, "pods": 5, "status": has(2)}, decision)
+    assert written(carry_out(draining, decision)) == {"ctr": 3}
+    gone = at({"held": 3, "status": has(3)}, {"held": 2, "status": has(2)}, decision)
+    assert written(carry_out(gone, decision)) == {"ctr": 6}
+
+
+def test_it_is_done_when_pods_answer_and_others_are_gone() -> None:
+    decision = a_decision(*EXCHANGE)
+    statuses = {"status": has(6)}, {"status": has(2)}
+    loading = at({"held": 6, "ready": 5, **statuses[0]}, {"held": 2, **statuses[1]}, decision)
+    assert carry_out(loading, decision) == Progress({}, None, carry_out(loading, decision).reclaimed)
+
+    later = NOW + timedelta(seconds=40)
+    done = at({"held": 6, **statuses[0]}, {"held": 2, **statuses[1]}, decision, now=later)
+    progress = carry_out(done, decision)
+    assert progress.outcome == {"outcome": {"appliedAt": "2026-01-01T12:00:40Z", "reclaimSeconds": 40.0}}
+
+
+def test_what_an_earlier_decision_could_not_give_is_taken_back() -> None:
+    decision = a_decision(name="cpu-a-2")
+    seen = at({"held": 2, "status": has(6, "cpu-a-1")}, {"held": 2, "status": has(2)}, decision)
+    assert written(carry_out(seen, decision)) == {"ctr": 2}
+    after = at({"held": 2, "status": has(2, "cpu-a-2")}, {"held": 2, "status": has(2)}, decision)
+    assert carry_out(after, decision).outcome is not None
+
+
+def test_a_missing_deployment_is_waited_for() -> None:
+    decision = a_decision(*EXCHANGE)
+    seen = at({"held": 0, "known": False, "status": has(2)}, {"held": 2, "status": has(2)}, decision)
+    progress = carry_out(seen, decision)
+    assert (progress.writes, progress.outcome) == ({}, None)
+
+
+def test_one_that_is_given_up_is_finished() -> None:
+    outcome = given_up("decided anew")["outcome"]
+    assert a_decision(outcome=outcome).finished
+    assert not a_decision().finished
+
+
+@dataclass
+class World:
+    """A pool on which a decision is carried out, by parts that each act when they like."""
+
+    room: int
+    slices: dict[str, int]
+    held: dict[str, int]
+    decided: dict[str, int]
+    decision: AllocationDecision
+    draining: dict[str, int] = field(default_factory=dict)
+    ready: dict[str, int] = field(default_factory=dict)
+    named: dict[str, bool] = field(default_factory=dict)
+
+    def observed(self) -> AllocationObserved:
+        members = []
+        for name, held in self.held.items():
+            status = (
+                has(self.decided[name]) if self.named.get(name) else has(self.decided[name], "an-earlier-one")
+            )
+            pods = held + self.draining.get(name, 0)
+            ready = self.ready.get(name, 0)
+            members.append(
+                a_member(
+                    name,
+                    held,
+                    pods=pods,
+                    ready=ready,
+                    slices=self.slices[name],
+                    least=1,
+                    most=99,
+                    status=status,
+                )
+            )
+        return observed(*members, slices=(self.room,), policy=AUTO, decisions=(self.decision,))
+
+    def tick(self) -> Progress:
+        progress = carry_out(self.observed(), self.decision)
+        for key, count in progress.writes.items():
+            self.decided[key.name], self.named[key.name] = count, True
+        return progress
+
+    def reconcile(self, name: str) -> None:
+        fewer = self.held[name] - self.decided[name]
+        self.held[name] = self.decided[name]
+        if fewer > 0:
+            self.draining[name] = self.draining.get(name, 0) + fewer
+            self.ready[name] = min(self.ready.get(name, 0), self.held[name])
+
+    def act(self, name: str) -> None:
+        """A pod is gone, and one turns ready."""
+        self.draining[name] = max(self.draining.get(name, 0) - 1, 0)
+        self.ready[name] = min(self.ready.get(name, 0) + 1, self.held[name])
+
+    def taken(self) -> int:
+        return sum(
+            (held + self.draining.get(name, 0)) * self.slices[name] for name, held in self.held.items()
+        )
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    room = draw(st.integers(6, 24))
+    names = ["a", "b", "c", "d"][: draw(st.integers(2, 4))]
+    slices = {name: draw(st.integers(1, 2)) for name in names}
+
+    def shares() -> dict[str, int]:
+        left, found = room - sum(slices.values()), {}
+        for name in names:
+            more = draw(st.integers(0, max(left, 0) // slices[name]))
+            left -= more * slices[name]
+            found[name] = 1 + more
+        return found
+
+    if sum(slices.values()) > room:
+        room = sum(slices.values())
+    before, after = shares(), shares()
+    moves = [(name, before[name], after[name]) for name in names if before[name] != after[name]]
+    moves.sort(key=lambda move: move[2] > move[1])
+    spec = [
+        {"inference": f"ads/{name}", "tier": "realtime", "from": was, "to": now, "slices": slices[name]}
+        for name, was, now in moves
+    ]
+    decision = a_decision(moves=spec)  # type: ignore[arg-type]
+    return World(room, slices, dict(before), dict(before), decision, ready=dict(before))
+
+
+# No deadline: a busy machine is no finding.
+@settings(deadline=None, max_examples=60)
+@given(world=worlds(), acts=st.lists(st.tuples(st.sampled_from("trp"), st.integers(0, 3)), max_size=60))
+def test_whatever_acts_when_no_slice_is_given_twice_and_nobody_loses_what_it_keeps(
+    world: World, acts: list[tuple[str, int]]
+) -> None:
+    names = list(world.held)
+    after = {**world.held, **{m.inference.partition("/")[2]: m.after for m in world.decision.spec.moves}}
+    least = {name: min(world.held[name], after[name]) for name in names}
+    # In any order first, then in turn until it is done; a crash is a tick that did not happen.
+    for what, number in [*acts, *[(what, n) for _ in range(40) for what in "trp" for n in range(len(names))]]:
+        name = names[number % len(names)]
+        {"t": world.tick, "r": lambda n=name: world.reconcile(n), "p": lambda n=name: world.act(n)}[what]()
+        assert world.taken() <= world.room
+        for each in names:
+            assert world.held[each] >= least[each]
+    assert world.held == after
+    assert world.tick().outcome is not None

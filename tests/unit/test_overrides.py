@@ -1,0 +1,86 @@
+"""ComputeOverrides: what they say of themselves and of their targets, and when they end."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from builders.compute_override import a_compute_override
+from builders.compute_pool import a_compute_pool
+from tidegate.api.compute_override import AUTHOR_ANNOTATION, ComputeOverride
+from tidegate.api.inference import Scaling
+from tidegate.api.reasons import Reason
+from tidegate.planning.compute_override import OverrideObserved, plan_override
+from tidegate.planning.compute_pool import PoolObserved, plan_pool
+from tidegate.planning.overrides import bounded, in_force
+from tidegate.planning.plan import Plan
+from tidegate.planning.pool_slices import PoolSlices
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+RANGE = Scaling(min_replicas=1, max_replicas=8)
+
+
+def planned(override: ComputeOverride, now: datetime = NOON, **facts: bool) -> Plan:
+    return plan_override(
+        OverrideObserved(override, now, facts.get("exists", True), facts.get("scaled", True))
+    )
+
+
+def ready(plan: Plan) -> tuple[str, str]:
+    conditions = plan.status["conditions"]
+    assert isinstance(conditions, list)
+    found = next(each for each in conditions if each["type"] == "Ready")
+    return found["reason"], found["message"]
+
+
+def test_one_in_force_says_what_it_does_whose_it_is_and_looks_again_at_its_end() -> None:
+    override = a_compute_override(metadata={"annotations": {AUTHOR_ANNOTATION: "alice"}}, pin={"replicas": 6})
+    plan = planned(override)
+    assert ready(plan) == (
+        Reason.OVERRIDE_IN_FORCE,
+        "ComputeOverride sale by alice pins 6 replicas until 2026-01-02T00:00:00Z: the sale",
+    )
+    assert plan.requeue_after is not None
+    assert timedelta(hours=12) < plan.requeue_after < timedelta(hours=12, seconds=1)
+
+
+def test_at_its_end_it_has_ended() -> None:
+    plan = planned(a_compute_override(pin={"replicas": 6}), NOON + timedelta(hours=12))
+    assert ready(plan)[0] == Reason.OVERRIDE_EXPIRED
+    assert plan.requeue_after is None
+
+
+def test_no_override_lasts_longer_than_seven_days_whatever_it_says() -> None:
+    override = a_compute_override(expiresAt="2027-01-01T00:00:00Z", hold=True)
+    assert override.ends == datetime(2026, 1, 8, tzinfo=UTC)
+    assert in_force([override], datetime(2026, 1, 8, tzinfo=UTC)) == ()
+    assert in_force([override], datetime(2026, 1, 7, 23, 59, tzinfo=UTC)) == (override,)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [({"exists": False}, Reason.TARGET_NOT_FOUND), ({"scaled": False}, Reason.OVERRIDE_WITHOUT_EFFECT)],
+)
+def test_one_that_decides_nothing_says_why(facts: dict[str, bool], reason: Reason) -> None:
+    assert ready(planned(a_compute_override(hold=True), **facts))[0] == reason
+
+
+def test_floors_add_up_to_the_highest_and_the_newest_pin_counts_before_them() -> None:
+    floors = [a_compute_override(name, floor={"replicas": count}) for name, count in (("a", 5), ("b", 3))]
+    assert bounded(RANGE, 2, floors).least == 5
+    pins = [a_compute_override(name, pin={"replicas": count}) for name, count in (("c", 7), ("d", 2))]
+    found = bounded(RANGE, 2, [*floors, *pins])
+    assert (found.least, found.most, found.least_by) == (2, 2, "ComputeOverride d")
+
+
+def test_a_pool_says_that_it_is_held_until_it_is_not() -> None:
+    held = a_compute_override(target={"kind": "ComputePool", "namespace": None, "name": "cpu-a"}, hold=True)
+    plan = plan_pool(PoolObserved(a_compute_pool(), NOON, PoolSlices(), (held,)))
+    assert any(event.reason == Reason.OVERRIDDEN for event in plan.events)
+    assert plan.requeue_after is not None
+    after = plan_pool(PoolObserved(a_compute_pool(status=dict(plan.status)), NOON, PoolSlices()))
+    conditions = after.status["conditions"]
+    assert isinstance(conditions, list)
+    assert "OverrideActive" not in [each["type"] for each in conditions]
+    assert [event.reason for event in after.events] == ["OverrideEnded"]
