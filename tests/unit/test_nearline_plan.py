@@ -90,7 +90,7 @@ def test_pods_of_a_stream_leave_at_once_and_another_stream_replaces_none() -> No
     spec = pod_spec(a_worker())
     env = {each["name"]: each.get("value") for each in spec["initContainers"][0]["env"]}
     assert float(env["TIDEGATE_AGENT_DRAIN_LEAST_S"] or 5) < 1
-    assert "--exit-timeout-secs=2" in spec["containers"][0]["command"][2]
+    assert "--exit-timeout-secs=1" in spec["containers"][0]["command"][2]
     assert pod_spec(a_worker(nats={"stream": "OTHER"}, maxDeliveries=9)) == spec
     with_secret = pod_spec(a_worker(nats={"secretName": "reader"}))
     assert {"name": "stream-secret", "secret": {"secretName": "reader", "optional": True}} in with_secret[

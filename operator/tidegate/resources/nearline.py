@@ -10,14 +10,14 @@ from tidegate.api.inference import Inference
 from tidegate_dataplane.contract import StreamOrder
 
 PROMPT_DRAIN: Final[Mapping[str, str]] = MappingProxyType(
-    {"TIDEGATE_AGENT_DRAIN_LEAST_S": "0.4", "TIDEGATE_AGENT_DRAIN_QUIET_S": "0.4"}
+    {"TIDEGATE_AGENT_DRAIN_LEAST_S": "0", "TIDEGATE_AGENT_DRAIN_QUIET_S": "0"}
 )
 """Environment of the agents whose work is a stream: it waits for the next pod, so this one leaves when it has yielded.
 
 A pod that is asked by gateways stays for 5 s, until they have heard that it leaves.
 """
 
-PROMPT_EXIT_S: Final = 2
+PROMPT_EXIT_S: Final = 1
 """And how long its server finishes requests: those of the stream were answered or given back before."""
 
 
