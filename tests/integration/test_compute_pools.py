@@ -121,9 +121,9 @@ def test_table_shows_the_pool_at_a_glance(pools: Pools) -> None:
     pools.counts(pool, 4, 4, 4)
     header, row = pools.kubectl("get", "cpool", pool).splitlines()
     assert header.split() == [
-        *("NAME", "SLICES", "FREE", "REALTIME", "NEARLINE", "OFFLINE", "READY", "REASON", "AGE")
+        *("NAME", "SLICES", "FREE", "REALTIME", "NEARLINE", "OFFLINE", "MODE", "READY", "REASON", "AGE")
     ]
-    assert row.split()[:8] == [pool, "4", "4", "0", "0", "0", "True", "PoolReady"]
+    assert row.split()[:9] == [pool, "4", "4", "0", "0", "0", "RecommendOnly", "True", "PoolReady"]
 
 
 @pytest.mark.produces(Reason.POOL_FULL)
