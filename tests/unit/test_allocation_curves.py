@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import inf, nan
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegate.allocation.curves import CapacityCurve, Correction, Observation, fit, linear
@@ -43,6 +43,7 @@ def test_a_fit_never_falls_and_each_replica_adds_no_more_than_the_one_before(mea
     assert all(late <= early + 1e-6 * max(1.0, early) for early, late in pairwise(added))
 
 
+@example([(1, 5.7e-306)], 1000.0)
 @given(MEASURED, st.floats(0, 2e6, allow_subnormal=False))
 def test_needed_is_the_fewest_that_serve_so_much(measured, rate: float) -> None:
     curve = fit(measured)

@@ -15,6 +15,8 @@ from typing import Final
 from tidegate.allocation.errors import InvalidInputError, check_amount, check_count
 
 _ROUNDING: Final = 1e-9
+_MOST_REPLICAS: Final = 1e9
+"""Beyond that no number of replicas is one."""
 LEAST_FACTOR: Final = 0.5
 MOST_FACTOR: Final = 1.5
 _STEP: Final = 0.2
@@ -61,8 +63,8 @@ class CapacityCurve:
             if per_second <= above:
                 return low + _whole((per_second - below) * (high - low), above - below)
             low, below = high, above
-        slope = self.last_slope
-        return low + _whole(per_second - below, slope) if slope > 0 else None
+        slope, left = self.last_slope, per_second - below
+        return low + _whole(left, slope) if slope > 0 and left <= slope * _MOST_REPLICAS else None
 
     @property
     def last_slope(self) -> float:
