@@ -13,6 +13,7 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
+from tidegate.errors import PermanentError
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import ALLOCATION_DECISION, INFERENCE
 from tidegate.kube.parsed import Parsed
@@ -20,9 +21,11 @@ from tidegate.kube.port import Cluster, Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.allocation_view import AllocationObserved, Member, allocation_view, executes
 from tidegate.planning.carrying_out import Progress, carry_out, given_up
-from tidegate.planning.claims import seated_pod
+from tidegate.planning.claims import Claim, seated_pod
 from tidegate.planning.decision import newest_first, plan_decision, stale
+from tidegate.planning.deployments import DeploymentView
 from tidegate.planning.overrides import JUST_AFTER, next_end
+from tidegate.planning.placement import refusal
 from tidegate.planning.pods import pod_view
 from tidegate.planning.pool_allocation import PoolAllocation, pool_allocation
 from tidegate.planning.signals import Signals
@@ -130,13 +133,14 @@ class Allocator:
         self._parts.metrics.overrides.labels(pool.metadata.name).set(len(_overrides_here(observed)))
         await self._clear(observed)
         interval = parse_duration(pool.spec.policy.interval)
-        if not observed.scaled:
+        if not observed.scaled or not any(node.healthy for node in observed.slices.nodes):
+            # Nothing to decide; or no node is heard of, and who would be lowered gave nobody anything.
             newest = observed.decisions[0].metadata.name if observed.decisions else None
             self._allocations.put(key, PoolAllocation(observed.mode, newest))
             return interval
         look = self._looks.get(key)
         if look is None or look.said != _said(observed) or self._age(look) >= interval:
-            look = self._looks[key] = await self._decide(observed)
+            look = self._looks[key] = await self._decide(observed, first=look is None)
         await self._carry_out(self._again(pool, look))
         observed = self._again(pool, look)
         self._allocations.put(key, pool_allocation(observed, look.assignment, look.left_out))
@@ -152,8 +156,11 @@ class Allocator:
     def _age(self, look: _Look) -> timedelta:
         return timedelta(seconds=self._clock.monotonic() - look.at)
 
-    async def _decide(self, observed: AllocationObserved) -> _Look:
-        """Solves, and writes the decision if it is another one than that which stands."""
+    async def _decide(self, observed: AllocationObserved, *, first: bool) -> _Look:
+        """Solves, and writes the decision if it is another one than that which stands.
+
+        The first look of a process may know nothing of demand: what its predecessor began with better knowledge goes on.
+        """
         await self._abandon(observed)
         signals = await self._demand(parse_duration(observed.pool.spec.policy.interval))
         observed = replace(self._observe(observed.pool), signals=signals)
@@ -165,7 +172,8 @@ class Allocator:
         metrics.solve_seconds.labels(pool).observe(seconds)
         metrics.solves.labels(pool, assignment.method.value).inc()
         body = plan_decision(observed, assignment, seconds)
-        if body is not None:
+        blind = first and bool(signals.problem) and observed.standing is not None
+        if body is not None and not blind:
             await self._write(observed, body)
         return _Look(before, _said(observed), assignment, dict(view.left_out), signals)
 
@@ -187,6 +195,7 @@ class Allocator:
         for each in observed.decisions[:1]:
             if each.executed and not each.finished:
                 await self._end(each, given_up(f"decided anew by {name} before all of it was there"))
+                self._reclaimed.pop(each.metadata.name, None)
         stored = await self._parts.cluster.apply(body, self._fence)
         self._stores.decisions.observe("MODIFIED", stored)
         written = AllocationDecision.parse(stored)
@@ -214,7 +223,12 @@ class Allocator:
                 "decision": standing.metadata.name,
                 "epoch": self._fence.epoch,
             }
-            await self._allocate(key, {"allocation": allocation})
+            try:
+                await self._allocate(key, {"allocation": allocation})
+            except PermanentError as error:
+                # One status that is refused holds nobody else up; the next look tries again.
+                log.warning("allocation_refused", inference=str(key), error=str(error))
+                continue
             log.info("allocated", inference=str(key), replicas=replicas, decision=standing.metadata.name)
         self._count(standing, progress)
         if progress.outcome is not None:
@@ -228,7 +242,7 @@ class Allocator:
                 known.add(key)
                 self._parts.metrics.reclaim_seconds.labels(each.tier.value).observe(each.seconds)
         if progress.outcome is not None:
-            del self._reclaimed[decision.metadata.name]
+            self._reclaimed.pop(decision.metadata.name, None)
 
     async def _clear(self, observed: AllocationObserved) -> None:
         """Of an Inference that has a fixed number again nothing decided is kept."""
@@ -274,19 +288,24 @@ class Allocator:
         for key, claim in sorted(claims.items()):
             inference = self._known.inferences.get(key)
             if inference is None or not _wants(inference, name):
-                leaving += claim.taken
+                leaving += claim.has(0, healthy)
                 continue
-            ready = 0
+            ready = lost = 0
             for body in self._stores.pods.by_label(
                 INFERENCE_LABEL, label_value(key.name), namespace=key.namespace
             ):
                 pod, seat = pod_view(body), seated_pod(body)
-                if seat is None or seat.pool != label_value(name) or not pod.ready or pod.terminating:
+                if seat is None or seat.pool != label_value(name):
                     continue
-                ready += 1
-                elsewhere += 0 if seat.node in healthy else seat.slices
-            known = self._known.placements.live(key) is not None or inference.status.allocation is None
-            members.append(Member(inference, claim, ready, known))
+                if pod.ready and not pod.terminating:
+                    ready += 1
+                    elsewhere += 0 if seat.node in healthy else seat.slices
+                else:
+                    lost += 0 if seat.node in healthy else seat.slices
+            live = self._known.placements.live(key)
+            refused = refusal(claim, pool, slices)
+            said = refused.message if refused is not None else ""
+            members.append(Member(inference, claim, ready, _apart(inference, claim, live), said, lost))
         return AllocationObserved(
             pool=pool,
             now=self._clock.now(),
@@ -310,6 +329,19 @@ def _wants(inference: Inference, pool: str) -> bool:
     placement = inference.spec.placement
     deleted = inference.metadata.deletion_timestamp is not None
     return not deleted and placement is not None and placement.pool == pool
+
+
+def _apart(inference: Inference, claim: Claim, live: DeploymentView | None) -> str:
+    """Why nothing can be decided about an Inference now, or empty."""
+    if live is None:
+        return "its Deployment is not there" if inference.status.allocation is not None else ""
+    if live.replicas and (live.pool != label_value(_pool_of(inference)) or live.slices != claim.slices):
+        return "its pods are in another pool or of another size, and are replaced here as there is room"
+    return ""
+
+
+def _pool_of(inference: Inference) -> str:
+    return inference.spec.placement.pool if inference.spec.placement is not None else ""
 
 
 def _overrides_here(observed: AllocationObserved) -> tuple[str, ...]:

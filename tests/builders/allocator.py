@@ -29,7 +29,9 @@ def a_member(
     most: int | None = 8,
     tier: Tier = Tier.REALTIME,
     status: dict[str, Any] | None = None,
-    known: bool = True,
+    apart: str = "",
+    refused: str = "",
+    lost: int = 0,
     **spec: Any,
 ) -> Member:
     """A model that has been given `held` replicas; `pods` of them are there, if that is not the same. `most` None: a fixed number, `least`."""
@@ -47,7 +49,7 @@ def a_member(
         "",
         pods={"node-0": there * slices} if there > held else {},
     )
-    return Member(inference, claim, min(held, there) if ready is None else ready, known)
+    return Member(inference, claim, min(held, there) if ready is None else ready, apart, refused, lost)
 
 
 def nodes(*slices: int) -> PoolSlices:

@@ -125,10 +125,37 @@ def test_what_was_just_raised_is_remembered() -> None:
 
 
 def test_one_whose_deployment_is_missing_is_left_alone_and_keeps_its_slices() -> None:
-    seen = observed(a_member("ctr", held=0, known=False), a_member("cvr"))
+    seen = observed(a_member("ctr", held=0, apart="its Deployment is not there"), a_member("cvr"))
     view = allocation_view(seen)
     assert [str(key) for key in view.left_out] == ["ads/ctr"]
     assert [each.key for each in view.snapshot.inferences] == ["ads/cvr"]
+
+
+def test_one_that_the_pool_refuses_costs_nobody_anything() -> None:
+    big = a_member("big", 0, least=1, most=None, slices=4, refused="the largest node has 2")
+    view = allocation_view(observed(big, a_member("batch", 8, tier=Tier.OFFLINE), slices=(2, 2, 2, 2)))
+    assert [str(key) for key in view.left_out] == ["ads/big"]
+    assert view.snapshot.pools[0].slices == 8
+
+
+def test_pods_on_a_node_that_is_lost_keep_nothing_from_others() -> None:
+    batch = a_member("batch", 0, pods=2, lost=2, least=0, tier=Tier.OFFLINE)
+    ctr = a_member("ctr", 2)
+    seen = observed(batch, ctr, slices=(4,))
+    assert seen.free == 2
+    assert batch.draining == 0
+    # On a node that lives they do.
+    draining = a_member("batch", 0, pods=2, least=0, tier=Tier.OFFLINE)
+    assert observed(draining, ctr, slices=(4,)).free == 0
+
+
+def test_what_no_member_can_use_of_a_floor_is_kept_all_the_same() -> None:
+    batch = a_member("batch", 4, most=8, tier=Tier.OFFLINE)
+    pool = pool_of(observed(batch, tiers={"realtime": {"floor": 4}}))
+    assert (pool.slices, max(rule.floor for rule in pool.tiers)) == (4, 0)
+    ctr = a_member("ctr", 1, most=3)
+    pool = pool_of(observed(batch, ctr, tiers={"realtime": {"floor": 4}}))
+    assert (pool.slices, max(rule.floor for rule in pool.tiers)) == (7, 3)
 
 
 def test_the_same_caches_give_the_same_snapshot() -> None:

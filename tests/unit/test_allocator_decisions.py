@@ -80,11 +80,47 @@ def test_what_cannot_be_kept_is_written_once() -> None:
     assert decided(observed(a_member("ctr", 8, least=9, most=9), decisions=(known,))) is None
 
 
-def test_the_name_says_when_and_from_what() -> None:
+def test_the_name_says_when_and_is_no_other_ones() -> None:
+    body, later = decided(evening()), decided(evening(now=NOW + timedelta(milliseconds=1)))
+    assert body is not None
+    assert later is not None
+    names = [each["metadata"]["name"] for each in (body, later)]
+    assert all(name.startswith("cpu-a-20260101-120000-") for name in names)
+    assert len(set(names)) == 2
+    assert body["spec"]["inputsHash"] == later["spec"]["inputsHash"]
+
+
+def test_a_decision_belongs_to_its_pool() -> None:
     body = decided(evening())
     assert body is not None
-    name = body["metadata"]["name"]
-    assert name == f"cpu-a-20260101-120000-{body['spec']['inputsHash'][:8]}"
+    (owner,) = body["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("ComputePool", "cpu-a")
+    assert owner["uid"]
+
+
+def test_the_newest_decision_counts_also_where_a_clock_was_set_back() -> None:
+    ahead = a_decision(
+        ("ctr", 2, 3), at=NOW + timedelta(hours=1), name="ahead", outcome={"appliedAt": NOW.isoformat()}
+    )
+    body = decided(evening(decisions=(ahead,), policy={"mode": "Auto"}))
+    assert body is not None
+    made = AllocationDecision.parse(body)
+    both = newest_first([ahead, made])
+    assert both[0].metadata.name == made.metadata.name
+    assert observed(decisions=both, policy={"mode": "Auto"}).standing is both[0]
+    assert decided(evening(decisions=both, policy={"mode": "Auto"})) is None
+
+
+def test_a_fixed_number_that_finds_no_place_is_decided_once() -> None:
+    """Its replicas are not the allocator's to give: what they lack is no new decision."""
+    big = a_member("big", 0, least=1, most=None, slices=4, capacity=CAPACITY)
+    batch = a_member("batch", 8, least=0, tier=Tier.OFFLINE)
+    body = decided(observed(big, batch))
+    assert targets(body)["ads/batch"] == 4
+    assert body is not None
+    done = AllocationDecision.parse({**body, "status": {"outcome": {"appliedAt": NOW.isoformat()}}})
+    given = a_member("batch", 4, least=0, tier=Tier.OFFLINE)
+    assert decided(observed(big, given, decisions=(done,))) is None
 
 
 def test_the_oldest_go_first() -> None:

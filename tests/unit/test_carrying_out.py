@@ -67,9 +67,21 @@ def test_what_an_earlier_decision_could_not_give_is_taken_back() -> None:
 
 def test_a_missing_deployment_is_waited_for() -> None:
     decision = a_decision(*EXCHANGE)
-    seen = at({"held": 0, "known": False, "status": has(2)}, {"held": 2, "status": has(2)}, decision)
+    seen = at(
+        {"held": 0, "apart": "its Deployment is not there", "status": has(2)},
+        {"held": 2, "status": has(2)},
+        decision,
+    )
     progress = carry_out(seen, decision)
     assert (progress.writes, progress.outcome) == ({}, None)
+
+
+def test_nobody_waits_for_a_missing_deployment_that_is_to_change_nothing() -> None:
+    decision = a_decision(("ctr", 1, 2))
+    there = a_member("ctr", 2, status={"allocation": {"replicas": 2, "decision": "cpu-a-1", "epoch": 1}})
+    other = a_member("other", 0, apart="its Deployment is not there")
+    progress = carry_out(observed(there, other, decisions=(decision,)), decision)
+    assert progress.outcome is not None
 
 
 def test_one_that_is_given_up_is_finished() -> None:

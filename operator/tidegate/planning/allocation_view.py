@@ -35,8 +35,12 @@ class Member:
     claim: Claim
     ready: int
     """Pods that answer, there."""
-    known: bool = True
-    """Whether its Deployment is in the caches, or there is none to be."""
+    apart: str = ""
+    """Why nothing can be decided about it now, or empty: its Deployment is not there, or moves here from elsewhere."""
+    refused: str = ""
+    """Why the pool gives it no place, however many slices are free, or empty."""
+    lost: int = 0
+    """Slices of its pods on nodes that take none and where they do not answer: nobody can have these."""
 
     @property
     def key(self) -> ObjectKey:
@@ -54,15 +58,26 @@ class Member:
         return max(self.claim.held, self.claim.booked) // self.claim.slices
 
     @property
+    def taken(self) -> int:
+        """Slices that it has where somebody else could have them."""
+        claim = self.claim
+        return max(claim.held, sum(claim.pods.values()) - self.lost, claim.booked)
+
+    @property
     def draining(self) -> int:
         """Replicas' worth of slices that it has beyond that: pods on their way out."""
-        beyond = self.claim.taken - self.held * self.claim.slices
+        beyond = self.taken - self.held * self.claim.slices
         return max(ceil(beyond / self.claim.slices), 0)
 
     @property
     def scaled(self) -> bool:
         """Whether the allocator decides about it."""
         return self.inference.spec.scaling is not None
+
+    @property
+    def unmeasured(self) -> bool:
+        """Whether nobody knows what a replica serves; offline work uses whatever is left."""
+        return self.inference.spec.tier is not Tier.OFFLINE and self.inference.spec.capacity is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +123,7 @@ class AllocationObserved:
     def free(self) -> int:
         """Slices that nobody has; negative where more was given than there is now."""
         there = self.slices.healthy + self.serving_elsewhere - self.leaving
-        return there - sum(member.claim.taken for member in self.members)
+        return there - sum(member.taken for member in self.members)
 
     @property
     def scaled(self) -> tuple[Member, ...]:
@@ -138,18 +153,26 @@ class View:
 
 
 def allocation_view(observed: AllocationObserved) -> View:
-    """The snapshot of one pool. A member with a number that cannot be true is left out, and keeps its slices."""
+    """The snapshot of one pool.
+
+    A member with a number that cannot be true, or that is not wholly here, is left out and keeps its slices.
+    One that the pool refuses is left out as well, and nobody gives slices for it.
+    """
     made: list[solver.Inference] = []
     left_out: dict[ObjectKey, str] = {}
     taken = 0
     for member in observed.members:
+        if member.refused and not member.held:
+            left_out[member.key] = member.refused
+            taken += member.taken
+            continue
         try:
-            if not member.known:
-                raise InvalidInputError(f"inference {member.key}", "its Deployment is not there")
+            if member.apart:
+                raise InvalidInputError(f"inference {member.key}", member.apart)
             made.append(_inference(observed, member))
         except InvalidInputError as error:
             left_out[member.key] = str(error)
-            taken += max(member.claim.taken, member.claim.replicas * member.slices)
+            taken += max(member.taken, member.claim.replicas * member.slices)
     pool = _pool(observed, taken)
     return View(Snapshot((pool,), tuple(made), STEPS), left_out)
 
@@ -160,14 +183,28 @@ def _pool(observed: AllocationObserved, taken: int) -> solver.Pool:
     healthy = [node for node in observed.slices.nodes if node.healthy]
     return solver.Pool(
         observed.name,
-        max(observed.room - taken, 0),
+        max(observed.room - taken - sum(_unfilled(observed, tier) for tier in Tier), 0),
         nodes=len(healthy),
-        tiers=tuple(TierRule(tier, spec.tiers.of(tier).floor, spec.tiers.of(tier).ceiling) for tier in Tier),
+        tiers=tuple(
+            TierRule(tier, spec.tiers.of(tier).floor - _unfilled(observed, tier), spec.tiers.of(tier).ceiling)
+            for tier in Tier
+        ),
         budget=_budget(observed),
         hold=observed.mode is PolicyMode.HOLD
         or bool(about(observed.active, OverrideKind.COMPUTE_POOL, observed.pool.key)),
         price=newest.spec.price if newest is not None else 0.0,
     )
+
+
+def _unfilled(observed: AllocationObserved, tier: Tier) -> int:
+    """Slices of a tier's floor that none of its members can use: they are kept for it all the same."""
+    fillable = sum(
+        member.slices * (scaling.max_replicas if scaling is not None else member.claim.replicas)
+        for member in observed.members
+        if member.inference.spec.tier is tier
+        for scaling in (member.inference.spec.scaling,)
+    )
+    return max(observed.pool.spec.tiers.of(tier).floor - fillable, 0)
 
 
 def _budget(observed: AllocationObserved) -> int | None:

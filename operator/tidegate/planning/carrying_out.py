@@ -41,10 +41,10 @@ def carry_out(observed: AllocationObserved, decision: AllocationDecision) -> Pro
     reclaimed: dict[ObjectKey, Reclaimed] = {}
     free, done = max(observed.free, 0), True
     for member in _in_order(observed.scaled, decision.spec.moves):
-        if not member.known:
-            done = False  # what it had is made again first
-            continue
         move = moves.get(str(member.key))
+        if member.apart:
+            done = done and move is None  # what it had is made again first
+            continue
         if move is None:
             _put_back(member, decision, writes)
             continue

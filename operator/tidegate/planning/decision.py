@@ -1,10 +1,13 @@
 """From an assignment to an AllocationDecision, or to none when what was decided before still stands."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from hashlib import sha256
 from typing import Any, Final
 
 from tidegate.allocation.assignment import Action, Assignment, Move, Relaxation
 from tidegate.api.allocation_decision import AllocationDecision, NotKept
+from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import API_VERSION
 from tidegate.planning.allocation_view import AllocationObserved
 from tidegate.resources.names import POOL_LABEL, label_value
@@ -31,14 +34,19 @@ def plan_decision(
     Compared is what everybody is to have and which rules are not kept, and not by which figures: those change with every
     look.
     """
-    wanted = {each.inference: each.replicas for each in assignment.replicas if each.pool == observed.name}
-    stands = {name: count for name, count in _stands(observed).items() if name in wanted}
+    stands = _stands(observed)
+    wanted = {
+        each.inference: each.replicas
+        for each in assignment.replicas
+        if each.pool == observed.name and each.inference in stands
+    }
+    stands = {name: count for name, count in stands.items() if name in wanted}
     if wanted == stands and (_on_its_way(observed) or _broken(assignment.relaxed) == _known_broken(observed)):
         return None
     moves = _moves(assignment)
     spec = {
         "pool": observed.name,
-        "at": observed.now.isoformat(timespec="milliseconds"),
+        "at": _at(observed).isoformat(timespec="milliseconds"),
         "mode": observed.mode.value,
         "moves": [_move(each) for each in moves[:_MOST_MOVES]],
         "moveCount": len(moves),
@@ -60,7 +68,19 @@ def plan_decision(
     return {
         "apiVersion": API_VERSION,
         "kind": AllocationDecision.KIND,
-        "metadata": {"name": _name(observed, assignment), "labels": {POOL_LABEL: label_value(observed.name)}},
+        "metadata": {
+            "name": _name(observed, assignment),
+            "labels": {POOL_LABEL: label_value(observed.name)},
+            # They go with their pool: another one of its name begins anew.
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": ComputePool.KIND,
+                    "name": observed.name,
+                    "uid": observed.pool.metadata.uid,
+                }
+            ],
+        },
         "spec": spec,
     }
 
@@ -76,14 +96,16 @@ def newest_first(decisions: Iterable[AllocationDecision]) -> tuple[AllocationDec
 
 
 def _stands(observed: AllocationObserved) -> Mapping[str, int]:
-    """What everybody is to have: what they have, and what the standing decision changes about it."""
-    stands = {
-        str(member.key): member.held if member.scaled else min(member.held, member.claim.replicas)
-        for member in observed.members
-    }
-    if observed.standing is not None:
-        stands.update({move.inference: move.after for move in observed.standing.spec.moves})
-    return stands
+    """What those are to have who are decided about: what they have, and what the standing decision changes about it."""
+    stands = {str(member.key): member.held for member in observed.scaled}
+    moves = observed.standing.spec.moves if observed.standing is not None else ()
+    return stands | {move.inference: move.after for move in moves if move.inference in stands}
+
+
+def _at(observed: AllocationObserved) -> datetime:
+    """Now, and after every decision before: the newest is the one that counts, also where a clock was set back."""
+    newest = next(iter(observed.decisions), None)
+    return observed.now if newest is None else max(observed.now, newest.spec.at + timedelta(milliseconds=1))
 
 
 def _on_its_way(observed: AllocationObserved) -> bool:
@@ -130,5 +152,6 @@ def _number(value: float) -> float:
 
 
 def _name(observed: AllocationObserved, assignment: Assignment) -> str:
-    at = f"{observed.now:%Y%m%d-%H%M%S}"
-    return f"{observed.name[:_POOL]}-{at}-{assignment.inputs_hash[:_HASH]}"
+    at = _at(observed)
+    unique = sha256(f"{at.isoformat()} {assignment.inputs_hash}".encode()).hexdigest()[:_HASH]
+    return f"{observed.name[:_POOL]}-{at:%Y%m%d-%H%M%S}-{unique}"

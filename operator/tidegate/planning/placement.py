@@ -106,6 +106,11 @@ class _Ledger:
         return left if ceiling is None else min(left, ceiling - self.has[tier])
 
 
+def refusal(wanted: Claim, pool: ComputePool, slices: PoolSlices) -> Refused | None:
+    """Why `pool` gives no replica of this Inference a place, however many slices are free; None where it may."""
+    return _refusal(wanted, sharing_of(pool), slices.largest)
+
+
 def _refusal(wanted: Claim, sharing: SharingBackend, largest: int) -> Refused | None:
     said = sharing.refusal(wanted.slices, wanted.model)
     if said is not None or wanted.slices <= largest:
@@ -134,9 +139,9 @@ def _verdict(
     if ready.reason not in _STILL_GIVES:
         message = f"ComputePool {name} takes no pods: {ready.message}"
         return Verdict(False, Reason.POOL_NOT_READY, message, stalled=ready.stalled)
-    refusal = _refusal(wanted, sharing_of(pool), slices.largest)
-    if refusal is not None:
-        return Verdict(False, refusal.reason, f"ComputePool {name}: {refusal.message}", stalled=True)
+    refused = refusal(wanted, pool, slices)
+    if refused is not None:
+        return Verdict(False, refused.reason, f"ComputePool {name}: {refused.message}", stalled=True)
     ledger = _Ledger.of(pool, slices, claims, given)
     has, bounds = ledger.has, ledger.bounds
     short = f"ComputePool {name} gives {replicas} of {wanted.replicas} replicas their {each}"

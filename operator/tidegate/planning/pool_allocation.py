@@ -50,13 +50,28 @@ def _allocated(
         return Verdict(False, Reason.RULES_NOT_KEPT, said)
     standing = observed.standing
     if standing is None or not standing.spec.moves:
-        return Verdict(True, Reason.NOTHING_TO_MOVE, "every Inference has what it is to have")
+        return Verdict(True, Reason.NOTHING_TO_MOVE, _nothing_to_move(observed))
     count = len(standing.spec.moves)
     inferences = "1 Inference" if count == 1 else f"{count} Inferences"
     if standing.executed:
         return Verdict(False, Reason.MOVING, f"{inferences} on the way to what {decision} says")
     said = f"{decision} would move {inferences}: set spec.policy.mode: Auto to have it done"
     return Verdict(False, Reason.RECOMMENDED, said)
+
+
+def _nothing_to_move(observed: AllocationObserved) -> str:
+    """That all is well, or who keeps what they have because nothing can be weighed."""
+    if observed.mode is PolicyMode.HOLD:
+        return "the pool is held: everybody keeps what they have"
+    unmeasured = [member.key for member in observed.scaled if member.unmeasured]
+    if not unmeasured:
+        return "every Inference has what it is to have"
+    more = f" and {len(unmeasured) - _NAMED} more" if len(unmeasured) > _NAMED else ""
+    named = ", ".join(str(key) for key in unmeasured[:_NAMED])
+    return (
+        f"{named}{more} have no spec.capacity, so that nobody knows how many replicas they need, and keep what they have: "
+        "measure it with tidegate calibrate"
+    )
 
 
 def _signals(observed: AllocationObserved) -> Verdict:
