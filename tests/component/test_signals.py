@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import grpc.aio
@@ -28,6 +28,7 @@ from tidegate_localcluster.ports import HeldPort
 
 CTR, CVR, DEAD, NONE = (ObjectKey("ads", name) for name in ("ctr", "cvr", "dead", "none"))
 PATIENT = {"timeout": "60s"}
+AT_ONCE = timedelta()
 
 
 def access_to(name: str) -> tuple[tuple[str, str], ...]:
@@ -155,6 +156,25 @@ async def test_a_released_target_has_its_demand_and_its_failures(gateway: Gatewa
     assert (offered(look, ObjectKey("ads", "v4")), served(look, ObjectKey("ads", "v4"))) == (10.0, 0.0)
 
 
+async def test_the_end_of_a_release_is_no_gateway_that_begins_anew(gateway: Gateway) -> None:
+    v3, v4 = await gateway.upstream("v3"), await gateway.upstream("v4")
+    client = await gateway.start(released(a_release(steps=[100])), backend_of("v3", v3), backend_of("v4", v4))
+    looking = Looking(of(gateway.envoy))
+    await outcomes(client, 50)
+    await looking.look()
+    await gateway.control_plane.push(
+        a_model_access("ctr", routes=[a_route("default", "v4")]), backend_of("v3", v3), backend_of("v4", v4)
+    )
+
+    async def gone() -> bool:
+        return "cluster.release/ads/ctr/v4" not in await gateway.envoy.get_admin("/stats")
+
+    await eventually("the cluster of the release is gone", gone)
+    await outcomes(client, 10)
+    look = await looking.look()
+    assert (look.silent, offered(look, ObjectKey("ads", "v4"))) == ((), 10.0)
+
+
 async def restarted(gateway: Gateway) -> None:
     """The gateway as a new process on the same port, with all counters at zero."""
     gateway.envoy.ports = {"admin_port": int(gateway.envoy.admin.rpartition(":")[2]), "metrics_port": None}  # type: ignore[dict-item]
@@ -176,6 +196,8 @@ async def test_a_gateway_that_begins_anew_lowers_nothing(gateway: Gateway) -> No
     assert (await read()).by_key[CTR].offered_per_s == 30.0
 
     await restarted(gateway)
+    # Half a minute between two looks, as in life: the age of one that ran for a second tells little.
+    looking.now_s += 29
     client = gateway.client()
     await outcomes(client, 5)
     signals = await read()
@@ -222,7 +244,7 @@ def asking(
     prometheus: RunningPrometheus, gateway: Gateway, *accesses: ModelAccess, name: str = "gateway-1"
 ) -> PrometheusTraffic:
     known = (of(gateway.envoy, name),)
-    return PrometheusTraffic(prometheus.url, lambda: known, lambda: shares_of(accesses), dict)
+    return PrometheusTraffic(prometheus.url, lambda: known, lambda: shares_of(accesses), dict, AT_ONCE)
 
 
 async def until(what: str, source: PrometheusTraffic, true: Callable[[Look], bool]) -> Look:
@@ -341,9 +363,13 @@ async def test_a_gateway_that_prometheus_does_not_scrape_is_silent(
     prometheus.targets = {"gateway-1": gateway.envoy.admin}
     prometheus.start()
     both = (of(gateway.envoy), gateways.Gateway("gateway-2", "127.0.0.1:1"))
-    source = PrometheusTraffic(prometheus.url, lambda: both, dict, dict)
+    source = PrometheusTraffic(prometheus.url, lambda: both, dict, dict, AT_ONCE)
     look = await until("it knows one", source, lambda look: CTR in look.by_key)
     assert look.silent == ("gateway-2",)
+    # By default one that started just now is silent too: its rates are not of a minute yet.
+    source = PrometheusTraffic(prometheus.url, lambda: both, dict, dict)
+    look = await source.look()
+    assert (look.silent, look.failure) == (("gateway-1", "gateway-2"), "")
 
 
 async def test_a_restart_of_a_gateway_is_no_drop_and_no_spike_to_prometheus(

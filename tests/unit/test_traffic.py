@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,14 +11,15 @@ from builders.model_access import a_model_access, a_route
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.sample import Tally
 from tidegate.planning.signals import Look
-from tidegate.planning.traffic import Page, Pages, look_between, p99_s, shares_of
+from tidegate.planning.traffic import Counters, Page, Pages, look_between, p99_s, shares_of
 
 CTR = ObjectKey("ads", "ctr")
+PLACE, RELEASED = "inference/ads/ctr/grpc", "release/ads/ctr/ctr/grpc"
 
 
 def a_page(at_s: float, requests: int, *, uptime_s: float | None = None, failures: int = 0) -> Page:
     uptime = at_s if uptime_s is None else uptime_s
-    return Page(uptime, at_s, {CTR: Tally(requests, failures)})
+    return Page(uptime, at_s, {PLACE: Counters(CTR, requests, answered=requests - failures)})
 
 
 def between(before: Pages, **pages: Page) -> Look:
@@ -65,10 +68,61 @@ def test_a_new_one_counts_from_its_start_and_an_unknown_one_is_silent_once() -> 
 
 
 def test_one_that_began_anew_counts_from_nothing_and_is_silent_once() -> None:
-    for page in (a_page(130, 60, uptime_s=12), a_page(130, 60), a_page(130, 20_000, uptime_s=12)):
+    for page in (a_page(130, 60, uptime_s=12), a_page(130, 20_000, uptime_s=12)):
         look = between({"a": a_page(100, 9_000)}, a=page)
-        assert offered(look) == page.tallies[CTR].requests / 30
+        assert offered(look) == page.counters[PLACE].attempts / 30
         assert look.silent == ("a",)
+
+
+@given(st.lists(st.integers(0, 1_000), min_size=2, max_size=20))
+def test_requests_in_flight_are_no_failures_that_come_and_go(in_flight: list[int]) -> None:
+    pages: Pages = {}
+    for number, waiting in enumerate(in_flight, start=1):
+        sent = 5_000_000 + 30_000 * number
+        counters = Counters(CTR, sent, answered=sent - waiting, times={5: sent - waiting})
+        page = Page(9_000 + 30.0 * number, 30.0 * number, {PLACE: counters})
+        look, pages = look_between(pages, ("a",), {"a": page}, {})
+        if number > 1:
+            answered = 30_000 + in_flight[number - 2] - waiting
+            assert (offered(look), look.by_key[CTR].served_per_s) == (1_000.0, answered / 30)
+
+
+def test_an_envoy_cluster_that_goes_or_begins_anew_is_no_gateway_that_does() -> None:
+    def page(at_s: float, **attempts: int) -> Page:
+        places = {"direct": PLACE, "released": RELEASED}
+        return Page(
+            at_s, at_s, {places[one]: Counters(CTR, count, answered=count) for one, count in attempts.items()}
+        )
+
+    before = page(100, direct=9_000, released=50_000)
+    ended = between({"a": before}, a=page(130, direct=9_300))
+    assert (offered(ended), ended.silent) == (10.0, ())
+    again = between({"a": before}, a=page(130, direct=9_300, released=60))
+    assert (offered(again), again.silent) == (12.0, ())
+    came = between({"a": page(100, direct=9_000)}, a=page(130, direct=9_300, released=90))
+    assert (offered(came), came.silent) == (13.0, ())
+
+
+def test_any_figure_that_fell_says_that_all_of_its_place_are_new() -> None:
+    base = Counters(CTR, 100, 10, 80, 5, 4, {5: 80})
+    new = Counters(CTR, 300, 30, 240, 15, 12, {5: 240})
+    assert new.since(base) == Counters(CTR, 200, 20, 160, 10, 8, {5: 160})
+    for fell in (
+        replace(new, attempts=99),
+        replace(new, retries=9),
+        replace(new, answered=79),
+        replace(new, failed_later=4),
+        replace(new, timed_out=3),
+        replace(new, times={5: 79, 9: 161}),
+    ):
+        assert fell.since(base) is fell
+
+
+def test_a_count_of_unserved_requests_that_fell_is_new() -> None:
+    pages = {"a": Page(130, 130, {}, {"access/ads/ctr/default": 60})}
+    before = {"a": Page(100, 100, {}, {"access/ads/ctr/default": 800})}
+    look, _ = look_between(before, ("a",), pages, {"access/ads/ctr/default": {CTR: 1.0}})
+    assert offered(look) == 2.0
 
 
 def test_nobody_at_all_is_a_failure() -> None:

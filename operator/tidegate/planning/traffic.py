@@ -11,7 +11,7 @@ from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
-from tidegate.planning.sample import NOT_AT_ONCE, Tally
+from tidegate.planning.sample import Tally
 from tidegate.planning.signals import Look, Reading
 
 SOURCE: Final = "gateways"
@@ -24,15 +24,68 @@ Shares = Mapping[str, Mapping[ObjectKey, float]]
 
 
 @dataclass(frozen=True, slots=True)
+class Counters:
+    """What was counted for one Inference in one place: each figure only rises, until the place and all its figures go.
+
+    `attempts`: tries, retries among them. `answered`: by headers of success, `failed_later` of which ended with a failure.
+    `timed_out`: had no answer in time. `times`: how many took how many milliseconds.
+    What is in flight is an attempt and nothing else yet, so that failures are no counter.
+    """
+
+    inference: ObjectKey
+    attempts: int = 0
+    retries: int = 0
+    answered: int = 0
+    failed_later: int = 0
+    timed_out: int = 0
+    times: Mapping[int, int] = field(default_factory=dict[int, int])
+
+    def since(self, base: Counters | None) -> Counters:
+        """What came after `base`; all of it when there is none, or a figure is lower than it was."""
+        if base is None or self._began_after(base):
+            return self
+        return Counters(
+            self.inference,
+            self.attempts - base.attempts,
+            self.retries - base.retries,
+            self.answered - base.answered,
+            self.failed_later - base.failed_later,
+            self.timed_out - base.timed_out,
+            {at: more for at, count in self.times.items() if (more := count - base.times.get(at, 0))},
+        )
+
+    @property
+    def offered(self) -> int:
+        """Requests that clients sent. A page is not written at one instant: a retry may be on it and its try not."""
+        return max(self.attempts - self.retries, 0)
+
+    @property
+    def served(self) -> int:
+        """Requests that a model answered, some of which may have been sent before."""
+        return max(self.answered - self.failed_later, 0)
+
+    def _began_after(self, base: Counters) -> bool:
+        return (
+            self.attempts < base.attempts
+            or self.retries < base.retries
+            or self.answered < base.answered
+            or self.failed_later < base.failed_later
+            or self.timed_out < base.timed_out
+            or any(self.times.get(at, 0) < count for at, count in base.times.items())
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """What one gateway counted since it started `uptime_s` ago, read at `at_s` of our own clock.
 
-    `tallies`: by Inference; a failure is a request that no model answered. `unserved`: by route, those for which no pod was left.
+    `counters`: by the name of the Envoy cluster or of the counter of refusals, each of which comes and goes by itself.
+    `unserved`: by route, requests for which no pod was left.
     """
 
     uptime_s: float
     at_s: float
-    tallies: Mapping[ObjectKey, Tally]
+    counters: Mapping[str, Counters]
     unserved: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
@@ -57,12 +110,13 @@ def look_between(before: Pages, asked: Collection[str], pages: Pages, shares: Sh
         if base is None:
             continue
         seconds = page.at_s - base.at_s
-        for key, tally in page.tallies.items():
-            counted = tally.since(base.tallies.get(key, Tally()))
-            late[key] += counted
-            _add(totals, key, counted.requests / seconds, (counted.requests - counted.failures) / seconds)
+        for place, counters in page.counters.items():
+            counted, key = counters.since(base.counters.get(place)), counters.inference
+            late[key] += Tally(times=counted.times, unanswered=counted.timed_out)
+            _add(totals, key, counted.offered / seconds, counted.served / seconds)
         for route, count in page.unserved.items():
-            refused = max(count - base.unserved.get(route, 0), 0)
+            known = base.unserved.get(route, 0)
+            refused = count - known if count >= known else count
             for key, share in shares.get(route, {}).items():
                 _add(totals, key, share * refused / seconds, 0.0)
     readings = {
@@ -116,14 +170,9 @@ def _base(before: Page | None, page: Page, newest: float | None) -> tuple[Page |
     if before is None:
         # One that started after the last look counted from nothing, and all of it since.
         return (Page(0.0, newest, {}), True) if began_s >= newest - _UNSURE_S else (None, False)
+    # By its age alone: counters also go with the Envoy cluster that they are of, as when a release ends.
     younger = page.uptime_s + _UNSURE_S < before.uptime_s + (page.at_s - before.at_s)
-    return (Page(0.0, before.at_s, {}), False) if younger or _fell(before, page) else (before, True)
-
-
-def _fell(before: Page, page: Page) -> bool:
-    """Whether a counter is lower than it was, by more than what a page that is written for a while explains."""
-    both = before.tallies.keys() & page.tallies.keys()
-    return any(page.tallies[key].requests + NOT_AT_ONCE < before.tallies[key].requests for key in both)
+    return (Page(0.0, before.at_s, {}), False) if younger else (before, True)
 
 
 def _add(totals: defaultdict[ObjectKey, Reading], key: ObjectKey, offered: float, served: float) -> None:

@@ -58,20 +58,28 @@ UNSERVED: Final = (
 )
 """Requests per second for which no target had a pod, by route and protocol."""
 
-QUEUE: Final = (
-    f"sum by (namespace, pod) (rate(nv_inference_queue_duration_us[{WINDOW}])) / 1e6"
-    f" / sum by (namespace, pod) (rate(nv_inference_request_success[{WINDOW}]))"
-)
-"""Seconds that a request waits in Triton's queue, by namespace and pod."""
+_REQUESTS: Final = f"sum by (namespace, pod) (rate(nv_inference_request_success[{WINDOW}]))"
 
+QUEUE: Final = (
+    f"sum by (namespace, pod) (rate(nv_inference_queue_duration_us[{WINDOW}])) / 1e6 / ({_REQUESTS} > 0)"
+    f" or 0 * {_REQUESTS}"
+)
+"""Seconds that a request waits in Triton's queue, by namespace and pod; 0 in one that had none."""
+
+_EXECUTIONS: Final = f"rate(nv_inference_exec_count[{WINDOW}])"
+
+# By version: one that is kept and idle divides 0 by 0, and a sum with NaN is NaN.
 BUSY: Final = (
     f"clamp_max(sum by (namespace, pod) (rate(nv_inference_compute_infer_duration_us[{WINDOW}]) / 1e6"
-    f" / rate(nv_inference_request_success[{WINDOW}]) * rate(nv_inference_exec_count[{WINDOW}])), 1)"
+    f" / (rate(nv_inference_request_success[{WINDOW}]) > 0) * {_EXECUTIONS} or 0 * {_EXECUTIONS}), 1)"
 )
-"""Share of the time in which a pod computes: Triton counts an execution's time once for each request in it."""
+"""Share of the time in which a pod computes, 0 for an idle one: Triton counts an execution's time once for each request in it."""
 
 SEEN_AGO: Final = "time() - max by (instance, pod) (timestamp(envoy_server_uptime))"
 """Seconds since each gateway was scraped, by the clock of Prometheus."""
+
+RUNNING_FOR: Final = "min by (instance, pod) (envoy_server_uptime)"
+"""Seconds for which each gateway ran when it was scraped last."""
 
 RECORDED: Final = {
     f"tidegate:inference_offered:rate{WINDOW}": OFFERED,

@@ -12,9 +12,8 @@ from typing import Any, Final
 import aiohttp
 
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.sample import Tally
 from tidegate.planning.signals import Look
-from tidegate.planning.traffic import Page, Pages, Shares, look_between
+from tidegate.planning.traffic import Counters, Page, Pages, Shares, look_between
 from tidegate.routing.envoy import refused
 from tidegate.routing.envoy.clusters import parse_cluster_name
 from tidegate.routing.fleet import BackendKey, BackendKind
@@ -94,17 +93,18 @@ def parse_traffic(text: str, at_s: float) -> Page:
         cluster, what = split(name)
         counted[cluster][what] = values[name]
     times = _times(stats)
-    tallies: defaultdict[ObjectKey, Tally] = defaultdict(Tally)
+    counters: dict[str, Counters] = {}
     for cluster in counted.keys() | times:
         if (key := inference_of(cluster)) is not None:
-            tallies[key] += _tally(counted[cluster], times.get(cluster, {}))
+            counters[cluster] = _counters(key, counted[cluster], times.get(cluster, {}))
     unserved: defaultdict[str, int] = defaultdict(int)
     for name, (route, why, cluster) in shed.items():
         if why == refused.NO_POD:
             unserved[route.rpartition("/")[0]] += values[name]
         elif why == refused.OVERLOAD and (key := inference_of(cluster)) is not None:
-            tallies[key] += Tally(values[name], values[name])
-    return Page(uptime_s, at_s, dict(tallies), dict(unserved))
+            # It outlives the Envoy cluster that it names.
+            counters[name] = Counters(key, attempts=values[name])
+    return Page(uptime_s, at_s, counters, dict(unserved))
 
 
 def _times(stats: Iterable[Mapping[str, Any]]) -> Mapping[str, Mapping[int, int]]:
@@ -126,12 +126,18 @@ def inference_of(cluster: str) -> ObjectKey | None:
     return None
 
 
-def _tally(counters: Mapping[str, int], times: Mapping[int, int]) -> Tally:
+def _counters(inference: ObjectKey, counted: Mapping[str, int], times: Mapping[int, int]) -> Counters:
     """What one Envoy cluster counted."""
 
     def total(names: Sequence[str]) -> int:
-        return sum(counters.get(name, 0) for name in names)
+        return sum(counted.get(name, 0) for name in names)
 
-    offered = max(total(ATTEMPTS) - counters.get(RETRIES, 0), 0)
-    answered = min(max(total(_ANSWERED) - counters.get(_FAILED_LATER, 0), 0), offered)
-    return Tally(offered, offered - answered, times, total(_TIMED_OUT))
+    return Counters(
+        inference,
+        attempts=total(ATTEMPTS),
+        retries=counted.get(RETRIES, 0),
+        answered=total(_ANSWERED),
+        failed_later=counted.get(_FAILED_LATER, 0),
+        timed_out=total(_TIMED_OUT),
+        times=times,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import timedelta
 from math import isfinite
 from statistics import fmean
@@ -26,6 +26,8 @@ _LOOK_S: Final = 20
 # Just under the minute that rates reach back: ticks are not exact.
 _WINDOW: Final = timedelta(seconds=59)
 _SEEN_WITHIN_S: Final = 60.0
+_WHOLE_AFTER: Final = timedelta(seconds=75)
+"""The minute that rates reach back, and a scrape."""
 
 Samples = Sequence[Mapping[str, Any]]
 Owners = Mapping[ObjectKey, ObjectKey]
@@ -45,14 +47,19 @@ class PrometheusTraffic:
         gateways: Callable[[], Sequence[Gateway]],
         shares: Callable[[], Shares],
         owners: Callable[[], Owners],
+        whole_after: timedelta = _WHOLE_AFTER,
     ) -> None:
-        """`shares` tells whose requests a route turns away when no target has a pod."""
+        """`shares` tells whose requests a route turns away when no target has a pod.
+
+        A gateway that runs for less than `whole_after` is silent: its rates lack what it, or the one before it, took earlier.
+        """
         # Whoever fails is asked again at the next look.
         self._client = PrometheusConnect(url=url, timeout=_TIMEOUT_S, retry=Retry(total=0))
         self._source = f"Prometheus {url}"
         self._gateways = gateways
         self._shares = shares
         self._owners = owners
+        self._whole_after_s = whole_after.total_seconds()
 
     async def look(self) -> Look:
         """The rates of the last minute."""
@@ -73,6 +80,7 @@ class PrometheusTraffic:
     def _ask(self) -> Mapping[str, Samples]:
         asked = (
             expressions.SEEN_AGO,
+            expressions.RUNNING_FOR,
             expressions.OFFERED,
             expressions.SERVED,
             expressions.LATENCY_P99,
@@ -83,8 +91,10 @@ class PrometheusTraffic:
         return {expression: self._client.custom_query(expression) for expression in asked}
 
     def _made(self, found: Mapping[str, Samples], gateways: Sequence[Gateway]) -> Look:
-        silent = _silent(found[expressions.SEEN_AGO], gateways)
-        if gateways and len(silent) == len(gateways):
+        seen = _gateways(found[expressions.SEEN_AGO], lambda ago_s: ago_s <= _SEEN_WITHIN_S)
+        whole = _gateways(found[expressions.RUNNING_FOR], lambda age_s: age_s >= self._whole_after_s)
+        silent = _without(gateways, seen & whole)
+        if gateways and len(_without(gateways, seen)) == len(gateways):
             which = ", ".join(sorted(gateway.address for gateway in gateways)[:3])
             return self._failed(
                 f"it has scraped no gateway in the last minute, whose label instance is one of {which} "
@@ -102,22 +112,27 @@ class PrometheusTraffic:
             for expression in (expressions.QUEUE, expressions.BUSY)
         )
         readings = {
-            key: Reading(rate, served.get(key, 0.0), latency.get(key), queue.get(key), busy.get(key))
+            key: Reading(rate, served.get(key), latency.get(key), queue.get(key), busy.get(key))
             for key, rate in offered.items()
         }
         failure = "" if gateways else "no gateway takes traffic"
         return Look(self._source, readings, _WINDOW, silent=silent, failure=failure)
 
 
-def _silent(seen: Samples, gateways: Sequence[Gateway]) -> tuple[str, ...]:
-    """The gateways that were not scraped lately."""
-    heard = {
-        name
-        for sample in seen
-        if _value(sample) <= _SEEN_WITHIN_S
+def _gateways(samples: Samples, true: Callable[[float], bool]) -> set[str]:
+    """Names and addresses of the gateways of which it is true."""
+    return {
+        str(name)
+        for sample in samples
+        if true(_value(sample))
         for name in (sample["metric"].get("pod"), sample["metric"].get("instance"))
+        if name
     }
-    return tuple(sorted(one.name for one in gateways if not {one.name, one.address} & heard))
+
+
+def _without(gateways: Sequence[Gateway], known: Set[str]) -> tuple[str, ...]:
+    """The gateways of which neither the name nor the address is known."""
+    return tuple(sorted(one.name for one in gateways if not {one.name, one.address} & known))
 
 
 def _by_inference(samples: Samples) -> dict[ObjectKey, float]:
