@@ -120,3 +120,28 @@ async def test_requests_without_end_do_not_hold_it_for_ever() -> None:
     await drained(counts, limit_s=10.0)
 
     assert counts.now_s <= 12.0
+
+
+async def test_work_that_never_ends_or_fails_does_not_keep_triton(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    async def fails() -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(drain, "WORK_LIMIT_S", 0.05)
+    for finish_work in (hangs, fails):
+        counts = Counts([1])
+        draining = Drain(
+            counts,
+            quiet_s=1.0,
+            limit_s=5.0,
+            folder=tmp_path,
+            clock=lambda counts=counts: counts.now_s,  # type: ignore[misc]
+            finish_work=finish_work,
+        )
+        async with asyncio.timeout(5):
+            await draining.run()
+        assert (tmp_path / "drained").exists()

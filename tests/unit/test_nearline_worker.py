@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tidegate_dataplane.agent.nearline import message
 from tidegate_dataplane.agent.nearline.message import (
     DeadlinePlace,
     MalformedError,
@@ -58,7 +59,7 @@ def test_tensors_are_what_the_json_says(tensor: dict[str, Any], expected: Any) -
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "said"),
     [
         (b"\xff", "it is no JSON"),
         (b"[" * 100_000, "it is no JSON"),
@@ -67,6 +68,17 @@ def test_tensors_are_what_the_json_says(tensor: dict[str, Any], expected: Any) -
         (a_body(id=""), "it has no id"),
         (a_body(id=7), "it has no id"),
         (a_body(id=".a"), "its id '.a' must be"),
+        (a_body(id="a.."), "its id 'a..' must be"),
+        (a_body(id="a..b"), "no two together"),
+        (a_body(id="a."), "no dot at either end"),
+        (a_body(tensor={"name": "\ud800"}), "is no text in UTF-8"),
+        (a_body(tensor={"datatype": "\ud800"}), "is no text in UTF-8"),
+        # Seen by numpy, it would be 40 GB: each of the short ones takes as much as the long one.
+        (a_body(tensor={"data": ["a" * 100_000, *["b"] * 100_000]}), "of another type"),
+        (a_body(tensor={"data": [1, 10**30]}), "outside what 64 bits can say"),
+        (a_body(tensor={"datatype": "INT64", "data": [1, 10**30]}), "outside -9223372036854775808"),
+        (a_body(tensor={"datatype": "INT8", "data": [[1], [True]]}), "no whole numbers"),
+        (a_body(tensor={"shape": [1, 2**70]}), "input x is no FP32 of shape"),
         (a_body(id="a" * 201), "must be at most 200"),
         (a_body(tensor={"shape": [1, 3]}), "input x is no FP32 of shape"),
         (a_body(tensor={"shape": [-1, 2]}), "input x has no shape"),
@@ -80,9 +92,27 @@ def test_tensors_are_what_the_json_says(tensor: dict[str, Any], expected: Any) -
         (a_body(deadline=[1]), "its deadline"),
     ],
 )
-def test_what_can_never_be_answered_says_why(body: bytes, message: str) -> None:
-    with pytest.raises(MalformedError, match=message.replace("[", r"\[")):
+def test_what_can_never_be_answered_says_why(body: bytes, said: str) -> None:
+    with pytest.raises(MalformedError, match=said.replace("[", r"\[")):
         parse(body, {}, FIELD)
+
+
+def test_whatever_reading_a_message_raises_is_that_messages_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(message, "_tensor", out_of_memory)
+    with pytest.raises(MalformedError, match="it cannot be read: MemoryError"):
+        parse(a_body(), {}, FIELD)
+    nothing: Any = None
+    with pytest.raises(MalformedError, match="its result has no form in JSON"):
+        result(
+            Request("m", None, ()),
+            (Tensor("y", "FP32", nothing),),
+            "3",
+            Origin("", "", ""),
+            at=datetime.now(UTC),
+        )
 
 
 def test_deadlines_are_read_in_both_spellings_and_only_where_they_are_said_to_be() -> None:
@@ -174,4 +204,4 @@ def test_a_failure_is_tried_again_as_long_as_it_may_be_anothers(
 
 def test_what_was_delivered_too_often_is_asked_alone_and_in_the_end_not_at_all() -> None:
     assert [is_suspect(count, 3) for count in (3, 4)] == [False, True]
-    assert [is_unfinished(count, 3) for count in (13, 14)] == [False, True]
+    assert [is_unfinished(count, 3) for count in (103, 104)] == [False, True]

@@ -19,6 +19,8 @@ log = structlog.get_logger()
 LOOK_EVERY_S = 0.2
 LEAVING_FILE, DRAINED_FILE = "leaving", "drained"
 """In the folder that the agent shares with Triton's container."""
+WORK_LIMIT_S = 10.0
+"""The pod's own work is not waited for any longer, once its requests have gone: Triton waits for the file."""
 SILENCES = 3
 """Without an answer this often in a row Triton has ended; once it may only be busy."""
 
@@ -45,7 +47,7 @@ class Drain:
         clock: Callable[[], float] = time.monotonic,
         finish_work: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`finish_work` ends, within seconds, the work that the pod takes by itself; no end of it, no drained pod."""
+        """`finish_work` ends the work that the pod takes by itself; it is waited for, for WORK_LIMIT_S at most."""
         self._finish_work = finish_work
         self._requests = requests
         self._quiet_s = quiet_s
@@ -82,9 +84,16 @@ class Drain:
             elif now - quiet_since >= self._quiet_s and now - started >= self._least_s:
                 break
         if work is not None:
-            await work
+            await self._end_of(work)
         self._sign(DRAINED_FILE)
         log.info("drained", requests=count, seconds=round(self._clock() - started, 1))
+
+    async def _end_of(self, work: "asyncio.Future[None]") -> None:
+        await asyncio.wait((work,), timeout=WORK_LIMIT_S)
+        if not work.done():
+            log.error("work_not_finished", limit_s=WORK_LIMIT_S)
+        elif not work.cancelled() and (error := work.exception()) is not None:
+            log.error("work_not_finished", exc_info=error)
 
     def _sign(self, name: str) -> None:
         if self._folder is not None:

@@ -28,7 +28,7 @@ ACK_WAIT_S: Final = 10.0
 MOST_UNSETTLED: Final = 10_000
 """Messages that all pods together may hold."""
 HEADERS_BYTES: Final = 2_048
-"""Room for the headers of a dead letter."""
+"""Room for the headers of a result."""
 NO_STREAM, LARGER_THAN_STREAM_TAKES = 10059, 10054
 """JetStream's err_code for a stream that does not exist, and for a message above its max_msg_size."""
 
@@ -79,6 +79,7 @@ class Broker:
         stream = client.jetstream(timeout=CALL_TIMEOUT_S)
         info = await self._called(self._consumer(stream))
         self._check_consumer(info)
+        await self._check_subjects(stream, info)
         self.ack_wait_s = info.config.ack_wait or ACK_WAIT_S
         results = await self._called(self._bucket(stream))
         await self._called(self._check_dead_letters(stream))
@@ -155,14 +156,17 @@ class Broker:
         return True
 
     async def bury(self, message: "Msg", why: Dead) -> None:
-        """Publish a message to the dead letters, with the reason in its headers; a second time is no second letter."""
+        """Publish a message to the dead letters, with the reason in its headers; a second time is no second letter.
+
+        Raises:
+            NatsError: refused, where they take nothing, or nothing of this size.
+        """
         from nats.js.errors import APIError, NoStreamResponseError
 
         session = self._open
         metadata = message.metadata
         identity = f"{self._order.stream}\n{metadata.sequence.stream}\n{metadata.timestamp.timestamp()}"
-        headers = {
-            **_kept(message.headers or {}),
+        ours = {
             "Nats-Msg-Id": blake2b(identity.encode(), digest_size=16).hexdigest(),
             "Tidegate-Reason": why.reason.value,
             "Tidegate-Message": " ".join(why.message.split())[:300].encode("ascii", "replace").decode(),
@@ -170,15 +174,27 @@ class Broker:
             "Tidegate-Sequence": str(metadata.sequence.stream),
             "Tidegate-Deliveries": str(metadata.num_delivered),
         }
-        body = message.data if len(message.data) + HEADERS_BYTES <= session.client.max_payload else b""
-        try:
-            await self._called(session.stream.publish(self._order.dead_letters, body, headers=headers))
-        except NoStreamResponseError as error:
-            raise self._no_place_for_the_dead() from error
-        except APIError as error:
-            raise self._server.refusal(
-                f"subject {self._order.dead_letters} takes no dead letter: {error.description}"
-            ) from error
+        # The body is what matters: the sender's own headers stay behind where there is no room for both.
+        theirs = {**_kept(message.headers or {}), **ours}
+        most, said = session.client.max_payload, ""
+        for headers in (theirs, ours) if theirs != ours else (ours,):
+            size = len(message.data) + _size(headers)
+            if size > most:
+                said = f"{size} bytes with its reason, and the server takes {most}: raise max_payload of the server"
+                continue
+            try:
+                await self._called(
+                    session.stream.publish(self._order.dead_letters, message.data, headers=headers)
+                )
+            except NoStreamResponseError as error:
+                raise self._no_place_for_the_dead() from error
+            except APIError as error:
+                said = str(error.description or error)
+                if error.err_code != LARGER_THAN_STREAM_TAKES:
+                    break
+            else:
+                return
+        raise self._server.refusal(f"subject {self._order.dead_letters} takes no dead letter: {said}")
 
     async def settle(self, message: "Msg") -> None:
         """Say that the message is dealt with."""
@@ -245,6 +261,24 @@ class Broker:
                 f"{name} has the subject {', '.join(filters)}, and the spec says {self._order.subject}"
             )
 
+    async def _check_subjects(self, stream: "JetStreamContext", info: "ConsumerInfo") -> None:
+        """A consumer that takes more than the spec's subject is refused, and dead letters that it would take again."""
+        order = self._order
+        if takes(order.subject, order.dead_letters):
+            raise self._server.refusal(
+                f"the dead letters go to {order.dead_letters}, which is among what is consumed ({order.subject}): give "
+                "deadLetters.subject another name"
+            )
+        if info.config.filter_subject:
+            return
+        subjects = (await self._called(stream.stream_info(order.stream))).config.subjects or []
+        if subjects != [order.subject]:
+            raise self._server.refusal(
+                f"consumer {order.consumer} of stream {order.stream} has no subject, so it takes all of the stream's "
+                f"({', '.join(subjects)}), and the spec says {order.subject}: make it with --filter {order.subject}, or "
+                "name none"
+            )
+
     async def _bucket(self, stream: "JetStreamContext") -> "KeyValue":
         from nats.js.api import KeyValueConfig
         from nats.js.errors import BucketNotFoundError
@@ -268,7 +302,7 @@ class Broker:
         from nats.js.errors import NotFoundError
 
         try:
-            # One that is the consumed stream itself is no harm: the consumer takes its own subject alone.
+            # One that is the consumed stream itself is no harm: `_check_subjects` has seen to it.
             await stream.find_stream_name_by_subject(self._order.dead_letters)
         except NotFoundError as error:
             raise self._no_place_for_the_dead() from error
@@ -300,8 +334,31 @@ class Broker:
         return NatsError(f"NATS at {self._server.url}: {self._server.said or said}", refused=False)
 
 
+def takes(pattern: str, subject: str) -> bool:
+    """Whether some message has both: either may have the wildcards * and >."""
+    ones, others = pattern.split("."), subject.split(".")
+    for one, other in zip(ones, others, strict=False):
+        if ">" in (one, other):
+            return True
+        if one != other and "*" not in (one, other):
+            return False
+    return len(ones) == len(others)
+
+
 def _kept(headers: Mapping[str, Any]) -> dict[str, str]:
-    """The sender's own headers, without those that mean something to the broker."""
+    """The sender's own headers, without those that mean something to the broker, as can be sent again."""
     return {
-        name: str(value) for name, value in headers.items() if not name.startswith(("Nats-", "Tidegate-"))
+        _line(name): _line(str(value))
+        for name, value in headers.items()
+        if not name.startswith(("Nats-", "Tidegate-"))
     }
+
+
+def _line(text: str) -> str:
+    return text.encode(errors="replace").decode().replace("\r", " ").replace("\n", " ")
+
+
+def _size(headers: Mapping[str, str]) -> int:
+    """Bytes of the headers as they are sent: a first line, one for each, and an empty one."""
+    lines = (len(name.encode()) + len(value.encode()) + 4 for name, value in headers.items())
+    return len("NATS/1.0\r\n") + sum(lines) + 2

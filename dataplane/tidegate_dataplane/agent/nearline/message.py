@@ -33,8 +33,8 @@ TYPES: Final[Mapping[str, type[np.generic]]] = {
 }
 ID_HEADER: Final = "Nats-Msg-Id"
 LONGEST_ID: Final = 200
-_ID: Final = re.compile(r"[-_=/A-Za-z0-9](?:[-_=/.A-Za-z0-9]*[-_=/A-Za-z0-9])?")
-"""What a key of a NATS bucket may be."""
+_ID: Final = re.compile(r"[-_=/A-Za-z0-9]+(?:\.[-_=/A-Za-z0-9]+)*")
+"""What a key of a NATS bucket may be: a subject, so that no part between two dots is empty."""
 
 
 class MalformedError(ValueError):
@@ -83,6 +83,15 @@ def parse(body: bytes, headers: Mapping[str, str], place: DeadlinePlace) -> Requ
         MalformedError: it has no usable id, deadline or tensors.
     """
     try:
+        return _parsed(body, headers, place)
+    except MalformedError:
+        raise
+    except Exception as error:  # what nobody thought of is one message's end, and not the stream's
+        raise MalformedError(f"it cannot be read: {type(error).__name__}") from error
+
+
+def _parsed(body: bytes, headers: Mapping[str, str], place: DeadlinePlace) -> Request:
+    try:
         said = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise MalformedError(f"it is no JSON: {error}") from error
@@ -106,6 +115,13 @@ def result(
     Raises:
         MalformedError: an output has no form in JSON.
     """
+    try:
+        return _result(request, outputs, version, origin, at)
+    except Exception as error:  # whatever an answer is made of, the other messages go on
+        raise MalformedError(f"its result has no form in JSON: {type(error).__name__}") from error
+
+
+def _result(request: Request, outputs: Sequence[Tensor], version: str, origin: Origin, at: datetime) -> bytes:
     said = {
         "id": request.id,
         "inference": origin.inference,
@@ -124,7 +140,7 @@ def _id(given: object) -> str:
         raise MalformedError(f"it has no id: neither the field id nor the header {ID_HEADER}")
     if len(given) > LONGEST_ID or not _ID.fullmatch(given):
         raise MalformedError(
-            f"its id {given[:80]!r} must be at most {LONGEST_ID} letters, digits and - _ = / . (no dot at either end)"
+            f"its id {given[:80]!r} must be at most {LONGEST_ID} letters, digits and - _ = / . (no dot at either end, and no two together)"
         )
     return given
 
@@ -152,6 +168,8 @@ def _tensor(said: object) -> Tensor:
     name, datatype, shape, data = (said.get(key) for key in ("name", "datatype", "shape", "data"))
     if not isinstance(name, str) or not isinstance(datatype, str):
         raise MalformedError("an input has no name or no datatype")
+    if not _is_text(name) or not _is_text(datatype):
+        raise MalformedError(f"the name or datatype of input {name!a} is no text in UTF-8")
     if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
         raise MalformedError(f"input {name} has no shape")
     if not isinstance(data, list):
@@ -167,23 +185,46 @@ def _numbers(data: list[Any], datatype: str) -> Array:
     dtype = TYPES.get(datatype)
     if dtype is None:
         raise ValueError(f"its type must be one of {', '.join((*TYPES, TEXT))}")
+    whole = not issubclass(dtype, (np.bool_, np.floating))
+    # Before numpy sees them: beside one long text it makes every short one as long.
+    if not _kinds(data) <= ({bool} if dtype is np.bool_ else {int} if whole else {int, float}):
+        raise ValueError("its data are no whole numbers" if whole else "its data are of another type")
     raw: Array = np.asarray(data)
     if raw.size == 0:
         return np.zeros(raw.shape, dtype)
-    wanted = "b" if dtype is np.bool_ else "iuf" if issubclass(dtype, np.floating) else "iu"
-    if wanted == "iu" and raw.dtype.kind in "fO":
-        # What is too large for 64 bits with a sign, numpy makes floats of.
+    if raw.dtype.kind not in "biuf" or (whole and raw.dtype.kind == "f"):
+        # What is too large for 64 bits with a sign, numpy makes floats or objects of.
+        if not whole:
+            raise ValueError("its data are outside what 64 bits can say")
         raw = np.asarray(data, dtype=np.object_)
-        if not all(type(value) is int for value in raw.flat):
-            raise ValueError("its data are no whole numbers")
-    elif raw.dtype.kind not in wanted:
-        raise ValueError("its data are of another type")
-    if wanted == "iu":
+    if whole:
         bounds = np.iinfo(dtype)  # type: ignore[type-var]  # of the integers alone
         if int(raw.min()) < bounds.min or int(raw.max()) > bounds.max:
             raise ValueError(f"its data are outside {bounds.min} to {bounds.max}")
     with np.errstate(over="ignore"):
         return raw.astype(dtype)
+
+
+def _kinds(data: list[Any]) -> set[type]:
+    """The types of what is in a list, and in the lists in it."""
+    found: set[type] = set()
+    waiting = [data]
+    while waiting:
+        each = waiting.pop()
+        kinds = set(map(type, each))
+        if list in kinds:
+            waiting.extend(inner for inner in each if type(inner) is list)
+        found |= kinds
+    return found - {list}
+
+
+def _is_text(given: str) -> bool:
+    """JSON can say halves of characters, which nothing can be sent with."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _texts(data: list[Any]) -> Array:

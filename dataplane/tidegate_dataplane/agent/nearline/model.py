@@ -8,7 +8,7 @@ import grpc
 from tritonclient.grpc import InferInput, aio  # type: ignore[import-untyped]  # publishes no types
 from tritonclient.utils import InferenceServerException  # type: ignore[import-untyped]
 
-from tidegate_dataplane.agent.nearline.message import Tensor
+from tidegate_dataplane.agent.nearline.message import MalformedError, Tensor
 from tidegate_dataplane.agent.nearline.verdict import Fault
 from tidegate_dataplane.agent.triton import CHANNEL_OPTIONS
 
@@ -50,14 +50,16 @@ class Model:
 
         Raises:
             NoAnswerError: there is none.
+            MalformedError: the inputs cannot be sent.
         """
+        try:
+            given = [_input(each) for each in inputs]
+        except Exception as error:  # whatever the client's own checks raise is about this one message
+            raise MalformedError(f"its inputs cannot be sent: {error}") from error
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 answer = await self._client.infer(
-                    self._name,
-                    [_input(each) for each in inputs],
-                    request_id=request_id,
-                    client_timeout=ASK_TIMEOUT_S,
+                    self._name, given, request_id=request_id, client_timeout=ASK_TIMEOUT_S
                 )
         except InferenceServerException as error:
             status = str(error.status() or "").removeprefix("StatusCode.")
@@ -67,8 +69,15 @@ class Model:
             raise NoAnswerError(Fault.UNCLEAR, f"no answer within {ASK_TIMEOUT_S:g} s") from error
         except (grpc.RpcError, OSError) as error:
             raise NoAnswerError(Fault.SERVER, str(error)[:MAX_WORDS]) from error
-        said = answer.get_response()
-        outputs = tuple(Tensor(each.name, each.datatype, answer.as_numpy(each.name)) for each in said.outputs)
+        except Exception as error:  # the client's own, about this request
+            raise NoAnswerError(Fault.UNCLEAR, f"{type(error).__name__}: {error}"[:MAX_WORDS]) from error
+        try:
+            said = answer.get_response()
+            outputs = tuple(
+                Tensor(each.name, each.datatype, answer.as_numpy(each.name)) for each in said.outputs
+            )
+        except Exception as error:  # a tensor that numpy does not know
+            raise NoAnswerError(Fault.UNCLEAR, f"its answer cannot be read: {error}"[:MAX_WORDS]) from error
         return str(said.model_version), outputs
 
 

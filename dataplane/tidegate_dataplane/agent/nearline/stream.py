@@ -21,6 +21,8 @@ from tidegate_dataplane.contract import (
 
 WITHOUT_BATCHES = 2
 """Messages that are asked side by side where the server runs each alone: one runs and one waits."""
+FINISHED_WITHIN_S = 10.0
+"""The pod ends then, whatever a worker still waits for."""
 
 StartWorker = Callable[[DesiredState, StreamOrder], Worker]
 
@@ -60,7 +62,7 @@ class Stream:
         self._finished = True
         self._leave()
         if self._finishing:
-            await asyncio.wait(self._finishing)
+            await asyncio.wait(self._finishing, timeout=FINISHED_WITHIN_S)
 
     def _leave(self) -> None:
         worker, self._worker = self._worker, None

@@ -10,8 +10,11 @@ from enum import StrEnum
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
-SPARE_DELIVERIES = 10
-"""Beyond maxDeliveries: what ends its server every time, although it is asked alone, is dead after them."""
+MOST_ENDS_ALONE = 10
+"""What ended its server so often for one pod, although it was asked alone, is dead."""
+SPARE_DELIVERIES = 100
+"""Beyond maxDeliveries: what ends whole pods leaves nobody who could count, and the broker counts far more than that
+(connections that dropped, messages that were given back). So it is dead only after many more."""
 
 
 class DeadReason(StrEnum):
@@ -56,12 +59,17 @@ def is_suspect(delivered: int, most: int) -> bool:
 
 
 def is_unfinished(delivered: int, most: int) -> bool:
-    """Whether nothing more is tried: it was asked alone often enough, and neither answer nor failure came of it."""
+    """Whether nothing more is tried: by the broker's count alone, so far beyond what others' faults make of it."""
     return delivered > most + SPARE_DELIVERIES
 
 
-def after_failure(fault: Fault, said: str, delivered: int, most: int) -> Again | Dead:
-    """Return what becomes of a message whose `delivered`th delivery ended with `fault` and these words of the server."""
+def after_failure(fault: Fault, said: str, delivered: int, most: int, ends_alone: int = 0) -> Again | Dead:
+    """Return what becomes of a message whose `delivered`th delivery ended with `fault` and these words of the server.
+
+    `ends_alone` is how often it was asked alone by this pod and the server was gone, this time included.
+    """
+    if ends_alone >= MOST_ENDS_ALONE:
+        return Dead(DeadReason.UNFINISHED, f"asked alone {ends_alone} times, and the server was gone: {said}")
     given_up = {
         Fault.MESSAGE: delivered >= most,
         Fault.UNCLEAR: is_suspect(delivered, most),

@@ -51,6 +51,11 @@ class Window:
         return self._size - len(self._line) - len(self._asked)
 
     @property
+    def closed(self) -> bool:
+        """Whether nothing is handed out any more."""
+        return self._closed
+
+    @property
     def held(self) -> Sequence[Delivery]:
         """Everything that is held, in no order."""
         return (*(place.delivery for place in self._line), *self._asked)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from tidegate_dataplane.agent.nearline.message import (
     result,
 )
 from tidegate_dataplane.agent.nearline.model import Model, NoAnswerError
+from tidegate_dataplane.agent.nearline.tasks import ended
 from tidegate_dataplane.agent.nearline.verdict import (
     Dead,
     DeadReason,
@@ -42,8 +44,16 @@ FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 5.0
 NOT_READY_PAUSE_S: Final = 0.2
 """How often a model that is not there is looked for."""
-UNBURIED_PAUSE_S: Final = 5.0
+AWAY_S: Final = 5.0
+"""A model that is not ready for so long has the pod consume nothing; a moment of it is a change of versions."""
+UNBURIED_PAUSE_S: Final = 30.0
 """How long a message waits that the dead letters would not take."""
+LONGEST_UNKEPT_PAUSE_S: Final = 60.0
+"""Between two attempts, each with one message, while the bucket takes no results."""
+GIVE_BACK_WITHIN_S: Final = 1.0
+"""How long a session that failed still tries to give back what it holds."""
+MOST_REMEMBERED: Final = 1_000
+"""Messages whose ends, asked alone, are counted; a pod has one or two of them at a time."""
 COUNT_EVERY_S: Final = 2.0
 YIELD_S: Final = 2.5
 """How long a message that is being asked may go on when the pod is to yield; then it is given back."""
@@ -78,24 +88,34 @@ class Worker:
         self._window = Window(order.max_in_flight)
         self._ending = asyncio.Event()
         self._asking, self._busy_since = 0, 0.0
-        self._at_work = self._unburied = False
+        self._at_work = self._unburied = self._unkept = False
+        self._pause_s, self._ready_at = FIRST_PAUSE_S, -math.inf
+        self._ends_alone: dict[int, int] = {}
         self.problem: NatsError | None = None
         self.consuming = False
         self._task = asyncio.create_task(self._run(), name="nearline")
 
     async def finish(self) -> None:
-        """Yield: pull nothing more, finish what is being asked, and give the rest back; within FETCH_S + YIELD_S."""
+        """Yield: pull nothing more, finish what is being asked, and give the rest back; within FETCH_S + YIELD_S.
+
+        A worker that hangs is given up after some seconds more, and the broker delivers again what it held.
+        """
         self._ending.set()
         self._window.wake()
         if self._at_work:
             await asyncio.wait([self._task], timeout=LONGEST_END_S)
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await ended([self._task])
+        self.consuming = False
+        for gauge in (
+            self._metrics.nearline_consuming,
+            self._metrics.nearline_in_flight,
+            self._metrics.nearline_backlog,
+        ):
+            gauge.set(0)
         await self._broker.close()
         await self._model.close()
 
     async def _run(self) -> None:
-        pause_s = FIRST_PAUSE_S
         while not self._ending.is_set():
             started = self._clock()
             try:
@@ -108,76 +128,110 @@ class Worker:
                 log.exception("nearline_crashed")
                 said = f"the worker failed with {type(error).__name__}: report it, with the agent's log"
                 self._trouble(NatsError(said, refused=False))
-            pause_s = FIRST_PAUSE_S if self._clock() - started > LONGEST_PAUSE_S else pause_s * 2
-            pause_s = min(pause_s, LONGEST_PAUSE_S)
+            if self._unkept:
+                self._pause_s = min(self._pause_s * 2, LONGEST_UNKEPT_PAUSE_S)
+            elif self._clock() - started > LONGEST_PAUSE_S:
+                self._pause_s = FIRST_PAUSE_S
+            else:
+                self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
+                async with asyncio.timeout(self._pause_s):
                     await self._ending.wait()
 
     async def _consume(self) -> None:
         """Work until the broker fails or the worker ends; what is held then is delivered again, here or elsewhere."""
-        self._window = Window(self._order.max_in_flight)
+        window = self._window = Window(self._order.max_in_flight)
         self._at_work = True
-        askers: list[asyncio.Task[None]] = []
+        askers = [asyncio.create_task(self._ask_on(window)) for _ in range(self._at_once)]
+        others = [
+            asyncio.create_task(part(window)) for part in (self._pull, self._keep_hold, self._keep_count)
+        ]
+        tasks = (*others, *askers)
         try:
-            async with asyncio.TaskGroup() as group:
-                others = [group.create_task(part()) for part in (self._keep_hold, self._count)]
-                askers = [group.create_task(self._ask_on()) for _ in range(self._at_once)]
-                await self._pull()
-                await self._yield(askers)
-                for task in others:
-                    task.cancel()
-        except ExceptionGroup as group_error:
-            # The first says why; what came after it is the same connection.
-            raise group_error.exceptions[0] from None
+            # No TaskGroup: it cancels once, and then waits without end for who has missed it.
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if task.cancelled():
+                    raise RuntimeError("a part of the worker was cancelled, and not by it")
+                task.result()
+            await self._yield(window, askers)
+        except Exception:
+            rest = window.close()
+            await ended(tasks)
+            await self._return_all((*rest, *window.held))
+            raise
         finally:
+            # Closed before anybody waits: whoever misses the cancellation is handed nothing more.
+            window.close()
+            for task in tasks:
+                task.cancel()
             self._at_work = False
             self._metrics.nearline_in_flight.set(0)
+            await ended(tasks)
 
-    async def _pull(self) -> None:
+    async def _pull(self, window: Window) -> None:
         """Fetch what there is room for, and only while the model answers."""
-        least_room = max(1, self._order.max_in_flight // 4)
-        while not self._ending.is_set():
-            room = self._window.room
-            if room < least_room:
-                await self._window.change()
-            elif not await self._ready():
+        while not self._ending.is_set() and not window.closed:
+            count = self._wanted(window)
+            if count == 0:
+                await window.change()
+            elif not await self._model_is_there():
                 await asyncio.sleep(NOT_READY_PAUSE_S)
             else:
-                messages = await self._broker.fetch(room)
+                messages = await self._broker.fetch(count)
                 deliveries = await asyncio.to_thread(self._deliveries, messages)
                 self._metrics.nearline_messages.inc(len(deliveries))
                 self._metrics.nearline_redelivered.inc(sum(each.delivered > 1 for each in deliveries))
-                self._window.put(deliveries)
+                window.put(deliveries)
                 self._show()
 
-    async def _yield(self, askers: list[asyncio.Task[None]]) -> None:
-        for delivery in self._window.close():
+    def _wanted(self, window: Window) -> int:
+        """How many messages to fetch; while results are not kept, one at a time shows whether they are again."""
+        if self._unkept:
+            return 0 if window.held else 1
+        return window.room if window.room >= max(1, self._order.max_in_flight // 4) else 0
+
+    async def _model_is_there(self) -> bool:
+        ready, now = await self._ready(), time.monotonic()
+        if ready:
+            self._ready_at = now
+        self.consuming = now - self._ready_at < AWAY_S
+        self._metrics.nearline_consuming.set(self.consuming and self.problem is None)
+        return ready
+
+    async def _yield(self, window: Window, askers: list[asyncio.Task[None]]) -> None:
+        for delivery in window.close():
             await self._give_back(delivery, 0)
         _, late = await asyncio.wait(askers, timeout=YIELD_S)
-        for task in late:
-            task.cancel()
-        if late:
-            await asyncio.wait(late)
-        for delivery in self._window.held:
+        await ended(late)
+        for delivery in window.held:
             await self._give_back(delivery, 0)
 
-    async def _keep_hold(self) -> None:
+    async def _return_all(self, deliveries: Sequence[Delivery]) -> None:
+        """Give back what a session held that failed; what cannot be given back comes again by itself."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GIVE_BACK_WITHIN_S):
+                for delivery in deliveries:
+                    with contextlib.suppress(NatsError):  # the connection is gone, or it was settled just now
+                        await self._give_back(delivery, self._pause_s)
+
+    async def _keep_hold(self, window: Window) -> None:
         """Tell the broker of everything that is held, so that it is given to nobody else."""
-        while True:
+        while not window.closed or window.held:
             await asyncio.sleep(self._broker.ack_wait_s / 3)
-            for delivery in self._window.held:
+            for delivery in window.held:
                 await self._broker.hold(delivery.handle)
 
-    async def _count(self) -> None:
-        while True:
-            self._metrics.nearline_backlog.set(await self._broker.backlog())
+    async def _keep_count(self, window: Window) -> None:
+        while not window.closed:
+            with contextlib.suppress(NatsError):  # a figure that is late ends no work
+                self._metrics.nearline_backlog.set(await self._broker.backlog())
             await asyncio.sleep(COUNT_EVERY_S)
 
-    async def _ask_on(self) -> None:
-        while (delivery := await self._window.take()) is not None:
+    async def _ask_on(self, window: Window) -> None:
+        while (delivery := await window.take()) is not None:
             await self._deal_with(delivery)
-            self._window.settled(delivery)
+            window.settled(delivery)
             self._show()
 
     async def _deal_with(self, delivery: Delivery) -> None:
@@ -187,13 +241,13 @@ class Worker:
             await self._bury(delivery, Dead(DeadReason.MALFORMED, str(request)))
         elif await self._broker.has_result(request.id):
             self._metrics.nearline_duplicates.inc()
-            await self._broker.settle(delivery.handle)
+            await self._settle(delivery)
         elif request.deadline_s is not None and request.deadline_s < self._clock():
             past_s = self._clock() - request.deadline_s
             await self._bury(
                 delivery, Dead(DeadReason.DEADLINE_PASSED, f"its deadline was {past_s:.1f} s ago")
             )
-        elif is_unfinished(delivery.delivered, most):
+        elif is_unfinished(delivery.delivered, most) and not self._unkept:
             said = f"{delivery.delivered} deliveries, the last ones alone, ended without answer or failure"
             await self._bury(delivery, Dead(DeadReason.UNFINISHED, said))
         else:
@@ -204,15 +258,29 @@ class Worker:
             version, outputs = await self._ask(request)
             await self._keep(delivery, request, version, outputs)
         except NoAnswerError as error:
-            what = after_failure(error.fault, error.said, delivery.delivered, self._order.max_deliveries)
+            ends = self._ends(delivery) if error.fault is Fault.SERVER else 0
+            what = after_failure(
+                error.fault, error.said, delivery.delivered, self._order.max_deliveries, ends
+            )
             if isinstance(what, Dead):
                 await self._bury(delivery, what)
             else:
                 if error.fault is not Fault.SERVER:
                     log.info("message_failed", id=request.id, said=error.said, delivered=delivery.delivered)
                 await self._give_back(delivery, what.after_s)
-        except (TooLargeError, MalformedError) as error:
+        except TooLargeError as error:
             await self._bury(delivery, Dead(DeadReason.RESULT_TOO_LARGE, str(error)))
+        except MalformedError as error:
+            await self._bury(delivery, Dead(DeadReason.MALFORMED, str(error)))
+
+    def _ends(self, delivery: Delivery) -> int:
+        """How often the server was gone when this message was asked alone, this time included."""
+        if not delivery.suspect:
+            return 0
+        if len(self._ends_alone) >= MOST_REMEMBERED:
+            self._ends_alone.clear()
+        self._ends_alone[delivery.sequence] = self._ends_alone.get(delivery.sequence, 0) + 1
+        return self._ends_alone[delivery.sequence]
 
     async def _ask(self, request: Request) -> tuple[str, tuple[Tensor, ...]]:
         if self._asking == 0:
@@ -229,14 +297,23 @@ class Worker:
         self, delivery: Delivery, request: Request, version: str, outputs: tuple[Tensor, ...]
     ) -> None:
         at = datetime.fromtimestamp(self._clock(), UTC)
-        content = await asyncio.to_thread(result, request, outputs, version, self._origin, at=at)
-        if await self._broker.keep_result(request.id, content):
+        try:
+            content = await asyncio.to_thread(result, request, outputs, version, self._origin, at=at)
+        except MalformedError as error:
+            raise TooLargeError(str(error)) from error
+        try:
+            kept = await self._broker.keep_result(request.id, content)
+        except NatsError as error:
+            self._unkept = self._unkept or error.refused
+            raise
+        self._unkept = False
+        if kept:
             self._metrics.nearline_results.inc()
             if request.deadline_s is not None and at.timestamp() > request.deadline_s:
                 self._metrics.nearline_late.inc()
         else:
             self._metrics.nearline_duplicates.inc()
-        await self._broker.settle(delivery.handle)
+        await self._settle(delivery)
         if not self._unburied:
             self._well()
 
@@ -252,14 +329,19 @@ class Worker:
             await self._give_back(delivery, UNBURIED_PAUSE_S)
             return
         self._unburied = False
-        self._well()
+        if not self._unkept:
+            self._well()
         self._metrics.nearline_dead_letters.labels(why.reason).inc()
         log.info("dead_letter", sequence=delivery.sequence, reason=why.reason, message=why.message)
+        await self._settle(delivery)
+
+    async def _settle(self, delivery: Delivery) -> None:
         await self._broker.settle(delivery.handle)
+        self._ends_alone.pop(delivery.sequence, None)
 
     async def _give_back(self, delivery: Delivery, after_s: float) -> None:
-        self._metrics.nearline_returned.inc()
         await self._broker.give_back(delivery.handle, after_s)
+        self._metrics.nearline_returned.inc()
 
     def _deliveries(self, messages: "Sequence[Msg]") -> list[Delivery]:
         return [self._delivery(one) for one in messages]
@@ -278,14 +360,15 @@ class Worker:
             return error
 
     def _opened(self) -> None:
-        self.consuming = True
-        if not self._unburied:
+        """The place for dead letters was looked at; whether the bucket takes results only a result shows."""
+        self._unburied = False
+        if not self._unkept:
             self._well()
         log.info("stream_opened", stream=self._order.stream, consumer=self._order.consumer)
 
     def _well(self) -> None:
         self.problem = None
-        self._metrics.nearline_consuming.set(1)
+        self._metrics.nearline_consuming.set(self.consuming)
 
     def _trouble(self, error: NatsError) -> None:
         if self.problem is None or self.problem.message != error.message:

@@ -1,0 +1,328 @@
+"""A near-line worker against a broker that misbehaves: it ends when it is told, and loses and buries no good message."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import generate_latest
+
+from builders.metrics_page import metric
+from builders.waiting import until
+from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.agent.nats_server import NatsError
+from tidegate_dataplane.agent.nearline import worker as worker_module
+from tidegate_dataplane.agent.nearline.message import MalformedError, Origin, Tensor
+from tidegate_dataplane.agent.nearline.model import Model, NoAnswerError
+from tidegate_dataplane.agent.nearline.verdict import MOST_ENDS_ALONE, Dead, DeadReason, Fault
+from tidegate_dataplane.agent.nearline.worker import Worker
+from tidegate_dataplane.contract import StreamOrder
+
+ORDER = StreamOrder(
+    url="nats://nats.ads",
+    stream="WORK",
+    subject="work.ctr",
+    consumer="c",
+    max_in_flight=4,
+    bucket="results",
+    ttl_s=60.0,
+    dead_letters="dead.ctr",
+    max_deliveries=3,
+)
+
+
+@dataclass(eq=False)
+class FakeMessage:
+    """One delivery."""
+
+    name: str
+    delivered: int = 1
+
+    @property
+    def data(self) -> bytes:
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
+        return json.dumps({"id": self.name, "inputs": [tensor]}).encode()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {}
+
+    @property
+    def metadata(self) -> Any:
+        return SimpleNamespace(
+            num_delivered=self.delivered, sequence=SimpleNamespace(stream=sum(self.name.encode()))
+        )
+
+
+@dataclass
+class FakeBroker:
+    """A stream in memory: what is given back is delivered again at once, one delivery more."""
+
+    waiting: list[FakeMessage]
+    ack_wait_s: float = 10.0
+    opened: int = 0
+    asked_for: list[int] = field(default_factory=list[int])
+    kept: list[str] = field(default_factory=list[str])
+    settled: list[str] = field(default_factory=list[str])
+    given_back: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+    dead: list[tuple[str, Dead]] = field(default_factory=list[tuple[str, Dead]])
+    no_result: NatsError | None = None
+    no_grave: NatsError | None = None
+    no_backlog: NatsError | None = None
+    lost: NatsError | None = None
+    """What the next fetch fails with."""
+
+    async def open(self) -> None:
+        self.opened += 1
+
+    async def close(self) -> None:
+        return
+
+    async def fetch(self, count: int) -> Sequence[FakeMessage]:
+        if (lost := self.lost) is not None:
+            self.lost = None
+            raise lost
+        self.asked_for.append(count)
+        await asyncio.sleep(0.01)
+        found, self.waiting = self.waiting[:count], self.waiting[count:]
+        return found
+
+    async def backlog(self) -> int:
+        if self.no_backlog is not None:
+            raise self.no_backlog
+        return len(self.waiting)
+
+    async def has_result(self, request_id: str) -> bool:
+        return request_id in self.kept
+
+    async def keep_result(self, request_id: str, content: bytes) -> bool:
+        assert content
+        if self.no_result is not None:
+            raise self.no_result
+        self.kept.append(request_id)
+        return True
+
+    async def bury(self, message: FakeMessage, why: Dead) -> None:
+        if self.no_grave is not None:
+            raise self.no_grave
+        self.dead.append((message.name, why))
+
+    async def settle(self, message: FakeMessage) -> None:
+        self.settled.append(message.name)
+
+    async def give_back(self, message: FakeMessage, after_s: float) -> None:
+        self.given_back.append((message.name, after_s))
+        self.waiting.append(FakeMessage(message.name, message.delivered + 1))
+
+    async def hold(self, message: FakeMessage) -> None:
+        return
+
+
+class FakeModel:
+    """Answers every message, unless it is gone."""
+
+    gone: NoAnswerError | None = None
+
+    async def ask(self, request_id: str, inputs: Sequence[Tensor]) -> tuple[str, tuple[Tensor, ...]]:
+        assert request_id
+        if self.gone is not None:
+            raise self.gone
+        return "1", tuple(inputs)
+
+    async def close(self) -> None:
+        return
+
+
+@dataclass
+class Running:
+    """A worker and what it works with."""
+
+    worker: Worker
+    broker: FakeBroker
+    metrics: Metrics
+    ready: bool = True
+
+    def figure(self, name: str) -> float:
+        return metric(generate_latest(self.metrics.registry).decode(), f"tidegate_agent_nearline_{name}")
+
+
+@asynccontextmanager
+async def running(broker: FakeBroker, model: FakeModel | None = None) -> AsyncGenerator[Running]:
+    metrics = Metrics()
+    found: list[Running] = []
+
+    async def ready() -> bool:
+        return not found or found[0].ready
+
+    worker = Worker(
+        ORDER,
+        Origin("ads/ctr", "ctr-0", "ctr"),
+        broker,  # type: ignore[arg-type]
+        model or FakeModel(),  # type: ignore[arg-type]
+        ready,
+        metrics,
+        at_once=2,
+    )
+    found.append(Running(worker, broker, metrics))
+    try:
+        yield found[0]
+    finally:
+        async with asyncio.timeout(12):
+            await worker.finish()
+
+
+class Deaf(FakeBroker):
+    """Its first look for a result drops one cancellation, as nats-py on 3.11 may; the second one fails."""
+
+    looks = 0
+
+    async def has_result(self, request_id: str) -> bool:
+        self.looks += 1
+        if self.looks == 1:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                return False
+        if self.looks == 2:
+            raise NatsError("the connection ended", refused=False)
+        return await super().has_result(request_id)
+
+
+async def test_a_cancellation_that_is_dropped_holds_up_neither_the_next_session_nor_the_end() -> None:
+    broker = Deaf([FakeMessage("a"), FakeMessage("b")])
+    async with running(broker) as run:
+        await until(
+            lambda: broker.opened >= 2 and set(broker.settled) == {"a", "b"},
+            what="a next session settles both",
+        )
+        async with asyncio.timeout(8):
+            await run.worker.finish()
+
+
+async def test_a_broker_call_that_never_hears_of_its_end_does_not_keep_the_worker() -> None:
+    broker, quiet = FakeBroker([FakeMessage("a")]), asyncio.Event()
+
+    async def stubborn(_: str) -> bool:
+        while not quiet.is_set():
+            try:
+                await quiet.wait()
+            except asyncio.CancelledError:
+                continue
+        return False
+
+    broker.has_result = stubborn  # type: ignore[method-assign, assignment]
+    try:
+        async with running(broker) as run:
+            await until(lambda: bool(broker.asked_for), what="it pulls")
+            async with asyncio.timeout(12):
+                await run.worker.finish()
+    finally:
+        quiet.set()
+
+
+async def test_while_results_are_refused_nothing_is_buried_and_one_message_at_a_time_is_tried() -> None:
+    broker = FakeBroker([FakeMessage("first")])
+    broker.no_result = NatsError("bucket results takes no result: maximum bytes exceeded", refused=True)
+    async with running(broker) as run:
+        await until(lambda: bool(broker.given_back), what="the first is refused")
+        # Delivered so often because of such refusals, to other pods.
+        broker.waiting = [FakeMessage(name, delivered=500) for name in "abcd"]
+        broker.asked_for.clear()
+        await until(lambda: broker.opened >= 4, what="it tries again")
+        assert run.worker.problem is broker.no_result
+        assert broker.dead == []
+        assert broker.settled == []
+        assert set(broker.asked_for) == {1}
+        assert len(broker.given_back) <= broker.opened
+
+        broker.no_result = None
+        await until(lambda: set(broker.settled) == set("abcd"), what="all are settled")
+        assert run.worker.problem is None
+
+
+async def test_a_first_refusal_of_a_result_gives_back_all_that_is_held() -> None:
+    broker = FakeBroker([FakeMessage(name) for name in "abcd"])
+    broker.no_result = NatsError("no", refused=True)
+    async with running(broker) as run:
+        await until(lambda: len(broker.given_back) >= 4, what="all are given back")
+        assert {name for name, _ in broker.given_back[:4]} == set("abcd")
+        assert all(after_s > 0 for _, after_s in broker.given_back)
+        await until(lambda: broker.opened >= 2, what="it tries again")
+        assert run.worker.problem is broker.no_result  # opening alone proves no bucket
+
+
+async def test_what_ends_its_server_alone_is_dead_by_that_and_not_by_deliveries() -> None:
+    model = FakeModel()
+    model.gone = NoAnswerError(Fault.SERVER, "gone")
+    broker = FakeBroker([FakeMessage("a", delivered=50)])
+    async with running(broker, model):
+        await until(lambda: bool(broker.dead), what="it is dead")
+        assert len(broker.given_back) == MOST_ENDS_ALONE - 1
+        assert broker.dead[0][1].reason is DeadReason.UNFINISHED
+
+    good = FakeBroker([FakeMessage("b", delivered=50)])
+    async with running(good):
+        await until(lambda: good.kept == ["b"], what="it is answered")
+        assert good.dead == []
+
+
+async def test_a_dead_letter_that_nobody_takes_is_not_acknowledged_and_opening_anew_clears_it() -> None:
+    broker = FakeBroker([FakeMessage("a..b")])
+    broker.no_grave = NatsError("no stream takes dead.ctr", refused=True)
+    async with running(broker) as run:
+        await until(
+            lambda: bool(broker.given_back) and run.worker.problem is not None, what="the refusal is said"
+        )
+        assert run.worker.problem is broker.no_grave
+        assert broker.settled == []
+        assert broker.given_back[0] == ("a..b", worker_module.UNBURIED_PAUSE_S)
+        broker.waiting.clear()
+        broker.lost = NatsError("the connection ended", refused=False)
+        await until(lambda: broker.opened == 2 and run.worker.problem is None, what="it is well again")
+
+
+async def test_a_backlog_that_cannot_be_read_ends_no_work() -> None:
+    broker = FakeBroker([FakeMessage("a")])
+    broker.no_backlog = NatsError("timeout", refused=False)
+    async with running(broker) as run:
+        await until(lambda: broker.settled == ["a"] and len(broker.asked_for) > 3, what="it works on")
+        assert broker.opened == 1
+        assert run.worker.problem is None
+
+
+async def test_a_model_that_is_away_for_long_has_nothing_consumed_and_the_end_resets_the_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_module, "AWAY_S", 0.1)
+    monkeypatch.setattr(worker_module, "NOT_READY_PAUSE_S", 0.01)
+    broker = FakeBroker([])
+    async with running(broker) as run:
+        await until(lambda: run.worker.consuming, what="it consumes")
+        assert run.figure("consuming") == 1
+        run.ready = False
+        await until(lambda: not run.worker.consuming, what="it consumes nothing")
+        assert run.figure("consuming") == 0
+        run.ready = True
+        await until(lambda: run.worker.consuming, what="it consumes")
+        run.metrics.nearline_backlog.set(7)
+    assert [run.figure(name) for name in ("consuming", "backlog", "in_flight")] == [0, 0, 0]
+
+
+async def test_inputs_that_cannot_be_sent_are_the_messages_fault() -> None:
+    model = Model("127.0.0.1:1", "ctr")
+    try:
+        for tensor in (
+            Tensor("x", "FP32", np.array([1], np.int64)),
+            Tensor("\ud800", "FP32", np.array([1], np.float32)),
+        ):
+            with pytest.raises(MalformedError, match="cannot be sent"):
+                await model.ask("m", [tensor])
+    finally:
+        await model.close()
