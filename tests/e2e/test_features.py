@@ -28,7 +28,9 @@ def _publish_users(space: Space) -> None:
     table = pa.table(
         {"user_id": list(range(USERS)), "age": ages, "history": [[u, u + 1] for u in range(USERS)]}
     )
-    pq.write_table(table, folder / "users.parquet")
+    # As object stores do: there is the whole table or none, also for whoever asks every few seconds.
+    pq.write_table(table, folder / ".users.parquet")
+    (folder / ".users.parquet").rename(folder / "users.parquet")
 
 
 def _spec(space: Space, boundaries: list[int], table: str = "users.parquet") -> Mapping[str, Any]:
