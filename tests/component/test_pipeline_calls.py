@@ -167,8 +167,15 @@ def a_part(name: str, default: str | None = None, timeout_ms: int = 5000) -> Par
     return Part(name=name, call=call, default=default)
 
 
-def a_pipeline(address: str, *parts: Part, features: Call | None = None) -> Pipeline:
-    return Pipeline(PipelinePlan(gateway=address, features=features, parts=parts, inputs=(X,), outputs=()))
+def a_pipeline(
+    address: str,
+    *parts: Part,
+    features: Call | None = None,
+    said: list[str] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Pipeline:
+    plan = PipelinePlan(gateway=address, features=features, parts=parts, inputs=(X,), outputs=())
+    return Pipeline(plan, (said if said is not None else []).append, clock)
 
 
 def test_a_part_that_breaks_in_an_unforeseen_way_fails_alone(serving: Serving) -> None:
@@ -186,6 +193,24 @@ def test_a_part_that_breaks_in_an_unforeseen_way_fails_alone(serving: Serving) -
         assert answer["broken"].ravel().tolist() == [0.5, 0.5]
         assert answer[DEFAULTED].ravel().tolist() == [b"broken"] * 2
     assert pipeline.outcomes["broken", "failed"] == 2
+    pipeline.close()
+
+
+def test_what_a_part_fails_of_is_said_once_a_minute(serving: Serving) -> None:
+    """An optional part that fails has an answer all the same, so nobody else hears of it."""
+    server = serving(lambda _: answered(503, b'{"error": "no ready endpoint"}'))
+    said: list[str] = []
+    ahead_s = 0.0
+    pipeline = a_pipeline(
+        server.address, a_part("shed", default="0.5"), said=said, clock=lambda: time.monotonic() + ahead_s
+    )
+
+    for _ in range(3):
+        pipeline.answer([ROWS])
+    assert said == ["part shed: unavailable: no ready endpoint"]
+    ahead_s = 60.0
+    pipeline.answer([ROWS, ROWS])
+    assert said[1:] == ["part shed: unavailable: no ready endpoint (2 more requests since the last time)"]
     pipeline.close()
 
 

@@ -274,8 +274,10 @@ async def test_features_first_and_what_is_late_or_shed_is_left_out(rig: Rig) -> 
     before_stable = await rig.gateway.envoy.stat(stable)
     for _ in range(16):
         answer = await rig.infer([2, 4], name="user_id", dtype="INT64")
+        assert marks(answer) == {b"slow"}, rig.pod.logs()
         assert values(answer) == {"some": [2.0, 4.0], "slow": [-1.0, -1.0], "pgmv": [5.0, 10.0]}
-        assert marks(answer) == {b"slow"}
+    said = rig.pod.triton.log.read_text()
+    assert "pipeline scene: part slow: timed out: no answer within 100 ms" in said
     # A call of each for every request: those of `either` go by its weights.
     assert (await rig.asked())["users"] - before["users"] == 16
     shares = await rig.gateway.envoy.stat(stable) - before_stable, await rig.gateway.envoy.stat(canary)

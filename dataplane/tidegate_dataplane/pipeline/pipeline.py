@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tidegate_dataplane.contract import PipelinePlan
+from tidegate_dataplane.pipeline.complaints import Complaints
 from tidegate_dataplane.pipeline.failures import CallError
 from tidegate_dataplane.pipeline.merge import merge, of_part
 from tidegate_dataplane.pipeline.rows import Outcome, rows_of
@@ -18,9 +19,12 @@ FEATURES = "features"
 class Pipeline:
     """Answers batches, one at a time; several of these beside each other answer as many at once."""
 
-    def __init__(self, plan: PipelinePlan, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, plan: PipelinePlan, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._plan = plan
         self._clock = clock
+        self._complaints = Complaints(say, clock)
         # Features may take all the time that the route has; without them, no call waits for another.
         self._longest_s = max(call.timeout_us for call in plan.calls) / 1e6
         self._parts = {part.name: part for part in plan.parts}
@@ -74,5 +78,8 @@ class Pipeline:
 
     def _count(self, part: str, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
-            kind = outcome.kind.value if isinstance(outcome, CallError) else "answered"
-            self.outcomes[part, kind] += 1
+            if isinstance(outcome, CallError):
+                self.outcomes[part, outcome.kind.value] += 1
+                self._complaints.failed(part, outcome)
+            else:
+                self.outcomes[part, "answered"] += 1

@@ -38,7 +38,12 @@ class TritonPythonModel:
 
         plan = PipelinePlan.model_validate(json.loads((folder / "pipeline.json").read_text()))
         self._inputs = [spec.name for spec in plan.inputs]
-        self._pipeline = Pipeline(plan)
+        name = args["model_name"]
+
+        def say(words: str) -> None:
+            pb_utils.Logger.log_warn(f"pipeline {name}: {words}")
+
+        self._pipeline = Pipeline(plan, say)
         self._error_type = CallError
         error = pb_utils.TritonError
         self._codes = {
@@ -48,7 +53,7 @@ class TritonPythonModel:
             FailureKind.UNAVAILABLE: error.UNAVAILABLE,
             FailureKind.TIMED_OUT: error.UNAVAILABLE,
         }
-        self._counters = _Counters(args["model_name"], FAMILIES)
+        self._counters = _Counters(name, FAMILIES)
         self._totals = totals
         # Nothing is sampled here; it is how the agent notices when this process ends.
         self._sampler = Sampler.of(args)
