@@ -16,4 +16,5 @@ pytest_plugins = [
     "fixtures.triton",
     "fixtures.agent",
     "fixtures.installed",
+    "fixtures.mps",
 ]

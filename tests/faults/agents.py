@@ -19,7 +19,8 @@ from tidegate_dataplane.agent.artefacts.files import folder_source
 from tidegate_dataplane.agent.artefacts.source import Source
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.certificates import make_server_certificate
-from tidegate_dataplane.agent.control import ControlServer, control_app
+from tidegate_dataplane.agent.control import control_app
+from tidegate_dataplane.agent.control_server import ControlServer
 from tidegate_dataplane.agent.files import Keepsake, read_first_order
 from tidegate_dataplane.agent.loop import Agent
 from tidegate_dataplane.agent.metrics import Metrics

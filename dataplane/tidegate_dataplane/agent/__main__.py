@@ -3,23 +3,14 @@
 import asyncio
 import os
 
-import structlog
-
+from tidegate_dataplane.agent.logs import log_as_json
 from tidegate_dataplane.agent.process import serve
 from tidegate_dataplane.agent.settings import Settings
 
 
 def main() -> None:
     """Read the settings from the environment and serve."""
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks,
-            structlog.processors.JSONRenderer(),
-        ]
-    )
+    log_as_json()
     asyncio.run(serve(Settings.from_environment(os.environ)))
 
 

@@ -1,26 +1,13 @@
 """The control port: orders in, reports out, for clients with the controllers' certificate only."""
 
-import asyncio
-import contextlib
-import socket
-import ssl
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-
-import structlog
 from aiohttp import web
 from pydantic import ValidationError
 
-from tidegate_dataplane.agent.certificates import CLIENT_COMMON_NAME, common_name, server_context
+from tidegate_dataplane.agent.control_server import controllers_only
 from tidegate_dataplane.agent.loop import Agent
 from tidegate_dataplane.contract import DesiredState
 
-log = structlog.get_logger()
-
 MAX_ORDER_BYTES = 8 << 20
-LOOK_EVERY_S = 1.0
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def control_app(agent: Agent) -> web.Application:
@@ -38,85 +25,11 @@ def control_app(agent: Agent) -> web.Application:
     async def get_report(_: web.Request) -> web.Response:
         return _report(agent, status=200)
 
-    app = web.Application(middlewares=[_controllers_only], client_max_size=MAX_ORDER_BYTES)
+    app = web.Application(middlewares=[controllers_only], client_max_size=MAX_ORDER_BYTES)
     app.router.add_put("/v1/desired", put_desired)
     app.router.add_get("/v1/report", get_report)
     return app
 
 
-@web.middleware
-async def _controllers_only(request: web.Request, handler: Handler) -> web.StreamResponse:
-    certificate = request.transport.get_extra_info("peercert") if request.transport else None
-    if common_name(certificate) != CLIENT_COMMON_NAME:
-        return web.json_response({"error": f"only {CLIENT_COMMON_NAME} may ask"}, status=403)
-    return await handler(request)
-
-
 def _report(agent: Agent, *, status: int) -> web.Response:
     return web.Response(text=agent.report().to_json(), status=status, content_type="application/json")
-
-
-class ControlServer:
-    """Serves the control app, with a new context whenever the client authority's file changes."""
-
-    def __init__(
-        self, app: web.Application, server_pem: bytes, client_authority: Path, *, address: str, port: int
-    ) -> None:
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
-        self._pem = server_pem
-        self._authority = client_authority
-        self._address = address
-        self._port = port
-        self._site: web.SockSite | None = None
-        self.port: int | None = None
-        self._authority_content: bytes | None = None
-
-    async def start(self) -> None:
-        """Listen, if the authority file is there; `watch` takes it from here."""
-        await self._runner.setup()
-        await self.refresh()
-
-    async def watch(self) -> None:
-        """Follow the authority file until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            await self.refresh()
-
-    async def refresh(self) -> None:
-        """Listen with the authority as the file has it now."""
-        try:
-            content = self._authority.read_bytes()
-        except OSError:
-            return
-        if content == self._authority_content:
-            return
-        try:
-            context = server_context(self._pem, self._authority)
-        except (OSError, ssl.SSLError) as error:
-            log.warning("client_authority_unusable", path=str(self._authority), error=str(error))
-            self._authority_content = content
-            return
-        # Both sockets listen for a moment, so that no caller meets a closed port.
-        listener = _listener(self._address, self.port or self._port)
-        site = web.SockSite(self._runner, listener, ssl_context=context)
-        await site.start()
-        self.port = int(listener.getsockname()[1])
-        if self._site is not None:
-            await self._site.stop()
-        self._site = site
-        self._authority_content = content
-        log.info("control_listening", port=self.port)
-
-    async def stop(self) -> None:
-        """Stop listening and end what is under way."""
-        with contextlib.suppress(RuntimeError):
-            await self._runner.cleanup()
-
-
-def _listener(address: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    listener.bind((address, port))
-    return listener

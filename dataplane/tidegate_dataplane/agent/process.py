@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from tidegate_dataplane.agent.artefacts.places import sources
 from tidegate_dataplane.agent.certificates import make_server_certificate
-from tidegate_dataplane.agent.control import ControlServer, control_app
+from tidegate_dataplane.agent.control import control_app
+from tidegate_dataplane.agent.control_server import ControlServer
 from tidegate_dataplane.agent.drain import Drain
 from tidegate_dataplane.agent.files import Keepsake, ensure_control_key, read_first_order
 from tidegate_dataplane.agent.loop import Agent

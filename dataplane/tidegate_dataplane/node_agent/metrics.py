@@ -1,0 +1,36 @@
+"""The node agent's metrics: what it found of MPS at its last look."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tidegate_dataplane.contract.sharing import DaemonState, ServerStatus
+from tidegate_dataplane.node_agent.watcher import Watcher
+
+
+class NodeMetrics(Collector):
+    """Read from the watcher's report when somebody asks."""
+
+    def __init__(self, watcher: Watcher, registry: CollectorRegistry) -> None:
+        self._watcher = watcher
+        registry.register(self)
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Give what the last look found; nothing before the first."""
+        report = self._watcher.report
+        if report is None:
+            return
+        answers = float(report.daemon is DaemonState.ANSWERS)
+        yield GaugeMetricFamily(
+            "tidegate_node_mps_daemon_answers", "1 if the MPS control daemon answers.", value=answers
+        )
+        servers = GaugeMetricFamily(
+            "tidegate_node_mps_servers", "MPS servers by what they say of themselves.", labels=["status"]
+        )
+        for status in ServerStatus:
+            servers.add_metric([status.value], sum(each.status is status for each in report.servers))
+        yield servers
+        clients = len(report.clients)
+        yield GaugeMetricFamily("tidegate_node_mps_clients", "Processes connected to MPS.", value=clients)

@@ -1,0 +1,111 @@
+"""NVIDIA's control program of MPS, one command at a time.
+
+The commands and what they print are those of the "Legacy MPS v2 Interface" of NVIDIA's MPS documentation: lists of pids,
+and one word for a server's status. Without a daemon the program says so and ends with an error.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from tidegate_dataplane.contract.sharing import ServerStatus
+
+QUIT_TIMEOUT_S = 5
+"""So long may servers take to end before the daemon ends them."""
+_KILLED_S = 1.0
+_WORDS = 300
+"""Characters of what the program said that a report quotes."""
+
+
+class DaemonGoneError(Exception):
+    """The control program finds no daemon, in its own words."""
+
+
+class DaemonHangsError(Exception):
+    """The control program did not answer in time."""
+
+
+class Mps:
+    """The daemon behind one pipe directory."""
+
+    def __init__(self, program: str, pipe_directory: Path, timeout_s: float) -> None:
+        self._program = program
+        self._pipe_directory = pipe_directory
+        self._timeout_s = timeout_s
+        self._stuck: asyncio.subprocess.Process | None = None
+
+    async def servers(self) -> tuple[int, ...]:
+        """Return the pids of the MPS servers.
+
+        Raises:
+            DaemonGoneError, DaemonHangsError: as does every other command.
+        """
+        return _pids(await self.command("get_server_list"))
+
+    async def status(self, server: int) -> ServerStatus:
+        """Return how a server is."""
+        said = (await self.command(f"get_server_status {server}")).strip().upper()
+        return next((status for status in ServerStatus if status.value in said.split()), ServerStatus.UNKNOWN)
+
+    async def clients(self, server: int) -> tuple[int, ...]:
+        """Return the pids of a server's clients."""
+        return _pids(await self.command(f"get_client_list {server}"))
+
+    async def terminate_client(self, server: int, client: int) -> str:
+        """End a client's work on the GPU; return what the program says. New clients are refused meanwhile."""
+        return await self.command(f"terminate_client {server} {client}")
+
+    async def quit(self) -> str:
+        """End the daemon and its servers."""
+        return await self.command(f"quit -t {QUIT_TIMEOUT_S}", extra_s=QUIT_TIMEOUT_S)
+
+    async def command(self, text: str, *, extra_s: float = 0.0) -> str:
+        """Give one command on the program's standard input; return what it prints."""
+        if self._stuck is not None and self._stuck.returncode is None:
+            message = f"{self._program} has been killed and does not end: the driver holds it"
+            raise DaemonHangsError(message)
+        process, name = await self._start(), text.split(maxsplit=1)[0]
+        try:
+            async with asyncio.timeout(self._timeout_s + extra_s):
+                output, _ = await process.communicate(f"{text}\n".encode())
+        except TimeoutError:
+            message = f"{name} did not answer within {self._timeout_s + extra_s:g} s"
+            raise DaemonHangsError(message) from None
+        finally:
+            await self._end(process)
+        said = output.decode(errors="replace").strip()
+        if process.returncode != 0:
+            raise DaemonGoneError(said[:_WORDS] or f"{self._program} ended with {process.returncode}")
+        return said
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        try:
+            return await asyncio.create_subprocess_exec(
+                self._program,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(self._pipe_directory)},
+                start_new_session=True,
+            )
+        except OSError as error:
+            message = f"{self._program} cannot be started: {error}"
+            raise DaemonGoneError(message) from error
+
+    async def _end(self, process: asyncio.subprocess.Process) -> None:
+        """End the program, and whatever it started, if it has not ended by itself."""
+        if process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        # A process that waits inside a driver dies when the driver lets it; nobody waits for that here.
+        self._stuck = process
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_KILLED_S):
+                await process.wait()
+
+
+def _pids(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split() if word.isascii() and word.isdecimal())

@@ -1,0 +1,17 @@
+"""Which pod a process of the node belongs to: its cgroup has the pod's uid in its path."""
+
+import re
+from pathlib import Path
+
+_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
+
+
+def pod_of(proc: Path, pid: int) -> str:
+    """Return the uid of the pod that runs process `pid`; empty where it is none's, or has ended."""
+    try:
+        text = (proc / str(pid) / "cgroup").read_text(errors="replace")
+    except OSError:
+        return ""
+    found = _POD.search(text)
+    # The systemd driver of the kubelet writes _ for -, since - has a meaning in a slice's name.
+    return found.group(1).replace("_", "-") if found else ""

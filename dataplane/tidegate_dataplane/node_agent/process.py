@@ -1,0 +1,85 @@
+"""Wire the node agent's parts and run them until the pod ends."""
+
+import asyncio
+import datetime
+import signal
+
+import structlog
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from tidegate_dataplane.agent.certificates import make_server_certificate
+from tidegate_dataplane.agent.control_server import ControlServer
+from tidegate_dataplane.node_agent.control import control_app
+from tidegate_dataplane.node_agent.metrics import NodeMetrics
+from tidegate_dataplane.node_agent.mps import Mps
+from tidegate_dataplane.node_agent.pods import pod_of
+from tidegate_dataplane.node_agent.settings import Settings
+from tidegate_dataplane.node_agent.watcher import Watcher
+
+log = structlog.get_logger()
+
+
+async def serve(settings: Settings) -> None:
+    """Run the node agent until SIGTERM or SIGINT."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop.set)
+    mps = Mps(settings.program, settings.pipe_directory, settings.command_timeout_s)
+    watcher = Watcher(
+        settings.node_name,
+        mps,
+        lambda pid: pod_of(settings.proc, pid),
+        lambda: datetime.datetime.now(datetime.UTC),
+        confirm_s=settings.confirm_s,
+    )
+    names = (settings.node_name, settings.pod_ip, "127.0.0.1", "localhost")
+    pem = make_server_certificate(names, datetime.datetime.now(datetime.UTC))
+    control = ControlServer(
+        control_app(watcher),
+        pem,
+        settings.client_authority,
+        address=settings.address,
+        port=settings.control_port,
+    )
+    registry = CollectorRegistry()
+    NodeMetrics(watcher, registry)
+    probes = web.AppRunner(_probes(watcher, registry), access_log=None, handle_signals=False)
+    await control.start()
+    await probes.setup()
+    await web.TCPSite(probes, settings.address, settings.http_port).start()
+    log.info("node_agent_started", node=settings.node_name, http_port=probes.addresses[0][1])
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(watcher.run(settings.look_every_s)),
+                group.create_task(control.watch()),
+            ]
+            await stop.wait()
+            for task in tasks:
+                task.cancel()
+    finally:
+        await watcher.close()
+        await control.stop()
+        await probes.cleanup()
+
+
+def _probes(watcher: Watcher, registry: CollectorRegistry) -> web.Application:
+    """Return /healthz, /readyz and /metrics. An agent is ready once it has asked MPS, whatever the answer was."""
+
+    async def alive(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def ready(_: web.Request) -> web.Response:
+        if watcher.report is None:
+            return web.Response(text="MPS has not been asked yet\n", status=503)
+        return web.Response(text="ok\n")
+
+    async def exposition(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/healthz", alive)
+    app.router.add_get("/readyz", ready)
+    app.router.add_get("/metrics", exposition)
+    return app

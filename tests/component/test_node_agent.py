@@ -1,0 +1,155 @@
+"""The node agent as a real process beside a double of MPS's control program: what it reports, and what it mends."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fixtures.mps import SERVER, AskedAgent
+from tidegate_dataplane.contract.sharing import DaemonState, NodeAction, NodeReport, ServerStatus
+from tidegate_localcluster.process import wait_until
+
+POD = "0b1c2d3e-1111-2222-3333-444455556666"
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[AskedAgent]:
+    with AskedAgent.running(tmp_path, TIDEGATE_NODE_COMMAND_TIMEOUT_S="4") as running:
+        yield running
+
+
+def test_reports_servers_and_clients_and_whose_they_are(agent: AskedAgent) -> None:
+    agent.mps.process(7001, POD)
+    agent.mps.healthy([7001, 7002])
+    report = agent.wait_for("both clients", lambda found: len(found.clients) == 2)
+    assert report.node == "gpu-0"
+    assert [(each.pid, each.status) for each in report.servers] == [(SERVER, ServerStatus.ACTIVE)]
+    assert [(each.pid, each.server, each.pod) for each in report.clients] == [
+        (7001, SERVER, POD),
+        (7002, SERVER, ""),
+    ]
+    page = agent.metrics()
+    assert "tidegate_node_mps_daemon_answers 1.0" in page
+    assert "tidegate_node_mps_clients 2.0" in page
+
+    # A process that has ended while MPS still counts it keeps the pod that it had, and its age.
+    (agent.mps.proc / "7001" / "cgroup").unlink()
+    agent.mps.healthy([7001])
+    assert agent.wait_for("one client", lambda found: len(found.clients) == 1).clients == report.clients[:1]
+
+
+@pytest.mark.parametrize(
+    ("daemon", "state", "words"),
+    [
+        ("dead", DaemonState.GONE, "Cannot find MPS control daemon process"),
+        ("hung", DaemonState.HANGS, "get_server_list did not answer within 4 s"),
+    ],
+)
+def test_daemon_that_does_not_answer_is_told_at_once_and_in_its_own_words(
+    agent: AskedAgent, daemon: str, state: DaemonState, words: str
+) -> None:
+    before = agent.ask()
+    agent.mps.write(daemon=daemon)
+    began = time.monotonic()
+    report = agent.ask(before.revision, wait_s=20)
+    assert (report.daemon, report.message, report.servers) == (state, words, ())
+    assert time.monotonic() - began < 15
+    assert "tidegate_node_mps_daemon_answers 0.0" in agent.metrics()
+
+    agent.mps.healthy()
+    agent.wait_for("the daemon answers again", lambda found: found.daemon is DaemonState.ANSWERS)
+
+
+def test_program_that_is_not_there_is_a_daemon_that_is_gone(tmp_path: Path) -> None:
+    with AskedAgent.running(tmp_path, TIDEGATE_NODE_PROGRAM=str(tmp_path / "none")) as agent:
+        report = agent.ask()
+        assert report.daemon is DaemonState.GONE
+        assert "cannot be started" in report.message
+
+
+def test_fault_is_told(agent: AskedAgent) -> None:
+    agent.mps.write(status="FAULT", clients=[7001])
+    agent.wait_for("the fault", lambda found: [e.status for e in found.servers] == [ServerStatus.FAULT])
+
+
+def test_nothing_is_told_while_nothing_changes(agent: AskedAgent) -> None:
+    agent.mps.healthy([7001])
+    before = agent.wait_for("the client", lambda found: len(found.clients) == 1)
+    began = time.monotonic()
+    assert agent.ask(before.revision, wait_s=1).revision == before.revision
+    assert time.monotonic() - began >= 1
+    assert agent.mps.commands == []
+
+
+def test_agent_that_ends_lets_go_of_who_waits_for_it(agent: AskedAgent) -> None:
+    known = agent.ask().revision
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(agent.ask, known, 30)
+        # It is being waited on once the second call of this process is open.
+        wait_until(lambda: _connections(agent) > 0, what="a call is under way", timeout_s=10)
+        began = time.monotonic()
+        agent.stop()
+        assert waiting.result(timeout=20).revision == known
+    assert time.monotonic() - began < 15
+
+
+def _connections(agent: AskedAgent) -> int:
+    assert agent.process is not None
+    found = psutil.Process(agent.process.pid).net_connections("tcp")
+    return sum(each.status == psutil.CONN_ESTABLISHED for each in found)
+
+
+def test_client_is_ended_once_and_what_became_of_it_is_looked_at(agent: AskedAgent) -> None:
+    agent.mps.healthy([7001, 7002])
+    for _ in range(2):
+        answer = agent.order("gpu-0/1", NodeAction.TERMINATE_CLIENT, client=7001)
+        report = NodeReport.model_validate_json(answer.body)
+        assert [(each.id, each.outcome.value) for each in report.orders] == [("gpu-0/1", "Done")]
+        assert [each.pid for each in report.clients] == [7002]
+    assert agent.mps.commands == [f"terminate_client {SERVER} 7001"]
+    # One that is not connected any more is as it should be.
+    agent.order("gpu-0/2", NodeAction.TERMINATE_CLIENT, client=7001)
+    assert len(agent.mps.commands) == 1
+
+
+def test_client_that_does_not_end_is_not_said_to_have_ended(tmp_path: Path) -> None:
+    with AskedAgent.running(tmp_path, TIDEGATE_NODE_CONFIRM_S="0.5") as agent:
+        agent.mps.write(clients=[7001], stubborn=[7001])
+        report = NodeReport.model_validate_json(
+            agent.order("gpu-0/1", NodeAction.TERMINATE_CLIENT, client=7001).body
+        )
+        assert report.orders[0].outcome.value == "Failed"
+        assert "client 7001 is still connected 0.5 s after terminate_client" in report.orders[0].message
+
+
+def test_daemon_is_ended_when_asked(agent: AskedAgent) -> None:
+    report = NodeReport.model_validate_json(agent.order("gpu-0/1", NodeAction.QUIT_DAEMON).body)
+    assert (report.daemon, report.orders[0].outcome.value) == (DaemonState.GONE, "Done")
+    assert agent.mps.commands == ["quit -t 5"]
+    # Of one that is gone there is nothing to end.
+    again = NodeReport.model_validate_json(agent.order("gpu-0/2", NodeAction.QUIT_DAEMON).body)
+    assert again.orders[-1].outcome.value == "Done"
+
+
+def test_only_the_controllers_are_heard_and_only_the_newest_term(agent: AskedAgent) -> None:
+    stranger = agent.authority.issue("somebody")
+    assert agent.call("GET", "/v1/node", stranger).status == 403
+    with pytest.raises(OSError):  # noqa: PT011 - who gives up first, and how, is up to the two TLS libraries
+        agent.call("GET", "/v1/node", None)
+
+    assert agent.order("a", NodeAction.QUIT_DAEMON, epoch=5).status == 200
+    agent.mps.healthy()
+    refused = agent.order("b", NodeAction.QUIT_DAEMON, epoch=4)
+    assert (refused.status, json.loads(refused.body)) == (409, {"error": "epoch 4 is over"})
+    assert agent.mps.state["daemon"] == "up"
+
+
+@pytest.mark.parametrize("path", ["/v1/node?wait=31", "/v1/node?wait=x", "/v1/node?wait=-1"])
+def test_wait_that_is_too_long_is_refused(agent: AskedAgent, path: str) -> None:
+    assert agent.call("GET", path, agent.authority.issue("tidegate-controllers")).status == 422
