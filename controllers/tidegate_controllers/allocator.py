@@ -20,16 +20,16 @@ from tidegate.kube.parsed import Parsed
 from tidegate.kube.port import Cluster, Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.allocation_view import AllocationObserved, Member, allocation_view, executes
-from tidegate.planning.carrying_out import Progress, carry_out, given_up
-from tidegate.planning.claims import Claim, seated_pod
+from tidegate.planning.carrying_out import Progress, carry_out, given_up, put_back
+from tidegate.planning.claims import Claim
 from tidegate.planning.decision import newest_first, plan_decision, stale
 from tidegate.planning.deployments import DeploymentView
+from tidegate.planning.freeze import freeze, next_begin
 from tidegate.planning.overrides import JUST_AFTER, next_end
-from tidegate.planning.placement import refusal
-from tidegate.planning.pods import pod_view
+from tidegate.planning.placement import Admission
 from tidegate.planning.pool_allocation import PoolAllocation, pool_allocation
 from tidegate.planning.signals import Signals
-from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, label_value
+from tidegate.resources.names import POOL_LABEL, label_value
 from tidegate.runtime.clock import Clock
 from tidegate_controllers.allocations import Allocations
 from tidegate_controllers.allocator_metrics import AllocatorMetrics
@@ -129,29 +129,41 @@ class Allocator:
         self._known.occupancy.begin()
         if not self._known.occupancy.known:
             return _UNTIL_KNOWN
+        began = self._clock.monotonic()
         observed = self._observe(pool)
         self._parts.metrics.overrides.labels(pool.metadata.name).set(len(_overrides_here(observed)))
         await self._clear(observed)
         interval = parse_duration(pool.spec.policy.interval)
+        if not observed.scaled:
+            await self._abandon(observed, "no Inference of the pool has spec.scaling any more")
         if not observed.scaled or not any(node.healthy for node in observed.slices.nodes):
             # Nothing to decide; or no node is heard of, and who would be lowered gave nobody anything.
             newest = observed.decisions[0].metadata.name if observed.decisions else None
             self._allocations.put(key, PoolAllocation(observed.mode, newest))
             return interval
         look = self._looks.get(key)
-        if look is None or look.said != _said(observed) or self._age(look) >= interval:
+        due = look is None or look.said != _said(observed) or self._age(look) >= interval
+        if look is None or due:
             look = self._looks[key] = await self._decide(observed, first=look is None)
         await self._carry_out(self._again(pool, look))
         observed = self._again(pool, look)
         self._allocations.put(key, pool_allocation(observed, look.assignment, look.left_out))
+        if due:
+            seconds = self._clock.monotonic() - began
+            self._parts.metrics.tick_seconds.labels(pool.metadata.name).observe(seconds)
         return self._next(observed, look, interval)
 
     def _next(self, observed: AllocationObserved, look: _Look, interval: timedelta) -> timedelta:
         due = max(interval - self._age(look), timedelta())
         if observed.standing is not None and observed.standing.executed:
             due = min(due, _ON_THE_WAY)
-        ends = next_end(observed.active)
-        return due if ends is None else min(due, max(ends - observed.now, timedelta()) + JUST_AFTER)
+        turns = (
+            next_end(observed.active),
+            observed.frozen.until if observed.frozen is not None else None,
+            next_begin(observed.pool.spec.policy.freeze, observed.now),
+        )
+        soonest = min((each for each in turns if each is not None), default=None)
+        return due if soonest is None else min(due, max(soonest - observed.now, timedelta()) + JUST_AFTER)
 
     def _age(self, look: _Look) -> timedelta:
         return timedelta(seconds=self._clock.monotonic() - look.at)
@@ -161,7 +173,8 @@ class Allocator:
 
         The first look of a process may know nothing of demand: what its predecessor began with better knowledge goes on.
         """
-        await self._abandon(observed)
+        if not executes(observed.mode):
+            await self._abandon(observed, f"spec.policy.mode is {observed.mode.value} since")
         signals = await self._demand(parse_duration(observed.pool.spec.policy.interval))
         observed = replace(self._observe(observed.pool), signals=signals)
         view = allocation_view(observed)
@@ -184,17 +197,21 @@ class Allocator:
             self._heard = now, await self._parts.demand.read()
         return self._heard[1]
 
-    async def _abandon(self, observed: AllocationObserved) -> None:
-        """What was under way when somebody said that nothing is to be carried out any more."""
+    async def _abandon(self, observed: AllocationObserved, why: str) -> None:
+        """What was under way when nothing is to be carried out any more."""
         for each in observed.decisions[:1]:
-            if each.executed and not executes(observed.mode) and not each.finished:
-                await self._end(each, given_up(f"spec.policy.mode is {observed.mode.value} since"))
+            if each.executed and not each.finished:
+                for key, replicas in put_back(observed).items():
+                    await self._allocate(key, replicas, each)
+                await self._end(each, given_up(observed, each, why))
 
     async def _write(self, observed: AllocationObserved, body: Manifest) -> None:
         name = body["metadata"]["name"]
         for each in observed.decisions[:1]:
             if each.executed and not each.finished:
-                await self._end(each, given_up(f"decided anew by {name} before all of it was there"))
+                await self._end(
+                    each, given_up(observed, each, f"decided anew by {name} before all of it was there")
+                )
                 self._reclaimed.pop(each.metadata.name, None)
         stored = await self._parts.cluster.apply(body, self._fence)
         self._stores.decisions.observe("MODIFIED", stored)
@@ -218,18 +235,7 @@ class Allocator:
             return
         progress = carry_out(observed, standing)
         for key, replicas in progress.writes.items():
-            allocation = {
-                "replicas": replicas,
-                "decision": standing.metadata.name,
-                "epoch": self._fence.epoch,
-            }
-            try:
-                await self._allocate(key, {"allocation": allocation})
-            except PermanentError as error:
-                # One status that is refused holds nobody else up; the next look tries again.
-                log.warning("allocation_refused", inference=str(key), error=str(error))
-                continue
-            log.info("allocated", inference=str(key), replicas=replicas, decision=standing.metadata.name)
+            await self._allocate(key, replicas, standing)
         self._count(standing, progress)
         if progress.outcome is not None:
             await self._end(standing, progress.outcome)
@@ -248,9 +254,21 @@ class Allocator:
         """Of an Inference that has a fixed number again nothing decided is kept."""
         for member in observed.members:
             if not member.scaled and member.inference.status.allocation is not None:
-                await self._allocate(member.key, {})
+                await self._status(member.key, {})
 
-    async def _allocate(self, key: ObjectKey, status: Manifest) -> None:
+    async def _allocate(self, key: ObjectKey, replicas: int, decision: AllocationDecision) -> None:
+        """What an Inference is to have by a decision."""
+        name = decision.metadata.name
+        allocation = {"replicas": replicas, "decision": name, "epoch": self._fence.epoch}
+        try:
+            await self._status(key, {"allocation": allocation})
+        except PermanentError as error:
+            # One status that is refused holds nobody else up; the next look tries again.
+            log.warning("allocation_refused", inference=str(key), error=str(error))
+        else:
+            log.info("allocated", inference=str(key), replicas=replicas, decision=name)
+
+    async def _status(self, key: ObjectKey, status: Manifest) -> None:
         inference = self._known.inferences.get(key)
         if inference is None:
             return
@@ -281,34 +299,27 @@ class Allocator:
     def _observe(self, pool: ComputePool) -> AllocationObserved:
         name = pool.metadata.name
         slices = self._known.views.slices(pool)
-        claims = self._known.placements.claims(name)
-        healthy = frozenset(node.node for node in slices.nodes if node.healthy)
+        admission = Admission.of(pool, slices)
+        healthy = slices.healthy_nodes
         members: list[Member] = []
         elsewhere = leaving = 0
-        for key, claim in sorted(claims.items()):
-            inference = self._known.inferences.get(key)
+        for claim in self._known.placements.claims(name):
+            inference = self._known.inferences.get(claim.key)
             if inference is None or not _wants(inference, name):
                 leaving += claim.has(0, healthy)
                 continue
-            ready = lost = 0
-            for body in self._stores.pods.by_label(
-                INFERENCE_LABEL, label_value(key.name), namespace=key.namespace
-            ):
-                pod, seat = pod_view(body), seated_pod(body)
-                if seat is None or seat.pool != label_value(name):
-                    continue
-                if pod.ready and not pod.terminating:
-                    ready += 1
-                    elsewhere += 0 if seat.node in healthy else seat.slices
-                else:
-                    lost += 0 if seat.node in healthy else seat.slices
-            live = self._known.placements.live(key)
-            refused = refusal(claim, pool, slices)
+            astray = [seats for node, seats in claim.seats.items() if node not in healthy]
+            elsewhere += sum(seats.answering for seats in astray)
+            lost = sum(seats.silent for seats in astray)
+            apart = _apart(inference, claim, self._known.placements.live(claim.key))
+            refused = admission.refusal(claim)
             said = refused.message if refused is not None else ""
-            members.append(Member(inference, claim, ready, _apart(inference, claim, live), said, lost))
+            members.append(Member(inference, claim, claim.ready, apart, said, lost))
+        now = self._clock.now()
         return AllocationObserved(
             pool=pool,
-            now=self._clock.now(),
+            now=now,
+            frozen=freeze(pool.spec.policy.freeze, now),
             slices=slices,
             members=tuple(members),
             leaving=leaving,
@@ -353,4 +364,4 @@ def _said(observed: AllocationObserved) -> object:
     """What people have said about the pool: when it changes, it is decided at once."""
     overrides = tuple((each.metadata.uid, each.metadata.generation) for each in observed.active)
     scaled = tuple((member.key, member.inference.metadata.generation) for member in observed.scaled)
-    return observed.pool.metadata.generation, overrides, scaled
+    return observed.pool.metadata.generation, observed.mode, overrides, scaled

@@ -19,6 +19,13 @@ class AllocatorMetrics:
             registry=registry,
             buckets=_SOLVE_S,
         )
+        self.tick_seconds = Histogram(
+            "tidegate_allocator_tick_seconds",
+            "One pass that decided: what is there was looked at, solved, and what is new was written.",
+            ("pool",),
+            registry=registry,
+            buckets=_SOLVE_S,
+        )
         self.solves = Counter(
             "tidegate_allocator_solves_total",
             "Solves by how the answer was found.",

@@ -10,7 +10,7 @@ from tidegate.api.inference import Inference, Placement
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.parsed import Parsed
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.claims import Claim, SeatedPod, claim, remainders, seated_pod
+from tidegate.planning.claims import Claim, PoolClaims, SeatedPod, claim, remainders, seated_pod
 from tidegate.planning.deployments import DeploymentView, deployment_view
 from tidegate.planning.placement import Placing, place, without_pool
 from tidegate.planning.replicas import settled
@@ -41,12 +41,16 @@ class Placements:
         self._inferences = inferences
         self._deployments = deployments
         self._pods = pods
-        self._claims: defaultdict[str, dict[ObjectKey, Claim]] = defaultdict(dict)
+        self._claims: defaultdict[str, PoolClaims] = defaultdict(PoolClaims)
         self._of: dict[ObjectKey, Mapping[str, Claim]] = {}
+        self._live: dict[ObjectKey, DeploymentView] = {}
         self._booked: dict[ObjectKey, int] = {}
         self._specs: dict[str, object] = {}
         self._wakes: list[Wake] = []
-        self._owners = tuple(Owners(each, INFERENCE_LABEL, self._claim_again) for each in (deployments, pods))
+        self._owners = (
+            Owners(deployments, INFERENCE_LABEL, self._deployment_changed),
+            Owners(pods, INFERENCE_LABEL, self._claim_again),
+        )
         inferences.store.subscribe(self._claim_again)
 
     def connect(self, wake: Wake) -> None:
@@ -87,8 +91,9 @@ class Placements:
         if pool is None:
             return without_pool(placement.pool, settled(inference, live).spec.replicas, live)
         wanted = claim(settled(inference, live), placement, live, self._seated(inference.key))
-        claims = {**self._claims[label_value(placement.pool)], inference.key: wanted}
-        placing = place(wanted, live, pool, self._parts.views.slices(pool), tuple(claims.values()))
+        claims = self._claims[label_value(placement.pool)]
+        claims.put(wanted)
+        placing = place(wanted, live, pool, self._parts.views.slices(pool), claims)
         if placing.seat is not None and placing.replicas:
             self._booked[inference.key] = placing.replicas * placement.slices
             self._claim_again(inference.key)
@@ -99,9 +104,9 @@ class Placements:
         if self._booked.pop(key, None) is not None:
             self._claim_again(key)
 
-    def claims(self, pool: str) -> Mapping[ObjectKey, Claim]:
-        """Who wants slices of a pool, or still has some, as the caches have it now."""
-        return self._claims.get(label_value(pool), {})
+    def claims(self, pool: str) -> Sequence[Claim]:
+        """Who wants slices of a pool, or still has some, as the caches have it now; by key."""
+        return sorted(self._claims.get(label_value(pool), ()), key=lambda each: each.key)
 
     def _pool(self, placement: Placement) -> ComputePool | None:
         pool = self._parts.pools.get(ObjectKey("", placement.pool))
@@ -109,21 +114,27 @@ class Placements:
 
     def live(self, key: ObjectKey) -> DeploymentView | None:
         """The Deployment of an Inference, if there is one."""
-        name = label_value(key.name)
-        bodies = self._deployments.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
-        return next((deployment_view(body) for body in bodies), None)
+        return self._live.get(key)
 
     def _seated(self, key: ObjectKey) -> Sequence[SeatedPod]:
         bodies = self._pods.by_label(INFERENCE_LABEL, label_value(key.name), namespace=key.namespace)
         return tuple(pod for pod in map(seated_pod, bodies) if pod is not None)
 
+    def _deployment_changed(self, key: ObjectKey) -> None:
+        bodies = self._deployments.by_label(INFERENCE_LABEL, label_value(key.name), namespace=key.namespace)
+        self._live.pop(key, None)
+        for body in bodies:
+            self._live[key] = deployment_view(body)
+            break
+        self._claim_again(key)
+
     def _claim_again(self, key: ObjectKey) -> None:
         """The Inference, its Deployment or one of its pods has changed."""
         before, now = self._of.pop(key, {}), self._claims_of(key)
         for pool in before.keys() - now.keys():
-            del self._claims[pool][key]
+            self._claims[pool].remove(key)
         for pool, each in now.items():
-            self._claims[pool][key] = each
+            self._claims[pool].put(each)
         if now:
             self._of[key] = now
         for pool, each in before.items():
@@ -144,7 +155,7 @@ class Placements:
         return {**remainders(key, live, pods, pool), pool: wanted}
 
     def _wake(self, pool: str, *, everybody: bool = False) -> None:
-        for key in tuple(self._claims.get(pool, ())):
+        for key in self._claims[pool].keys() if pool in self._claims else ():
             if everybody or self._waits(key):
                 for wake in self._wakes:
                     wake(key)

@@ -97,7 +97,7 @@ class Owners:
     def _remember(self, key: ObjectKey, body: Manifest) -> ObjectKey | None:
         name = (body["metadata"].get("labels") or {}).get(self._label)
         if name is None:
-            return None
+            return self._owner.pop(key, None)  # somebody took the label away
         # The label of an object whose name is longer than a label is a hash; our kinds' names are DNS labels.
         owner = ObjectKey(key.namespace, name)
         self._owner[key] = owner

@@ -75,6 +75,11 @@ class Api:
                 raise RefusedError(response.status, text[:500])
             return dict(json.loads(text))
 
+    async def text(self, path: str) -> str:
+        """What is not JSON: /metrics."""
+        async with self._open().get(self.server + path) as response:
+            return await response.text()
+
     async def get(self, path: str) -> dict[str, Any] | None:
         """One object, or None."""
         return await self.call("GET", path)

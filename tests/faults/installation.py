@@ -55,16 +55,16 @@ def a_site(binaries: Mapping[str, Path], folder: Path) -> Iterator[Site]:
 async def a_sweep(site: Site) -> AsyncIterator[Sweep]:
     """A sweep over the site, the operator leading."""
     async with Api.of(site.control_plane, site.pki) as api:
-        await _install(api)
+        await install(api)
         models = site.folder / "models" / NAME
         for version in (1, 2, 3, BAD_VERSION):
             probe_model.publish(models, version)
-        settings = {"tls_directory": str(_certificates(site.folder)), "models_host_path": "/models"}
+        settings = {"tls_directory": str(certificates(site.folder)), "models_host_path": "/models"}
         async with Sweep(api, site.folder, settings).running() as sweep:
             yield sweep
 
 
-async def _install(api: Api) -> None:
+async def install(api: Api) -> None:
     """What the chart installs around the controllers."""
     for path in sorted((_ROOT / "crds").glob("*.yaml")):
         crd = yaml.safe_load(path.read_text())
@@ -128,7 +128,7 @@ async def _served(api: Api, path: str) -> None:
     await Sweep.wait_for(answers, f"{path} is served", 15)
 
 
-def _certificates(folder: Path) -> Path:
+def certificates(folder: Path) -> Path:
     """ca.crt, tls.crt and tls.key of the controllers, as the chart's Secret is mounted."""
     tls = folder / "tls"
     if not tls.exists():

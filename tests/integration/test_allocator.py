@@ -167,6 +167,31 @@ def test_a_held_pool_moves_nothing_and_is_let_go(allocated: Allocated, controlle
     allocated.settled(batch=4)
 
 
+@pytest.mark.produces(Reason.FREEZE_UNREADABLE)
+def test_nothing_moves_in_a_freeze_window_and_what_waited_moves_after_it(
+    allocated: Allocated, controllers: Running
+) -> None:
+    always = {"schedule": "* * * * *", "duration": "2m"}
+    allocated.mode("Auto", freeze=[always])
+    allocated.model("batch", 0, 4, tier="offline")
+    said = allocated.pools.says(allocated.pool, Reason.NOTHING_TO_MOVE, "Allocated")
+    assert said.startswith("frozen until ")
+    assert "by spec.policy.freeze[0]: everybody keeps what they have" in said
+    _looks_again(controllers, allocated.pool)
+    assert allocated.pools.status(allocated.pool)["mode"] == "Hold"
+
+    # Nobody knows when this one begins: it holds as well, and says what to correct.
+    allocated.mode("Auto", freeze=[{**always, "timeZone": "Mars/Olympus"}])
+    said = allocated.pools.says(allocated.pool, Reason.FREEZE_UNREADABLE, "Allocated")
+    assert "spec.policy.freeze[0].timeZone 'Mars/Olympus': there is no such time zone" in said
+    allocated.kubelet()
+    assert allocated.ready("batch") == 0
+
+    # One that comes on the next 29th of February alone holds nothing now.
+    allocated.mode("Auto", freeze=[{"schedule": "0 0 29 2 *", "duration": "1m"}])
+    allocated.settled(batch=4)
+
+
 def test_a_solver_that_hangs_is_ended_and_the_decision_says_that_it_is_greedy(
     allocated: Allocated, controllers: Running
 ) -> None:

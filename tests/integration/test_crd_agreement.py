@@ -101,7 +101,12 @@ BODIES: tuple[Body, ...] = (
             "nearline": {"floor": 1, "ceiling": 4},
             "offline": {"floor": 0, "ceiling": 2},
         },
-        policy={"mode": "Auto", "interval": "10s", "moves": {"maxPercent": 20, "per": "10m"}},
+        policy={
+            "mode": "Auto",
+            "interval": "10s",
+            "moves": {"maxPercent": 20, "per": "10m"},
+            "freeze": [{"schedule": "0 18 * * FRI", "duration": "2h", "timeZone": "Europe/Berlin"}],
+        },
     ),
     compute_override_body(pin={"replicas": 2}),
     compute_override_body(floor={"replicas": 2}),

@@ -55,6 +55,14 @@ def test_demand_needs_a_fresh_signal_and_a_measured_capacity() -> None:
     assert model_of(observed(a_member(capacity=CAPACITY))).load is None
 
 
+def test_a_decision_that_was_given_up_halfway_uses_up_the_half_of_the_budget() -> None:
+    policy = {"mode": "Auto", "moves": {"maxPercent": 50, "per": "10m"}}
+    half = a_decision(("ctr", 1, 4), at=NOW - timedelta(minutes=1), outcome={"error": "x", "movedSlices": 1})
+    assert pool_of(observed(policy=policy, decisions=(half,))).budget == 3
+    whole = a_decision(("ctr", 1, 4), at=NOW - timedelta(minutes=1), outcome={"error": "x"})
+    assert pool_of(observed(policy=policy, decisions=(whole,))).budget == 1
+
+
 def test_stale_signals_raise_a_real_time_model_and_never_lower_it() -> None:
     stale = signals("Prometheus is gone", ctr=50.0)
     ctr = model_of(observed(a_member(held=4, capacity=CAPACITY), signals=stale))

@@ -13,7 +13,7 @@ from builders.allocator import NOW, a_decision, a_member, observed
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.inference import Tier
 from tidegate.planning.allocation_view import AllocationObserved
-from tidegate.planning.carrying_out import Progress, carry_out, given_up
+from tidegate.planning.carrying_out import READY_WITHIN, Progress, carry_out, given_up, put_back
 
 AUTO = {"mode": "Auto"}
 EXCHANGE = (("batch", 6, 2), ("ctr", 2, 6))
@@ -54,7 +54,8 @@ def test_it_is_done_when_pods_answer_and_others_are_gone() -> None:
     later = NOW + timedelta(seconds=40)
     done = at({"held": 6, **statuses[0]}, {"held": 2, **statuses[1]}, decision, now=later)
     progress = carry_out(done, decision)
-    assert progress.outcome == {"outcome": {"appliedAt": "2026-01-01T12:00:40Z", "reclaimSeconds": 40.0}}
+    outcome = {"appliedAt": "2026-01-01T12:00:40Z", "movedSlices": 8, "reclaimSeconds": 40.0}
+    assert progress.outcome == {"outcome": outcome}
 
 
 def test_what_an_earlier_decision_could_not_give_is_taken_back() -> None:
@@ -85,9 +86,44 @@ def test_nobody_waits_for_a_missing_deployment_that_is_to_change_nothing() -> No
 
 
 def test_one_that_is_given_up_is_finished() -> None:
-    outcome = given_up("decided anew")["outcome"]
+    decision = a_decision(*EXCHANGE)
+    half = at({"held": 3}, {"held": 2, "pods": 5}, decision)
+    outcome = given_up(half, decision, "decided anew")["outcome"]
+    assert outcome == {"error": "decided anew", "movedSlices": 5}
     assert a_decision(outcome=outcome).finished
     assert not a_decision().finished
+
+
+def test_pods_that_never_answer_hold_a_decision_up_for_a_while_only() -> None:
+    """Its slices are given all the same: whoever wants to know why looks at the Inference."""
+    decision = a_decision(*EXCHANGE)
+
+    def outcome(after: timedelta, ready: int, draining: int = 0) -> Any:
+        seen = at(
+            {"held": 6, "ready": ready, "status": has(6)},
+            {"held": 2, "pods": 2 + draining, "status": has(2)},
+            decision,
+            now=NOW + after,
+        )
+        return carry_out(seen, decision).outcome
+
+    assert outcome(READY_WITHIN, 5) is None
+    late = READY_WITHIN + timedelta(seconds=1)
+    assert outcome(late, 5) == {
+        "outcome": {
+            "movedSlices": 8,
+            "error": "ads/ctr has its 6 replicas, and after 15 minutes 5 of them answer: its conditions say why",
+        }
+    }
+    assert "appliedAt" in outcome(late, 6)["outcome"]
+    # What still drains is waited for: its slices are nobody else's until then.
+    assert outcome(late, 5, draining=1) is None
+
+
+def test_where_nothing_is_carried_out_any_more_nobody_waits_for_slices() -> None:
+    decision = a_decision(*EXCHANGE)
+    seen = at({"held": 3, "status": has(6)}, {"held": 2, "status": has(2)}, decision)
+    assert {key.name: count for key, count in put_back(seen).items()} == {"ctr": 3}
 
 
 @dataclass

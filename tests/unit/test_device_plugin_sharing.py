@@ -12,7 +12,7 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import ModelFormat, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.planning.claims import Claim
+from tidegate.planning.claims import Claim, PoolClaims
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
 from tidegate.planning.nodes import node_view, occupant
 from tidegate.planning.placement import place
@@ -182,7 +182,7 @@ def test_a_pod_gets_one_device_one_user_and_its_tiers_priority() -> None:
 def test_a_pod_is_one_process_on_one_slice(slices: int, model: ModelFormat, reason: Reason) -> None:
     pool = gpu_pool()
     wanted = Claim(ObjectKey("ads", "ctr"), Tier.REALTIME, slices, 1, 0, "", model)
-    placing = place(wanted, None, pool, pool_slices(pool, [node_view(gpu_node())], {}), (wanted,))
+    placing = place(wanted, None, pool, pool_slices(pool, [node_view(gpu_node())], {}), PoolClaims((wanted,)))
     assert placing.verdict.reason is reason
     assert placing.replicas == int(reason is Reason.PLACED)
 

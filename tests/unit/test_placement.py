@@ -15,7 +15,7 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Placement, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.planning.claims import Claim, claim
+from tidegate.planning.claims import Claim, PoolClaims, claim
 from tidegate.planning.deployments import DeploymentView
 from tidegate.planning.nodes import node_view
 from tidegate.planning.placement import Placing, place, share_out, without_pool
@@ -55,7 +55,7 @@ def placed(
     **spec: Any,
 ) -> Placing:
     pool = a_compute_pool(**spec)
-    return place(wanted, live, pool, slices_of(pool, *cpus), (wanted, *others))
+    return place(wanted, live, pool, slices_of(pool, *cpus), PoolClaims((wanted, *others)))
 
 
 def test_every_replica_gets_its_slices_and_the_pods_the_size_of_them() -> None:
@@ -81,6 +81,12 @@ def test_a_full_pool_gives_what_it_has_and_names_the_figures() -> None:
         "(realtime has 2, nearline has 0, offline has 6); lower spec.replicas or spec.placement.slices, "
         "or add nodes to the pool"
     )
+
+
+def test_where_replicas_are_decided_the_range_is_what_to_change() -> None:
+    wanted = replace(a_claim(replicas=5), scaled=True)
+    message = placed(wanted, a_claim("other", replicas=6, held=6, tier=Tier.OFFLINE)).verdict.message
+    assert "lower spec.scaling.minReplicas or spec.placement.slices, or add nodes" in message
 
 
 def test_what_is_held_is_kept_and_those_that_wait_come_by_tier_and_age() -> None:
@@ -133,7 +139,7 @@ def test_more_slices_than_any_node_has_are_refused_with_the_number_that_would_do
 def test_a_pool_that_takes_no_pods_says_why() -> None:
     pool = a_compute_pool()
     wanted = a_claim()
-    placing = place(wanted, None, pool, slices_of(pool, 4, cordoned=True), (wanted,))
+    placing = place(wanted, None, pool, slices_of(pool, 4, cordoned=True), PoolClaims((wanted,)))
 
     assert placing.verdict.reason is Reason.POOL_NOT_READY
     assert "node node-0 is cordoned" in placing.verdict.message
@@ -143,7 +149,7 @@ def test_a_pool_that_takes_no_pods_says_why() -> None:
 def test_a_node_that_fails_takes_nothing_from_what_was_given() -> None:
     pool = a_compute_pool()
     wanted = a_claim(replicas=4, held=4)
-    placing = place(wanted, running(4), pool, slices_of(pool, 4, ready=False), (wanted,))
+    placing = place(wanted, running(4), pool, slices_of(pool, 4, ready=False), PoolClaims((wanted,)))
 
     assert (placing.replicas, placing.verdict.holds) == (4, True)
 
@@ -255,3 +261,28 @@ def test_no_tier_grows_into_anothers_floor_above_its_ceiling_or_beyond_the_pool(
         )
         assert sum(has.values()) + reserved <= slices.healthy
     assert given_ == share_out(pool, slices, list(reversed(claims)))
+
+
+@given(
+    claims=_CLAIMS.filter(bool),
+    floors=st.tuples(*[st.integers(0, 5)] * 3),
+    ceiling=st.none() | st.integers(20, 60),
+    cpus=st.integers(0, 60),
+)
+def test_where_all_fit_everybody_gets_what_sharing_out_gives(
+    claims: list[Claim], floors: tuple[int, int, int], ceiling: int | None, cpus: int
+) -> None:
+    tiers = {
+        tier.value: {"floor": floor, **({"ceiling": ceiling} if ceiling else {})}
+        for tier, floor in zip(Tier, floors, strict=True)
+    }
+    pool = a_compute_pool(tiers=tiers)
+    slices = slices_of(pool, cpus, 4)
+    given_ = share_out(pool, slices, claims)
+    for each in claims:
+        assert place(each, None, pool, slices, PoolClaims(claims)).replicas == given_[each.key]
+        if not each.replicas:
+            continue
+        gone = PoolClaims(claims)
+        gone.remove(each.key)
+        assert gone.most == PoolClaims(other for other in claims if other is not each).most

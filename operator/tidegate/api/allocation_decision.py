@@ -110,6 +110,10 @@ class Outcome(StatusModel):
         float | None,
         Field(ge=0, description="Seconds until the last replica that gave its slices was gone."),
     ] = None
+    moved_slices: Annotated[
+        int | None,
+        Field(ge=0, description="Slices that have changed hands by it, those given and those taken."),
+    ] = None
     error: Annotated[
         str, Field(max_length=1024, description="Why it was not carried out, or not to the end.")
     ] = ""
@@ -144,3 +148,11 @@ class AllocationDecision(Resource):
         """Whether nothing is done about it any more: it was carried out, or given up."""
         outcome = self.status.outcome
         return outcome is not None and (outcome.applied_at is not None or bool(outcome.error))
+
+    @property
+    def moved_slices(self) -> int:
+        """Slices that it has moved as far as is known; all of them until then."""
+        outcome = self.status.outcome
+        if outcome is not None and outcome.moved_slices is not None:
+            return outcome.moved_slices
+        return sum(abs(move.after - move.before) * move.slices for move in self.spec.moves)

@@ -229,6 +229,26 @@ class MoveBudget(ApiModel):
     ] = "10m"
 
 
+class FreezeWindow(ApiModel):
+    """A while in which the pool is held, again and again."""
+
+    schedule: Annotated[
+        str,
+        Field(
+            min_length=9,
+            max_length=128,
+            description="When it begins, as cron has it: minute, hour, day of the month, month, day of the week.",
+        ),
+    ]
+    duration: Annotated[
+        Annotated[DurationText, between("1m", "168h")],
+        Field(description="How long it lasts, from 1m to 168h."),
+    ]
+    time_zone: Annotated[
+        str, Field(min_length=1, max_length=64, description="Whose clock counts, like Europe/Berlin.")
+    ] = "UTC"
+
+
 class AllocationPolicy(ApiModel):
     """How the replicas of Inferences with spec.scaling are decided."""
 
@@ -247,6 +267,14 @@ class AllocationPolicy(ApiModel):
         MoveBudget | None,
         Field(description="How much of the pool may change hands in a while. Absent: no limit."),
     ] = None
+    freeze: Annotated[
+        tuple[FreezeWindow, ...],
+        Field(
+            max_length=16,
+            description="When Auto counts as Hold. A window that cannot be read holds the pool until it is corrected.",
+        ),
+        ListAtomic(),
+    ] = ()
 
 
 class ComputePoolSpec(ApiModel):

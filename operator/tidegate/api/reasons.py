@@ -111,6 +111,7 @@ class Reason(StrEnum):
     RECOMMENDED = "Recommended"
     MOVING = "Moving"
     RULES_NOT_KEPT = "RulesNotKept"
+    FREEZE_UNREADABLE = "FreezeUnreadable"
     SIGNALS_FRESH = "SignalsFresh"
     SIGNALS_STALE = "SignalsStale"
     # Overrides
@@ -457,6 +458,10 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
         Reason.RULES_NOT_KEPT: ReasonDoc(
             "Floors, ceilings or demand ask for more than the pool has, and the message names what was given up.",
             "Do what the message says: add nodes, or lower floors, demand or the number of replicas.",
+        ),
+        Reason.FREEZE_UNREADABLE: ReasonDoc(
+            "A window of spec.policy.freeze is no cron schedule, never comes, or names no time zone; the pool is held.",
+            "Correct the field that the message names.",
         ),
         Reason.SIGNALS_FRESH: ReasonDoc("What is asked of each Inference is known.", _NOTHING),
         Reason.SIGNALS_STALE: ReasonDoc(

@@ -17,6 +17,7 @@ from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.claims import Claim
+from tidegate.planning.freeze import Freeze
 from tidegate.planning.overrides import about, bounded, in_force
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.signals import Signal, Signals
@@ -96,6 +97,8 @@ class AllocationObserved:
     signals: Signals = field(default_factory=Signals)
     decisions: Sequence[AllocationDecision] = ()
     """Those about this pool, the newest first."""
+    frozen: Freeze | None = None
+    """The window that the pool is in."""
 
     @property
     def name(self) -> str:
@@ -109,10 +112,14 @@ class AllocationObserved:
 
     @property
     def mode(self) -> PolicyMode:
-        """What is done with decisions: an override that holds the pool counts, unless nothing is done at all."""
+        """What is done with decisions: an override or a window that holds the pool counts, unless nothing is done at all."""
         mode = self.pool.spec.policy.mode
-        held = about(self.active, OverrideKind.COMPUTE_POOL, self.pool.key)
-        return PolicyMode.HOLD if held and mode is not PolicyMode.RECOMMEND_ONLY else mode
+        return PolicyMode.HOLD if self.held and mode is not PolicyMode.RECOMMEND_ONLY else mode
+
+    @property
+    def held(self) -> bool:
+        """Whether an override or a window holds the pool, whatever its mode."""
+        return self.frozen is not None or bool(about(self.active, OverrideKind.COMPUTE_POOL, self.pool.key))
 
     @property
     def room(self) -> int:
@@ -190,8 +197,7 @@ def _pool(observed: AllocationObserved, taken: int) -> solver.Pool:
             for tier in Tier
         ),
         budget=_budget(observed),
-        hold=observed.mode is PolicyMode.HOLD
-        or bool(about(observed.active, OverrideKind.COMPUTE_POOL, observed.pool.key)),
+        hold=observed.mode is PolicyMode.HOLD or observed.held,
         price=newest.spec.price if newest is not None else 0.0,
     )
 
@@ -215,11 +221,10 @@ def _budget(observed: AllocationObserved) -> int | None:
     since = observed.now - parse_duration(moves.per)
     standing = observed.standing
     moved = sum(
-        abs(move.after - move.before) * move.slices
+        decision.moved_slices
         for decision in observed.decisions
         # What is under way is decided anew each time, and is no second move.
         if decision.executed and decision.spec.at >= since and decision is not standing
-        for move in decision.spec.moves
     )
     return max(ceil(observed.slices.healthy * moves.max_percent / 100) - moved, 0)
 

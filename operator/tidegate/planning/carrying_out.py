@@ -3,13 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from tidegate.api.allocation_decision import AllocationDecision, DecidedMove
 from tidegate.api.conditions import timestamp
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocation_view import AllocationObserved, Member
+
+READY_WITHIN: Final = timedelta(minutes=15)
+"""Pods that do not answer so long after their decision may never do: the decision waits for them no longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +60,60 @@ def carry_out(observed: AllocationObserved, decision: AllocationDecision) -> Pro
         done = done and _there(member, move)
         if move.after < move.before and member.held <= move.after and not member.draining:
             reclaimed[member.key] = Reclaimed(move.tier, _elapsed_s(observed, decision))
-    if writes or not done:
+    if writes:
         return Progress(writes, None, reclaimed)
-    return Progress({}, _outcome(observed, decision, reclaimed), reclaimed)
+    if done:
+        return Progress({}, _outcome(observed, decision, reclaimed), reclaimed)
+    silent = _silent(observed, decision)
+    if silent and _elapsed_s(observed, decision) > READY_WITHIN.total_seconds():
+        return Progress({}, given_up(observed, decision, silent), reclaimed)
+    return Progress({}, None, reclaimed)
 
 
-def given_up(why: str) -> Mapping[str, Any]:
+def given_up(observed: AllocationObserved, decision: AllocationDecision, why: str) -> Mapping[str, Any]:
     """The outcome of a decision that is not carried out to its end."""
-    return {"outcome": {"error": why}}
+    return {"outcome": {"movedSlices": _moved(observed, decision), "error": why}}
+
+
+def put_back(observed: AllocationObserved) -> Mapping[ObjectKey, int]:
+    """What to write where nothing is carried out any more: nobody goes on waiting for what it was to get."""
+    return {
+        member.key: member.held
+        for member in observed.scaled
+        for allocation in (member.inference.status.allocation,)
+        if allocation is not None and allocation.replicas > member.held > 0 and not member.apart
+    }
+
+
+def _silent(observed: AllocationObserved, decision: AllocationDecision) -> str:
+    """Who has all that it was given and does not answer with all of it, if that alone is missing."""
+    moves = {move.inference: move for move in decision.spec.moves}
+    waits = [
+        (member, moves[str(member.key)])
+        for member in observed.scaled
+        if str(member.key) in moves and not _there(member, moves[str(member.key)])
+    ]
+    if not waits or any(member.held != move.after or member.draining for member, move in waits):
+        return ""
+    member, move = waits[0]
+    more = f", and {len(waits) - 1} more Inferences wait for theirs" if len(waits) > 1 else ""
+    minutes = round(READY_WITHIN / timedelta(minutes=1))
+    return (
+        f"{member.key} has its {move.after} replicas, and after {minutes} minutes {member.ready} of them answer{more}: "
+        "its conditions say why"
+    )
+
+
+def _moved(observed: AllocationObserved, decision: AllocationDecision) -> int:
+    """Slices that have changed hands by a decision so far; of whom nobody knows any more, all."""
+    held = {str(member.key): member.held for member in observed.members}
+    total = 0
+    for move in decision.spec.moves:
+        wanted = move.after - move.before
+        done = held.get(move.inference, move.after) - move.before
+        done = min(max(done, 0), wanted) if wanted > 0 else max(min(done, 0), wanted)
+        total += abs(done) * move.slices
+    return total
 
 
 def _in_order(members: Sequence[Member], moves: Sequence[DecidedMove]) -> list[Member]:
@@ -100,7 +149,10 @@ def _outcome(
     observed: AllocationObserved, decision: AllocationDecision, reclaimed: Mapping[ObjectKey, Reclaimed]
 ) -> Mapping[str, Any]:
     known = decision.status.outcome
-    outcome: dict[str, Any] = {"appliedAt": timestamp(observed.now)}
+    outcome: dict[str, Any] = {
+        "appliedAt": timestamp(observed.now),
+        "movedSlices": _moved(observed, decision),
+    }
     if known is not None and known.reclaim_seconds is not None:
         outcome["reclaimSeconds"] = known.reclaim_seconds
     elif reclaimed:

@@ -1,12 +1,13 @@
 """Claims: what each Inference wants of a pool, and what it has there, until the last of its pods is gone."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidegate.api.inference import Inference, ModelFormat, Placement, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.deployments import DeploymentView
+from tidegate.planning.pods import is_ready
 from tidegate.resources.names import POOL_LABEL, SLICES_LABEL, TIER_LABEL, label_value
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
@@ -21,6 +22,17 @@ class SeatedPod:
     node: str
     slices: int
     tier: str
+    answers: bool = False
+    """Whether it is ready, and not on its way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeats:
+    """Slices of one node that an Inference's pods have."""
+
+    answering: int = 0
+    silent: int = 0
+    """Those of pods that start, fail, or are on their way out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +50,16 @@ class Claim:
     made: str
     """When it was made, in a form that sorts."""
     model: ModelFormat = ModelFormat.ONNX
+    scaled: bool = False
+    """Whether `replicas` was decided, within a range."""
     pods: Mapping[str, int] = field(default_factory=dict[str, int])
     """Slices of its pods by node, where they are more than `held`: some are on their way out."""
     booked: int = 0
     """Slices that it has just been given, while its Deployment is being written."""
+    ready: int = 0
+    """Its pods in this pool that answer."""
+    seats: Mapping[str, NodeSeats] = field(default_factory=dict[str, NodeSeats])
+    """Slices that its pods have in this pool, by node."""
 
     @property
     def kept(self) -> int:
@@ -53,10 +71,44 @@ class Claim:
         """Slices that are its own, whatever it wants now."""
         return max(self.held, sum(self.pods.values()), self.booked)
 
+    @property
+    def most(self) -> int:
+        """Slices that it may come to have: what it wants, or what it has, where that is more."""
+        return max(self.replicas * self.slices, self.taken)
+
     def has(self, replicas: int, nodes: Container[str]) -> int:
         """Slices that it has with so many replicas; pods elsewhere than on `nodes` take nothing that can be given."""
         seated = sum(count for node, count in self.pods.items() if node in nodes)
         return max(replicas * self.slices, self.held, seated, self.booked)
+
+
+class PoolClaims:
+    """Everybody's claims on one pool, and what each tier may come to have of it; kept up to date one by one."""
+
+    def __init__(self, claims: Iterable[Claim] = ()) -> None:
+        self._by_key: dict[ObjectKey, Claim] = {}
+        self.most: dict[Tier, int] = dict.fromkeys(Tier, 0)
+        for each in claims:
+            self.put(each)
+
+    def __iter__(self) -> Iterator[Claim]:
+        return iter(self._by_key.values())
+
+    def keys(self) -> Sequence[ObjectKey]:
+        """Whose they are."""
+        return tuple(self._by_key)
+
+    def put(self, claim: Claim) -> None:
+        """In place of the one that its Inference had, if it had one."""
+        self.remove(claim.key)
+        self._by_key[claim.key] = claim
+        self.most[claim.tier] += claim.most
+
+    def remove(self, key: ObjectKey) -> None:
+        """The Inference wants nothing here any more, and has nothing; it may never have."""
+        before = self._by_key.pop(key, None)
+        if before is not None:
+            self.most[before.tier] -= before.most
 
 
 def seated_pod(body: Mapping[str, Any]) -> SeatedPod | None:
@@ -66,14 +118,17 @@ def seated_pod(body: Mapping[str, Any]) -> SeatedPod | None:
     ended = (body.get("status") or {}).get("phase") in _ENDED
     if ended or not spec.get("nodeName") or not slices.isdecimal() or POOL_LABEL not in labels:
         return None
-    return SeatedPod(labels[POOL_LABEL], spec["nodeName"], int(slices), labels.get(TIER_LABEL, ""))
+    answers = "deletionTimestamp" not in body["metadata"] and is_ready(body)
+    return SeatedPod(
+        labels[POOL_LABEL], spec["nodeName"], int(slices), labels.get(TIER_LABEL, ""), answers=answers
+    )
 
 
 def claim(
     inference: Inference,
     placement: Placement,
     live: DeploymentView | None,
-    pods: Iterable[SeatedPod] = (),
+    pods: Sequence[SeatedPod] = (),
     booked: int = 0,
 ) -> Claim:
     """The claim of an Inference on the pool of this placement; `live` is its Deployment, `pods` are those of any pool."""
@@ -87,8 +142,11 @@ def claim(
         held=held,
         made=made.isoformat() if made is not None else "",
         model=inference.spec.model.format,
+        scaled=inference.spec.scaling is not None,
         pods=_beyond(held, pool, pods),
         booked=booked,
+        ready=sum(each.answers for each in pods if each.pool == pool),
+        seats=_seats(pool, pods),
     )
 
 
@@ -112,6 +170,16 @@ def remainders(
 
 def _held(live: DeploymentView | None, pool: str) -> int:
     return live.replicas * live.slices if live is not None and live.pool == pool else 0
+
+
+def _seats(pool: str, pods: Iterable[SeatedPod]) -> Mapping[str, NodeSeats]:
+    seats: dict[str, NodeSeats] = {}
+    for each in pods:
+        if each.pool == pool:
+            before = seats.get(each.node, NodeSeats())
+            answering, silent = (each.slices, 0) if each.answers else (0, each.slices)
+            seats[each.node] = NodeSeats(before.answering + answering, before.silent + silent)
+    return seats
 
 
 def _beyond(held: int, pool: str, pods: Iterable[SeatedPod]) -> Mapping[str, int]:

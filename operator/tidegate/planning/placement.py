@@ -12,7 +12,7 @@ from tidegate.api.compute_pool import ComputePool, Tiers
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.planning.claims import Claim
+from tidegate.planning.claims import Claim, PoolClaims
 from tidegate.planning.compute_pool import readiness
 from tidegate.planning.deployments import DeploymentView
 from tidegate.planning.pool_slices import PoolSlices
@@ -42,12 +42,15 @@ def without_pool(name: str, replicas: int, live: DeploymentView | None) -> Placi
 
 
 def place(
-    wanted: Claim, live: DeploymentView | None, pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim]
+    wanted: Claim, live: DeploymentView | None, pool: ComputePool, slices: PoolSlices, claims: PoolClaims
 ) -> Placing:
     """What `pool` gives the Inference behind `wanted`, one of `claims`, which are all of the pool."""
-    given = share_out(pool, slices, claims)
-    replicas = given[wanted.key]
-    verdict = _verdict(wanted, replicas, pool, slices, claims, given)
+    if _all_fit(pool, slices, claims) and Admission.of(pool, slices).refusal(wanted) is None:
+        replicas, verdict = wanted.replicas, _placed(wanted, wanted.replicas, pool)
+    else:
+        given = share_out(pool, slices, tuple(claims))
+        replicas = given[wanted.key]
+        verdict = _verdict(wanted, replicas, pool, slices, tuple(claims), given)
     running = live.replicas if live is not None else 0
     stays = min(running, wanted.replicas)
     if replicas < stays:
@@ -56,20 +59,34 @@ def place(
     return Placing(sharing_of(pool).seat(wanted.slices, wanted.tier), replicas, verdict)
 
 
+def _all_fit(pool: ComputePool, slices: PoolSlices, claims: PoolClaims) -> bool:
+    """Whether everybody can have all that they want, whoever comes first: then nobody's share depends on others'.
+
+    So it is in most pools most of the time, and with a thousand Inferences sharing out is work.
+    """
+    tiers, most = pool.spec.tiers, claims.most
+    ceilings = ((tiers.of(tier).ceiling, most[tier]) for tier in Tier)
+    return (
+        sum(max(most[tier], tiers.of(tier).floor) for tier in Tier) <= slices.healthy
+        and all(ceiling is None or wanted <= ceiling for ceiling, wanted in ceilings)
+        and readiness(pool, slices).reason in _STILL_GIVES
+    )
+
+
 def share_out(pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim]) -> Mapping[ObjectKey, int]:
     """Replicas for every claim: those that it has, and for the rest what is left to its tier, by tier and age."""
     given = {each.key: each.kept for each in claims}
     if readiness(pool, slices).reason not in _STILL_GIVES:
         return given
     ledger, order = _Ledger.of(pool, slices, claims, given), {tier: rank for rank, tier in enumerate(Tier)}
-    sharing, largest = sharing_of(pool), slices.largest
+    admission = Admission.of(pool, slices)
     waiting = [each for each in claims if each.kept < each.replicas]
     for each in sorted(waiting, key=lambda one: (order[one.tier], one.made, one.key)):
         has = each.has(each.kept, ledger.nodes)
         # What it has beyond that, of another size or on its way out, is room for itself and for nobody else.
         left = ledger.room(each.tier) + has - each.kept * each.slices
         more = min(each.replicas - each.kept, left // each.slices)
-        if more > 0 and _refusal(each, sharing, largest) is None:
+        if more > 0 and admission.refusal(each) is None:
             given[each.key] += more
             ledger.has[each.tier] += each.has(given[each.key], ledger.nodes) - has
     return given
@@ -89,7 +106,7 @@ class _Ledger:
     def of(
         cls, pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim], given: Mapping[ObjectKey, int]
     ) -> Self:
-        has, nodes = dict.fromkeys(Tier, 0), frozenset(each.node for each in slices.nodes if each.healthy)
+        has, nodes = dict.fromkeys(Tier, 0), slices.healthy_nodes
         for each in claims:
             has[each.tier] += each.has(given[each.key], nodes)
         return cls(pool.spec.tiers, slices.healthy, nodes, has)
@@ -106,20 +123,29 @@ class _Ledger:
         return left if ceiling is None else min(left, ceiling - self.has[tier])
 
 
-def refusal(wanted: Claim, pool: ComputePool, slices: PoolSlices) -> Refused | None:
-    """Why `pool` gives no replica of this Inference a place, however many slices are free; None where it may."""
-    return _refusal(wanted, sharing_of(pool), slices.largest)
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whom a pool takes at all, however many slices are free."""
 
+    sharing: SharingBackend
+    largest: int
+    """Slices of the largest node."""
 
-def _refusal(wanted: Claim, sharing: SharingBackend, largest: int) -> Refused | None:
-    said = sharing.refusal(wanted.slices, wanted.model)
-    if said is not None or wanted.slices <= largest:
-        return said
-    message = (
-        f"a replica wants {wanted.slices} slices on one node, and the largest has {largest}: "
-        f"set spec.placement.slices to {largest} at most, and more replicas instead"
-    )
-    return Refused(Reason.TOO_MANY_SLICES, message)
+    @classmethod
+    def of(cls, pool: ComputePool, slices: PoolSlices) -> Self:
+        """The rules of a pool as its nodes are now."""
+        return cls(sharing_of(pool), slices.largest)
+
+    def refusal(self, wanted: Claim) -> Refused | None:
+        """Why no replica of this Inference gets a place; None where it may."""
+        said = self.sharing.refusal(wanted.slices, wanted.model)
+        if said is not None or wanted.slices <= self.largest:
+            return said
+        message = (
+            f"a replica wants {wanted.slices} slices on one node, and the largest has {self.largest}: "
+            f"set spec.placement.slices to {self.largest} at most, and more replicas instead"
+        )
+        return Refused(Reason.TOO_MANY_SLICES, message)
 
 
 def _verdict(
@@ -130,34 +156,44 @@ def _verdict(
     claims: Sequence[Claim],
     given: Mapping[ObjectKey, int],
 ) -> Verdict:
-    name = pool.metadata.name
-    each = "1 slice" if wanted.slices == 1 else f"{wanted.slices} slices"
     if replicas >= wanted.replicas:
-        message = f"ComputePool {name} gives {replicas} replicas {each} each"
-        return Verdict(True, Reason.PLACED, message)
+        return _placed(wanted, replicas, pool)
+    name, each = pool.metadata.name, _size(wanted)
     ready = readiness(pool, slices)
     if ready.reason not in _STILL_GIVES:
         message = f"ComputePool {name} takes no pods: {ready.message}"
         return Verdict(False, Reason.POOL_NOT_READY, message, stalled=ready.stalled)
-    refused = refusal(wanted, pool, slices)
+    refused = Admission.of(pool, slices).refusal(wanted)
     if refused is not None:
         return Verdict(False, refused.reason, f"ComputePool {name}: {refused.message}", stalled=True)
     ledger = _Ledger.of(pool, slices, claims, given)
     has, bounds = ledger.has, ledger.bounds
     short = f"ComputePool {name} gives {replicas} of {wanted.replicas} replicas their {each}"
+    lower = (
+        f"lower {'spec.scaling.minReplicas' if wanted.scaled else 'spec.replicas'} or spec.placement.slices"
+    )
     ceiling = bounds.of(wanted.tier).ceiling
     if ceiling is not None and ceiling - has[wanted.tier] < wanted.slices:
         message = (
             f"{short}: tier {wanted.tier.value} has {has[wanted.tier]} slices and a ceiling of {ceiling}; "
-            "lower spec.replicas or spec.placement.slices, or raise the ceiling in the pool's spec.tiers"
+            f"{lower}, or raise the ceiling in the pool's spec.tiers"
         )
         return Verdict(False, Reason.TIER_FULL, message, stalled=True)
     tiers = ", ".join(_share(tier, has[tier], bounds.of(tier).floor) for tier in Tier)
     message = (
         f"{short}: of {slices.healthy} healthy slices {max(ledger.room(wanted.tier), 0)} are left to tier "
-        f"{wanted.tier.value} ({tiers}); lower spec.replicas or spec.placement.slices, or add nodes to the pool"
+        f"{wanted.tier.value} ({tiers}); {lower}, or add nodes to the pool"
     )
     return Verdict(False, Reason.POOL_FULL, message, stalled=True)
+
+
+def _placed(wanted: Claim, replicas: int, pool: ComputePool) -> Verdict:
+    message = f"ComputePool {pool.metadata.name} gives {replicas} replicas {_size(wanted)} each"
+    return Verdict(True, Reason.PLACED, message)
+
+
+def _size(wanted: Claim) -> str:
+    return "1 slice" if wanted.slices == 1 else f"{wanted.slices} slices"
 
 
 def _share(tier: Tier, has: int, floor: int) -> str:

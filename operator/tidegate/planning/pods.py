@@ -72,7 +72,7 @@ def pod_view(body: Mapping[str, Any]) -> PodView:
         uid=metadata["uid"],
         source=(metadata.get("labels") or {}).get(SOURCE_LABEL, ""),
         address=None if finished else status.get("podIP"),
-        ready=conditions.get("Ready", {}).get("status") == "True",
+        ready=is_ready(body),
         terminating="deletionTimestamp" in metadata or finished,
         template=(metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""),
         trouble=_trouble(body),
@@ -83,6 +83,12 @@ def pod_view(body: Mapping[str, Any]) -> PodView:
         asks=asked(body),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
     )
+
+
+def is_ready(body: Mapping[str, Any]) -> bool:
+    """Whether a pod takes traffic, of which nothing else is asked."""
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def pod_views(bodies: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:

@@ -38,6 +38,8 @@ def _allocated(
     observed: AllocationObserved, assignment: Assignment, left_out: Mapping[ObjectKey, str]
 ) -> Verdict:
     """Without figures: those change with every look, and the decision has them."""
+    if observed.frozen is not None and observed.frozen.until is None:
+        return Verdict(False, Reason.FREEZE_UNREADABLE, observed.frozen.why)
     if left_out:
         key, why = next(iter(sorted(left_out.items())))
         more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
@@ -62,7 +64,8 @@ def _allocated(
 def _nothing_to_move(observed: AllocationObserved) -> str:
     """That all is well, or who keeps what they have because nothing can be weighed."""
     if observed.mode is PolicyMode.HOLD:
-        return "the pool is held: everybody keeps what they have"
+        why = observed.frozen.why if observed.frozen is not None else "the pool is held"
+        return f"{why}: everybody keeps what they have"
     unmeasured = [member.key for member in observed.scaled if member.unmeasured]
     if not unmeasured:
         return "every Inference has what it is to have"

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from functools import cached_property
 from typing import Final
 
 from tidegate.api.compute_pool import ComputePool
@@ -43,33 +44,38 @@ class NodeSlices:
         return max(self.healthy - sum(self.used.values()), 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PoolSlices:
-    """All nodes of a pool."""
+    """All nodes of a pool. What is asked of all of them is added up once."""
 
     nodes: tuple[NodeSlices, ...] = ()
     shared: Mapping[str, str] = field(default_factory=dict[str, str])
     """Nodes that the pool selects and that belong to an older pool: node → that pool."""
 
-    @property
+    @cached_property
     def total(self) -> int:
         """Slices of all nodes."""
         return sum(node.total for node in self.nodes)
 
-    @property
+    @cached_property
     def healthy(self) -> int:
         """Slices of the nodes that take pods, without those of failed devices."""
         return sum(node.healthy for node in self.nodes)
 
-    @property
+    @cached_property
     def free(self) -> int:
         """Slices that pods can be given now."""
         return sum(node.free for node in self.nodes)
 
-    @property
+    @cached_property
     def largest(self) -> int:
         """The most slices that one pod can ever be given, once that node is empty."""
         return max((node.total for node in self.nodes), default=0)
+
+    @cached_property
+    def healthy_nodes(self) -> frozenset[str]:
+        """Those that take pods."""
+        return frozenset(node.node for node in self.nodes if node.healthy)
 
     def used(self, tier: str) -> int:
         """Slices that pods of a tier have."""

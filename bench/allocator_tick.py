@@ -1,0 +1,306 @@
+"""P11 in the large: one pass of the allocator over a pool of 500 nodes with 8 GPUs of 4 slices, and 1,000 Inferences.
+
+    python bench/allocator_tick.py [--nodes 500] [--inferences 1000] [--looks 10]
+
+A real API server, scheduler and controller manager; the controllers run as a process of their own. Nodes are objects, and
+this bench says of every pod with a node that it is ready, as a kubelet would. A third of the Inferences are of each tier, all
+with a range; the offline ones take what is left. Once all is carried out it counts what further looks cost, and what they write.
+Then an override raises one of them, and the decision about that is timed.
+Prints one JSON document; exits 1 when a pass takes more than 2 s, or when anything is written while nothing changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from builders.compute_pool import compute_pool_body, node_body
+from builders.inference import inference_body
+from faults.api import Api, RefusedError
+from faults.installation import a_site, certificates, install
+from fixtures.processes import Running, tidegate
+from tidegate_localcluster.binaries import Binaries
+from tidegate_localcluster.programs import CONTROL_PLANE
+
+LIMIT_S = 2.0
+GPUS, SLICES_PER_GPU = 8, 4
+POOL, NAMESPACE = "gpu", "models"
+TIERS = ("realtime", "nearline", "offline")
+AT_ONCE = 32
+SETTLE_S = 480.0
+WRITES = re.compile(r"^apiserver_request_total\{(?P<labels>.*)\} (?P<value>\S+)$")
+OURS = "/apis/tidegate.io/v1alpha1"
+SHARED = "nvidia.com/gpu.shared"
+
+
+async def several(calls: Sequence[Any]) -> None:
+    """All of them, so many at a time."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(call: Any) -> None:
+        async with gate:
+            await call()
+
+    await asyncio.gather(*(one(call) for call in calls))
+
+
+def a_node(number: int) -> dict[str, Any]:
+    """A node as the device plugin leaves one that is shared out under MPS."""
+    labels = {
+        "pool": "a",
+        "nvidia.com/gpu.count": str(GPUS),
+        "nvidia.com/gpu.sharing-strategy": "mps",
+        "nvidia.com/mps.capable": "true",
+        "nvidia.com/device-plugin.config": f"mps-{SLICES_PER_GPU}",
+    }
+    offered = {SHARED: str(GPUS * SLICES_PER_GPU)}
+    return node_body(f"gpu-{number}", cpu="128", memory="1Ti", labels=labels, **offered)
+
+
+class World:
+    """The cluster, and the kubelet of all its nodes."""
+
+    def __init__(self, api: Api, controllers: Running) -> None:
+        self.api, self.controllers = api, controllers
+
+    async def nodes(self, count: int) -> None:
+        """Ready nodes."""
+
+        async def make(number: int) -> None:
+            body = a_node(number)
+            status = {**body["status"], "capacity": body["status"]["allocatable"]}
+            for condition in status["conditions"]:
+                condition |= {"reason": "Bench", "message": "said by a bench"}
+            await self.api.call("POST", "/api/v1/nodes", body)
+            path = f"/api/v1/nodes/{body['metadata']['name']}/status"
+            await self.api.call("PATCH", path, {"status": status})
+
+        await several([lambda number=number: make(number) for number in range(count)])
+
+    async def inferences(self, count: int, slices: int) -> None:
+        """A third of each tier; those of real time want two replicas at least."""
+        most = max(slices // count, 2) * 2
+
+        async def make(number: int) -> None:
+            tier = TIERS[number % len(TIERS)]
+            scaling = {"minReplicas": 2 if tier == "realtime" else 0, "maxReplicas": most}
+            spec = {"replicas": None, "scaling": scaling, "placement": {"pool": POOL}, "tier": tier}
+            name = f"m{number}"
+            body = inference_body(name, NAMESPACE, **spec)
+            body["metadata"] = {"name": name, "namespace": NAMESPACE}
+            await self.api.call("POST", f"{OURS}/namespaces/{NAMESPACE}/inferences", body)
+
+        await several([lambda number=number: make(number) for number in range(count)])
+
+    async def kubelet(self) -> int:
+        """Pods with a node are ready, and those on their way out are gone; how many were changed."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        conditions = [
+            {"type": kind, "status": "True"} for kind in ("Ready", "ContainersReady", "PodScheduled")
+        ]
+        said = {"status": {"phase": "Running", "conditions": conditions}}
+        calls: list[Any] = []
+        for pod in await self.api.items(path):
+            name = f"{path}/{pod['metadata']['name']}"
+            if "deletionTimestamp" in pod["metadata"]:
+                now = {"gracePeriodSeconds": 0}
+                calls.append(lambda name=name, now=now: self.api.call("DELETE", name, now))
+            elif pod["spec"].get("nodeName") and not _ready(pod):
+                calls.append(lambda name=name: self.api.call("PATCH", f"{name}/status", said))
+
+        async def forgiving(call: Any) -> None:
+            try:
+                await call()
+            except RefusedError as error:
+                if error.status not in (404, 409):
+                    raise
+
+        await several([lambda call=call: forgiving(call) for call in calls])
+        return len(calls)
+
+    async def newest(self) -> Mapping[str, Any]:
+        """The newest decision, if there is one."""
+        found = await self.api.items(f"{OURS}/allocationdecisions")
+        return max(found, key=lambda each: str(each["spec"]["at"]), default={})
+
+    async def settled(self, but: str = "") -> Mapping[str, Any]:
+        """Waits until the newest decision, another one than `but`, is carried out; that decision."""
+        until, said = time.monotonic() + SETTLE_S, 0.0
+        while time.monotonic() < until:
+            changed = await self.kubelet()
+            newest = await self.newest()
+            name = newest.get("metadata", {}).get("name", "")
+            outcome = newest.get("status", {}).get("outcome", {})
+            if name and name != but and "appliedAt" in outcome and not changed:
+                return newest
+            if time.monotonic() - said > 10:
+                said = time.monotonic()
+                print(f"{name or 'nothing decided'}: {changed} pods come and go {outcome}", file=sys.stderr)
+            await asyncio.sleep(0.5)
+        one = await self.api.get(f"{OURS}/namespaces/{NAMESPACE}/inferences/m0")
+        log = self.controllers.log.read_text()[-2000:]
+        message = f"not carried out within {SETTLE_S:g} s: {await self.newest()}\n{json.dumps(one)}\n{log}"
+        raise SystemExit(message)
+
+    async def looked(self, times: int) -> None:
+        """Waits until the allocator has decided so many times more."""
+        goal = metric(self.controllers, "tidegate_allocator_tick_seconds_count") + times
+        until = time.monotonic() + 120
+        while metric(self.controllers, "tidegate_allocator_tick_seconds_count") < goal:
+            if time.monotonic() > until:
+                message = f"the allocator did not look {times} times in 120 s"
+                raise SystemExit(message)
+            await asyncio.sleep(0.2)
+
+    async def written(self) -> Counter[str]:
+        """Write requests so far to what the controllers write, by resource."""
+        counts: Counter[str] = Counter()
+        for line in (await self.api.text("/metrics")).splitlines():
+            if (found := WRITES.match(line)) is None:
+                continue
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', found["labels"]))
+            ours = labels["group"] in ("tidegate.io", "apps") or labels["resource"] in (
+                "configmaps",
+                "services",
+            )
+            if ours and labels["verb"] not in ("GET", "LIST", "WATCH"):
+                counts["/".join(filter(None, (labels["resource"], labels["subresource"])))] += round(
+                    float(found["value"])
+                )
+        return counts
+
+
+def metric(controllers: Running, name: str) -> float:
+    """The sum of a metric of the controllers over its labels."""
+    lines = controllers.metrics().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{"))
+
+
+def mean(controllers: Running, name: str, before: Mapping[str, float]) -> float:
+    """Mean seconds of a histogram since `before`."""
+    seconds, count = (
+        metric(controllers, f"{name}_{part}") - before[f"{name}_{part}"] for part in ("sum", "count")
+    )
+    return round(seconds / count, 4) if count else 0.0
+
+
+def marks(controllers: Running) -> dict[str, float]:
+    """Both histograms as they are now."""
+    names = ("tidegate_allocator_tick_seconds", "tidegate_allocator_solve_seconds")
+    return {
+        f"{name}_{part}": metric(controllers, f"{name}_{part}") for name in names for part in ("sum", "count")
+    }
+
+
+def _ready(pod: Mapping[str, Any]) -> bool:
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+@asynccontextmanager
+async def a_world(folder: Path) -> AsyncIterator[World]:
+    """A control plane, and the controllers on it."""
+    binaries = Binaries().ensure(CONTROL_PLANE, lambda line: print(line, file=sys.stderr))
+    with a_site(binaries, folder) as site:
+        async with Api.of(site.control_plane, site.pki) as api:
+            await install(api)
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+            await api.apply(f"/api/v1/namespaces/{NAMESPACE}", namespace)
+            settings = {"tls_directory": str(certificates(folder)), "models_host_path": "/models"}
+            kubeconfig = site.control_plane.kubeconfig
+            with tidegate("controllers", kubeconfig, folder / "controllers", **settings) as controllers:
+                yield World(api, controllers)
+
+
+async def measured(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """One run."""
+    async with a_world(folder) as world:
+        began = time.monotonic()
+        slices = options.nodes * GPUS * SLICES_PER_GPU
+        mps = {"slicesPerGPU": SLICES_PER_GPU, "runAsUser": 1000, "cpu": "1", "memory": "4Gi"}
+        pool = compute_pool_body(
+            POOL, slice={"cpu": None, "mps": mps}, policy={"mode": "Auto", "interval": "5s"}
+        )
+        pool["metadata"] = {"name": POOL}
+        await world.nodes(options.nodes)
+        await world.api.apply(f"{OURS}/computepools/{POOL}", pool)
+        await world.inferences(options.inferences, min(slices, 4 * options.inferences))
+        first = await world.settled()
+        settled_s = time.monotonic() - began
+        filling = {name: round(value, 3) for name, value in marks(world.controllers).items()}
+
+        before, writes = marks(world.controllers), await world.written()
+        await world.looked(options.looks)
+        idle = {
+            "looks": options.looks,
+            "tick_s": mean(world.controllers, "tidegate_allocator_tick_seconds", before),
+            "solve_s": mean(world.controllers, "tidegate_allocator_solve_seconds", before),
+            "writes": dict((await world.written()) - writes),
+        }
+
+        before = marks(world.controllers)
+        sale = {
+            "target": {"kind": "Inference", "namespace": NAMESPACE, "name": "m0"},
+            "floor": {"replicas": 4},
+        }
+        ends = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
+        override = {
+            "apiVersion": "tidegate.io/v1alpha1",
+            "kind": "ComputeOverride",
+            "metadata": {"name": "sale"},
+            "spec": {**sale, "reason": "a sale", "expiresAt": ends},
+        }
+        await world.api.apply(f"{OURS}/computeoverrides/sale", override)
+        second = await world.settled(but=first["metadata"]["name"])
+        change = {
+            "tick_s": mean(world.controllers, "tidegate_allocator_tick_seconds", before),
+            "solve_s": mean(world.controllers, "tidegate_allocator_solve_seconds", before),
+            "moves": second["spec"]["moveCount"],
+        }
+        pods = len(await world.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods"))
+    worst = max(idle["tick_s"], change["tick_s"])
+    return {
+        "met": worst <= LIMIT_S and not idle["writes"],
+        "limit_s": LIMIT_S,
+        "nodes": options.nodes,
+        "slices": slices,
+        "inferences": options.inferences,
+        "pods": pods,
+        "filled_s": round(settled_s, 1),
+        "filling": filling,
+        "idle": idle,
+        "change": change,
+    }
+
+
+def main() -> int:
+    """Measures once."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nodes", type=int, default=500)
+    parser.add_argument("--inferences", type=int, default=1000)
+    parser.add_argument("--looks", type=int, default=10)
+    options = parser.parse_args()
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="tidegate-tick-") as folder:
+        result = asyncio.run(measured(options, Path(folder)))
+    print(json.dumps(result, indent=2))
+    return 0 if result["met"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
