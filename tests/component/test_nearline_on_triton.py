@@ -72,6 +72,11 @@ def test_every_message_gets_one_result_that_says_what_the_model_answered(stream_
     said = stream_pod.pod.report().stream
     assert said is not None
     assert said.problem is None
+    # What the broker has counted for all pods, for whoever decides how many there are to be.
+    assert said.count is not None
+    assert said.count.unsettled == 0
+    assert 250 <= said.count.arrived <= 260
+    assert said.count.age_s < 10
 
 
 def test_without_an_order_for_a_stream_nothing_is_taken_from_it(stream_pod: StreamPod) -> None:

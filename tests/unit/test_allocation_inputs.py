@@ -273,12 +273,27 @@ def test_work_that_nears_its_deadline_goes_first() -> None:
     assert [each.replicas for each in assignment.replicas] == [0, 8]
 
 
-def test_a_replica_that_was_just_started_is_not_taken_away() -> None:
+def test_a_real_time_replica_that_was_just_started_is_not_taken_away() -> None:
     young = Placement("gpu-a", linear(1.0), replicas=Replicas(ready=8), since_up_s=40.0)
-    mine = replace(a_model("off", Tier.OFFLINE), placements=(young,))
+    mine = replace(a_model("idle", rate=0.0), placements=(young,))
     other = a_model("near", Tier.NEARLINE, rate=800.0, value=100.0)
     assert solved(a_snapshot(mine, other, dwell_s=60.0)).moves == ()
     assert len(solved(a_snapshot(mine, other, dwell_s=35.0)).moves) > 0
+
+
+def test_other_tiers_give_what_was_just_started_as_soon_as_it_is_loaded() -> None:
+    """Real-time demand is served from them, and cannot wait for minutes."""
+
+    def moves(since_up_s: float) -> int:
+        young = Placement(
+            "gpu-a", linear(1.0), replicas=Replicas(ready=8), since_up_s=since_up_s, load_s=20.0
+        )
+        mine = replace(a_model("off", Tier.OFFLINE), placements=(young,))
+        other = a_model("near", Tier.NEARLINE, rate=800.0, value=100.0)
+        return len(solved(a_snapshot(mine, other, dwell_s=300.0)).moves)
+
+    assert moves(15.0) == 0
+    assert moves(25.0) > 0
 
 
 def test_a_small_gain_moves_nothing_when_moving_is_dear() -> None:

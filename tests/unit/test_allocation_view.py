@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 from math import inf
+from typing import Any
 
 import pytest
 
 from builders.allocator import NOW, a_decision, a_member, observed, signals
 from builders.compute_override import a_compute_override
-from tidegate.allocation.snapshot import Inference, Pool, Replicas
+from builders.nearline import nearline_spec
+from tidegate.allocation.snapshot import Inference, Load, Pool, Replicas
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.inference import Tier
 from tidegate.planning.allocation_view import AllocationObserved, allocation_view
@@ -61,6 +63,25 @@ def test_a_decision_that_was_given_up_halfway_uses_up_the_half_of_the_budget() -
     assert pool_of(observed(policy=policy, decisions=(half,))).budget == 3
     whole = a_decision(("ctr", 1, 4), at=NOW - timedelta(minutes=1), outcome={"error": "x"})
     assert pool_of(observed(policy=policy, decisions=(whole,))).budget == 1
+
+
+STREAM = nearline_spec()
+
+
+def rank(held: int, **more: Any) -> Inference:
+    """A near-line model whose replicas answer a hundred messages per second each."""
+    member = a_member("rank", held, least=0, tier=Tier.NEARLINE, capacity=CAPACITY, nearline=STREAM)
+    return model_of(observed(member, **more))
+
+
+def test_a_stream_is_looked_at_by_somebody_where_nothing_comes_and_where_nobody_knows() -> None:
+    """A look is worth little, so that whoever has more to do gets the slices."""
+    assert rank(2, signals=signals(rank=250.0)).load == Load((250.0,))
+    assert rank(1, signals=signals(rank=0.0)).load == Load((5.0,))
+    assert rank(0).load == Load((5.0,))
+    # Where pods are there and silent, it keeps what it has.
+    assert rank(2).load is None
+    assert rank(2, signals=signals("the gateways are gone", rank=250.0)).load is None
 
 
 def test_stale_signals_raise_a_real_time_model_and_never_lower_it() -> None:

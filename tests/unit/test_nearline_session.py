@@ -19,6 +19,7 @@ from builders.waiting import until
 from tidegate_dataplane.agent.metrics import Metrics
 from tidegate_dataplane.agent.nats_server import NatsError
 from tidegate_dataplane.agent.nearline import worker as worker_module
+from tidegate_dataplane.agent.nearline.broker import Backlog
 from tidegate_dataplane.agent.nearline.message import MalformedError, Origin, Tensor
 from tidegate_dataplane.agent.nearline.model import Model, NoAnswerError
 from tidegate_dataplane.agent.nearline.verdict import MOST_ENDS_ALONE, Dead, DeadReason, Fault
@@ -94,10 +95,10 @@ class FakeBroker:
         found, self.waiting = self.waiting[:count], self.waiting[count:]
         return found
 
-    async def backlog(self) -> int:
+    async def backlog(self) -> Backlog:
         if self.no_backlog is not None:
             raise self.no_backlog
-        return len(self.waiting)
+        return Backlog(len(self.waiting), 0, len(self.waiting))
 
     async def has_result(self, request_id: str) -> bool:
         return request_id in self.kept

@@ -13,7 +13,7 @@ from tidegate_dataplane.contract.features import (
     LookupType,
     Table,
 )
-from tidegate_dataplane.contract.nearline import StreamOrder, StreamProblem, StreamReport
+from tidegate_dataplane.contract.nearline import StreamCount, StreamOrder, StreamProblem, StreamReport
 from tidegate_dataplane.contract.pipeline import DEFAULTED, Call, Part, PipelinePlan
 from tidegate_dataplane.contract.serving import (
     LOAD_TIMEOUT_S,
@@ -60,6 +60,7 @@ __all__ = [
     "SampleOrder",
     "SampleProblem",
     "SampleReport",
+    "StreamCount",
     "StreamOrder",
     "StreamProblem",
     "StreamReport",

@@ -35,8 +35,17 @@ class StreamOrder(ContractModel):
     max_deliveries: int = Field(ge=1)
 
 
+class StreamCount(ContractModel):
+    """What the broker counts for all pods of an Inference together; every pod reports the same."""
+
+    unsettled: int = Field(ge=0, description="messages to be dealt with, those that a pod holds included")
+    arrived: int = Field(ge=0, description="messages so far, each delivery of one counted; only ever grows")
+    age_s: float = Field(ge=0, description="how long ago the broker said so")
+
+
 class StreamReport(ContractModel):
     """Whether the pod consumes its stream, or why not, in words for the object's status."""
 
     problem: StreamProblem | None = None
     message: str = ""
+    count: StreamCount | None = Field(default=None, exclude_if=lambda count: count is None)

@@ -167,7 +167,8 @@ class Step:
 class Snapshot:
     """The inputs of one decision. Objects are sorted by name, so that their order says nothing.
 
-    `dwell_s`: how long a replica that was just started is not taken away again, unless for safety.
+    `dwell_s`: how long a real-time replica that was just started is not taken away again, unless for safety; those of other
+    tiers are not while they load.
     """
 
     pools: tuple[Pool, ...]

@@ -70,7 +70,9 @@ class Spot:
         negligible = _NEGLIGIBLE * inference.value * placement.curve.at(1)
         self.up_cost = earned * placement.load_s + negligible
         self.down_cost = earned * placement.drain_s + negligible
-        self.frozen_down = placement.since_up_s < max(snapshot.dwell_s, placement.load_s)
+        # Other tiers are what real-time demand is served from: theirs may go as soon as they are loaded.
+        dwell_s = snapshot.dwell_s if inference.tier is Tier.REALTIME else 0.0
+        self.frozen_down = placement.since_up_s < max(dwell_s, placement.load_s)
         self.frozen_up = placement.since_down_s < placement.load_s
 
 

@@ -28,6 +28,10 @@ _UNKNOWN: Final = linear(1.0)
 """The curve of an Inference whose capacity nobody measured: it keeps what it has, and no curve decides about it."""
 
 
+_LOOKING: Final = 0.05
+"""Share of a replica's work that looking whether a stream has any is worth."""
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """An Inference that is placed in the pool: what it has there, and what is asked of it."""
@@ -274,9 +278,23 @@ def _demand(member: Member, signal: Signal | None) -> tuple[CapacityCurve, Load 
     if spec.capacity is None:
         return _UNKNOWN, None
     curve = linear(float(spec.capacity.requests_per_second))
+    if spec.tier is Tier.NEARLINE and spec.nearline is not None:
+        return curve, _of_stream(member, signal, curve)
     if signal is None or (not signal.fresh and spec.tier is not Tier.REALTIME):
         return curve, None
     return curve, Load((signal.offered_per_s,))
+
+
+def _of_stream(member: Member, signal: Signal | None, curve: CapacityCurve) -> Load | None:
+    """What a stream asks for. Its own pods count it, so that nobody knows of work where there is none of them.
+
+    Therefore somebody always has to look, as far as nobody who is worth more needs the slices; that is asked for as a
+    small share of what a replica answers.
+    """
+    least = _LOOKING * curve.at(1)
+    if signal is not None and signal.fresh:
+        return Load((max(signal.offered_per_s, least),))
+    return Load((least,)) if member.held == 0 else None
 
 
 def _never_fewer(bounds: Bounds, held: int) -> Bounds:

@@ -49,6 +49,8 @@ class Look:
     age: timedelta = timedelta()
     silent: tuple[str, ...] = ()
     failure: str = ""
+    missing: str = "no gateway counts its requests"
+    """What it means that an Inference is not in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ def estimate(
     after: dict[ObjectKey, Belief] = {}
     for key in sorted(beliefs.keys() | look.by_key.keys()):
         reading = None if blind else look.by_key.get(key)
-        rate, problem = _rate(reading)
+        rate, problem = _rate(reading, look.missing)
         belief = beliefs.get(key)
         if rate is None:
             complete = reading is None and not blind and not look.silent
@@ -207,10 +209,10 @@ def _near(one: float, other: float) -> bool:
     return high <= FACTOR * low
 
 
-def _rate(reading: Reading | None) -> tuple[float | None, str]:
+def _rate(reading: Reading | None, missing: str) -> tuple[float | None, str]:
     """The offered rate, or why there is none."""
     if reading is None or reading.offered_per_s is None:
-        return None, "no gateway counts its requests"
+        return None, missing
     rate = reading.offered_per_s
     if not 0 <= rate <= _MOST_PER_S:
         return None, "what was read is no number of requests per second (NaN, negative or beyond all measure)"

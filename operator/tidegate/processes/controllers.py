@@ -67,8 +67,8 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         demand = signal_watch(
             settings.prometheus_url,
             lambda: _gateways(gateway_pods, settings.gateway_metrics_port),
-            stores.accesses,
-            stores.pods,
+            stores,
+            agents,
             clock.now,
         )
         allocator = AllocatorParts(

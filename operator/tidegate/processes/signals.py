@@ -1,4 +1,4 @@
-"""Where the controllers take signals from: Prometheus where there is one, else the gateways themselves."""
+"""Where the controllers take signals from: Prometheus or else the gateways themselves, and the pods of streams."""
 
 from __future__ import annotations
 
@@ -9,32 +9,45 @@ from typing import Any
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube.parsed import Parsed
-from tidegate.kube.store import ObjectStore
+from tidegate.kube.store import ObjectStore, key_of
+from tidegate.planning.pods import PodView, pod_views
 from tidegate.planning.traffic import Shares, shares_of
-from tidegate.resources.names import INFERENCE_LABEL
+from tidegate.resources.names import INFERENCE_LABEL, label_value
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
 from tidegate.telemetry.gateways import Gateway
 from tidegate.telemetry.prometheus_traffic import Owners, PrometheusTraffic
-from tidegate.telemetry.signals import SignalSource, SignalWatch
+from tidegate.telemetry.signals import SignalSource, SignalWatch, TieredWatch
+from tidegate.telemetry.stream_traffic import Reports, StreamTraffic
+from tidegate_controllers.stores import Stores
 
 
 def signal_watch(
     prometheus_url: str,
     gateways: Callable[[], Sequence[Gateway]],
-    accesses: ObjectStore,
-    pods: ObjectStore,
+    stores: Stores,
+    agents: Reports,
     now: Callable[[], datetime],
-) -> SignalWatch:
-    """Signals of all Inferences, from the caches of ModelAccesses and of models' pods; looks when it is told to."""
-    parsed = Parsed(ModelAccess, accesses)
+) -> TieredWatch:
+    """Signals of all Inferences, from the controllers' caches; looks when it is told to."""
+    parsed = Parsed(ModelAccess, stores.accesses)
 
     def shares() -> Shares:
         return shares_of(parsed.all())
 
     source: SignalSource = GatewayTraffic(gateways, shares)
     if prometheus_url:
-        source = PrometheusTraffic(prometheus_url, gateways, shares, lambda: owners_of(pods))
-    return SignalWatch(source, now)
+        source = PrometheusTraffic(prometheus_url, gateways, shares, lambda: owners_of(stores.pods))
+    streams = StreamTraffic(lambda: pods_of_streams(stores.inferences, stores.pods), agents)
+    return TieredWatch(SignalWatch(source, now), SignalWatch(streams, now))
+
+
+def pods_of_streams(inferences: ObjectStore, pods: ObjectStore) -> Mapping[ObjectKey, Sequence[PodView]]:
+    """The pods of every Inference that takes its work from a stream."""
+    keys = (key_of(body) for body in inferences if (body.get("spec") or {}).get("nearline"))
+    return {
+        key: pod_views(pods.by_label(INFERENCE_LABEL, label_value(key.name), namespace=key.namespace))
+        for key in keys
+    }
 
 
 def owners_of(pods: Iterable[Mapping[str, Any]]) -> Owners:

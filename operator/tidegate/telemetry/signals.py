@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
@@ -33,3 +34,17 @@ class SignalWatch:
         look = await self._source.look()
         signals, self._beliefs = estimate(self._beliefs, look, self._now(), self._patience)
         return signals
+
+
+class TieredWatch:
+    """Requests at the gateways and messages of streams as one; what is wrong with all of it is what is wrong with the gateways."""
+
+    def __init__(self, requests: SignalWatch, streams: SignalWatch) -> None:
+        self._requests = requests
+        self._streams = streams
+
+    async def read(self) -> Signals:
+        """What to rely on after one more look at both."""
+        requests, streams = await asyncio.gather(self._requests.read(), self._streams.read())
+        # A near-line Inference is asked by its stream, whatever a route sends to it beside that.
+        return Signals({**requests.by_key, **streams.by_key}, requests.problem)

@@ -38,6 +38,18 @@ class TooLargeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Backlog:
+    """Messages of the stream, for all pods together."""
+
+    pending: int
+    """Those that no pod has yet."""
+    held: int
+    """Those that a pod has, or that are to be delivered again."""
+    arrived: int
+    """All that have come for the consumer, each delivery of one counted."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Session:
     """A connection, and what was found through it."""
 
@@ -108,8 +120,8 @@ class Broker:
         except (errors.Error, OSError) as error:
             raise self._away(str(error) or type(error).__name__) from error
 
-    async def backlog(self) -> int:
-        """Return how many messages wait in the stream that no pod has yet."""
+    async def backlog(self) -> Backlog:
+        """Return how many messages wait."""
         from nats.js.errors import APIError
 
         try:
@@ -118,7 +130,9 @@ class Broker:
             )
         except APIError as error:
             raise self._server.refusal(f"consumer {self._order.consumer}: {error.description}") from error
-        return int(info.num_pending or 0)
+        pending = int(info.num_pending or 0)
+        delivered = int(info.delivered.consumer_seq) if info.delivered is not None else 0
+        return Backlog(pending, int(info.num_ack_pending or 0), delivered + pending)
 
     async def has_result(self, request_id: str) -> bool:
         """Return whether the id has a result."""

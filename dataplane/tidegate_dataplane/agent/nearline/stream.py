@@ -54,8 +54,8 @@ class Stream:
         if worker.problem is not None:
             refused = worker.problem.refused
             problem = StreamProblem.STREAM_REFUSED if refused else StreamProblem.STREAM_UNREACHABLE
-            return StreamReport(problem=problem, message=worker.problem.message)
-        return StreamReport() if worker.consuming else None
+            return StreamReport(problem=problem, message=worker.problem.message, count=worker.count)
+        return StreamReport(count=worker.count) if worker.consuming else None
 
     async def finish(self) -> None:
         """Yield for good."""

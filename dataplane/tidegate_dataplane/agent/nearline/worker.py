@@ -12,7 +12,7 @@ import structlog
 
 from tidegate_dataplane.agent.metrics import Metrics
 from tidegate_dataplane.agent.nats_server import NatsError
-from tidegate_dataplane.agent.nearline.broker import FETCH_S, Broker, TooLargeError
+from tidegate_dataplane.agent.nearline.broker import FETCH_S, Backlog, Broker, TooLargeError
 from tidegate_dataplane.agent.nearline.message import (
     DeadlinePlace,
     MalformedError,
@@ -33,7 +33,7 @@ from tidegate_dataplane.agent.nearline.verdict import (
     is_unfinished,
 )
 from tidegate_dataplane.agent.nearline.window import Delivery, Window
-from tidegate_dataplane.contract import StreamOrder
+from tidegate_dataplane.contract import StreamCount, StreamOrder
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -91,9 +91,19 @@ class Worker:
         self._at_work = self._unburied = self._unkept = False
         self._pause_s, self._ready_at = FIRST_PAUSE_S, -math.inf
         self._ends_alone: dict[int, int] = {}
+        self._backlog: tuple[float, Backlog] | None = None
         self.problem: NatsError | None = None
         self.consuming = False
         self._task = asyncio.create_task(self._run(), name="nearline")
+
+    @property
+    def count(self) -> StreamCount | None:
+        """What the broker said last of how much there is to do; None before it has said anything."""
+        if self._backlog is None:
+            return None
+        at, backlog = self._backlog
+        unsettled = backlog.pending + backlog.held
+        return StreamCount(unsettled=unsettled, arrived=backlog.arrived, age_s=time.monotonic() - at)
 
     async def finish(self) -> None:
         """Yield: pull nothing more, finish what is being asked, and give the rest back; within FETCH_S + YIELD_S.
@@ -225,7 +235,9 @@ class Worker:
     async def _keep_count(self, window: Window) -> None:
         while not window.closed:
             with contextlib.suppress(NatsError):  # a figure that is late ends no work
-                self._metrics.nearline_backlog.set(await self._broker.backlog())
+                backlog = await self._broker.backlog()
+                self._backlog = time.monotonic(), backlog
+                self._metrics.nearline_backlog.set(backlog.pending)
             await asyncio.sleep(COUNT_EVERY_S)
 
     async def _ask_on(self, window: Window) -> None:
