@@ -220,7 +220,8 @@ def test_a_solver_that_hangs_is_ended_and_the_decision_says_that_it_is_greedy(
     wait_until(
         lambda: {each.pid for each in _solvers(controllers)} - stopped != set(),
         what="another solver runs",
-        timeout_s=20.0,
+        # One that was stopped before it said that it is there is waited for half a minute.
+        timeout_s=60.0,
     )
 
 
