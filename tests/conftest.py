@@ -15,6 +15,7 @@ pytest_plugins = [
     "fixtures.sweeps",
     "fixtures.triton",
     "fixtures.agent",
+    "fixtures.object_store",
     "fixtures.installed",
     "fixtures.mps",
 ]

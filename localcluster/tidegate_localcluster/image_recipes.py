@@ -48,6 +48,16 @@ class Recipe:
 # Byte code is compiled in the image; tests, headers and Cython sources are never imported by us.
 COMMON_EXCLUDES = ("bin", "*/tests", "*.pyx", "*.pxd", "*.pxi", "numpy/core/include", "numpy/core/lib")
 
+PYARROW_EXCLUDES = (
+    "pyarrow/include",
+    "pyarrow/includes",
+    "pyarrow/src",
+    "pyarrow/*flight*",
+    "pyarrow/libarrow_s3*",
+    "pyarrow/_s3fs*",
+)
+"""What nobody here reads Parquet with."""
+
 RECIPES: Mapping[ImageName, Recipe] = {
     ImageName.OPERATOR: Recipe(
         parts=(
@@ -68,7 +78,7 @@ RECIPES: Mapping[ImageName, Recipe] = {
         parts=(
             Packages(
                 "images/dataplane/requirements.txt",
-                excludes=COMMON_EXCLUDES,
+                excludes=(*COMMON_EXCLUDES, *PYARROW_EXCLUDES),
             ),
             Sources((("dataplane/tidegate_dataplane", f"{SOURCE}/tidegate_dataplane"),)),
         )
@@ -94,12 +104,7 @@ RECIPES: Mapping[ImageName, Recipe] = {
                 "images/triton-cpu/requirements.txt",
                 excludes=(
                     *COMMON_EXCLUDES,
-                    "pyarrow/include",
-                    "pyarrow/includes",
-                    "pyarrow/src",
-                    "pyarrow/*flight*",
-                    "pyarrow/libarrow_s3*",
-                    "pyarrow/_s3fs*",
+                    *PYARROW_EXCLUDES,
                     "onnxruntime/tools",
                     "onnxruntime/transformers",
                     "onnxruntime/quantization",

@@ -7,12 +7,6 @@ import gzip
 import hashlib
 import json
 import os
-import re
-import shutil
-import subprocess
-import urllib.request
-import warnings
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,6 +14,7 @@ import pytest
 
 from builders.desired import a_desired_state
 from builders.onnx_models import a_model, a_tensor, with_external_data
+from fixtures.object_store import CREDENTIALS, put_object
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
 from tidegate_dataplane.agent.artefacts.facts import Facts
 from tidegate_dataplane.agent.artefacts.fetch import fetch
@@ -41,60 +36,14 @@ from tidegate_dataplane.agent.samples.lines import Origin
 from tidegate_dataplane.agent.samples.sink import Fate, SinkError
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat
 from tidegate_dataplane.sampling.frames import Record
-from tidegate_localcluster.process import wait_until
 
 MODEL = a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])]).SerializeToString()
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
-
-
-@pytest.fixture(scope="module")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a store with an empty bucket `models`."""
-    uv = shutil.which("uv")
-    # moto's dependencies do not agree with ours.
-    isolated = ["run", "--isolated", "--no-project", "--with", "moto[server]", "--"]
-    if uv is None or subprocess.run([uv, *isolated, "moto_server", "--help"], capture_output=True).returncode:
-        why = "moto cannot be had: uv and a package index are needed"
-        warnings.warn(f"tests on S3 are skipped: {why}", pytest.PytestWarning, stacklevel=1)
-        pytest.skip(why)
-    log = tmp_path_factory.mktemp("moto") / "log"
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            [uv, *isolated, "moto_server", "-H", "127.0.0.1", "-p", "0"],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-    try:
-        wait_until(lambda: b"Running on" in log.read_bytes(), what="moto listens", timeout_s=60.0)
-        found = re.search(r"http://127\.0\.0\.1:\d+", log.read_text())
-        assert found is not None
-        _put(f"{found.group()}/models", b"")
-        yield found.group()
-    finally:
-        server.terminate()
-        server.wait(10)
-
-
-@pytest.fixture
-def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": endpoint}.items():
-        monkeypatch.setenv(name, value)
-    return f"{endpoint}/models"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "staging").mkdir()
     return tmp_path / "staging"
-
-
-def _put(url: str, content: bytes) -> None:
-    # Without a type of its own urllib calls it a form, and the server takes the body apart.
-    headers = {"Content-Type": "application/octet-stream"}
-    request = urllib.request.Request(url, data=content, method="PUT", headers=headers)
-    with urllib.request.urlopen(request, timeout=60):
-        pass
 
 
 def object_source(uri: ArtefactUri) -> ObjectSource:
@@ -113,8 +62,8 @@ async def fetched(folder: Path, uri: str, **order: object) -> Facts:
 
 async def test_a_model_with_external_data_is_fetched(bucket: str, folder: Path) -> None:
     model, data = with_external_data("weights/w.data")
-    _put(f"{bucket}/din/1/model.onnx", model.SerializeToString())
-    _put(f"{bucket}/din/1/weights/w.data", data)
+    put_object(f"{bucket}/din/1/model.onnx", model.SerializeToString())
+    put_object(f"{bucket}/din/1/weights/w.data", data)
 
     facts = await fetched(folder, "s3://models/din")
 
@@ -123,9 +72,9 @@ async def test_a_model_with_external_data_is_fetched(bucket: str, folder: Path) 
 
 
 async def test_a_python_artefact_is_the_whole_folder(bucket: str, folder: Path) -> None:
-    _put(f"{bucket}/code/1/model.py", b"pass")
-    _put(f"{bucket}/code/1/lib/tables.json", b"{}")
-    _put(f"{bucket}/code/2/model.py", b"other")
+    put_object(f"{bucket}/code/1/model.py", b"pass")
+    put_object(f"{bucket}/code/1/lib/tables.json", b"{}")
+    put_object(f"{bucket}/code/2/model.py", b"other")
 
     facts = await fetched(folder, "s3://models/code/", format=ModelFormat.PYTHON, allow_python=True)
 
@@ -171,7 +120,7 @@ async def test_a_file_of_samples_is_put_into_the_bucket_and_a_bucket_that_is_not
 
 
 async def test_too_large_an_object_is_refused_before_it_is_read(bucket: str, folder: Path) -> None:
-    _put(f"{bucket}/big/1/model.onnx", bytes(100_000))
+    put_object(f"{bucket}/big/1/model.onnx", bytes(100_000))
 
     with pytest.raises(ArtefactError) as raised:
         await fetched(folder, "s3://models/big", max_artefact_bytes=1000)
@@ -180,7 +129,7 @@ async def test_too_large_an_object_is_refused_before_it_is_read(bucket: str, fol
 
 
 async def test_an_object_is_read_on_from_a_byte_while_it_is_the_same(bucket: str) -> None:
-    _put(f"{bucket}/part/1/model.onnx", b"0123456789" * 10)
+    put_object(f"{bucket}/part/1/model.onnx", b"0123456789" * 10)
     store = ObjectSource(
         parse_uri("s3://models/part"), Credentials(environment=os.environ), allow_loopback=True
     )

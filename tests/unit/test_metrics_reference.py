@@ -15,6 +15,7 @@ from tidegate.xds.metrics import XdsMetrics
 from tidegate_controllers.allocator_metrics import AllocatorMetrics
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.batch.metrics import BatchMetrics
 from tidegate_dataplane.pipeline.counters import FAMILIES as PIPELINE_FAMILIES
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
@@ -27,7 +28,11 @@ def exported() -> set[str]:
     IssuerMetrics(registry)
     AllocatorMetrics(registry)
     registry.register(ObjectMetrics([ObjectStore(INFERENCE)], lambda: True))
-    families = [*registry.collect(), *Metrics().registry.collect()]
+    families = [
+        *registry.collect(),
+        *Metrics().registry.collect(),
+        *BatchMetrics().registry.collect(),
+    ]
     of_processes = {
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in families

@@ -60,6 +60,13 @@ class Settings(BaseModel):
     stream_secret_dir: Path = Field(
         default=Path("/etc/tidegate-stream"), description="the Secret that spec.nearline names"
     )
+    batch_secret_dir: Path = Field(
+        default=Path("/etc/tidegate-batch"), description="the Secret that spec.batch names"
+    )
+    batch_pvc_root: Path = Field(
+        default=Path("/mnt/batch"), description="the claim that results go to is mounted below it by name"
+    )
+    batch_http_port: int = Field(default=8083, description="where the process of a shard shows its metrics")
     node_cache_dir: Path | None = Field(
         default=None, description="folder of the node that pods of one namespace share; absent: no cache"
     )

@@ -1,5 +1,6 @@
 """What the control plane and the data plane say to each other: one JSON language, readable by old and new alike."""
 
+from tidegate_dataplane.contract.batch import BatchOrder, Column
 from tidegate_dataplane.contract.features import (
     Bucketize,
     Cross,
@@ -37,9 +38,11 @@ __all__ = [
     "DEFAULTED",
     "LOAD_TIMEOUT_S",
     "AgentReport",
+    "BatchOrder",
     "BatchingMode",
     "Bucketize",
     "Call",
+    "Column",
     "Cross",
     "DesiredState",
     "Entity",

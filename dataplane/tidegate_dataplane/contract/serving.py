@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tidegate_dataplane.contract.base import ContractModel
+from tidegate_dataplane.contract.batch import BatchOrder
 from tidegate_dataplane.contract.features import FeaturePlan
 from tidegate_dataplane.contract.nearline import StreamOrder, StreamReport
 from tidegate_dataplane.contract.pipeline import PipelinePlan
@@ -132,6 +133,7 @@ class DesiredState(ContractModel):
     pipeline: PipelinePlan | None = Field(default=None, exclude_if=lambda pipeline: pipeline is None)
     samples: SampleOrder | None = Field(default=None, exclude_if=lambda samples: samples is None)
     stream: StreamOrder | None = Field(default=None, exclude_if=lambda stream: stream is None)
+    batch: BatchOrder | None = Field(default=None, exclude_if=lambda batch: batch is None)
 
 
 class VersionFailure(ContractModel):

@@ -38,6 +38,22 @@ class FolderSource:
         """Return the paths of the files below `folder`, relative to it."""
         return await asyncio.to_thread(self._list, folder)
 
+    async def size(self, path: str) -> int:
+        """Return the bytes of one file."""
+        descriptor, size = await asyncio.to_thread(self._open, path)
+        os.close(descriptor)
+        return size
+
+    async def read_range(self, path: str, start: int, length: int) -> bytes:
+        """Return so many bytes of one file."""
+        descriptor, _ = await asyncio.to_thread(self._open, path)
+        try:
+            return await asyncio.to_thread(os.pread, descriptor, length, start)
+        except OSError as error:
+            raise _unreadable(self._uri, path, error) from error
+        finally:
+            os.close(descriptor)
+
     def _resolved(self, path: str) -> Path:
         root = self._root.resolve()
         try:

@@ -136,6 +136,52 @@ class ObjectSource:
             raise self._translated(folder, error) from error
         return tuple(sorted(found))
 
+    async def size(self, path: str) -> int:
+        """Return the bytes of one object."""
+        from obstore import head_async
+
+        try:
+            store = await self._store()
+            async with asyncio.timeout(self._stall_timeout_s):
+                return int((await head_async(store, self._key(path)))["size"])
+        except ArtefactError:
+            raise
+        except Exception as error:
+            raise self._translated(path, error) from error
+
+    async def read_range(self, path: str, start: int, length: int) -> bytes:
+        """Return so many bytes of one object."""
+        from obstore import get_range_async
+
+        if length == 0:
+            return b""
+        try:
+            store = await self._store()
+            async with asyncio.timeout(self._stall_timeout_s * 4):
+                return bytes(await get_range_async(store, self._key(path), start=start, length=length))
+        except ArtefactError:
+            raise
+        except Exception as error:
+            raise self._translated(path, error) from error
+
+    async def create(self, path: str, content: bytes) -> bool:
+        """Write one object where none of the name is there; return False, and change nothing, where one is."""
+        from obstore import put_async
+        from obstore.exceptions import AlreadyExistsError
+
+        self._check_may_write(path)
+        try:
+            store = await self._store()
+            async with asyncio.timeout(self._stall_timeout_s * 4):
+                await put_async(store, self._key(path), content, mode="create")
+        except ArtefactError:
+            raise
+        except AlreadyExistsError:
+            return False
+        except Exception as error:
+            raise self._translated(path, error, verb="written") from error
+        return True
+
     async def put(self, path: str, content: bytes) -> None:
         """Write one object: afterwards it is there whole, or not at all."""
         from obstore import put_async

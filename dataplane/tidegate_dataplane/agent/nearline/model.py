@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -10,7 +11,8 @@ from tritonclient.utils import InferenceServerException  # type: ignore[import-u
 
 from tidegate_dataplane.agent.nearline.message import MalformedError, Tensor
 from tidegate_dataplane.agent.nearline.verdict import Fault
-from tidegate_dataplane.agent.triton import CHANNEL_OPTIONS
+from tidegate_dataplane.agent.triton import CHANNEL_OPTIONS, READY_TIMEOUT_S
+from tidegate_dataplane.contract import TensorSpec
 
 ASK_TIMEOUT_S: Final = 60.0
 """The longest that one message may take; afterwards it counts as a failure of the model."""
@@ -34,16 +36,53 @@ class NoAnswerError(Exception):
         self.said = said
 
 
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The tensors of a model, their shapes with the batch dimension if it has one, and the rows of one request."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    rows: int
+
+
 class Model:
     """One model of one server."""
 
-    def __init__(self, address: str, name: str) -> None:
-        self._name = name
+    def __init__(self, address: str, name: str, version: str = "") -> None:
+        """`version` is the one that must answer; empty is the newest that the server has."""
+        self._name, self._version = name, version
         self._client: Any = aio.InferenceServerClient(address, channel_args=[*CHANNEL_OPTIONS, *UNLIMITED])
 
     async def close(self) -> None:
         """Close the channel."""
         await self._client.close()
+
+    async def is_ready(self) -> bool:
+        """Return whether it answers."""
+        try:
+            return bool(
+                await self._client.is_model_ready(self._name, self._version, client_timeout=READY_TIMEOUT_S)
+            )
+        except (InferenceServerException, grpc.RpcError, OSError):
+            return False
+
+    async def signature(self) -> Signature:
+        """Return what it takes and gives; `rows` is the most that one request may have, 0 where they are no rows.
+
+        Raises:
+            NoAnswerError: the server does not say.
+        """
+        try:
+            said = await self._client.get_model_metadata(
+                self._name, self._version, as_json=True, client_timeout=ASK_TIMEOUT_S
+            )
+            config = await self._client.get_model_config(
+                self._name, self._version, as_json=True, client_timeout=ASK_TIMEOUT_S
+            )
+        except (InferenceServerException, grpc.RpcError, OSError) as error:
+            raise NoAnswerError(Fault.SERVER, str(error)[:MAX_WORDS]) from error
+        rows = int(config.get("config", {}).get("max_batch_size", 0))
+        return Signature(_specs(said.get("inputs", ())), _specs(said.get("outputs", ())), rows)
 
     async def ask(self, request_id: str, inputs: Sequence[Tensor]) -> tuple[str, tuple[Tensor, ...]]:
         """Return the version that answered and its outputs.
@@ -59,7 +98,11 @@ class Model:
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 answer = await self._client.infer(
-                    self._name, given, request_id=request_id, client_timeout=ASK_TIMEOUT_S
+                    self._name,
+                    given,
+                    model_version=self._version,
+                    request_id=request_id,
+                    client_timeout=ASK_TIMEOUT_S,
                 )
         except InferenceServerException as error:
             status = str(error.status() or "").removeprefix("StatusCode.")
@@ -85,3 +128,14 @@ def _input(tensor: Tensor) -> Any:
     given: Any = InferInput(tensor.name, list(tensor.array.shape), tensor.datatype)
     given.set_data_from_numpy(tensor.array)
     return given
+
+
+def _specs(tensors: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(
+            name=one["name"],
+            dtype=one["datatype"],
+            shape=tuple(int(size) for size in one.get("shape", ())),
+        )
+        for one in tensors
+    )

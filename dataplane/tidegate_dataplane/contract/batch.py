@@ -1,0 +1,32 @@
+"""Which table a Job's pods score, and where the results go."""
+
+from pydantic import Field
+
+from tidegate_dataplane.contract.base import ContractModel
+
+
+class Column(ContractModel):
+    """The column that an input of the model is read from."""
+
+    input: str
+    column: str
+
+
+class BatchOrder(ContractModel):
+    """One run: the rows of `source`, cut into `shards` of which each pod has one, answered into `<sink>/<run>`.
+
+    `columns` are those inputs whose column has another name; `keep` is copied beside the answers.
+    `secret` names the Secret that is mounted for the tables; empty is the storage Secret.
+    """
+
+    run: str = Field(pattern=r"^[A-Za-z0-9._-]{1,64}$", description="name of the folder of results")
+    source: str = Field(description="URI of a Parquet file, or of a folder of them")
+    sink: str = Field(description="URI of the folder that the run's own folder is made in")
+    columns: tuple[Column, ...] = ()
+    keep: tuple[str, ...] = ()
+    shards: int = Field(ge=1)
+    rows_per_file: int = Field(
+        ge=1, description="rows of one file of results, the unit that is not done twice"
+    )
+    max_refused_rows: int = Field(default=0, ge=0, description="of one shard, before it fails")
+    secret: str = ""

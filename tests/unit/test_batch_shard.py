@@ -1,0 +1,197 @@
+"""A shard over a folder, with a model of ours: which rows, in which batches, and what becomes of rows that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from builders.batch_world import FakeModel, World, pairs
+from tidegate_dataplane.agent.nearline.message import Tensor
+from tidegate_dataplane.agent.nearline.model import NoAnswerError
+from tidegate_dataplane.agent.nearline.verdict import Fault
+from tidegate_dataplane.batch import scoring
+from tidegate_dataplane.batch.errors import TableError
+from tidegate_dataplane.batch.plan import InputFile, Span, TablePlan
+from tidegate_dataplane.contract import TensorSpec
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(scoring, "PAUSE_S", 0.0)
+    return World(tmp_path)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 7, 30])
+def test_shards_have_every_row_of_every_file_once(world: World, shards: int) -> None:
+    world.write("a.parquet", pairs(11))
+    world.write("b/c.parquet", pairs(8, start=11))
+    world.write("d.parquet", pairs(0), row_group=1)
+    for index in range(shards):
+        world.score(index, shards=shards)
+    assert world.rows() == [{"id": one, "sum": one + 1.0} for one in range(19)]
+    assert sum(map(len, world.model.requests)) == 19
+    assert (world.results / "_SUCCESS").exists()
+
+
+def test_the_end_is_said_by_the_last_shard_alone(world: World) -> None:
+    world.write("a.parquet", pairs(9))
+    for index in (2, 0):
+        world.score(index, shards=3)
+        assert not (world.results / "_SUCCESS").exists()
+    world.score(1, shards=3)
+    assert (world.results / "_SUCCESS").exists()
+
+
+def test_what_is_there_is_not_done_again_and_what_is_broken_is(world: World) -> None:
+    world.write("a.parquet", pairs(20))
+    world.score()
+    files = sorted(world.results.glob("part-*.parquet"))
+    whole = {path.name: path.read_bytes() for path in files}
+    assert len(files) == 4
+    files[1].write_bytes(whole[files[1].name][:-7])
+    files[3].unlink()
+    world.model.requests.clear()
+
+    world.score()
+
+    # From the first file that is not whole: those after it are made again, and are what they were.
+    assert [one for request in world.model.requests for one in request] == list(range(5, 20))
+    assert {path.name: path.read_bytes() for path in files} == whole
+    assert not list(world.results.glob(".*"))
+
+
+def test_batches_are_the_same_whoever_scores_a_file(world: World) -> None:
+    world.write("a.parquet", pairs(12))
+    world.score()
+    before = list(world.model.requests)
+    sorted(world.results.glob("part-*.parquet"))[2].unlink()
+    world.model.requests.clear()
+    world.score()
+    assert world.model.requests == [request for request in before if request[0] >= 10]
+
+
+def test_rows_that_the_model_refuses_are_found_and_the_others_scored(world: World) -> None:
+    world.write("a.parquet", pairs(12))
+    bad = {3.0, 9.0}
+    world.model.fails = lambda rows: (
+        NoAnswerError(Fault.MESSAGE, f"no {min(bad & set(rows)):g}") if bad & set(rows) else None
+    )
+    with pytest.raises(
+        TableError, match=r"row 3 of file://.*/a.parquet is refused: no 3; shard 0 has 1 such"
+    ):
+        world.score(max_refused_rows=0)
+    report = world.score(max_refused_rows=2)
+    assert (report.rows, report.refused) == (10, 2)
+    assert [row["id"] for row in world.rows()] == [one for one in range(12) if one not in (3, 9)]
+    refused = [
+        row
+        for path in sorted((world.results / "_refused").glob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    ]
+    assert [(row["id"], row["tidegate_row"], row["tidegate_reason"]) for row in refused] == [
+        (3, 3, "no 3"),
+        (9, 9, "no 9"),
+    ]
+
+
+def test_refused_rows_of_files_that_an_earlier_pod_wrote_count_too(world: World) -> None:
+    world.write("a.parquet", pairs(12))
+    world.model.fails = lambda rows: NoAnswerError(Fault.MESSAGE, "no") if {1.0, 11.0} & set(rows) else None
+    with pytest.raises(TableError, match=r"shard 0 has 2 such rows, and spec.batch.maxRefusedRows is 1"):
+        world.score(max_refused_rows=1)
+    assert len(list(world.results.glob("part-*.parquet"))) == 2
+    with pytest.raises(TableError, match="shard 0 has 2 such rows"):
+        world.score(max_refused_rows=1)
+
+
+def test_a_failure_that_passes_refuses_nothing(world: World) -> None:
+    world.write("a.parquet", pairs(8))
+    failures = [NoAnswerError(Fault.SERVER, "gone"), NoAnswerError(Fault.UNCLEAR, "CUDA error")]
+    world.model.fails = lambda _: failures.pop() if failures else None
+    assert world.score().refused == 0
+    assert world.rows() == [{"id": one, "sum": one + 1.0} for one in range(8)]
+
+
+def test_a_row_that_ends_the_server_each_time_it_is_asked_is_refused(world: World) -> None:
+    world.write("a.parquet", pairs(6))
+    world.model.fails = lambda rows: NoAnswerError(Fault.SERVER, "gone") if 5.0 in rows else None
+    with pytest.raises(
+        TableError, match=r"row 5 .* the server was gone each of 4 times it was asked, last alone"
+    ):
+        world.score()
+
+
+def test_lists_of_any_length_are_asked_with_their_like(world: World) -> None:
+    world.model.specs = (TensorSpec(name="x", dtype="INT64", shape=(-1, -1)),)
+    lists = [[1, 2], [3, 4], [5], [6, 7, 8], [9, 9, 9]]
+    world.write("a.parquet", {"id": list(range(5)), "x": lists}, row_group=9)
+    world.score()
+    assert [row["sum"] for row in world.rows()] == [3.0, 7.0, 5.0, 21.0, 27.0]
+    assert world.model.requests == [[1.0, 3.0], [5.0], [6.0, 9.0]]
+
+
+def test_a_list_of_another_length_than_the_models_is_a_refused_row(world: World) -> None:
+    world.write("a.parquet", {"id": [0, 1, 2], "x": [[1.0, 2.0], [3.0], [4.0, None]]})
+    report = world.score(max_refused_rows=2)
+    assert report.refused == 2
+    (path,) = (world.results / "_refused").glob("*.parquet")
+    assert [row["tidegate_reason"] for row in pq.read_table(path).to_pylist()] == [
+        "column 'x' has 1 values, and input 'x' takes 2",
+        "column 'x' has a null",
+    ]
+
+
+def test_texts_numbers_of_other_types_and_dictionaries_become_tensors(world: World) -> None:
+    seen: list[Any] = []
+
+    class Seeing(FakeModel):
+        async def ask(self, request_id: str, inputs: Sequence[Tensor]) -> tuple[str, tuple[Tensor, ...]]:
+            seen.append([(one.name, one.array.tolist()) for one in inputs])
+            return "1", (
+                Tensor("tags", "BYTES", np.array([[b"a", b"b"]] * len(inputs[0].array), dtype=np.object_)),
+                Tensor("sum", "FP32", np.zeros((len(inputs[0].array), 1), dtype=np.float32)),
+            )
+
+    world.model = Seeing(
+        specs=(
+            TensorSpec(name="city", dtype="BYTES", shape=(-1, 1)),
+            TensorSpec(name="n", dtype="FP64", shape=(-1,)),
+        ),
+        outputs=(
+            TensorSpec(name="tags", dtype="BYTES", shape=(-1, 2)),
+            TensorSpec(name="sum", dtype="FP32", shape=(-1, 1)),
+        ),
+    )
+    city = pa.array(["Ulm", "Köln"]).dictionary_encode()
+    world.write("a.parquet", {"id": [7, 8], "city": city, "n": pa.array([1, 2], pa.int8())})
+    world.score(keep=("city", "id"))
+    assert seen == [[("city", [[b"Ulm"], ["Köln".encode()]]), ("n", [1.0, 2.0])]]
+    assert world.rows()[1] == {"city": "Köln", "id": 8, "tags": [b"a", b"b"], "sum": 0.0}
+
+
+def test_a_model_without_a_batch_dimension_and_a_sink_of_another_run_are_refused(world: World) -> None:
+    world.write("a.parquet", pairs(2))
+    world.model.rows = 0
+    with pytest.raises(TableError, match="its artefact has no batch dimension"):
+        world.score()
+    world.model.rows = 4
+    with pytest.raises(TableError, match="the folder of run v1-abc is another run's"):
+        world.score(shards=2)
+
+
+def test_shards_and_files_are_cut_evenly() -> None:
+    files = (InputFile(path="a", size=1, rows=10), InputFile(path="b", size=1, rows=0))
+    plan = TablePlan(run="r", source="s", shards=4, files=(*files, InputFile(path="c", size=1, rows=7)))
+    assert [plan.shard(index) for index in range(4)] == [(0, 4), (4, 8), (8, 12), (12, 17)]
+    assert [(one.file.path, one.start, one.end) for one in plan.segments(Span(8, 12))] == [
+        ("a", 8, 10),
+        ("c", 0, 2),
+    ]
+    assert list(Span(4, 9).parts(2)) == [(4, 6), (6, 8), (8, 9)]
+    assert plan.place(12) == ("c", 2)
