@@ -23,7 +23,7 @@ from tidegate.planning.allocation_view import AllocationObserved, Member, alloca
 from tidegate.planning.carrying_out import Progress, carry_out, given_up, put_back
 from tidegate.planning.claims import Claim
 from tidegate.planning.decision import newest_first, plan_decision, stale
-from tidegate.planning.deployments import DeploymentView
+from tidegate.planning.deployments import Holding
 from tidegate.planning.freeze import freeze, next_begin
 from tidegate.planning.overrides import JUST_AFTER, next_end
 from tidegate.planning.placement import Admission
@@ -342,7 +342,7 @@ def _wants(inference: Inference, pool: str) -> bool:
     return not deleted and placement is not None and placement.pool == pool
 
 
-def _apart(inference: Inference, claim: Claim, live: DeploymentView | None) -> str:
+def _apart(inference: Inference, claim: Claim, live: Holding | None) -> str:
     """Why nothing can be decided about an Inference now, or empty."""
     if live is None:
         return "its Deployment is not there" if inference.status.allocation is not None else ""

@@ -16,6 +16,7 @@ from tidegate.kube.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     INFERENCE,
+    JOB,
     POD_DISRUPTION_BUDGET,
     SERVICE,
     SERVICE_ACCOUNT,
@@ -33,7 +34,7 @@ from tidegate_controllers.stores import Stores
 _OTHERS: Final[Mapping[Kind, frozenset[str]]] = {INFERENCE: frozenset({"allocation"})}
 """Fields of a status that another part of the controllers writes, under its own field manager."""
 _DELETABLE: Final[Mapping[str, Kind]] = {
-    kind.kind: kind for kind in (CONFIG_MAP, DEPLOYMENT, SERVICE, SERVICE_ACCOUNT, POD_DISRUPTION_BUDGET)
+    kind.kind: kind for kind in (CONFIG_MAP, DEPLOYMENT, JOB, SERVICE, SERVICE_ACCOUNT, POD_DISRUPTION_BUDGET)
 }
 
 log = structlog.get_logger(__name__)

@@ -85,5 +85,6 @@ class InferenceReconciler:
             refusal=serving.refusal,
             rooms=serving.rooms,
             placing=self._placements.of(inference),
+            jobs=serving.jobs,
             overrides=self._overrides.about(OverrideKind.INFERENCE, inference.key, now),
         )

@@ -11,7 +11,8 @@ from tidegate.api.meta import ObjectKey
 from tidegate.kube.parsed import Parsed
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.claims import Claim, PoolClaims, SeatedPod, claim, remainders, seated_pod
-from tidegate.planning.deployments import DeploymentView, deployment_view
+from tidegate.planning.deployments import Holding, deployment_view
+from tidegate.planning.jobs import job_view
 from tidegate.planning.placement import Placing, place, without_pool
 from tidegate.planning.replicas import settled
 from tidegate.resources.names import INFERENCE_LABEL, label_value
@@ -35,20 +36,26 @@ class Placements:
     """Gives each Inference its share of its pool, and calls those that wait when a pool has changed."""
 
     def __init__(
-        self, parts: PoolParts, inferences: Parsed[Inference], deployments: ObjectStore, pods: ObjectStore
+        self,
+        parts: PoolParts,
+        inferences: Parsed[Inference],
+        deployments: ObjectStore,
+        jobs: ObjectStore,
+        pods: ObjectStore,
     ) -> None:
         self._parts = parts
         self._inferences = inferences
         self._deployments = deployments
+        self._jobs = jobs
         self._pods = pods
         self._claims: defaultdict[str, PoolClaims] = defaultdict(PoolClaims)
         self._of: dict[ObjectKey, Mapping[str, Claim]] = {}
-        self._live: dict[ObjectKey, DeploymentView] = {}
+        self._live: dict[ObjectKey, Holding] = {}
         self._booked: dict[ObjectKey, int] = {}
         self._specs: dict[str, object] = {}
         self._wakes: list[Wake] = []
         self._owners = (
-            Owners(deployments, INFERENCE_LABEL, self._deployment_changed),
+            *(Owners(each, INFERENCE_LABEL, self._holding_changed) for each in (deployments, jobs)),
             Owners(pods, INFERENCE_LABEL, self._claim_again),
         )
         inferences.store.subscribe(self._claim_again)
@@ -112,20 +119,23 @@ class Placements:
         pool = self._parts.pools.get(ObjectKey("", placement.pool))
         return pool if pool is not None and pool.metadata.deletion_timestamp is None else None
 
-    def live(self, key: ObjectKey) -> DeploymentView | None:
-        """The Deployment of an Inference, if there is one."""
+    def live(self, key: ObjectKey) -> Holding | None:
+        """The Deployment of an Inference, or the Job of its batch, if there is one."""
         return self._live.get(key)
 
     def _seated(self, key: ObjectKey) -> Sequence[SeatedPod]:
         bodies = self._pods.by_label(INFERENCE_LABEL, label_value(key.name), namespace=key.namespace)
         return tuple(pod for pod in map(seated_pod, bodies) if pod is not None)
 
-    def _deployment_changed(self, key: ObjectKey) -> None:
-        bodies = self._deployments.by_label(INFERENCE_LABEL, label_value(key.name), namespace=key.namespace)
+    def _holding_changed(self, key: ObjectKey) -> None:
+        name = label_value(key.name)
+        bodies = self._deployments.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
+        jobs = self._jobs.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
+        views: tuple[Holding, ...] = (*map(deployment_view, bodies), *map(job_view, jobs))
         self._live.pop(key, None)
-        for body in bodies:
-            self._live[key] = deployment_view(body)
-            break
+        if views:
+            # Of several Jobs, one is on its way out, and the other one has no pods before it is gone.
+            self._live[key] = max(views, key=lambda view: view.replicas)
         self._claim_again(key)
 
     def _claim_again(self, key: ObjectKey) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from tidegate.api.meta import ObjectKey, Resource
 from tidegate.api.reasons import Reason
 from tidegate.planning.deployments import DeploymentView, deployment_view
+from tidegate.planning.jobs import JobView, job_view
 from tidegate.planning.pods import PodView, pod_views
 from tidegate.planning.room import NodeRoom
 from tidegate.planning.serving_status import Refusal
@@ -25,6 +26,7 @@ class Serving:
     reports: Mapping[str, AgentReport]
     config_maps: Sequence[Mapping[str, Any]]
     deployment: DeploymentView | None
+    jobs: Sequence[JobView]
     refusal: Refusal | None
     rooms: Sequence[NodeRoom]
     """Where most is free of what a pod lacks that no node takes."""
@@ -48,6 +50,9 @@ class Observer:
             reports=await self.agents.reports(pods),
             config_maps=self.stores.config_maps.by_label(label, name, namespace=namespace),
             deployment=next((deployment_view(body) for body in deployments), None),
+            jobs=tuple(
+                job_view(body) for body in self.stores.jobs.by_label(label, name, namespace=namespace)
+            ),
             refusal=next((found for body in deployments if (found := _refusal(body))), None),
             rooms=await self.room.for_pods(pods),
         )

@@ -42,6 +42,7 @@ class Stores:
     )
     pods: ObjectStore = field(default_factory=_owned(kinds.POD))
     deployments: ObjectStore = field(default_factory=_owned(kinds.DEPLOYMENT))
+    jobs: ObjectStore = field(default_factory=_owned(kinds.JOB))
     config_maps: ObjectStore = field(default_factory=_owned(kinds.CONFIG_MAP))
     services: ObjectStore = field(default_factory=_owned(kinds.SERVICE))
     service_accounts: ObjectStore = field(default_factory=_owned(kinds.SERVICE_ACCOUNT))
@@ -63,6 +64,7 @@ class Stores:
         return (
             self.pods,
             self.deployments,
+            self.jobs,
             self.config_maps,
             self.services,
             self.service_accounts,

@@ -118,6 +118,7 @@ class Terms:
             PoolParts(self._pools, self._views, parts.occupancy),
             self._known.inferences,
             parts.stores.deployments,
+            parts.stores.jobs,
             parts.stores.pods,
         )
         self._placements.connect(self.queues.inferences.add)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from builders.batch import batch_spec
 from builders.compute_override import compute_override_body
 from builders.compute_pool import compute_pool_body
 from builders.feature_compute import feature_compute_body
@@ -53,6 +54,10 @@ def _logging(sample: str = "0.1", *, files: dict[str, str] | None = None, **nats
 
 def _nearline(name: str, path: str, says: str, **changes: Any) -> Refusal:
     return _inference(name, f"nearline.{path}", says, tier="nearline", nearline=nearline_spec(**changes))
+
+
+def _batch(name: str, path: str, says: str, **changes: Any) -> Refusal:
+    return _inference(f"batch-{name}", f"batch.{path}", says, tier="offline", batch=batch_spec(**changes))
 
 
 def _route(name: str, path: str, says: str, **fields: Any) -> Refusal:
@@ -186,6 +191,34 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
         placement={"pool": "cpu-a", "slices": 0},
     ),
     _inference("placement-pool", "placement.pool", "must be a DNS label", placement={"pool": "A"}),
+    _inference("batch-tier", "batch", "batch is only for tier offline", batch=batch_spec()),
+    _inference(
+        "batch-and-logging",
+        "logging",
+        "logging is for requests",
+        tier="offline",
+        batch=batch_spec(),
+        logging=_logging(),
+    ),
+    _batch(
+        "within",
+        "output",
+        "output.uri must not be within input.uri",
+        output={"uri": "s3://lake/users/scores"},
+    ),
+    _batch("same", "output", "output.uri must not be within input.uri", output={"uri": "s3://lake/users"}),
+    _batch("https", "input.uri", "a folder cannot be listed over https", input={"uri": "https://lake/users"}),
+    _batch("file", "output.uri", "must be pvc://<claim>/<path>, s3://", output={"uri": "file:///models/out"}),
+    _batch("nobody", "output.keep", "at least 1 items", output={"keep": []}),
+    _batch("no-shard", "shards", "greater than or equal to 1", shards=0),
+    _batch("too-many-shards", "shards", "less than or equal to 1000", shards=1001),
+    _batch("deadline", "deadline", "must be from 1m to 720h", deadline="59s"),
+    _batch(
+        "columns-twice",
+        "input.columns",
+        "Duplicate value",
+        input={"columns": [{"input": "x", "column": "a"}, {"input": "x", "column": "b"}]},
+    ),
     _inference(
         "realtime-at-zero", "replicas", "replicas: 0 is only for tier nearline and offline", replicas=0
     ),
@@ -944,6 +977,13 @@ REFUSED_CHANGES: tuple[RefusedChange, ...] = (
         compute_pool_body("changed", slice={"cpu": None, "mps": _MPS}),
         "spec.slice",
         "slices cannot change from cpu to mps or back",
+    ),
+    RefusedChange(
+        "from-requests-to-a-batch",
+        inference_body(tier="offline"),
+        inference_body(tier="offline", batch=batch_spec()),
+        "spec",
+        "batch cannot be added or removed",
     ),
     RefusedChange(
         "another-served-name",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from builders.batch import batch_spec
 from builders.compute_pool import a_compute_pool
 from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference
@@ -56,6 +57,23 @@ def test_inference_from_a_volume_claim(check_golden: CheckGolden) -> None:
     plan = plan_inference(InferenceObserved(inference, NOW, epoch=7), SETTINGS)
 
     check_golden(FOLDER / "inference-pvc.yaml", _documents(plan))
+
+
+def test_inference_with_a_batch(check_golden: CheckGolden) -> None:
+    inference = an_inference(
+        model={"uri": "pvc://models/ctr"},
+        tier="offline",
+        replicas=2,
+        batch=batch_spec(
+            input={"uri": "pvc://lake/users"},
+            output={"uri": "pvc://lake/scores"},
+            deadline="6h",
+            secretName="lake",
+        ),
+    )
+    plan = plan_inference(InferenceObserved(inference, NOW, epoch=7), SETTINGS)
+
+    check_golden(FOLDER / "inference-batch.yaml", _documents(plan))
 
 
 def test_inference_from_a_registry_with_a_cache_on_the_node(check_golden: CheckGolden) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from builders.allocator import NOW, a_decision, a_member, observed, signals
+from builders.batch import batch_spec
 from builders.compute_override import a_compute_override
 from builders.nearline import nearline_spec
 from tidegate.allocation.snapshot import Inference, Load, Pool, Replicas
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.inference import Tier
 from tidegate.planning.allocation_view import AllocationObserved, allocation_view
+from tidegate.resources.batch_run import run_name
 
 CAPACITY = {"requestsPerSecond": "100"}
 
@@ -98,6 +100,24 @@ def test_offline_work_uses_what_is_left() -> None:
     batch = model_of(observed(a_member(slices=2, most=3, tier=Tier.OFFLINE)))
     assert batch.load is not None
     assert batch.load.rates == (6.0,)
+
+
+def test_a_batch_has_no_use_for_more_replicas_than_shards_are_left() -> None:
+    spec = {"tier": Tier.OFFLINE, "batch": batch_spec(shards=6), "least": 1, "most": 8}
+    whole = a_member(**spec)
+    assert whole.inference.spec.batch is not None
+    run = run_name(whole.inference, whole.inference.spec.batch)
+
+    def with_done(**status: object) -> Inference:
+        batch = {"run": run, "output": "s3://lake/scores", **status}
+        return model_of(observed(a_member(status={"batch": batch}, **spec)))
+
+    for found, left in ((model_of(observed(whole)), 6), (with_done(done=3, failed=1), 2)):
+        assert found.load is not None
+        assert (found.load.rates, found.bounds.least, found.bounds.most) == ((float(left),), 1, left)
+    complete = with_done(done=6, completedAt="2026-01-01T11:00:00Z")
+    assert complete.load is not None
+    assert (complete.load.rates, complete.bounds.least, complete.bounds.most) == ((0.0,), 0, 0)
 
 
 @pytest.mark.parametrize(

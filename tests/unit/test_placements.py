@@ -25,7 +25,9 @@ class World:
         self.inferences = Parsed(Inference, self.stores.inferences)
         occupancy, pools = Occupancy(self.stores.pods), Parsed(ComputePool, self.stores.pools)
         parts = PoolParts(pools, PoolViews(pools, occupancy), occupancy)
-        self.placements = Placements(parts, self.inferences, self.stores.deployments, self.stores.pods)
+        self.placements = Placements(
+            parts, self.inferences, self.stores.deployments, self.stores.jobs, self.stores.pods
+        )
         self.woken: set[str] = set()
         self.placements.connect(lambda key: self.woken.add(key.name))
         self._version = 0

@@ -31,6 +31,7 @@ class ConditionType(StrEnum):
     ENDPOINTS_PUBLISHED = "EndpointsPublished"
     SAMPLES_LOGGED = "SamplesLogged"
     CONSUMING = "Consuming"
+    COMPLETE = "Complete"
     RELEASING = "Releasing"
     ROLLED_BACK = "RolledBack"
     HEALTHY = "Healthy"

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
+from tidegate.api.batch import Batch, BatchProgress
 from tidegate.api.conditions import ObservedCondition
 from tidegate.api.fields import (
     MAX_REPLICAS,
@@ -353,6 +354,18 @@ class InferenceSpec(ApiModel):
             field="nearline",
         ),
         Rule(
+            cel="!has(self.batch) || !has(self.logging)",
+            message="logging is for requests: remove it, since the results of a batch hold every answer",
+            check=lambda spec: spec.batch is None or spec.logging is None,
+            field="logging",
+        ),
+        Rule(
+            cel="!has(self.batch) || self.tier == 'offline'",
+            message="batch is only for tier offline: set tier: offline, or remove batch",
+            check=lambda spec: spec.batch is None or spec.tier is Tier.OFFLINE,
+            field="batch",
+        ),
+        Rule(
             cel="self.replicas > 0 || self.tier != 'realtime'",
             message="replicas: 0 is only for tier nearline and offline, since nothing would answer a realtime request: "
             "set replicas to 1 or more, change the tier, or delete the Inference",
@@ -430,6 +443,7 @@ class InferenceSpec(ApiModel):
     slo: Annotated[Slo | None, Field(description=f"{Slo.__doc__} Absent: nothing is promised.")] = None
     capacity: Annotated[Capacity | None, Field(description=f"{Capacity.__doc__} Absent: unknown.")] = None
     nearline: Annotated[Nearline | None, Field(description=Nearline.__doc__)] = None
+    batch: Annotated[Batch | None, Field(description=Batch.__doc__)] = None
 
     @property
     def own_resources(self) -> Resources:
@@ -574,12 +588,14 @@ class InferenceStatus(StatusModel):
     failure: Annotated[Failure | None, Field(description=Failure.__doc__)] = None
     swap: Annotated[SwapProgress | None, Field(description=SwapProgress.__doc__)] = None
     allocation: Annotated[AllocatedReplicas | None, Field(description=AllocatedReplicas.__doc__)] = None
+    batch: Annotated[BatchProgress | None, Field(description=BatchProgress.__doc__)] = None
     conditions: Annotated[
         tuple[ObservedCondition, ...],
         Field(
             max_length=32,
             description="Ready, Reconciling, Stalled and ModelLoaded; Placed where spec.placement is set, SamplesLogged "
-            "where spec.logging is, Consuming where spec.nearline is, OverrideActive where a ComputeOverride is.",
+            "where spec.logging is, Consuming where spec.nearline is, Complete where spec.batch is, OverrideActive where a "
+            "ComputeOverride is. With spec.batch there is no ModelLoaded, and Ready is True while the run goes on.",
         ),
         ListMap("type"),
     ] = ()
@@ -602,6 +618,12 @@ class Inference(Resource):
             cel=f"{_served_name('self')} == {_served_name('oldSelf')}",
             message="the served name cannot change, since clients ask for it: make a new Inference and move the "
             "ModelAccess's targets to it",
+            check=lambda _: True,  # only the API server sees the object as it was
+            field="spec",
+        ),
+        Rule(
+            cel="has(self.spec.batch) == has(oldSelf.spec.batch)",
+            message="batch cannot be added or removed, since a Job and a Deployment are different pods: make a new Inference",
             check=lambda _: True,  # only the API server sees the object as it was
             field="spec",
         ),

@@ -65,6 +65,11 @@ class Reason(StrEnum):
     CONSUMING = "Consuming"
     STREAM_UNREACHABLE = "StreamUnreachable"
     STREAM_REFUSED = "StreamRefused"
+    # Inference: batch
+    BATCH_COMPLETE = "BatchComplete"
+    SCORING = "Scoring"
+    SHARDS_FAILED = "ShardsFailed"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
     # ModelAccess
     PROGRAMMED = "Programmed"
     ENDPOINTS_PUBLISHED = "EndpointsPublished"
@@ -282,6 +287,19 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "The broker of spec.nearline answers and refuses: credentials, a permission, a stream, consumer or bucket that "
             "is not there or not as the spec says, or dead letters that no stream takes. Messages wait in the stream.",
             "Do what the message says; it is tried again all the time.",
+        ),
+        Reason.BATCH_COMPLETE: ReasonDoc(
+            "Every shard of the run is done, and its folder of results has _SUCCESS.", _NOTHING
+        ),
+        Reason.SCORING: ReasonDoc("The run's pods score the table, or are about to.", "Wait."),
+        Reason.SHARDS_FAILED: ReasonDoc(
+            "A shard of the run cannot be done: its pod said why, and the message repeats it. The others are finished.",
+            "Do what the message says; then change spec.batch.run to score the table anew, or delete the Job to go on with "
+            "what is there.",
+        ),
+        Reason.DEADLINE_EXCEEDED: ReasonDoc(
+            "The run was not complete when spec.batch.deadline was over, and its pods were ended.",
+            "Raise spec.batch.deadline and delete the Job: the run goes on with what is there. More replicas make it shorter.",
         ),
         Reason.PROGRAMMED: ReasonDoc("Every connected proxy has accepted this generation.", _NOTHING),
         Reason.ENDPOINTS_PUBLISHED: ReasonDoc("Every connected proxy has its ready endpoints.", _NOTHING),

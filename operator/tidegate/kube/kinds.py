@@ -46,6 +46,7 @@ ALLOCATION_DECISION: Final = Kind(
     GROUP, VERSION, "AllocationDecision", "allocationdecisions", namespaced=False
 )
 DEPLOYMENT: Final = Kind("apps", "v1", "Deployment", "deployments")
+JOB: Final = Kind("batch", "v1", "Job", "jobs")
 SERVICE: Final = Kind("", "v1", "Service", "services")
 SERVICE_ACCOUNT: Final = Kind("", "v1", "ServiceAccount", "serviceaccounts")
 SECRET: Final = Kind("", "v1", "Secret", "secrets")
@@ -65,6 +66,7 @@ KINDS: Final = (
     COMPUTE_OVERRIDE,
     ALLOCATION_DECISION,
     DEPLOYMENT,
+    JOB,
     SERVICE,
     SERVICE_ACCOUNT,
     SECRET,

@@ -42,6 +42,7 @@ CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
         Rule("tidegate.io", ("allocationdecisions",), ("create", "patch", "delete")),
         # All are deleted with their owners; these verbs are for pipelines, which go with a route of theirs.
         Rule("apps", ("deployments",), (*_APPLY, "delete")),
+        Rule("batch", ("jobs",), (*_APPLY, "delete")),
         Rule("", ("services", "serviceaccounts"), (*_APPLY, "delete")),
         Rule("", ("configmaps",), (*_APPLY, "delete")),
         Rule("policy", ("poddisruptionbudgets",), (*_APPLY, "delete")),

@@ -20,6 +20,7 @@ from tidegate.planning.claims import Claim
 from tidegate.planning.freeze import Freeze
 from tidegate.planning.overrides import about, bounded, in_force
 from tidegate.planning.pool_slices import PoolSlices
+from tidegate.planning.shards_left import shards_left
 from tidegate.planning.signals import Signal, Signals
 
 STEPS: Final = (Step(600.0),)
@@ -261,20 +262,29 @@ def _bounds(observed: AllocationObserved, member: Member) -> Bounds:
     scaling = member.inference.spec.scaling
     if scaling is not None:
         overrides = about(observed.active, OverrideKind.INFERENCE, member.key)
-        return bounded(scaling, member.held, overrides)
+        return _of_use(member, bounded(scaling, member.held, overrides))
     wanted = member.claim.replicas
     # What waits for room takes none from others, but for real-time.
     least = wanted if member.inference.spec.tier is Tier.REALTIME else min(wanted, member.held)
     return Bounds(least, wanted, "spec.replicas", "spec.replicas")
 
 
+def _of_use(member: Member, bounds: Bounds) -> Bounds:
+    """A batch has no use for more replicas than shards are left, whoever wants them."""
+    left = shards_left(member.inference)
+    if left is None or (bounds.most is not None and bounds.most <= left):
+        return bounds
+    return replace(bounds, least=min(bounds.least, left), most=left, most_by="the shards that are left")
+
+
 def _demand(member: Member, signal: Signal | None) -> tuple[CapacityCurve, Load | None]:
     """What a replica serves and what is asked; no load where that is not known, so that it keeps what it has."""
     spec = member.inference.spec
     if spec.tier is Tier.OFFLINE and spec.scaling is not None:
-        # Work without a known end uses every slice that is left.
-        curve = linear(float(member.slices))
-        return curve, Load((curve.at(spec.scaling.max_replicas),))
+        # It uses every slice that is left, as far as it has work for them.
+        curve, left = linear(float(member.slices)), shards_left(member.inference)
+        most = spec.scaling.max_replicas if left is None else min(spec.scaling.max_replicas, left)
+        return curve, Load((curve.at(most),))
     if spec.capacity is None:
         return _UNKNOWN, None
     curve = linear(float(spec.capacity.requests_per_second))

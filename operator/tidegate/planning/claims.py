@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tidegate.api.inference import Inference, ModelFormat, Placement, Tier
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.deployments import DeploymentView
+from tidegate.planning.deployments import Holding
 from tidegate.planning.pods import is_ready
 from tidegate.resources.names import POOL_LABEL, SLICES_LABEL, TIER_LABEL, label_value
 
@@ -127,7 +127,7 @@ def seated_pod(body: Mapping[str, Any]) -> SeatedPod | None:
 def claim(
     inference: Inference,
     placement: Placement,
-    live: DeploymentView | None,
+    live: Holding | None,
     pods: Sequence[SeatedPod] = (),
     booked: int = 0,
 ) -> Claim:
@@ -151,7 +151,7 @@ def claim(
 
 
 def remainders(
-    key: ObjectKey, live: DeploymentView | None, pods: Sequence[SeatedPod], wanted: str | None
+    key: ObjectKey, live: Holding | None, pods: Sequence[SeatedPod], wanted: str | None
 ) -> Mapping[str, Claim]:
     """Claims by pool on what an Inference still has where it wants nothing; `wanted` is the pool that it wants.
 
@@ -168,7 +168,7 @@ def remainders(
     return found
 
 
-def _held(live: DeploymentView | None, pool: str) -> int:
+def _held(live: Holding | None, pool: str) -> int:
     return live.replicas * live.slices if live is not None and live.pool == pool else 0
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tidegate.resources.names import (
     LAST_READY_ANNOTATION,
@@ -16,6 +16,30 @@ from tidegate.resources.names import (
 from tidegate.resources.serving import template_hash
 
 Template = Mapping[str, Any]
+
+
+class Holding(Protocol):
+    """What has pods on slices of a pool: a Deployment, or the Job of a batch."""
+
+    @property
+    def replicas(self) -> int:
+        """Pods that it is to have."""
+        ...
+
+    @property
+    def pool(self) -> str:
+        """The pool on whose slices they run, as a label has it; empty for none."""
+        ...
+
+    @property
+    def slices(self) -> int:
+        """Slices of each."""
+        ...
+
+    @property
+    def tier(self) -> str:
+        """Their tier."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

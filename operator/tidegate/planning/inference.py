@@ -22,8 +22,10 @@ from tidegate.api.inference import (
 from tidegate.api.quantities import parse_quantity
 from tidegate.api.reasons import Reason
 from tidegate.planning import nearline, runner_ends, sample_log
+from tidegate.planning.batch import plan_batch
 from tidegate.planning.config_maps import stale, start_text
 from tidegate.planning.deployments import DeploymentView, template_source
+from tidegate.planning.jobs import JobView
 from tidegate.planning.nearline import stream_conditions, stream_events, without_stream
 from tidegate.planning.overrides import (
     JUST_AFTER,
@@ -102,6 +104,8 @@ class InferenceObserved:
     """What its pool gives it; None where the spec names no pool."""
     overrides: Sequence[ComputeOverride] = ()
     """ComputeOverrides of it that are in force."""
+    jobs: Sequence[JobView] = ()
+    """Our Jobs of this Inference, with those of earlier runs."""
 
     @property
     def seat(self) -> Seat | None:
@@ -122,6 +126,8 @@ class InferenceObserved:
 def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Plan:
     """The objects, orders and status that bring an Inference towards its spec."""
     inference = observed.inference
+    if inference.spec.batch is not None:
+        return plan_batch(observed, inference.spec.batch, settings)
     source = source_digest(inference)
     target = desired_state(inference, settings, epoch=observed.epoch)
     replicas = tuple(

@@ -14,7 +14,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.claims import Claim, PoolClaims
 from tidegate.planning.compute_pool import readiness
-from tidegate.planning.deployments import DeploymentView
+from tidegate.planning.deployments import Holding
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.serving_status import Verdict
 from tidegate.resources.sharing.backend import Refused, Seat, SharingBackend
@@ -33,7 +33,7 @@ class Placing:
     verdict: Verdict
 
 
-def without_pool(name: str, replicas: int, live: DeploymentView | None) -> Placing:
+def without_pool(name: str, replicas: int, live: Holding | None) -> Placing:
     """What becomes of an Inference whose pool is not there: of its pods, those stay that it still wants."""
     running = min(live.replicas, replicas) if live is not None else 0
     stays = f"; its {running} pods stay as they are" if running else ""
@@ -42,7 +42,7 @@ def without_pool(name: str, replicas: int, live: DeploymentView | None) -> Placi
 
 
 def place(
-    wanted: Claim, live: DeploymentView | None, pool: ComputePool, slices: PoolSlices, claims: PoolClaims
+    wanted: Claim, live: Holding | None, pool: ComputePool, slices: PoolSlices, claims: PoolClaims
 ) -> Placing:
     """What `pool` gives the Inference behind `wanted`, one of `claims`, which are all of the pool."""
     if _all_fit(pool, slices, claims) and Admission.of(pool, slices).refusal(wanted) is None:

@@ -9,12 +9,16 @@ from typing import Any
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.room import Amounts, asked
+from tidegate.resources.batch import SHARD
 from tidegate.resources.names import CALLS_ANNOTATION, SOURCE_LABEL, TEMPLATE_ANNOTATION
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _IMAGE_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 SERVER = "triton"
 """The container that loads models."""
+_JOB_LABEL = "batch.kubernetes.io/job-name"
+_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+_TOLD_TO_END = 143
 _KILLED_FOR_MEMORY = "OOMKilled"
 _KEEPS_ENDING = 2
 """One restart may be an accident."""
@@ -51,6 +55,12 @@ class PodView:
     """The memory limit of the container that loads models."""
     calls: tuple[str, ...] = ()
     """Of a pipeline: the Inferences that it calls."""
+    job: str = ""
+    """Of a batch: its Job."""
+    shard: int | None = None
+    """Of a batch: which shard is its."""
+    last_words: str = ""
+    """Of a batch: what its process said at its end, where that was a bad one."""
     addresses: tuple[str, ...] = ()
     """All that it may call from, one for each IP family; none once it has ended, since others may have them then."""
 
@@ -63,6 +73,7 @@ class PodView:
 def pod_view(body: Mapping[str, Any]) -> PodView:
     """Reads a pod as the API server gives it."""
     metadata, status = body["metadata"], body.get("status") or {}
+    labels = metadata.get("labels") or {}
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
     calls = (metadata.get("annotations") or {}).get(CALLS_ANNOTATION, "")
     finished = status.get("phase") in ("Succeeded", "Failed")
@@ -70,7 +81,7 @@ def pod_view(body: Mapping[str, Any]) -> PodView:
     return PodView(
         key=ObjectKey(metadata.get("namespace", ""), metadata["name"]),
         uid=metadata["uid"],
-        source=(metadata.get("labels") or {}).get(SOURCE_LABEL, ""),
+        source=labels.get(SOURCE_LABEL, ""),
         address=None if finished else status.get("podIP"),
         ready=is_ready(body),
         terminating="deletionTimestamp" in metadata or finished,
@@ -79,6 +90,9 @@ def pod_view(body: Mapping[str, Any]) -> PodView:
         killed_for_memory=_killed_for_memory(status),
         memory_limit=_memory_limit(body, SERVER),
         calls=tuple(name for name in calls.split(",") if name),
+        job=labels.get(_JOB_LABEL, ""),
+        shard=int(index) if (index := labels.get(_INDEX_LABEL, "")).isdecimal() else None,
+        last_words=_last_words(status),
         addresses=() if finished else _addresses(status),
         asks=asked(body),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
@@ -144,6 +158,16 @@ def _out_of_memory(name: str, limit: str) -> Trouble:
     return Trouble(
         Reason.OUT_OF_MEMORY, f"container {name} was killed at its memory limit of {limit}{way_out}"
     )
+
+
+def _last_words(status: Mapping[str, Any]) -> str:
+    """How the process of a shard ended that failed; one that was told to end, as its pod was, has not failed."""
+    for container in status.get("containerStatuses") or ():
+        ended = (container.get("state") or {}).get("terminated") or {}
+        if container.get("name") == SHARD and ended.get("exitCode") not in (None, 0, _TOLD_TO_END):
+            said: str = ended.get("message", "").strip()
+            return said or f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode')}"
+    return ""
 
 
 def _killed_for_memory(status: Mapping[str, Any]) -> datetime | None:

@@ -1,17 +1,21 @@
 """How many replicas an Inference is to have: the only place where that is said, whoever decided it."""
 
 from tidegate.api.inference import Inference
-from tidegate.planning.deployments import DeploymentView
+from tidegate.planning.deployments import Holding
+from tidegate.planning.shards_left import shards_left
 
 
-def settled(inference: Inference, live: DeploymentView | None) -> Inference:
+def settled(inference: Inference, live: Holding | None) -> Inference:
     """The Inference with the number of replicas that it is to have in `spec.replicas`.
 
     With a range that is what the allocator has decided; before it has decided, as many as run, within the range.
+    A batch has no more than shards that are left, and none when it is complete.
     """
-    if inference.spec.scaling is None:
+    left = shards_left(inference)
+    if inference.spec.scaling is None and left is None:
         return inference
     replicas = inference.decided_replicas
-    if inference.status.allocation is None and live is not None:
+    if inference.spec.scaling is not None and inference.status.allocation is None and live is not None:
         replicas = min(max(live.replicas, replicas), inference.spec.scaling.max_replicas)
+    replicas = replicas if left is None else min(replicas, left)
     return inference.model_copy(update={"spec": inference.spec.model_copy(update={"replicas": replicas})})

@@ -122,6 +122,16 @@ def inference_objects(
 ) -> tuple[Manifest, ...]:
     """Every child of an Inference, whole, in the order of application; `seat` and `replicas` as in `inference_workload`."""
     workload = inference_workload(inference, start, seat, replicas)
+    pod = serving_pod(inference, workload, settings, seat)
+    if inference.spec.nearline is not None:
+        pod = replace(pod, agent_env=PROMPT_DRAIN, exit_timeout_s=PROMPT_EXIT_S)
+    return workload_objects(workload, pod, settings)
+
+
+def serving_pod(
+    inference: Inference, workload: Workload, settings: ServingSettings, seat: Seat | None = None
+) -> ServingPod:
+    """The pod of an Inference, before what its tier asks for; `seat` as in `inference_workload`."""
     own = inference.spec.own_resources
     uris = (inference.spec.model.uri,)
     pod = ServingPod(
@@ -140,11 +150,7 @@ def inference_objects(
         stream_secret=stream_secret(inference),
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
-    if inference.spec.nearline is not None:
-        pod = replace(pod, agent_env=PROMPT_DRAIN, exit_timeout_s=PROMPT_EXIT_S)
-    if seat is not None:
-        pod = _seated(pod, seat)
-    return workload_objects(workload, pod, settings)
+    return pod if seat is None else _seated(pod, seat)
 
 
 def _seated(pod: ServingPod, seat: Seat) -> ServingPod:

@@ -162,6 +162,21 @@ def _spread(pod: ServingPod) -> dict[str, object]:
     }
 
 
+def reading_mounts(pod: ServingPod) -> list[dict[str, object]]:
+    """What a second process of ours in the pod reads: its order, the storage Secret, claims and the node's models."""
+    mounts: list[dict[str, object]] = [
+        {"name": "desired", "mountPath": "/etc/tidegate", "readOnly": True},
+        {"name": "storage-secret", "mountPath": "/etc/tidegate-storage", "readOnly": True},
+    ]
+    if pod.host_models:
+        mounts.append({"name": "models", "mountPath": "/models", "readOnly": True})
+    mounts.extend(
+        {"name": f"pvc-{index}", "mountPath": f"/mnt/pvc/{claim}", "readOnly": True}
+        for index, claim in enumerate(pod.claims)
+    )
+    return mounts
+
+
 def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
     """The agent as a native sidecar: it is up, with Triton's control key written, before Triton starts."""
     mounts = [
@@ -193,9 +208,9 @@ def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
         "restartPolicy": "Always",
         "command": ["python3", "-m", "tidegate_dataplane.agent"],
         "env": [
-            _field_env("POD_NAME", "metadata.name"),
-            _field_env("POD_NAMESPACE", "metadata.namespace"),
-            _field_env("POD_IP", "status.podIP"),
+            field_env("POD_NAME", "metadata.name"),
+            field_env("POD_NAMESPACE", "metadata.namespace"),
+            field_env("POD_IP", "status.podIP"),
             {"name": "TIDEGATE_AGENT_SECRET_NAME", "value": pod.storage_secret},
             *_cache_env(pod, settings),
             *({"name": name, "value": value} for name, value in pod.agent_env.items()),
@@ -209,7 +224,7 @@ def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
         "readinessProbe": _probe("/readyz", "agent", period_s=1, failures=2),
         "lifecycle": _before_stop(_TELL_AGENT),
         "resources": {"requests": {"cpu": AGENT_CPU, "memory": AGENT_MEMORY}, "limits": {"memory": "1Gi"}},
-        "securityContext": _CONTAINER_SECURITY,
+        "securityContext": CONTAINER_SECURITY,
         "volumeMounts": mounts,
     }
 
@@ -241,7 +256,7 @@ def _triton(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
             "requests": {"cpu": pod.cpu, "memory": pod.memory, **pod.devices},
             "limits": {"memory": pod.memory, **pod.devices},
         },
-        "securityContext": _CONTAINER_SECURITY,
+        "securityContext": CONTAINER_SECURITY,
         "volumeMounts": mounts,
     }
 
@@ -257,7 +272,7 @@ def _triton_env(pod: ServingPod) -> list[dict[str, object]]:
     given = {"TIDEGATE_CPU": pod.cpu, **pod.env}
     env: list[dict[str, object]] = [{"name": name, "value": value} for name, value in given.items()]
     if pod.shared_memory_of_node:
-        env.append(_field_env("POD_UID", "metadata.uid"))
+        env.append(field_env("POD_UID", "metadata.uid"))
     return env
 
 
@@ -306,7 +321,7 @@ def _broker_volumes(pod: ServingPod) -> list[dict[str, object]]:
     return volumes
 
 
-_CONTAINER_SECURITY: Final[Mapping[str, object]] = {
+CONTAINER_SECURITY: Final[Mapping[str, object]] = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
@@ -326,7 +341,8 @@ def _before_stop(script: str) -> dict[str, object]:
     return {"preStop": {"exec": {"command": ["/bin/sh", "-c", script]}}}
 
 
-def _field_env(name: str, path: str) -> dict[str, object]:
+def field_env(name: str, path: str) -> dict[str, object]:
+    """A variable that says what the pod itself knows."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 

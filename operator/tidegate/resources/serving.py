@@ -1,7 +1,7 @@
 """The objects around serving pods, the same for every kind that serves: one Deployment and its company."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.resources.digest import short_digest
@@ -52,20 +52,29 @@ class Workload:
 
 def workload_objects(workload: Workload, pod: ServingPod, settings: ServingSettings) -> tuple[Manifest, ...]:
     """All objects of a workload, in the order in which they are applied."""
-    own = _object(workload, "v1", "ServiceAccount", workload.name, {"automountServiceAccountToken": False})
     return (
-        *(() if workload.service_account else (own,)),
-        config_map(workload, settings),
-        _object(
-            replace(workload, labels={**workload.labels, **workload.placed}),
+        *start_objects(workload, settings),
+        owned_object(
+            workload,
             "apps/v1",
             "Deployment",
             workload.name,
             {"spec": _deployment(workload, pod, settings)},
+            placed=True,
         ),
-        _object(workload, "v1", "Service", workload.name, {"spec": _service(workload)}),
-        _object(workload, "policy/v1", "PodDisruptionBudget", workload.name, {"spec": _disruption(workload)}),
+        owned_object(workload, "v1", "Service", workload.name, {"spec": _service(workload)}),
+        owned_object(
+            workload, "policy/v1", "PodDisruptionBudget", workload.name, {"spec": _disruption(workload)}
+        ),
     )
+
+
+def start_objects(workload: Workload, settings: ServingSettings) -> tuple[Manifest, ...]:
+    """What a pod of the workload needs to start."""
+    own = owned_object(
+        workload, "v1", "ServiceAccount", workload.name, {"automountServiceAccountToken": False}
+    )
+    return (*(() if workload.service_account else (own,)), config_map(workload, settings))
 
 
 def template_digest(objects: Iterable[Manifest]) -> str:
@@ -87,13 +96,21 @@ def template_hash(template: Mapping[str, Any]) -> str:
 def config_map(workload: Workload, settings: ServingSettings) -> Manifest:
     """The ConfigMap from which a starting pod learns which model to serve and whose calls to accept."""
     data = {DESIRED_FILE: workload.desired, CLIENT_CA_FILE: settings.client_ca}
-    return _object(workload, "v1", "ConfigMap", workload.config_map, {"data": data})
+    return owned_object(workload, "v1", "ConfigMap", workload.config_map, {"data": data})
 
 
-def _object(
-    workload: Workload, api_version: str, kind: str, name: str, content: Mapping[str, object]
+def owned_object(
+    workload: Workload,
+    api_version: str,
+    kind: str,
+    name: str,
+    content: Mapping[str, object],
+    *,
+    placed: bool = False,
 ) -> Manifest:
-    labels = {**workload.labels, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source}
+    """One child, with its labels and owner; one that is `placed` also says on whose slices its pods run."""
+    there = workload.placed if placed else {}
+    labels = {**workload.labels, **there, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source}
     return {
         "apiVersion": api_version,
         "kind": kind,
@@ -120,11 +137,12 @@ def _deployment(workload: Workload, pod: ServingPod, settings: ServingSettings) 
                 "maxUnavailable": int(workload.in_place),
             },
         },
-        "template": _marked(pod_template(pod, settings)),
+        "template": marked(pod_template(pod, settings)),
     }
 
 
-def _marked(template: dict[str, Any]) -> dict[str, Any]:
+def marked(template: dict[str, Any]) -> dict[str, Any]:
+    """The template with its own hash among its annotations."""
     metadata = template["metadata"]
     annotations = {**metadata["annotations"], TEMPLATE_ANNOTATION: short_digest(template)}
     return {**template, "metadata": {**metadata, "annotations": annotations}}

@@ -1,0 +1,180 @@
+"""`spec.batch` → an Indexed Job: each completion index is one shard, each pod the same agent and Triton, and the shard's process."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from tidegate.api.batch import Batch
+from tidegate.api.durations import parse_duration
+from tidegate.api.inference import Inference
+from tidegate.api.quantities import canonical, parse_quantity
+from tidegate.resources.artefact import claims, reads_host
+from tidegate.resources.batch_run import run_name
+from tidegate.resources.digest import short_digest
+from tidegate.resources.inference import desired_state, inference_workload, serving_pod
+from tidegate.resources.manifest import Manifest
+from tidegate.resources.names import RUN_LABEL, child_name
+from tidegate.resources.nearline import PROMPT_DRAIN, PROMPT_EXIT_S
+from tidegate.resources.pod import CONTAINER_SECURITY, ServingPod, field_env, pod_template, reading_mounts
+from tidegate.resources.serving import Workload, marked, owned_object, start_objects, template_hash
+from tidegate.resources.settings import ServingSettings
+from tidegate.resources.sharing.backend import Seat
+from tidegate_dataplane.contract import BatchOrder, Column, DesiredState
+
+SHARD: Final = "shard"
+"""The container whose end is the pod's: agent and Triton are its sidecars."""
+NEVER: Final = 3
+"""Its exit code where the same would fail again, whoever tries it."""
+SHARD_CPU: Final = "50m"
+SHARD_MEMORY: Final = "128Mi"
+"""What it asks of its node, beside server and agent."""
+_SHARD_MEMORY_LIMIT: Final = "2Gi"
+_TRIES_PER_SHARD: Final = 5
+"""Pods of one shard that may fail of something else, such as a store that does not answer."""
+_METRICS_PORT: Final = 8083
+_SECRET: Final = "/etc/tidegate-batch"  # noqa: S105 - a folder
+_CLAIMS: Final = "/mnt/batch"
+
+
+def batch_order(inference: Inference, batch: Batch) -> BatchOrder:
+    """What the shards' processes are told."""
+    return BatchOrder(
+        run=run_name(inference, batch),
+        source=batch.input.uri,
+        sink=batch.output.uri,
+        columns=tuple(Column(input=one.input, column=one.column) for one in batch.input.columns),
+        keep=batch.output.keep,
+        shards=batch.shards,
+        rows_per_file=batch.output.rows_per_file,
+        max_refused_rows=batch.max_refused_rows,
+        secret=batch.secret_name or "",
+    )
+
+
+def batch_objects(
+    inference: Inference, batch: Batch, settings: ServingSettings, seat: Seat | None, parallelism: int
+) -> tuple[Manifest, ...]:
+    """Every child of an Inference with a batch; the Job, which is the last, is called after its template."""
+    # Neither term nor generation is in it: no order ever follows, and the same run keeps its ConfigMap.
+    ordered = desired_state(inference, settings, epoch=0).model_copy(
+        update={"generation": 0, "batch": batch_order(inference, batch), "stream": None}
+    )
+    workload = _workload(inference, ordered, seat, parallelism)
+    template = _template(inference, batch, workload, settings, seat)
+    name = child_name("inf", inference.metadata.name, template_hash(template))
+    job = owned_object(
+        workload, "batch/v1", "Job", name, {"spec": _job(batch, template, parallelism)}, placed=True
+    )
+    return (*start_objects(workload, settings), job)
+
+
+def _workload(inference: Inference, ordered: DesiredState, seat: Seat | None, parallelism: int) -> Workload:
+    workload = inference_workload(inference, ordered.to_json(), seat, parallelism)
+    run = ordered.batch.run if ordered.batch is not None else ""
+    return replace(
+        workload,
+        source=short_digest(ordered.model_dump(mode="json")),
+        labels={**workload.labels, RUN_LABEL: run},
+    )
+
+
+def _job(batch: Batch, template: Mapping[str, object], parallelism: int) -> dict[str, object]:
+    spec: dict[str, object] = {
+        "completionMode": "Indexed",
+        "completions": batch.shards,
+        "parallelism": parallelism,
+        "backoffLimitPerIndex": _TRIES_PER_SHARD,
+        # Only when a pod is gone for good: two of one shard would do the same work.
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailIndex",
+                    "onExitCodes": {"containerName": SHARD, "operator": "In", "values": [NEVER]},
+                },
+                # A node that is drained, or a pod that makes room for another, is no shard's fault.
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            ]
+        },
+        "template": template,
+    }
+    if batch.deadline is not None:
+        spec["activeDeadlineSeconds"] = parse_duration(batch.deadline) // timedelta(seconds=1)
+    return spec
+
+
+def _template(
+    inference: Inference, batch: Batch, workload: Workload, settings: ServingSettings, seat: Seat | None
+) -> dict[str, Any]:
+    pod = serving_pod(inference, workload, settings, seat)
+    uris = (inference.spec.model.uri, batch.input.uri)
+    pod = replace(
+        pod,
+        agent_env=PROMPT_DRAIN,
+        exit_timeout_s=PROMPT_EXIT_S,
+        claims=claims(uris),
+        host_models=reads_host(uris) and bool(settings.models_host_path),
+    )
+    if seat is not None:
+        pod = replace(pod, cpu=_left(pod.cpu, SHARD_CPU), memory=_left(pod.memory, SHARD_MEMORY))
+    template: dict[str, Any] = pod_template(pod, settings)
+    spec = template["spec"]
+    (server,) = spec["containers"]
+    # As a sidecar it is started again where it ends, and ends with the shard; a Job's own containers only end.
+    spec["initContainers"] = [*spec["initContainers"], {**server, "restartPolicy": "Always"}]
+    spec["containers"] = [_shard(batch, pod, settings)]
+    spec["volumes"] = [*spec["volumes"], *_volumes(batch)]
+    spec["restartPolicy"] = "Never"
+    if claims((batch.output.uri,)):
+        # Else the kubelet would go through all results before every start of a pod.
+        spec["securityContext"] = {**spec["securityContext"], "fsGroupChangePolicy": "OnRootMismatch"}
+    template["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = SHARD
+    return marked(template)
+
+
+def _left(whole: str, taken: str) -> str:
+    """What the shard's process leaves of a slice; its last quarter stays with the server."""
+    size = parse_quantity(whole)
+    return canonical(f"{max(size - parse_quantity(taken), (size / 4).quantize(Decimal('0.001'))):f}")
+
+
+def _shard(batch: Batch, pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
+    mounts = reading_mounts(pod)
+    mounts.append({"name": "shard-tmp", "mountPath": "/tmp"})  # noqa: S108 - an emptyDir of the pod's own
+    if batch.secret_name:
+        mounts.append({"name": "batch-secret", "mountPath": _SECRET, "readOnly": True})
+    mounts.extend(
+        {"name": "results", "mountPath": f"{_CLAIMS}/{claim}"} for claim in claims((batch.output.uri,))
+    )
+    return {
+        "name": SHARD,
+        "image": settings.dataplane_image,
+        "imagePullPolicy": settings.image_pull_policy,
+        "command": ["python3", "-m", "tidegate_dataplane.batch"],
+        "env": [
+            field_env("POD_NAME", "metadata.name"),
+            {"name": "TIDEGATE_AGENT_SECRET_NAME", "value": pod.storage_secret},
+        ],
+        "ports": [{"name": "shard", "containerPort": _METRICS_PORT, "protocol": "TCP"}],
+        "resources": {
+            "requests": {"cpu": SHARD_CPU, "memory": SHARD_MEMORY},
+            "limits": {"memory": _SHARD_MEMORY_LIMIT},
+        },
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": mounts,
+    }
+
+
+def _volumes(batch: Batch) -> list[dict[str, object]]:
+    volumes: list[dict[str, object]] = [{"name": "shard-tmp", "emptyDir": {}}]
+    if batch.secret_name:
+        volumes.append(
+            {"name": "batch-secret", "secret": {"secretName": batch.secret_name, "optional": True}}
+        )
+    volumes.extend(
+        {"name": "results", "persistentVolumeClaim": {"claimName": claim}}
+        for claim in claims((batch.output.uri,))
+    )
+    return volumes
