@@ -74,6 +74,24 @@ def test_one_that_began_anew_counts_from_nothing_and_is_silent_once() -> None:
         assert look.silent == ("a",)
 
 
+@given(
+    steps=st.lists(st.floats(1.0, 60.0), min_size=2, max_size=30),
+    started=st.floats(0.0, 5.0),
+)
+def test_one_that_looks_at_its_age_every_five_seconds_only_began_once(
+    steps: list[float], started: float
+) -> None:
+    """As Envoy does, when it flushes its statistics; between two of those it is as old as it was."""
+    pages: Pages = {}
+    at_s = 100.0
+    for number, step in enumerate(steps):
+        at_s += step
+        seen_at = at_s - (at_s - started) % 5.0
+        page = a_page(at_s, 0, uptime_s=float(int(seen_at - started)))
+        look, pages = look_between(pages, ("a",), {"a": page}, {})
+        assert look.silent == (("a",) if number == 0 else ())
+
+
 @given(st.lists(st.integers(0, 1_000), min_size=2, max_size=20))
 def test_requests_in_flight_are_no_failures_that_come_and_go(in_flight: list[int]) -> None:
     pages: Pages = {}

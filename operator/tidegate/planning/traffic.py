@@ -16,8 +16,8 @@ from tidegate.planning.signals import Look, Reading
 
 SOURCE: Final = "gateways"
 _PERCENTILE: Final = 0.99
-_UNSURE_S: Final = 2.0
-"""Envoy counts its own age in whole seconds, and a page takes a while to come."""
+_UNSURE_S: Final = 7.0
+"""Envoy looks at its own age every five seconds, counts it in whole ones, and a page takes a while to come."""
 
 Shares = Mapping[str, Mapping[ObjectKey, float]]
 """By route (`access/<namespace>/<name>/<route>`), what part of its requests each Inference is to answer."""
