@@ -17,7 +17,8 @@ async def https_server(
     """Listens while the block runs, at any free port unless one is given, and gives the port; `certificate` holds the key too."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
-    runner = web.AppRunner(application, access_log=None)
+    # A test that ends waits for no client.
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.2)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", port, ssl_context=context).start()

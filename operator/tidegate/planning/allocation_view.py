@@ -51,7 +51,7 @@ class Member:
     @property
     def key(self) -> ObjectKey:
         """Its namespace and name."""
-        return self.inference.key
+        return self.claim.key
 
     @property
     def slices(self) -> int:
