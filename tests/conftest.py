@@ -18,4 +18,5 @@ pytest_plugins = [
     "fixtures.object_store",
     "fixtures.installed",
     "fixtures.mps",
+    "fixtures.gpu_fleet",
 ]

@@ -15,6 +15,7 @@ from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.pool_views import PoolViews
+from tidegate_controllers.sharing import Sharing
 
 _UNTIL_KNOWN: Final = timedelta(milliseconds=200)
 """How soon to look again while the first listings of nodes and pods are under way."""
@@ -30,8 +31,11 @@ class ComputePoolReconciler:
         occupancy: Occupancy,
         overrides: Overrides,
         allocations: Allocations,
+        sharing: Sharing | None,
         clock: Clock,
     ) -> None:
+        """`sharing` is None where no node agents run."""
+        self._sharing = sharing
         self._writer = writer
         self._overrides = overrides
         self._allocations = allocations
@@ -50,16 +54,22 @@ class ComputePoolReconciler:
             await self._writer.refuse(COMPUTE_POOL, body, str(error), self._clock.now())
             return None
         self._occupancy.begin()
-        if not self._occupancy.known:
+        if not self._occupancy.known or (self._sharing is not None and not self._sharing.known):
             return _UNTIL_KNOWN
         now = self._clock.now()
+        slices = self._views.slices(pool)
+        sharing = self._sharing.plan(pool, slices, now) if self._sharing is not None else None
         observed = PoolObserved(
             pool,
             now,
-            self._views.slices(pool),
+            slices,
             self._overrides.about(OverrideKind.COMPUTE_POOL, key, now),
             self._allocations.get(key),
+            sharing,
         )
         plan = plan_pool(observed)
+        # What is done about a node is written before it is done, so that no attempt is forgotten.
         await self._writer.status(COMPUTE_POOL, body, plan)
+        if self._sharing is not None and sharing is not None:
+            await self._sharing.carry_out(pool, sharing, self._writer.cluster, self._writer.fence)
         return plan.requeue_after

@@ -136,7 +136,9 @@ def _pod_facts(body: Manifest) -> Manifest:
 
 
 def _metadata(body: Manifest, *fields: str) -> Mapping[str, Any]:
-    return _only(body["metadata"], "name", "namespace", "resourceVersion", "deletionTimestamp", *fields)
+    return _only(
+        body["metadata"], "name", "namespace", "uid", "resourceVersion", "deletionTimestamp", *fields
+    )
 
 
 def _only(value: Mapping[str, Any] | None, *fields: str) -> dict[str, Any]:

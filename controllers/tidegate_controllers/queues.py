@@ -12,6 +12,7 @@ from tidegate_controllers.accesses import Accesses
 from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.proxies import Proxies
+from tidegate_controllers.sharing import Sharing
 from tidegate_controllers.stores import Owners, Stores
 
 
@@ -82,7 +83,7 @@ def connect(stores: Stores, accesses: Accesses, queues: Queues, proxies: Proxies
     accesses.subscribe_rivals(queues.accesses.add)
 
 
-def connect_pools(stores: Stores, queues: Queues, occupancy: Occupancy) -> None:
+def connect_pools(stores: Stores, queues: Queues, occupancy: Occupancy, sharing: Sharing | None) -> None:
     """From now on every change of a node, of what runs there, or of a pool wakes all pools: there are few."""
 
     def wake_all(_node: str = "") -> None:
@@ -104,6 +105,8 @@ def connect_pools(stores: Stores, queues: Queues, occupancy: Occupancy) -> None:
 
     stores.pools.subscribe(changed)
     occupancy.subscribe(wake_all)
+    if sharing is not None:
+        sharing.subscribe(wake_all)
 
 
 def connect_overrides(stores: Stores, overrides: Overrides, queues: Queues) -> None:

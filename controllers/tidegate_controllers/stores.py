@@ -24,7 +24,7 @@ OURS: Final = f"{MANAGED_BY}={MANAGER}"
 
 
 def _owned(kind: Kind) -> Callable[[], ObjectStore]:
-    labels = (INFERENCE_LABEL, FEATURE_COMPUTE_LABEL, ACCESS_LABEL, PIPELINE_LABEL)
+    labels = (INFERENCE_LABEL, FEATURE_COMPUTE_LABEL, ACCESS_LABEL, PIPELINE_LABEL, POOL_LABEL)
     return lambda: ObjectStore(kind, labels=labels)
 
 

@@ -40,6 +40,7 @@ from tidegate_controllers.queues import Queues, connect, connect_overrides, conn
 from tidegate_controllers.release import Measurements
 from tidegate_controllers.room import Room
 from tidegate_controllers.serving import Observer
+from tidegate_controllers.sharing import Sharing
 from tidegate_controllers.stores import Stores
 
 Reconcile = Callable[[ObjectKey], Awaitable[timedelta | None]]
@@ -56,6 +57,8 @@ class Parts:
     occupancy: Occupancy
     measurements: Measurements
     allocator: AllocatorParts
+    sharing: Sharing | None
+    """None where no node agents run."""
     serving: ServingSettings
     gateway: str
     """Where clients inside the cluster reach the gateways, `host:port`."""
@@ -122,7 +125,7 @@ class Terms:
             parts.stores.pods,
         )
         self._placements.connect(self.queues.inferences.add)
-        connect_pools(parts.stores, self.queues, parts.occupancy)
+        connect_pools(parts.stores, self.queues, parts.occupancy, parts.sharing)
         self._overrides = Overrides(Parsed(ComputeOverride, parts.stores.overrides))
         connect_overrides(parts.stores, self._overrides, self.queues)
         self._decisions = Parsed(AllocationDecision, parts.stores.decisions)
@@ -153,7 +156,13 @@ class Terms:
                 parts.clock,
             ),
             pool=ComputePoolReconciler(
-                writer, self._views, parts.occupancy, self._overrides, self._allocations, parts.clock
+                writer,
+                self._views,
+                parts.occupancy,
+                self._overrides,
+                self._allocations,
+                parts.sharing,
+                parts.clock,
             ),
             allocator=self._allocator(fence),
             override=ComputeOverrideReconciler(writer, self._known.inferences, parts.clock),

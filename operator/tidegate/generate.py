@@ -14,6 +14,7 @@ from tidegate.kube.permissions import (
     CLUSTER_RULES,
     GATEWAY_TLS_RULES,
     RELEASE_RULES,
+    SHARING_RULES,
     Process,
     Rule,
 )
@@ -39,6 +40,8 @@ def generate(root: Path) -> None:
         _write(chart / "files" / "rbac" / f"{process}-cluster.yaml", CLUSTER_RULES[process])
         if rules := RELEASE_RULES.get(process):
             _write(chart / "files" / "rbac" / f"{process}-release.yaml", rules)
+        if rules := SHARING_RULES.get(process):
+            _write(chart / "files" / "rbac" / f"{process}-sharing.yaml", rules)
         if rules := AUTH_RULES.get(process):
             _write(chart / "files" / "rbac" / f"{process}-auth.yaml", rules)
         if rules := GATEWAY_TLS_RULES.get(process):

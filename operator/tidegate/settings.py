@@ -41,6 +41,17 @@ class Settings(BaseSettings):
     ] = 9902
     workers: Annotated[int, Field(ge=1, le=64, description="Reconciles at once, per kind.")] = 8
 
+    sharing_namespace: Annotated[
+        str, Field(description="Namespace of NVIDIA's device plugin; empty: no node agents run.")
+    ] = ""
+    sharing_plugin: Annotated[str, Field(description="Name of the device plugin's DaemonSet.")] = (
+        "nvidia-device-plugin"
+    )
+    sharing_daemon: Annotated[str, Field(description="Name of the DaemonSet of its MPS control daemon.")] = (
+        "nvidia-device-plugin-mps-control-daemon"
+    )
+    node_agent_port: Annotated[int, Field(ge=1, le=65535)] = 8444
+
     xds_port: Annotated[int, Field(ge=0, le=65535)] = 18000
     xds_tls_directory: Annotated[
         Path | None, Field(description="ca.crt, tls.crt, tls.key of the xDS servers; absent: no TLS.")

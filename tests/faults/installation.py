@@ -87,6 +87,10 @@ async def install(api: Api) -> None:
         await _served(api, f"/apis/tidegate.io/v1alpha1/{plural}")
 
 
+PLUGIN = "nvidia-device-plugin"
+"""Namespace of NVIDIA's device plugin, unless the chart's values say otherwise."""
+
+
 def fence() -> tuple[dict[str, Any], ...]:
     """The chart's admission policy of epochs and its binding, as a release named tidegate has them."""
     return policies("fence")
@@ -99,6 +103,7 @@ def policies(template: str) -> tuple[dict[str, Any], ...]:
     text = re.sub(r"labels: \{\{- include.*?\}\}", "labels: {}", text)
     text = re.sub(r"^\{\{- (if .*|end) \}\}$", "", text, flags=re.MULTILINE)
     text = text.replace("{{ .Release.Name }}", "tidegate").replace("{{ .Release.Namespace }}", SYSTEM)
+    text = text.replace("{{ .Values.nodeAgent.plugin.namespace }}", PLUGIN)
     return tuple(yaml.safe_load_all(text))
 
 

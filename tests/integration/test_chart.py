@@ -141,7 +141,9 @@ def test_values_that_cannot_work_are_refused(helm: Path, values: Mapping[str, ob
 
 
 @pytest.mark.parametrize(
-    "values", [{"gateway.tls": None}, {"gateway.tls.service": None}, {"auth.jwks": None}], ids=str
+    "values",
+    [{"gateway.tls": None}, {"gateway.tls.service": None}, {"auth.jwks": None}, {"nodeAgent": None}],
+    ids=str,
 )
 def test_values_of_an_earlier_release_are_enough(helm: Path, values: Mapping[str, object]) -> None:
     """`helm upgrade --reuse-values` keeps them, and so has none of what came later."""
@@ -160,6 +162,47 @@ def test_the_keys_of_the_tls_port_do_not_travel_in_plain_text(helm: Path) -> Non
     refused = run(helm, {"gateway.tls.secrets": ["front"], "tls.xds": False})
     assert refused.returncode != 0
     assert "gateway.tls.secrets needs tls.xds: true" in refused.stderr
+
+
+def test_node_agents_and_the_rights_that_they_need_come_together_or_not_at_all(helm: Path) -> None:
+    added = rendered(helm, {"nodeAgent.enabled": True}).keys() - rendered(helm).keys()
+    assert {kind for kind, _ in added} == {
+        "ServiceAccount",
+        "DaemonSet",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    }
+    objects = rendered(
+        helm,
+        {"nodeAgent.enabled": True, "nodeAgent.plugin.namespace": "gpu", "nodeAgent.plugin.daemonSet": "dp"},
+    )
+    pod = objects["DaemonSet", "tidegate-node-agent"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    (container,) = pod["containers"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    # Of the controllers' Secret it gets what vouches for them, and never their key.
+    authority = next(one for one in pod["volumes"] if one["name"] == "authority")
+    assert authority["secret"]["items"] == [{"key": "ca.crt", "path": "client-ca.crt"}]
+    environment = {
+        one["name"]: one.get("value")
+        for one in objects["Deployment", "tidegate-controllers"]["spec"]["template"]["spec"]["containers"][0][
+            "env"
+        ]
+    }
+    assert (environment["TIDEGATE_SHARING_NAMESPACE"], environment["TIDEGATE_SHARING_PLUGIN"]) == (
+        "gpu",
+        "dp",
+    )
+    policy = objects["ValidatingAdmissionPolicy", "tidegate-pod-bounds"]["spec"]["validations"][0]
+    assert "== 'gpu'" in policy["expression"]
+    assert "TIDEGATE_SHARING_NAMESPACE" not in {
+        one["name"]
+        for one in rendered(helm)["Deployment", "tidegate-controllers"]["spec"]["template"]["spec"][
+            "containers"
+        ][0]["env"]
+    }
 
 
 def test_rules_for_prometheus_are_made_where_they_are_asked_for(helm: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import cast
 
 from prometheus_client import CollectorRegistry
 
@@ -14,11 +15,21 @@ from tidegate.xds.issuers import IssuerMetrics
 from tidegate.xds.metrics import XdsMetrics
 from tidegate_controllers.allocator_metrics import AllocatorMetrics
 from tidegate_controllers.object_metrics import ObjectMetrics
+from tidegate_controllers.sharing import SharingMetrics
 from tidegate_dataplane.agent.metrics import Metrics
 from tidegate_dataplane.batch.metrics import BatchMetrics
+from tidegate_dataplane.contract.sharing import DaemonState, NodeReport
+from tidegate_dataplane.node_agent.metrics import NodeMetrics
+from tidegate_dataplane.node_agent.watcher import Watcher
 from tidegate_dataplane.pipeline.counters import FAMILIES as PIPELINE_FAMILIES
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+
+
+class Looked:
+    """A node agent that has looked."""
+
+    report = NodeReport(node="gpu-0", daemon=DaemonState.ANSWERS)
 
 
 def exported() -> set[str]:
@@ -27,6 +38,8 @@ def exported() -> set[str]:
     XdsMetrics(registry)
     IssuerMetrics(registry)
     AllocatorMetrics(registry)
+    SharingMetrics(registry)
+    NodeMetrics(cast(Watcher, Looked()), registry)
     registry.register(ObjectMetrics([ObjectStore(INFERENCE)], lambda: True))
     families = [
         *registry.collect(),

@@ -13,6 +13,7 @@ from tidegate.api.fields import DurationText, QuantityBetween, between
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ApiModel, Resource, StatusModel
 from tidegate.api.quantities import QUANTITY_PATTERN
+from tidegate.api.repairs import MAX_REPAIRS, NodeRepair
 from tidegate.api.schema import ListAtomic, ListMap, Rule
 
 MAX_SLICES: Final = 1_000_000
@@ -347,11 +348,20 @@ class ComputePoolStatus(StatusModel):
     last_decision: Annotated[
         str | None, Field(max_length=253, description="Name of the newest AllocationDecision.")
     ] = None
+    repairs: Annotated[
+        tuple[NodeRepair, ...],
+        Field(
+            max_length=MAX_REPAIRS,
+            description="Nodes whose sharing of GPUs failed, where node agents run.",
+        ),
+        ListMap("node"),
+    ] = ()
     conditions: Annotated[
         tuple[ObservedCondition, ...],
         Field(
             max_length=32,
-            description="Ready, Reconciling, Stalled and Healthy; SharingConfigured where slice.mps is set; Allocated and "
+            description="Ready, Reconciling, Stalled and Healthy; SharingConfigured where slice.mps is set, and SharingHealthy "
+            "where node agents run besides; Allocated and "
             "SignalsFresh where Inferences with spec.scaling use it; OverrideActive where a ComputeOverride is.",
         ),
         ListMap("type"),

@@ -37,6 +37,7 @@ class ConditionType(StrEnum):
     HEALTHY = "Healthy"
     PLACED = "Placed"
     SHARING_CONFIGURED = "SharingConfigured"
+    SHARING_HEALTHY = "SharingHealthy"
     ALLOCATED = "Allocated"
     SIGNALS_FRESH = "SignalsFresh"
     OVERRIDE_ACTIVE = "OverrideActive"

@@ -111,6 +111,14 @@ class Reason(StrEnum):
     FLOORS_EXCEED_POOL = "FloorsExceedPool"
     SHARING_CONFIGURED = "SharingConfigured"
     SHARING_NOT_CONFIGURED = "SharingNotConfigured"
+    SHARING_HEALTHY = "SharingHealthy"
+    DAEMON_LOST = "DaemonLost"
+    GPU_FAULT = "GpuFault"
+    CLIENT_STUCK = "ClientStuck"
+    ALLOCATABLE_GONE = "AllocatableGone"
+    ADMISSION_ERRORS = "AdmissionErrors"
+    NODE_AGENT_SILENT = "NodeAgentSilent"
+    NODE_QUARANTINED = "NodeQuarantined"
     # ComputePool: the allocator
     NOTHING_TO_MOVE = "NothingToMove"
     RECOMMENDED = "Recommended"
@@ -439,6 +447,42 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "A node does not share its GPUs out as the pool says, so its slices are not healthy: it has another "
             "configuration of the device plugin, or offers another number of slices than it should.",
             "Run the commands in the message; a node is drained first, since the change restarts MPS under all pods.",
+        ),
+        Reason.SHARING_HEALTHY: ReasonDoc(
+            "MPS and the device plugin work on every node of the pool.", _NOTHING
+        ),
+        Reason.DAEMON_LOST: ReasonDoc(
+            "The MPS control daemon of a node does not answer. New processes get no GPU there, so the node takes no pods, its "
+            "pods of the pool are moved away, and the daemon's pod is made anew.",
+            "Wait; status.repairs says how far it is. If the node ends up quarantined, see NodeQuarantined.",
+        ),
+        Reason.GPU_FAULT: ReasonDoc(
+            "A process met a fatal fault on a GPU, which ends all processes on it; MPS takes new ones when the last of them has "
+            "gone. Their pods are deleted at once, and made anew elsewhere or, when MPS is well, there.",
+            "Wait. If it comes back, look for the model that causes it: the server's logs of the pods named in the events.",
+        ),
+        Reason.CLIENT_STUCK: ReasonDoc(
+            "A process is still connected to MPS although its pod should have ended, or is gone. It is ended, and if that "
+            "does not help, MPS of that node is started anew.",
+            "Wait. If it comes back, raise the pod's terminationGracePeriodSeconds or look at the driver's messages (dmesg).",
+        ),
+        Reason.ALLOCATABLE_GONE: ReasonDoc(
+            "A node that is configured as the pool says offers no slices any more. The pod of the device plugin is made anew; "
+            "pods that run go on.",
+            "Wait; if the node ends up quarantined, look at the logs of the device plugin there.",
+        ),
+        Reason.ADMISSION_ERRORS: ReasonDoc(
+            "The kubelet of a node refused pods of the pool (UnexpectedAdmissionError), since the device plugin did not give "
+            "them their slice. They are deleted, so that others are made; when it goes on, the device plugin's pod is made anew.",
+            "Wait; if the node ends up quarantined, look at the logs of the device plugin there.",
+        ),
+        Reason.NODE_AGENT_SILENT: ReasonDoc(
+            "Nothing is known of MPS on a node, since its node agent does not run or does not answer. Nothing is done to the node.",
+            "Look at the node agent's pod on that node, and whether the controllers reach its port 8444.",
+        ),
+        Reason.NODE_QUARANTINED: ReasonDoc(
+            "Repairs of a node were tried three times in vain. It takes no pods of the pool until a person says so.",
+            "Repair the node (the message says what failed), then remove the taint with the command in the message.",
         ),
         Reason.POOL_READY: ReasonDoc("The pool has slices that pods can be given.", _NOTHING),
         Reason.NODES_HEALTHY: ReasonDoc("Every node of the pool takes pods.", _NOTHING),

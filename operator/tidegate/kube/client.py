@@ -20,7 +20,7 @@ from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import EVENT, Kind, kind_of
 from tidegate.kube.port import EventNote, Manifest
 from tidegate.kube.portforward import forwarded, get_json
-from tidegate.kube.transport import APPLY_PATCH, Request, Transport
+from tidegate.kube.transport import APPLY_PATCH, MERGE_PATCH, Request, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +169,14 @@ class KubeClient:
         }
         stored = await self._patch(kind.path(key.namespace, key.name, "status"), body, fence)
         return stored if stored is not None and stored["metadata"]["uid"] == uid else None
+
+    async def merge(self, kind: Kind, key: ObjectKey, patch: Manifest, fence: Fence) -> Manifest | None:
+        """See port.Cluster."""
+        path = kind.path(key.namespace, key.name)
+        query = {"fieldManager": self._settings.field_manager}
+        return await self._transport.call(
+            Request("PATCH", path, self._within(fence), query=query, body=patch, content_type=MERGE_PATCH)
+        )
 
     async def delete(self, kind: Kind, key: ObjectKey, *, uid: str, fence: Fence) -> None:
         """See port.Cluster."""

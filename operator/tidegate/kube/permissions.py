@@ -57,6 +57,15 @@ CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.WEB: (Rule("tidegate.io", _KINDS, _READ),),
 }
 
+SHARING_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
+    Process.CONTROLLERS: (
+        Rule("", ("nodes",), ("get", "patch")),
+        Rule("", ("pods",), ("delete",)),
+    ),
+}
+"""Rules where node agents run, besides the others. An admission policy of the chart bounds them: of a node, one taint may be
+changed; of pods, ours and the device plugin's may be deleted."""
+
 RELEASE_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.CONTROLLERS: (Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),),
 }

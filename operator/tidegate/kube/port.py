@@ -49,6 +49,13 @@ class Cluster(Protocol):
         """Server-side applies the whole object under our field manager; returns it as stored."""
         ...
 
+    async def merge(self, kind: Kind, key: ObjectKey, patch: Manifest, fence: Fence) -> Manifest | None:
+        """Changes fields of somebody else's object; None when it is gone.
+
+        The patch names the resourceVersion that it was made from, so that ConflictError says when another was faster.
+        """
+        ...
+
     async def delete(self, kind: Kind, key: ObjectKey, *, uid: str, fence: Fence) -> None:
         """Deletes that very object; one that is gone already, or was replaced by another, is left alone."""
         ...

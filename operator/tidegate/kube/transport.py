@@ -23,6 +23,7 @@ from tidegate.errors import ApiUnavailableError, ConflictError, PermanentError, 
 from tidegate.kube.port import Manifest
 
 APPLY_PATCH: Final = "application/apply-patch+yaml"
+MERGE_PATCH: Final = "application/merge-patch+json"
 
 _OK: Final = range(200, 300)
 _NOT_FOUND: Final = 404

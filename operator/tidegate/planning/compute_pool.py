@@ -21,6 +21,7 @@ from tidegate.planning.pool_allocation import PoolAllocation
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.room import amount_text
 from tidegate.planning.serving_status import Verdict, condition, standing
+from tidegate.planning.sharing_health import SharingPlan
 from tidegate.resources.sharing.choice import sharing_of
 
 _NAMED = 3
@@ -38,6 +39,8 @@ class PoolObserved:
     """Those of the pool that are in force."""
     allocation: PoolAllocation | None = None
     """What its allocator last came to; None while it has not looked in this term, so that what was said stays."""
+    sharing: SharingPlan | None = None
+    """What is wrong with the sharing of its GPUs; None where there is none, or no node agent runs."""
 
 
 def plan_pool(observed: PoolObserved) -> Plan:
@@ -49,10 +52,11 @@ def plan_pool(observed: PoolObserved) -> Plan:
         *standing(ready, generation),
         condition(ConditionType.HEALTHY, healthy, generation),
         *_sharing(pool, slices),
+        *_sharing_health(observed),
         *override_conditions(observed.overrides, generation),
         *_allocation(observed),
     )
-    before = without_overrides(observed.overrides, _without_allocation(observed))
+    before = without_overrides(observed.overrides, _without_sharing(observed, _without_allocation(observed)))
     merged = merge(before, said, observed.now)
     allocation, ends = observed.allocation, next_end(observed.overrides)
     status = ComputePoolStatus(
@@ -62,14 +66,23 @@ def plan_pool(observed: PoolObserved) -> Plan:
         tiers=tuple(TierUse(name=tier.value, slices=slices.used(tier.value)) for tier in Tier),
         mode=allocation.mode if allocation is not None else pool.status.mode,
         last_decision=(allocation and allocation.last_decision) or pool.status.last_decision,
+        repairs=observed.sharing.repairs if observed.sharing is not None else (),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
-    events = (*_events(pool, healthy), *override_events(pool.status.conditions, status.conditions))
-    return Plan(
-        status=status.dump(),
-        events=events,
-        requeue_after=None if ends is None else max(ends - observed.now, timedelta()) + JUST_AFTER,
+    events = (
+        *_events(pool, healthy),
+        *override_events(pool.status.conditions, status.conditions),
+        *(observed.sharing.events if observed.sharing is not None else ()),
     )
+    return Plan(status=status.dump(), events=events, requeue_after=_next_look(observed, ends))
+
+
+def _next_look(observed: PoolObserved, ends: datetime | None) -> timedelta | None:
+    """When an override ends, or a repair has had its time."""
+    looks = [] if ends is None else [max(ends - observed.now, timedelta()) + JUST_AFTER]
+    if observed.sharing is not None:
+        looks.append(observed.sharing.requeue_after)
+    return min(looks, default=None)
 
 
 def _allocation(observed: PoolObserved) -> tuple[Condition, ...]:
@@ -90,6 +103,23 @@ def _without_allocation(observed: PoolObserved) -> tuple[ObservedCondition, ...]
         return conditions
     gone = {ConditionType.ALLOCATED.value, ConditionType.SIGNALS_FRESH.value}
     return tuple(each for each in conditions if each.type not in gone)
+
+
+def _sharing_health(observed: PoolObserved) -> tuple[Condition, ...]:
+    sharing = observed.sharing
+    if sharing is None or sharing.verdict is None:
+        return ()
+    generation = observed.pool.metadata.generation
+    return (condition(ConditionType.SHARING_HEALTHY, sharing.verdict, generation),)
+
+
+def _without_sharing(
+    observed: PoolObserved, conditions: Sequence[ObservedCondition]
+) -> tuple[ObservedCondition, ...]:
+    """Nothing is said about MPS where nobody looks at it."""
+    if observed.sharing is not None:
+        return tuple(conditions)
+    return tuple(each for each in conditions if each.type != ConditionType.SHARING_HEALTHY.value)
 
 
 def health(slices: PoolSlices) -> Verdict:

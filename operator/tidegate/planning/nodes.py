@@ -66,6 +66,7 @@ class Occupant:
     pool: str
     """The pool on whose slices it runs; empty for a pod that is none of ours, or not placed in a pool."""
     tier: str
+    uid: str = ""
 
 
 def node_view(body: Mapping[str, Any]) -> NodeView:
@@ -101,6 +102,7 @@ def occupant(body: Mapping[str, Any]) -> Occupant | None:
         asks=asked(body),
         pool=labels.get(POOL_LABEL, "") if ours else "",
         tier=labels.get(TIER_LABEL, "") if ours else "",
+        uid=metadata.get("uid", ""),
     )
 
 

@@ -29,12 +29,15 @@ from tidegate.settings import PodIdentity, Settings
 from tidegate.telemetry.gateways import Gateway, GatewayStats
 from tidegate.telemetry.prometheus import Prometheus
 from tidegate.triton.agents import Agents, client_context
+from tidegate.triton.node_agents import NodeAgentClient
 from tidegate_controllers.allocator import FIELD_MANAGER, AllocatorParts
 from tidegate_controllers.allocator_metrics import AllocatorMetrics
+from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.release import Measurements
+from tidegate_controllers.sharing import Helpers, Sharing, SharingMetrics
 from tidegate_controllers.stores import OURS, Stores
 from tidegate_controllers.term import Parts, Terms
 from tidegate_controllers.watch import watch
@@ -52,10 +55,13 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
     client_settings = ClientSettings(field_manager="tidegate-controllers", user_agent="tidegate-controllers")
     serving = settings.serving((settings.tls_directory / "ca.crt").read_text())
     xds_pods, gateway_pods = ObjectStore(kinds.POD), ObjectStore(kinds.POD)
+    node_agent_pods, plugin_pods = ObjectStore(kinds.POD), ObjectStore(kinds.POD)
+    context = client_context(settings.tls_directory)
     stores = Stores()
     async with (
         await KubeClient.connect(client_settings, kubeconfig=kubeconfig) as client,
-        Agents(client_context(settings.tls_directory)) as agents,
+        Agents(context) as agents,
+        NodeAgentClient(context, port=settings.node_agent_port) as node_agent_client,
         ProbeServer(probes, registry).serve(host="0.0.0.0", port=settings.probe_port),  # noqa: S104
     ):
         proxies = Proxies(lambda: _report_addresses(xds_pods, settings.report_port))
@@ -75,8 +81,22 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
             client.acting_as(FIELD_MANAGER), solver, demand, AllocatorMetrics(registry)
         )
         occupancy = Occupancy(stores.pods)
+        node_agents = NodeAgents(node_agent_pods, node_agent_client)
+        helpers = Helpers(plugin_pods, settings.sharing_plugin, settings.sharing_daemon)
+        metrics = SharingMetrics(registry)
+        sharing = Sharing(node_agents, helpers, stores.pods, occupancy, metrics)
         parts = Parts(
-            client, stores, agents, proxies, occupancy, measurements, allocator, serving, gateway, clock
+            client,
+            stores,
+            agents,
+            proxies,
+            occupancy,
+            measurements,
+            allocator,
+            sharing if settings.sharing_namespace else None,
+            serving,
+            gateway,
+            clock,
         )
         terms = Terms(parts, registry, workers=settings.workers)
         lease = LeaseClient(client, ObjectKey(pod.namespace, f"{settings.release}-controllers"))
@@ -88,7 +108,13 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         async def work() -> None:
             async with asyncio.TaskGroup() as tasks:
                 start_watches(tasks, client, stores.owned(), selector=OURS)
-                for component, pods in (("xds", xds_pods), ("gateway", gateway_pods)):
+                ours = [("xds", xds_pods), ("gateway", gateway_pods)]
+                if settings.sharing_namespace:
+                    ours.append(("node-agent", node_agent_pods))
+                    plugin = Reflector(client, plugin_pods, namespace=settings.sharing_namespace)
+                    tasks.create_task(plugin.run())
+                    tasks.create_task(node_agents.run())
+                for component, pods in ours:
                     selector = f"app.kubernetes.io/instance={settings.release},app.kubernetes.io/component={component}"
                     reflector = Reflector(client, pods, namespace=pod.namespace, selector=selector)
                     tasks.create_task(reflector.run())

@@ -52,6 +52,17 @@ def plugin_config(slices_per_gpu: int) -> dict[str, object]:
     }
 
 
+def labels_fit(labels: Mapping[str, str], slices_per_gpu: int) -> bool:
+    """Whether a node is to share its GPUs out in so many slices, and GPU feature discovery has seen that it does."""
+    gpus = labels.get(_GPU_COUNT_LABEL, "")
+    return (
+        labels.get(CONFIG_LABEL) == config_key(slices_per_gpu)
+        and labels.get(_STRATEGY_LABEL) == "mps"
+        and gpus.isdecimal()
+        and int(gpus) > 0
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class DevicePluginSharing:
     """NVIDIA's device plugin shares each GPU of a node out in equal slices."""

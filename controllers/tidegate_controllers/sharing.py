@@ -1,0 +1,222 @@
+"""Nodes that share their GPUs under MPS: what is known of each, and what is done to those that failed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from tidegate.api.compute_pool import ComputePool
+from tidegate.api.meta import ObjectKey
+from tidegate.errors import TidegateError
+from tidegate.kube.fence import Fence
+from tidegate.kube.kinds import NODE, POD
+from tidegate.kube.port import Cluster, Manifest
+from tidegate.kube.store import ObjectStore
+from tidegate.planning.node_sharing import (
+    SHARING_TAINT,
+    HelperPod,
+    NodeSharing,
+    SlicePod,
+    helper_pod,
+    slice_pod,
+)
+from tidegate.planning.nodes import NodeView
+from tidegate.planning.pool_slices import PoolSlices
+from tidegate.planning.sharing_health import SharingPlan, Suspicion, Turn, TurnKind, plan_sharing
+from tidegate.planning.sharing_repairs import OrderNode, RemovePod, Step, TaintNode
+from tidegate.resources.names import POOL_LABEL, label_value
+from tidegate.resources.sharing.device_plugin import labels_fit
+from tidegate_controllers.node_agents import NodeAgents
+from tidegate_controllers.occupancy import Occupancy
+from tidegate_dataplane.contract.sharing import NodeOrder
+
+_RECOVERY_S: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+
+log = structlog.get_logger(__name__)
+
+
+class SharingMetrics:
+    """What failed on nodes, and how long it took to mend it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.faults = Counter(
+            "tidegate_pool_node_faults_total",
+            "Faults of nodes' GPU sharing whose repair has begun.",
+            ("pool", "kind"),
+            registry=registry,
+        )
+        self.recovery_seconds = Histogram(
+            "tidegate_pool_node_recovery_seconds",
+            "From the first sight of a fault until the node was well.",
+            ("pool", "kind"),
+            registry=registry,
+            buckets=_RECOVERY_S,
+        )
+        self.quarantined = Counter(
+            "tidegate_pool_nodes_quarantined_total",
+            "Nodes kept out of use after all attempts.",
+            ("pool", "kind"),
+            registry=registry,
+        )
+
+    def count(self, pool: str, turns: Sequence[Turn]) -> None:
+        """Counts what repairs have come to."""
+        for turn in turns:
+            kind = turn.fault.value
+            if turn.kind is TurnKind.BEGUN:
+                self.faults.labels(pool, kind).inc()
+            elif turn.kind is TurnKind.RECOVERED:
+                self.recovery_seconds.labels(pool, kind).observe(turn.after.total_seconds())
+            elif turn.kind is TurnKind.QUARANTINED:
+                self.quarantined.labels(pool, kind).inc()
+
+
+@dataclass(frozen=True, slots=True)
+class Helpers:
+    """The device plugin's pods, and the names of the DaemonSets that make them."""
+
+    pods: ObjectStore
+    plugin: str
+    daemon: str
+
+
+class Sharing:
+    """Looks at the nodes of a pool, and acts on them. There is none where no node agents run."""
+
+    def __init__(
+        self,
+        agents: NodeAgents,
+        helpers: Helpers,
+        pods: ObjectStore,
+        occupancy: Occupancy,
+        metrics: SharingMetrics,
+    ) -> None:
+        """`pods` is the cache of the pods that we made."""
+        self.agents = agents
+        self._helpers = helpers
+        self._pods = pods
+        self._occupancy = occupancy
+        self._metrics = metrics
+        self._suspicions: dict[ObjectKey, Mapping[str, Suspicion]] = {}
+
+    @property
+    def known(self) -> bool:
+        """Whether the device plugin's pods have been listed: without them no repair can be judged."""
+        return self._helpers.pods.synced.is_set()
+
+    def subscribe(self, subscriber: Callable[[str], None]) -> None:
+        """Calls `subscriber` with a node about which MPS or the kubelet says something else."""
+        self.agents.subscribe(subscriber)
+
+        def changed(key: ObjectKey) -> None:
+            pod = slice_pod(self._pods.get(key) or {"metadata": {}})
+            if pod is not None and pod.refused:
+                subscriber(pod.node)
+
+        def helper_changed(_: ObjectKey) -> None:
+            subscriber("")
+
+        # Of running pods the occupancy tells; one that was refused takes nothing, and is of interest here alone.
+        self._pods.subscribe(changed)
+        self._helpers.pods.subscribe(helper_changed)
+
+    def plan(self, pool: ComputePool, slices: PoolSlices, now: datetime) -> SharingPlan | None:
+        """What is wrong with the nodes of `pool`; None where they share no GPUs."""
+        if pool.spec.slice.mps is None:
+            return None
+        views = self._views(pool, slices)
+        plan = plan_sharing(pool, views, self._suspicions.get(pool.key, {}), now)
+        self._suspicions[pool.key] = plan.suspicions
+        return plan
+
+    async def carry_out(self, pool: ComputePool, plan: SharingPlan, cluster: Cluster, fence: Fence) -> None:
+        """Takes every step. Raises TidegateError when some could not be taken, after having tried all."""
+        self._metrics.count(pool.metadata.name, plan.turns)
+        failed: list[TidegateError] = []
+        for step in plan.steps:
+            try:
+                await self._take(step, cluster, fence)
+            except TidegateError as error:
+                log.warning("repair_step_failed", pool=pool.metadata.name, step=str(step), error=str(error))
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
+    def _views(self, pool: ComputePool, slices: PoolSlices) -> tuple[NodeSharing, ...]:
+        pods: dict[str, list[SlicePod]] = {}
+        for body in self._pods.by_label(POOL_LABEL, label_value(pool.metadata.name)):
+            pod = slice_pod(body)
+            if pod is not None:
+                pods.setdefault(pod.node, []).append(pod)
+        daemons, plugins = self._helpers_of(self._helpers.daemon), self._helpers_of(self._helpers.plugin)
+        nodes = (self._occupancy.node(each.node) for each in slices.nodes)
+        return tuple(
+            self._view(pool, node, pods.get(node.name, ()), daemons, plugins)
+            for node in nodes
+            if node is not None
+        )
+
+    def _view(
+        self,
+        pool: ComputePool,
+        node: NodeView,
+        pods: Sequence[SlicePod],
+        daemons: Mapping[str, HelperPod],
+        plugins: Mapping[str, HelperPod],
+    ) -> NodeSharing:
+        mps = pool.spec.slice.mps
+        return NodeSharing(
+            node=node,
+            configured=mps is not None and labels_fit(node.labels, mps.slices_per_gpu),
+            heard=self.agents.heard(node.name),
+            pods=tuple(pods),
+            present=frozenset(each.uid for each in self._occupancy.occupants(node.name)),
+            daemon=daemons.get(node.name),
+            plugin=plugins.get(node.name),
+        )
+
+    def _helpers_of(self, daemon_set: str) -> Mapping[str, HelperPod]:
+        """By node; of two, the one that stays."""
+        found: dict[str, HelperPod] = {}
+        for body in self._helpers.pods:
+            node, pod = (body.get("spec") or {}).get("nodeName"), helper_pod(body, daemon_set)
+            if node and pod is not None and (node not in found or found[node].leaving):
+                found[node] = pod
+        return found
+
+    async def _take(self, step: Step, cluster: Cluster, fence: Fence) -> None:
+        log.info("repair_step", step=str(step))
+        if isinstance(step, RemovePod):
+            await cluster.delete(POD, step.key, uid=step.uid, fence=fence)
+        elif isinstance(step, OrderNode):
+            fence.check()
+            order = NodeOrder(
+                id=step.id, epoch=fence.epoch, action=step.action, server=step.server, client=step.client
+            )
+            await self.agents.send(step.node, order)
+        else:
+            await _taint(step, cluster, fence)
+
+
+async def _taint(step: TaintNode, cluster: Cluster, fence: Fence) -> None:
+    """The taints of a node are one list, so that it is changed as a whole, or not at all when another was faster."""
+    key = ObjectKey("", step.node)
+    node = await cluster.get(NODE, key)
+    if node is None:
+        return
+    before = list((node.get("spec") or {}).get("taints") or ())
+    after: list[Mapping[str, Any]] = [each for each in before if each["key"] != SHARING_TAINT]
+    if step.value is not None:
+        after.append({"key": SHARING_TAINT, "value": step.value.value, "effect": "NoSchedule"})
+    if _plain(before) == _plain(after):
+        return
+    version = node["metadata"]["resourceVersion"]
+    patch: Manifest = {"metadata": {"resourceVersion": version}, "spec": {"taints": after}}
+    await cluster.merge(NODE, key, patch, fence)
+
+
+def _plain(taints: Sequence[Mapping[str, Any]]) -> set[tuple[str, str, str]]:
+    return {(each["key"], each.get("value", ""), each["effect"]) for each in taints}

@@ -1,0 +1,111 @@
+"""What the controllers may do to nodes and pods where node agents run: the chart's role and policies on a real API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+import yaml
+
+from faults.installation import PLUGIN, policies
+from fixtures.control_plane import Kubectl
+from tidegate_localcluster.process import wait_until
+from tidegate_localcluster.supplies import source_root
+
+CONTROLLERS = "system:serviceaccount:tidegate-system:tidegate-controllers"
+RULES: Path = source_root() / "charts" / "tidegate" / "files" / "rbac" / "controllers-sharing.yaml"
+TAINT = [{"key": "tidegate.io/sharing", "value": "Repairing", "effect": "NoSchedule"}]
+FOREIGN = [{"key": "dedicated", "value": "ads", "effect": "NoSchedule"}]
+
+
+@pytest.fixture
+def node(kubectl: Kubectl, namespace: str) -> Iterator[str]:
+    """A node with somebody's taint, once role and policies are in force."""
+    name = f"{namespace}-0"
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}}
+    kubectl.apply(*policies("node-bounds"), {**role, "rules": yaml.safe_load(RULES.read_text())})
+    kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--user={CONTROLLERS}")
+    kubectl.apply(
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"taints": FOREIGN}}
+    )
+    tries = count()
+    wait_until(
+        lambda: (
+            "and nothing else"
+            in patched(kubectl, name, {"metadata": {"annotations": {"try": str(next(tries))}}})
+        ),
+        what="an annotation by the controllers is refused",
+        timeout_s=30.0,
+    )
+    yield name
+    for kind in ("node", "clusterrole", "clusterrolebinding"):
+        kubectl.run("delete", kind, name, "--wait=false")
+
+
+def patched(kubectl: Kubectl, node: str, patch: object) -> str:
+    """What the API server says to a patch by the controllers; empty when it takes it."""
+    done = kubectl.run(
+        *("patch", "node", node, f"--as={CONTROLLERS}", "--type=merge", "-p", json.dumps(patch))
+    )
+    return done.stderr
+
+
+def test_one_taint_of_a_node_may_be_changed(kubectl: Kubectl, node: str) -> None:
+    def others() -> list[dict[str, str]]:
+        """Kubernetes adds some of its own to a node without a kubelet, and does so when it likes."""
+        taints = kubectl.json("get", "node", node)["spec"]["taints"]
+        return [each for each in taints if each["key"] != "tidegate.io/sharing"]
+
+    for ours in (TAINT, []):
+        wait_until(
+            lambda ours=ours: patched(kubectl, node, {"spec": {"taints": [*others(), *ours]}}) == "",
+            what=f"our taint becomes {ours}",
+            timeout_s=20.0,
+        )
+        taints = kubectl.json("get", "node", node)["spec"]["taints"]
+        assert [each for each in taints if each["key"] == "tidegate.io/sharing"] == ours
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"spec": {"taints": TAINT}},
+        {"spec": {"taints": [*FOREIGN, {"key": "other", "effect": "NoExecute"}]}},
+        {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}},
+        {"metadata": {"annotations": {"a": "b"}}},
+        {"metadata": {"finalizers": ["tidegate.io/forever"]}},
+        {"spec": {"unschedulable": True}},
+    ],
+    ids=["somebody's taint", "another taint", "label", "annotation", "finalizer", "cordon"],
+)
+def test_nothing_else_of_a_node_may_be_changed(kubectl: Kubectl, node: str, patch: object) -> None:
+    assert "may change the taint tidegate.io/sharing of a node, and nothing else" in patched(
+        kubectl, node, patch
+    )
+
+
+@pytest.mark.usefixtures("node")
+def test_pods_of_others_may_not_be_deleted(kubectl: Kubectl, namespace: str) -> None:
+    kubectl.run("create", "namespace", PLUGIN)
+
+    def deleted(name: str, where: str, labels: dict[str, str], owner: dict[str, object] | None = None) -> str:
+        metadata = {"name": name, "labels": labels, **({"ownerReferences": [owner]} if owner else {})}
+        spec = {"containers": [{"name": "c", "image": "c"}]}
+        kubectl.apply(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}, namespace=where
+        )
+        done = kubectl.run("delete", "pod", name, "-n", where, f"--as={CONTROLLERS}", "--wait=false")
+        return done.stderr
+
+    kubectl("create", "deployment", "owner", "--image=c", "--replicas=0", "-n", PLUGIN)
+    uid = kubectl.json("get", "deployment", "owner", "-n", PLUGIN)["metadata"]["uid"]
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "owner", "uid": uid}
+    refusal = "may delete pods of theirs and of the device plugin, and no others"
+    assert refusal in deleted("stranger", namespace, {})
+    assert refusal in deleted("stranger", PLUGIN, {})
+    assert refusal not in deleted("ours", namespace, {"app.kubernetes.io/managed-by": "tidegate"})
+    assert refusal not in deleted("plugin", PLUGIN, {}, owner)
+    kubectl.run("delete", "namespace", PLUGIN, "--wait=false")
