@@ -1,0 +1,140 @@
+"""A table scored in the cluster: pods are killed and scaled away in the middle, and every row is there once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from builders.probe_model import publish_slow
+from fixtures.installed import Space, until
+
+ROWS, FILES, SHARDS, ROWS_PER_FILE = 50_000, 5, 4, 2_500
+CLAIM: Final = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "scores"},
+    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+}
+READ: Final = """
+import glob, json
+import pyarrow.parquet as pq
+parts = sorted(glob.glob('/mnt/pvc/scores/out/*/part-*.parquet'))
+ends = [json.load(open(path)) for path in glob.glob('/mnt/pvc/scores/out/*/_SUCCESS')]
+ids, wrong = [], 0
+for path in parts:
+    table = pq.read_table(path)
+    ids += table.column('user_id').to_pylist()
+    wrong += sum(score != x + 1000.0 for x, score in zip(table.column('x').to_pylist(), table.column('score').to_pylist()))
+print(json.dumps({'files': len(parts), 'rows': len(ids), 'unique': len(set(ids)), 'wrong': wrong, 'ends': ends,
+    'in_order': ids == sorted(ids)}))
+"""
+
+
+@pytest.mark.timeout(560)
+def test_every_row_is_scored_once_although_pods_are_killed_and_scaled_away(space: Space) -> None:
+    publish_slow(space.folder("probe"), 1, rounds=40_000)
+    _write_table(space)
+    space.kubectl.apply(json.dumps(CLAIM), space.namespace)
+    space.kubectl.apply(json.dumps(_reader(space)), space.namespace)
+    space.kubectl.wait("condition=Ready", ("pod/reader",), space.namespace, 60)
+    space.apply("Inference", "probe", _spec(space))
+
+    until(lambda: _read(space)["files"] >= 3, "the work has begun", evidence=lambda: _status(space))
+    first = _pods(space)
+    assert len(first) == 2
+    killed = first[0]["metadata"]["name"]
+    space.kubectl.run("delete", "pod", killed, "-n", space.namespace, "--grace-period=0", "--force")
+
+    space.patch("inference", "probe", {"replicas": 0})
+    until(lambda: not _pods(space), "nobody works", evidence=lambda: _pods(space))
+    until(
+        lambda: space.condition("inference", "probe", "Complete").get("reason") == "ScaledToZero",
+        "the pause is said",
+        evidence=lambda: _status(space),
+    )
+    paused = _read(space)
+    assert 3 <= paused["files"] < ROWS // ROWS_PER_FILE
+    assert paused["rows"] == paused["unique"]
+
+    space.patch("inference", "probe", {"replicas": 2})
+    until(
+        lambda: space.condition("inference", "probe", "Complete").get("status") == "True",
+        "the run is complete",
+        timeout_s=300,
+        evidence=lambda: _status(space),
+    )
+
+    read = _read(space)
+    assert (read["rows"], read["unique"], read["wrong"], read["in_order"]) == (ROWS, ROWS, 0, True)
+    assert read["files"] == ROWS // ROWS_PER_FILE
+    assert [(end["rows"], end["refused"], end["shards"]) for end in read["ends"]] == [(ROWS, 0, SHARDS)]
+    batch = _status(space)["batch"]
+    assert (batch["shards"], batch["done"], batch["failed"]) == (SHARDS, SHARDS, 0)
+    until(lambda: not _pods(space), "no pod is left at work", evidence=lambda: _pods(space))
+
+
+def _write_table(space: Space) -> None:
+    folder = space.folder("table")
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(FILES):
+        ids = range(ROWS * number // FILES, ROWS * (number + 1) // FILES)
+        table = pa.table(
+            {"user_id": pa.array(ids, pa.int64()), "x": pa.array([1.0] * len(ids), pa.float32())}
+        )
+        pq.write_table(table, folder / f"part-{number}.parquet", row_group_size=3_000)
+
+
+def _spec(space: Space) -> Mapping[str, Any]:
+    return {
+        "model": {"name": "probe", "uri": space.uri("probe"), "version": "1"},
+        "tier": "offline",
+        "replicas": 2,
+        "resources": {"cpu": "50m", "memory": "512Mi"},
+        "batching": {"maxBatchSize": 64},
+        "batch": {
+            "input": {"uri": space.uri("table")},
+            "output": {"uri": "pvc://scores/out", "keep": ["user_id", "x"], "rowsPerFile": ROWS_PER_FILE},
+            "shards": SHARDS,
+        },
+    }
+
+
+def _reader(space: Space) -> Mapping[str, Any]:
+    """A pod that has the claim and stays, to read what is there."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "reader"},
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {"fsGroup": 65532},
+            "containers": [
+                {
+                    "name": "reader",
+                    "image": space.installed.site.values["images.dataplane"],
+                    "imagePullPolicy": "Never",
+                    "command": ["python3", "-c", "import time; time.sleep(3600)"],
+                    "volumeMounts": [{"name": "scores", "mountPath": "/mnt/pvc/scores", "readOnly": True}],
+                }
+            ],
+            "volumes": [{"name": "scores", "persistentVolumeClaim": {"claimName": "scores"}}],
+        },
+    }
+
+
+def _read(space: Space) -> Any:
+    return json.loads(space.kubectl.run("exec", "-n", space.namespace, "reader", "--", "python3", "-c", READ))
+
+
+def _pods(space: Space) -> Sequence[Mapping[str, Any]]:
+    """Pods that have not ended."""
+    return [pod for pod in space.pods("probe") if pod["status"].get("phase") not in ("Succeeded", "Failed")]
+
+
+def _status(space: Space) -> Any:
+    return space.status("inference", "probe")
