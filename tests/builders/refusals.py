@@ -885,6 +885,12 @@ COMPUTE_POOL_REFUSALS: Sequence[Refusal] = (
     _pool("policy-mode", ".policy.mode", _UNSUPPORTED, policy={"mode": "Automatic"}),
     _pool("policy-interval", ".policy.interval", "must be from 1s to 10m", policy={"interval": "11m"}),
     _pool(
+        "policy-freeze",
+        ".policy.freeze[0].duration",
+        "must be from 1m to 168h",
+        policy={"freeze": [{"schedule": "0 18 * * FRI", "duration": "169h"}]},
+    ),
+    _pool(
         "policy-all",
         ".policy.moves.maxPercent",
         "less than or equal to 100",
