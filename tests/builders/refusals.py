@@ -209,6 +209,12 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
     _batch("same", "output", "output.uri must not be within input.uri", output={"uri": "s3://lake/users"}),
     _batch("https", "input.uri", "a folder cannot be listed over https", input={"uri": "https://lake/users"}),
     _batch("file", "output.uri", "must be pvc://<claim>/<path>, s3://", output={"uri": "file:///models/out"}),
+    _batch(
+        "column",
+        "input.columns[0].column",
+        "must have no control characters",
+        input={"uri": "s3://lake/users", "columns": [{"input": "x", "column": "a\nb"}]},
+    ),
     _batch("nobody", "output.keep", "at least 1 items", output={"keep": []}),
     _batch("no-shard", "shards", "greater than or equal to 1", shards=0),
     _batch("too-many-shards", "shards", "less than or equal to 1000", shards=1001),
