@@ -23,6 +23,7 @@ from fixtures.stream import (
 from fixtures.triton import TritonFiles
 from tidegate.api.reasons import Reason
 from tidegate_dataplane.agent.nearline.worker import LONGEST_END_S
+from tidegate_dataplane.contract import StreamReport
 from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(180)]
@@ -69,14 +70,23 @@ def test_every_message_gets_one_result_that_says_what_the_model_answered(stream_
     wait_until(lambda: stream_pod.counted("backlog") == 0, what="the backlog is counted anew", timeout_s=20)
     assert stream_pod.counted("busy_seconds_total") > 0
     assert 200 <= stream_pod.asked() <= 210  # duplicates that came while the first was being asked
-    said = stream_pod.pod.report().stream
-    assert said is not None
-    assert said.problem is None
-    # What the broker has counted for all pods, for whoever decides how many there are to be.
-    assert said.count is not None
-    assert said.count.unsettled == 0
-    assert 250 <= said.count.arrived <= 260
-    assert said.count.age_s < 10
+
+    def said() -> StreamReport:
+        stream = stream_pod.pod.report().stream
+        assert stream is not None
+        return stream
+
+    assert said().problem is None
+    # What the broker has counted for all pods, for whoever decides how many there are to be; two seconds old at most.
+    wait_until(
+        lambda: (count := said().count) is not None and count.unsettled == 0,
+        what="every message is settled",
+        timeout_s=20,
+    )
+    count = said().count
+    assert count is not None
+    assert 250 <= count.arrived <= 260
+    assert count.age_s < 10
 
 
 def test_without_an_order_for_a_stream_nothing_is_taken_from_it(stream_pod: StreamPod) -> None:
