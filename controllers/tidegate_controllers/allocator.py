@@ -28,6 +28,7 @@ from tidegate.planning.freeze import freeze, next_begin
 from tidegate.planning.overrides import JUST_AFTER, next_end
 from tidegate.planning.placement import Admission
 from tidegate.planning.pool_allocation import PoolAllocation, pool_allocation
+from tidegate.planning.shards_left import shards_left
 from tidegate.planning.signals import Signals
 from tidegate.resources.names import POOL_LABEL, label_value
 from tidegate.runtime.clock import Clock
@@ -345,7 +346,9 @@ def _wants(inference: Inference, pool: str) -> bool:
 def _apart(inference: Inference, claim: Claim, live: Holding | None) -> str:
     """Why nothing can be decided about an Inference now, or empty."""
     if live is None:
-        return "its Deployment is not there" if inference.status.allocation is not None else ""
+        # Of a batch that is done nobody misses the Job.
+        missed = inference.status.allocation is not None and shards_left(inference) != 0
+        return "its Deployment or Job is not there" if missed else ""
     if live.replicas and (live.pool != label_value(_pool_of(inference)) or live.slices != claim.slices):
         return "its pods are in another pool or of another size, and are replaced here as there is room"
     return ""

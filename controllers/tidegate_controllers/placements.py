@@ -103,7 +103,9 @@ class Placements:
         placing = place(wanted, live, pool, self._parts.views.slices(pool), claims)
         if placing.seat is not None and placing.replicas:
             self._booked[inference.key] = placing.replicas * placement.slices
-            self._claim_again(inference.key)
+        # As the caches have it: the Inference may be gone by now, or want to be elsewhere.
+        claims.remove(inference.key)
+        self._claim_again(inference.key)
         return placing
 
     def forget(self, key: ObjectKey) -> None:

@@ -45,6 +45,15 @@ def test_the_zones_clock_counts_in_summer_as_in_winter() -> None:
     assert freeze([window], summer.replace(hour=17, minute=30)) is None
 
 
+def test_the_hour_that_comes_twice_has_its_windows_twice() -> None:
+    window = a_window("*/30 * * * *", "10m", "Europe/Berlin")
+    first = datetime(2026, 10, 25, 0, 0, tzinfo=UTC)
+    for half_hours in range(6):
+        begin = first + half_hours * timedelta(minutes=30)
+        assert freeze([window], begin + timedelta(minutes=5)) is not None, begin
+        assert freeze([window], begin + timedelta(minutes=15)) is None, begin
+
+
 def test_of_several_windows_the_one_that_lasts_longest_is_named() -> None:
     found = freeze([a_window(), a_window("30 17 * * *", "6h"), a_window()], FRIDAY)
     ends = FRIDAY.replace(hour=23, minute=30)

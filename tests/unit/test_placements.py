@@ -105,6 +105,20 @@ def test_what_was_given_and_refused_is_given_to_those_that_wait() -> None:
     assert world.of("ctr").replicas == 4
 
 
+def test_one_that_was_deleted_while_it_was_looked_at_claims_nothing() -> None:
+    world = World()
+    world.inference("full", tier="offline")
+    world.of("full")
+    world.inference("gone")
+    was = world.inferences.get(ObjectKey("ads", "gone"))
+    assert was is not None
+    world.inference("gone", gone=True)
+    placing = world.placements.of(was)
+    assert placing is not None
+    assert placing.replicas == 0
+    assert [claim.key.name for claim in world.placements.claims("cpu-a")] == ["full"]
+
+
 def test_an_inference_that_waits_for_another_pool_keeps_its_slices_until_its_pods_are_gone() -> None:
     world = World()
     world.inference("full", "cpu-b")

@@ -12,7 +12,7 @@ from builders.pods import a_pod, a_report
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.pods import PodView
 from tidegate.planning.signals import Look
-from tidegate.planning.stream_demand import CATCH_UP_S, Counted, follow, newest, reading
+from tidegate.planning.stream_demand import CATCH_UP_S, STALE_S, Counted, follow, newest, reading
 from tidegate.telemetry.signals import SignalWatch, TieredWatch
 from tidegate.telemetry.stream_traffic import NOBODY, StreamTraffic
 from tidegate_dataplane.contract import AgentReport, StreamCount, StreamReport
@@ -43,6 +43,8 @@ def test_the_youngest_count_is_taken_and_one_that_is_known_already_says_nothing_
     reports = [saying(None), saying(a_count(1, 10, 1.5)), a_report(1), saying(a_count(2, 12, 0.5))]
     assert newest(reports) == a_count(2, 12, 0.5)
     assert newest([a_report(1)]) is None
+    # A pod that has lost its broker goes on saying what it knew.
+    assert newest([saying(a_count(1, 10, STALE_S + 1))]) is None
     before = Counted(100.0, 5, 50, 7.0)
     assert follow(before, a_count(5, 50, 2.0), 102.1) is before
 

@@ -62,7 +62,8 @@ def _next_begin(window: FreezeWindow, now: datetime) -> datetime | None:
 
 def _minute_after(window: FreezeWindow, now: datetime) -> datetime:
     """Schedules have whole minutes, and what is looked for lies before this."""
-    return now.astimezone(_zone(window)).replace(second=0, microsecond=0) + _MINUTE
+    # Added by the world's clock: a zone's own has an hour twice in autumn.
+    return (now.astimezone(UTC).replace(second=0, microsecond=0) + _MINUTE).astimezone(_zone(window))
 
 
 def _zone(window: FreezeWindow) -> ZoneInfo:

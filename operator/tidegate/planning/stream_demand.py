@@ -10,6 +10,8 @@ from tidegate_dataplane.contract import AgentReport, StreamCount
 
 CATCH_UP_S: Final = 60.0
 """What waits is to be dealt with in this time, beside what comes meanwhile."""
+STALE_S: Final = 30.0
+"""A pod asks its broker every two seconds; an older count is that of a broker that it has lost."""
 _LEAST_S: Final = 0.5
 """Two counts closer than this say nothing about a rate."""
 
@@ -28,9 +30,10 @@ Counts = Mapping[ObjectKey, Counted]
 
 
 def newest(reports: Iterable[AgentReport]) -> StreamCount | None:
-    """The youngest count of the pods of one Inference, which all count the same; None where none has one."""
+    """The youngest count of the pods of one Inference, which all count the same; None where none has one of now."""
     found = (each.stream.count for each in reports if each.stream is not None)
-    return min((each for each in found if each is not None), key=lambda each: each.age_s, default=None)
+    young = (each for each in found if each is not None and each.age_s <= STALE_S)
+    return min(young, key=lambda each: each.age_s, default=None)
 
 
 def follow(before: Counted | None, count: StreamCount, now_s: float) -> Counted:
