@@ -40,6 +40,8 @@ class Gpu:
     ready: bool = True
     cordoned: bool = False
     silent: bool = False
+    blind: bool = False
+    """Whether its agent has no control program to ask."""
     pods: dict[str, SlicePod] = field(default_factory=dict[str, SlicePod])
     orders: tuple[OrderReport, ...] = ()
     tolerates: bool = True
@@ -81,6 +83,9 @@ class Gpu:
         return HelperPod(key, f"{kind}-{self.helpers}", tolerates=self.tolerates)
 
     def report(self, now: datetime) -> NodeReport:
+        if self.blind:
+            words = "nvidia-cuda-mps-control cannot be started: No such file or directory"
+            return NodeReport(node=self.name, daemon=DaemonState.UNKNOWN, message=words)
         if self.fault is SharingFault.DAEMON_LOST:
             words = "Cannot find MPS control daemon process"
             return NodeReport(node=self.name, daemon=DaemonState.GONE, message=words, orders=self.orders)

@@ -66,11 +66,19 @@ def test_daemon_that_does_not_answer_is_told_at_once_and_in_its_own_words(
     agent.wait_for("the daemon answers again", lambda found: found.daemon is DaemonState.ANSWERS)
 
 
-def test_program_that_is_not_there_is_a_daemon_that_is_gone(tmp_path: Path) -> None:
-    with AskedAgent.running(tmp_path, TIDEGATE_NODE_PROGRAM=str(tmp_path / "none")) as agent:
+@pytest.mark.parametrize("there", [False, True], ids=["not found", "no permission"])
+def test_program_that_cannot_be_started_says_nothing_about_the_daemon(tmp_path: Path, there: bool) -> None:
+    program = tmp_path / "control"
+    if there:
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o600)
+    with AskedAgent.running(tmp_path, TIDEGATE_NODE_PROGRAM=str(program)) as agent:
         report = agent.ask()
-        assert report.daemon is DaemonState.GONE
+        assert report.daemon is DaemonState.UNKNOWN
         assert "cannot be started" in report.message
+        assert "tidegate_node_mps_daemon_answers" not in agent.metrics()
+        ordered = NodeReport.model_validate_json(agent.order("a", NodeAction.TERMINATE_CLIENT, client=1).body)
+        assert ordered.orders[0].outcome.value == "Failed"
 
 
 def test_fault_is_told(agent: AskedAgent) -> None:

@@ -182,6 +182,8 @@ def test_node_agents_and_the_rights_that_they_need_come_together_or_not_at_all(h
     assert pod["automountServiceAccountToken"] is False
     (container,) = pod["containers"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    # "void" would keep NVIDIA's runtime from putting the control program into the container.
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"} in container["env"]
     # Of the controllers' Secret it gets what vouches for them, and never their key.
     authority = next(one for one in pod["volumes"] if one["name"] == "authority")
     assert authority["secret"]["items"] == [{"key": "ca.crt", "path": "client-ca.crt"}]

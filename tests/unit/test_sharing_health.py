@@ -233,6 +233,17 @@ def test_silent_agent_is_said_and_nothing_is_done() -> None:
     assert world.steps == []
 
 
+def test_agent_that_cannot_ask_is_said_with_the_way_out_and_nothing_is_done() -> None:
+    world, gpu = failing(SharingFault.DAEMON_LOST)
+    gpu.blind = True
+    said = world.run(60).verdict
+    assert said is not None
+    assert said.reason is Reason.NODE_AGENT_SILENT
+    assert "cannot ask MPS (nvidia-cuda-mps-control cannot be started: No such file" in said.message
+    assert "see nodeAgent.runtimeClassName in Tidegate's Helm values" in said.message
+    assert world.steps == []
+
+
 def test_repair_is_not_over_because_the_agent_is_silent() -> None:
     world, gpu = failing(SharingFault.DAEMON_LOST)
     world.look()

@@ -14,6 +14,8 @@ class DaemonState(StrEnum):
     ANSWERS = "Answers"
     GONE = "Gone"
     HANGS = "Hangs"
+    UNKNOWN = "Unknown"
+    """The control program itself cannot be started, which says nothing about the daemon."""
 
 
 class ServerStatus(StrEnum):

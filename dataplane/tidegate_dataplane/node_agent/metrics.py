@@ -18,9 +18,9 @@ class NodeMetrics(Collector):
         registry.register(self)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Give what the last look found; nothing before the first."""
+        """Give what the last look found; nothing before the first, and nothing where MPS cannot be asked."""
         report = self._watcher.report
-        if report is None:
+        if report is None or report.daemon is DaemonState.UNKNOWN:
             return
         answers = float(report.daemon is DaemonState.ANSWERS)
         yield GaugeMetricFamily(

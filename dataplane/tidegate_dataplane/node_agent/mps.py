@@ -27,6 +27,10 @@ class DaemonHangsError(Exception):
     """The control program did not answer in time."""
 
 
+class ProgramMissingError(Exception):
+    """The control program cannot be started: nobody can say how the daemon is."""
+
+
 class Mps:
     """The daemon behind one pipe directory."""
 
@@ -40,7 +44,7 @@ class Mps:
         """Return the pids of the MPS servers.
 
         Raises:
-            DaemonGoneError, DaemonHangsError: as does every other command.
+            DaemonGoneError, DaemonHangsError, ProgramMissingError: as does every other command.
         """
         return _pids(await self.command("get_server_list"))
 
@@ -92,7 +96,7 @@ class Mps:
             )
         except OSError as error:
             message = f"{self._program} cannot be started: {error}"
-            raise DaemonGoneError(message) from error
+            raise ProgramMissingError(message) from error
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         """End the program, and whatever it started, if it has not ended by itself."""

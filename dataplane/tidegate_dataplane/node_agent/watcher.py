@@ -17,7 +17,7 @@ from tidegate_dataplane.contract.sharing import (
     OrderOutcome,
     OrderReport,
 )
-from tidegate_dataplane.node_agent.mps import DaemonGoneError, DaemonHangsError, Mps
+from tidegate_dataplane.node_agent.mps import DaemonGoneError, DaemonHangsError, Mps, ProgramMissingError
 
 log = structlog.get_logger()
 
@@ -113,7 +113,7 @@ class Watcher:
                 said = await self._quit()
             else:
                 said = await self._terminate(order.server, order.client)
-        except DaemonHangsError as error:
+        except (DaemonHangsError, ProgramMissingError) as error:
             said = str(error)
         outcome = OrderOutcome.FAILED if said else OrderOutcome.DONE
         return OrderReport(id=order.id, outcome=outcome, message=said)
@@ -158,6 +158,8 @@ class Watcher:
             return self._without_daemon(DaemonState.GONE, str(error))
         except DaemonHangsError as error:
             return self._without_daemon(DaemonState.HANGS, str(error))
+        except ProgramMissingError as error:
+            return self._without_daemon(DaemonState.UNKNOWN, str(error))
         return NodeReport(
             node=self._node,
             daemon=DaemonState.ANSWERS,

@@ -477,8 +477,10 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "Wait; if the node ends up quarantined, look at the logs of the device plugin there.",
         ),
         Reason.NODE_AGENT_SILENT: ReasonDoc(
-            "Nothing is known of MPS on a node, since its node agent does not run or does not answer. Nothing is done to the node.",
-            "Look at the node agent's pod on that node, and whether the controllers reach its port 8444.",
+            "Nothing is known of MPS on a node, since its node agent does not run, does not answer, or "
+            "has no control program of MPS that it could ask. Nothing is done to the node.",
+            "Look at the node agent's pod on that node, and whether the controllers reach its port 8444. Where it cannot ask "
+            "MPS, set nodeAgent.runtimeClassName in the Helm values to the RuntimeClass of the driver's programs.",
         ),
         Reason.NODE_QUARANTINED: ReasonDoc(
             "Repairs of a node were tried three times in vain. It takes no pods of the pool until a person says so.",

@@ -90,6 +90,7 @@ class Sight(StrEnum):
     PENDING = "Pending"
     """Its agent is being asked for the first time."""
     SILENT = "Silent"
+    """Nobody says how MPS is: its agent does not answer, or cannot ask."""
     AWAY = "Away"
     """The node is not ready, or being deleted: nothing on it can be judged or repaired."""
 
@@ -116,17 +117,29 @@ def diagnose(view: NodeSharing, now: datetime) -> Finding:
     found = (_mps_fault(view, now) if sight is Sight.CLEAR else None) or _plugin_fault(view)
     if found is not None:
         return Finding(sight, *found)
-    detail = "has no node agent that answers: look at its pod there" if sight is Sight.SILENT else ""
-    return Finding(sight, None, detail)
+    return Finding(sight, None, _silence(view.heard) if sight is Sight.SILENT else "")
 
 
 _Found = tuple[SharingFault, str, tuple[SlicePod, ...], MpsClient | None]
 
 
 def _sight(heard: Heard) -> Sight:
-    if heard.report is None:
-        return Sight.PENDING if heard.ago < SILENT_AFTER else Sight.SILENT
-    return Sight.CLEAR if heard.ago < SILENT_AFTER else Sight.SILENT
+    if heard.ago >= SILENT_AFTER or _blind(heard):
+        return Sight.SILENT
+    return Sight.PENDING if heard.report is None else Sight.CLEAR
+
+
+def _blind(heard: Heard) -> bool:
+    return heard.report is not None and heard.report.daemon is DaemonState.UNKNOWN
+
+
+def _silence(heard: Heard) -> str:
+    if heard.ago < SILENT_AFTER and heard.report is not None:
+        return (
+            f"has a node agent that cannot ask MPS ({heard.report.message}): have the driver's programs put into its "
+            "container, see nodeAgent.runtimeClassName in Tidegate's Helm values"
+        )
+    return "has no node agent that answers: look at its pod there"
 
 
 def _mps_fault(view: NodeSharing, now: datetime) -> _Found | None:
