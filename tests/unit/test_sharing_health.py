@@ -328,33 +328,112 @@ def test_nodes_beyond_the_limit_wait_and_say_so() -> None:
     assert world.state("gpu-2") is RepairState.WAITING
 
 
-faults = st.dictionaries(
-    st.integers(0, 11), st.tuples(st.sampled_from(SharingFault), st.booleans()), max_size=12
+def failing_with_the_limit_used_up(attempts: int) -> tuple[SharingWorld, Gpu]:
+    """A node that has recovered after so many attempts fails again while another one is out of use for good."""
+    world, gpu = failing(SharingFault.DAEMON_LOST)
+    world.gpus["gpu-1"].fault = SharingFault.DAEMON_LOST
+    gpu.cured_by = removes("daemon")
+    for _ in range(attempts):
+        gpu.fault = SharingFault.DAEMON_LOST
+        world.gpus["gpu-1"].cordoned = True
+        world.until(NODE, RepairState.REPAIRING, 20)
+        world.until(NODE, RepairState.RECOVERED, 20)
+        world.run(1)
+    world.gpus["gpu-1"].cordoned = False
+    world.until("gpu-1", RepairState.REPAIRING, 10)
+    gpu.pod("c")
+    gpu.fault = SharingFault.DAEMON_LOST
+    return world, gpu
+
+
+@pytest.mark.parametrize("attempts", [1, ATTEMPTS])
+def test_node_that_fails_again_waits_too_where_the_limit_is_used_up(attempts: int) -> None:
+    world, gpu = failing_with_the_limit_used_up(attempts)
+    for _ in range(60):
+        world.run(1)
+        assert (gpu.taint, [pod.key.name for pod in gpu.pods.values()]) == (None, ["gpu-0-c"])
+    assert world.state(NODE) is RepairState.WAITING
+    # Waiting is no way to have the attempts forgotten.
+    gpu.fault = None
+    world.run(2)
+    assert next(each.attempts for each in world.pool.status.repairs if each.node == NODE) == attempts
+
+
+def test_node_counts_as_out_of_use_while_it_is_tainted_whatever_its_fault_has_become() -> None:
+    world, gpu = failing(SharingFault.DAEMON_LOST)
+    world.look()
+    world.until(NODE, RepairState.REPAIRING, 10)
+    other = world.gpus["gpu-1"]
+    other.pod("a")
+    gpu.fault = SharingFault.ALLOCATABLE_GONE
+    world.run(31)
+    assert (world.pool.status.repairs[0].fault, gpu.taint) == (SharingFault.ALLOCATABLE_GONE, "Repairing")
+    other.fault = SharingFault.DAEMON_LOST
+    world.run(10)
+    assert (world.state("gpu-1"), other.taint, len(other.pods)) == (RepairState.WAITING, None, 1)
+
+
+def test_node_that_is_cordoned_while_it_waits_is_left_alone() -> None:
+    world = SharingWorld(5)
+    for name in ("gpu-0", "gpu-1"):
+        world.gpus[name].pod("a")
+        world.gpus[name].fault = SharingFault.DAEMON_LOST
+    world.run(10)
+    assert world.state("gpu-1") is RepairState.WAITING
+    world.gpus["gpu-1"].cordoned = True
+    world.gpus["gpu-0"].fault = None
+    said = world.run(10).verdict
+    assert said is not None
+    assert "(is left alone while it is cordoned)" in said.message
+    assert (world.state("gpu-1"), world.gpus["gpu-1"].taint) == (RepairState.WAITING, None)
+    assert len(world.gpus["gpu-1"].pods) == 1
+    world.gpus["gpu-1"].cordoned = False
+    world.until("gpu-1", RepairState.REPAIRING, 2)
+
+
+turns = st.lists(
+    st.tuples(st.integers(0, 11), st.none() | st.sampled_from(SharingFault), st.booleans(), st.booleans()),
+    max_size=20,
 )
+"""Who fails next and how (None: is well again), whether a new daemon helps, and whether the node is cordoned."""
+EXEMPT = (SharingFault.GPU_FAULT, SharingFault.ADMISSION_ERRORS)
+"""They cost no pod that still works, so that any number of nodes may be tainted for them."""
 
 
-@given(st.integers(1, 12), faults)
+@given(st.integers(1, 12), turns)
 @settings(max_examples=60, deadline=None)
 def test_never_more_nodes_than_the_limit_are_out_of_use(
-    nodes: int, failing: dict[int, tuple[SharingFault, bool]]
+    nodes: int, failures: list[tuple[int, SharingFault | None, bool, bool]]
 ) -> None:
     world = SharingWorld(nodes)
-    for at, (fault, curable) in failing.items():
-        if at < nodes:
-            gpu = world.gpus[f"gpu-{at}"]
-            gpu.pod("a")
-            gpu.fault = fault
+    exempt: set[str] = set()
+    for at, fault, curable, cordoned in [*failures, *[(99, None, False, False)] * 5]:
+        gpu = world.gpus.get(f"gpu-{at}")
+        if gpu is not None:
+            gpu.fault, gpu.cordoned = fault, cordoned
             gpu.cured_by = removes("daemon") if curable else None
+            if fault in EXEMPT:
+                exempt.add(gpu.name)
             if fault is SharingFault.ADMISSION_ERRORS:
                 gpu.pod("refused", refused=True)
-    for _ in range(60):
-        world.now += timedelta(seconds=5)
-        plan = world.look()
-        assert sum(disrupts(repair) for repair in plan.repairs) <= limit(nodes)
-        quarantined = [gpu for gpu in world.gpus.values() if gpu.taint == "Quarantined"]
-        assert len(quarantined) <= limit(nodes)
-        for gpu in world.gpus.values():
-            assert gpu.taint is None or world.state(gpu.name) is not None
+        for _ in range(8):
+            world.now += timedelta(seconds=4)
+            for each in world.gpus.values():
+                if each.taint is None:
+                    each.pod("a")
+            plan = world.look()
+            tainted = {each.name for each in world.gpus.values() if each.taint is not None}
+            assert len(tainted - exempt) <= limit(nodes), tainted
+            removed = {step.uid for step in plan.steps if isinstance(step, RemovePod)}
+            emptied = {each.name for each in world.gpus.values() if f"{each.name}-a" in removed}
+            assert emptied <= tainted
+            assert sum(disrupts(repair) for repair in plan.repairs if repair.node not in exempt) <= limit(
+                nodes
+            )
+            quarantined = [each for each in world.gpus.values() if each.taint == "Quarantined"]
+            assert len(quarantined) <= limit(nodes)
+            for each in world.gpus.values():
+                assert each.taint is None or world.state(each.name) is not None
 
 
 def test_page_says_how_long_each_repair_takes() -> None:

@@ -17,12 +17,13 @@ from tidegate.planning.sharing_repairs import (
     LIMIT_PERCENT,
     TREATMENTS,
     Step,
-    disrupts,
     ends,
     kept_away,
     left_over,
     next_repair,
+    out_of_use,
     steps_of,
+    waits_for,
 )
 from tidegate.planning.sharing_status import sharing_verdict
 
@@ -89,7 +90,7 @@ def plan_sharing(
     known = {repair.node: repair for repair in pool.status.repairs}
     findings = {view.node.name: diagnose(view, now) for view in views}
     suspicions = _suspicions(findings, before, now)
-    out = {repair.node for repair in known.values() if disrupts(repair) and repair.node in findings}
+    out = {view.node.name for view in views if out_of_use(known.get(view.node.name), view)}
     most = limit(len(views))
     repairs: list[NodeRepair] = []
     steps: list[Step] = []
@@ -100,17 +101,23 @@ def plan_sharing(
         seen = suspicion.since if suspicion is not None else None
         repair = next_repair(known.get(name), view, finding, seen, now, allowed=allowed)
         if repair is None or (name not in known and len(repairs) >= MAX_REPAIRS):
-            out.discard(name)
+            (out.add if out_of_use(None, view) else out.discard)(name)
             steps.extend(left_over(view))
             continue
-        (out.add if disrupts(repair) else out.discard)(name)
+        (out.add if out_of_use(repair, view) else out.discard)(name)
         repairs.append(repair)
         steps.extend(steps_of(repair, view, finding))
     kept = _kept(repairs)
     return SharingPlan(
         repairs=kept,
         steps=tuple(steps),
-        verdict=sharing_verdict(kept, findings, _lacking_toleration(kept, views), now),
+        verdict=sharing_verdict(
+            kept,
+            findings,
+            {view.node.name: waits_for(view) for view in views},
+            _lacking_toleration(kept, views),
+            now,
+        ),
         suspicions=suspicions,
         turns=_turns(known, kept, findings, now),
         requeue_after=_soonest(kept, suspicions, now),

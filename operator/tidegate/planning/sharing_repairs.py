@@ -130,8 +130,13 @@ class OrderNode:
 Step = TaintNode | OrderNode | RemovePod
 
 
+def out_of_use(repair: NodeRepair | None, view: NodeSharing) -> bool:
+    """Whether a node counts against the limit: it has our taint, whatever it is repaired for by now, or is about to."""
+    return view.taint is not None or (repair is not None and disrupts(repair))
+
+
 def disrupts(repair: NodeRepair) -> bool:
-    """Whether a node is out of use, or about to be, by a repair that costs running pods."""
+    """Whether a node is kept out of use, or its present attempt costs running pods."""
     if repair.state in (RepairState.QUARANTINING, RepairState.QUARANTINED):
         return True
     treatment = TREATMENTS[repair.fault]
@@ -175,7 +180,7 @@ def _without_fault(repair: NodeRepair | None, finding: Finding, now: datetime) -
     if repair.state is RepairState.RECOVERED:
         known = repair.recovered_at is not None and now < repair.recovered_at + REMEMBERED
         return repair if known else None
-    if repair.state is RepairState.WAITING:
+    if repair.state is RepairState.WAITING and not repair.attempts:
         return None
     return (
         repair.model_copy(update={"state": RepairState.RECOVERED, "recovered_at": now.replace(microsecond=0)})
@@ -227,14 +232,19 @@ def _continued(
 
 def _attempt(repair: NodeRepair, view: NodeSharing, now: datetime, *, allowed: bool) -> NodeRepair:
     """One more attempt, if another node may be out of use for it; after the last one, the quarantine."""
-    treatment = TREATMENTS[repair.fault]
+    waiting = repair.model_copy(update={"state": RepairState.WAITING})
+    if view.node.cordoned:
+        return waiting
+    treatment, may = TREATMENTS[repair.fault], allowed or disrupts(repair)
     if repair.attempts >= ATTEMPTS:
-        state = RepairState.QUARANTINING if allowed or disrupts(repair) else RepairState.REPAIRING
-        return repair.model_copy(update={"state": state, "recovered_at": None})
+        if may:
+            return repair.model_copy(update={"state": RepairState.QUARANTINING, "recovered_at": None})
+        # What has recovered and fails again has no taint, and gets none now.
+        return repair if repair.state is RepairState.REPAIRING else waiting
     attempt = repair.attempts + 1
     measures = treatment.measures(attempt)
-    if treatment.costs_pods and Measure.RESTART_DAEMON in measures and not (allowed or disrupts(repair)):
-        return repair.model_copy(update={"state": RepairState.WAITING})
+    if treatment.costs_pods and Measure.RESTART_DAEMON in measures and not may:
+        return waiting
     helper = _helper(view, measures)
     return repair.model_copy(
         update={
@@ -259,6 +269,13 @@ def kept_away(repair: NodeRepair, view: NodeSharing) -> bool:
     measures = TREATMENTS[repair.fault].then
     known = view.daemon if Measure.RESTART_DAEMON in measures else view.plugin
     return known is not None and not known.tolerates and Measure.TAINT in measures
+
+
+def waits_for(view: NodeSharing) -> str:
+    """What a repair that waits is waiting for, in a few words."""
+    if view.node.cordoned:
+        return "is left alone while it is cordoned"
+    return "waits until fewer nodes of the pool are out of use"
 
 
 def given_up(repair: NodeRepair, now: datetime) -> bool:

@@ -21,11 +21,15 @@ _ORDER: Final = {fault: rank for rank, fault in enumerate(SharingFault)}
 
 
 def sharing_verdict(
-    repairs: Sequence[NodeRepair], findings: Mapping[str, Finding], lacking: Collection[str], now: datetime
+    repairs: Sequence[NodeRepair],
+    findings: Mapping[str, Finding],
+    waits: Mapping[str, str],
+    lacking: Collection[str],
+    now: datetime,
 ) -> Verdict | None:
     """The condition SharingHealthy; None while some node's agent has not been heard for the first time.
 
-    `lacking` are nodes on which a pod of the device plugin is not made anew since it lacks a toleration.
+    `waits` is for what each node waits, if it does. `lacking` are nodes on which a pod of the device plugin is not made anew since it lacks a toleration.
     """
     whole = _nodes(len(findings))
     active = sorted(
@@ -35,7 +39,7 @@ def sharing_verdict(
     kept_out = [each for each in repairs if each.state in _KEPT_OUT]
     silent = sorted(node for node, finding in findings.items() if finding.sight is Sight.SILENT)
     said = [
-        *(_of_repair(each, findings[each.node], now) for each in active),
+        *(_of_repair(each, findings[each.node], waits[each.node], now) for each in active),
         *(_of_quarantined(each) for each in kept_out),
         *(f"node {node} {findings[node].detail or 'has a silent node agent'}" for node in silent),
     ]
@@ -61,10 +65,10 @@ def sharing_verdict(
     return Verdict(False, reason, message)
 
 
-def _of_repair(repair: NodeRepair, finding: Finding, now: datetime) -> str:
+def _of_repair(repair: NodeRepair, finding: Finding, waits: str, now: datetime) -> str:
     what = finding.detail if finding.fault is repair.fault else f"showed {repair.fault.value}"
     if repair.state is RepairState.WAITING:
-        how = "waits until fewer nodes of the pool are out of use"
+        how = waits
     elif given_up(repair, now) and finding.fault is not None:
         how = f"{ATTEMPTS} attempts in vain, and too many nodes are out of use to quarantine it: repair it by hand"
     else:
