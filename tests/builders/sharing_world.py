@@ -39,6 +39,8 @@ class Gpu:
     taint: str | None = None
     ready: bool = True
     cordoned: bool = False
+    count: int = 1
+    """Of its GPUs."""
     silent: bool = False
     blind: bool = False
     """Whether its agent has no control program to ask."""
@@ -59,7 +61,7 @@ class Gpu:
         offered = "0" if self.fault is SharingFault.ALLOCATABLE_GONE else "4"
         body = node_body(
             self.name,
-            labels={},
+            labels={"nvidia.com/gpu.count": str(self.count)},
             ready=self.ready,
             cordoned=self.cordoned,
             **{"nvidia.com/gpu.shared": offered},
@@ -121,6 +123,9 @@ class SharingWorld:
     @property
     def seconds(self) -> float:
         return (self.now - START).total_seconds()
+
+    def view(self, node: str) -> NodeSharing:
+        return self.gpus[node].view(self.now)
 
     def look(self) -> SharingPlan:
         """One look, whose steps are taken."""

@@ -88,6 +88,29 @@ def test_fault_of_a_gpu_ends_the_pods_that_shared_it_and_no_others() -> None:
     assert world.until(NODE, RepairState.RECOVERED, 5) == 1
 
 
+def test_fault_on_nodes_with_more_gpus_waits_for_its_turn_since_pods_work_on_the_others() -> None:
+    world = SharingWorld(5)
+    for name in ("gpu-0", "gpu-1"):
+        world.gpus[name].count = 2
+        world.gpus[name].pod("a")
+        world.gpus[name].fault = SharingFault.GPU_FAULT
+    world.run(5)
+    assert [gpu.taint for gpu in world.gpus.values()].count("Repairing") == 1
+    assert sorted(len(gpu.pods) for gpu in world.gpus.values()) == [0, 0, 0, 0, 1]
+
+
+def test_daemons_are_made_anew_within_the_limit_whatever_the_fault_is() -> None:
+    world = SharingWorld(5)
+    for gpu in world.gpus.values():
+        gpu.pod("a")
+        gpu.fault = SharingFault.GPU_FAULT
+    world.run(5)
+    assert {gpu.taint for gpu in world.gpus.values()} == {"Repairing"}
+    world.run(20)
+    assert sorted(gpu.helpers for gpu in world.gpus.values()) == [0, 0, 0, 0, 1]
+    assert [gpu.taint for gpu in world.gpus.values()].count("Repairing") == 1
+
+
 def test_fault_among_clients_that_nobody_knows_ends_all_pods_of_the_node() -> None:
     _, gpu = failing(SharingFault.GPU_FAULT)
     view = gpu.view(START)
@@ -397,7 +420,7 @@ turns = st.lists(
 )
 """Who fails next and how (None: is well again), whether a new daemon helps, and whether the node is cordoned."""
 EXEMPT = (SharingFault.GPU_FAULT, SharingFault.ADMISSION_ERRORS)
-"""They cost no pod that still works, so that any number of nodes may be tainted for them."""
+"""They cost no pod that still works (on nodes with one GPU), so that any number of nodes may be tainted for them."""
 
 
 @given(st.integers(1, 12), turns)
@@ -407,12 +430,14 @@ def test_never_more_nodes_than_the_limit_are_out_of_use(
 ) -> None:
     world = SharingWorld(nodes)
     exempt: set[str] = set()
+    for gpu in list(world.gpus.values())[::2]:
+        gpu.count = 2
     for at, fault, curable, cordoned in [*failures, *[(99, None, False, False)] * 5]:
         gpu = world.gpus.get(f"gpu-{at}")
         if gpu is not None:
             gpu.fault, gpu.cordoned = fault, cordoned
             gpu.cured_by = removes("daemon") if curable else None
-            if fault in EXEMPT:
+            if fault is SharingFault.ADMISSION_ERRORS or (fault in EXEMPT and gpu.count == 1):
                 exempt.add(gpu.name)
             if fault is SharingFault.ADMISSION_ERRORS:
                 gpu.pod("refused", refused=True)
@@ -427,9 +452,11 @@ def test_never_more_nodes_than_the_limit_are_out_of_use(
             removed = {step.uid for step in plan.steps if isinstance(step, RemovePod)}
             emptied = {each.name for each in world.gpus.values() if f"{each.name}-a" in removed}
             assert emptied <= tainted
-            assert sum(disrupts(repair) for repair in plan.repairs if repair.node not in exempt) <= limit(
-                nodes
-            )
+            assert sum(
+                disrupts(repair, world.view(repair.node))
+                for repair in plan.repairs
+                if repair.node not in exempt
+            ) <= limit(nodes)
             quarantined = [each for each in world.gpus.values() if each.taint == "Quarantined"]
             assert len(quarantined) <= limit(nodes)
             for each in world.gpus.values():

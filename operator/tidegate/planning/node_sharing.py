@@ -11,7 +11,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.repairs import SharingFault
 from tidegate.planning.nodes import NodeView
 from tidegate.resources.names import POOL_LABEL
-from tidegate.resources.sharing.device_plugin import SHARED_GPU
+from tidegate.resources.sharing.device_plugin import GPU_COUNT_LABEL, SHARED_GPU
 from tidegate_dataplane.contract.sharing import DaemonState, MpsClient, NodeReport, ServerStatus
 
 SHARING_TAINT: Final = "tidegate.io/sharing"
@@ -76,6 +76,11 @@ class NodeSharing:
         """The value of our taint; None where there is none."""
         found = (taint.value for taint in self.node.taints if taint.key == SHARING_TAINT)
         return next(found, None)
+
+    @property
+    def many_gpus(self) -> bool:
+        """Whether it has more than one GPU, for all that is known."""
+        return self.node.labels.get(GPU_COUNT_LABEL) != "1"
 
     @property
     def offered(self) -> int:

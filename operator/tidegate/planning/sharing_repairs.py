@@ -48,12 +48,18 @@ class Treatment:
     first: frozenset[Measure]
     then: frozenset[Measure]
     """What is done from the second attempt on."""
-    costs_pods: bool = True
-    """Whether it ends pods that still work, so that only some nodes are treated at once."""
+    spares_other_gpus: bool = False
+    """Whether the fault leaves pods on other GPUs of the node at work."""
 
     def measures(self, attempt: int) -> frozenset[Measure]:
         """What belongs to one attempt, the first being 1."""
         return self.first if attempt <= 1 else self.then
+
+    def costs_pods(self, attempt: int, view: NodeSharing) -> bool:
+        """Whether an attempt ends pods that still work, so that only some nodes are treated at once."""
+        measures = self.measures(attempt)
+        moves = Measure.MOVE_PODS in measures and self.spares_other_gpus
+        return Measure.RESTART_DAEMON in measures or (moves and view.many_gpus)
 
     def lasts(self, attempt: int) -> timedelta:
         """How long an attempt is given."""
@@ -69,13 +75,13 @@ TREATMENTS: Final[Mapping[SharingFault, Treatment]] = {
     SharingFault.DAEMON_LOST: Treatment(
         timedelta(seconds=5), timedelta(seconds=30), _REPLACE_DAEMON, _REPLACE_DAEMON
     ),
-    # The pods are lost already: waiting for others would save nobody.
+    # On a node with one GPU the pods are lost already: waiting for others would save nobody.
     SharingFault.GPU_FAULT: Treatment(
         timedelta(),
         timedelta(seconds=20),
         frozenset({Measure.TAINT, Measure.MOVE_PODS}),
         _REPLACE_DAEMON,
-        costs_pods=False,
+        spares_other_gpus=True,
     ),
     SharingFault.CLIENT_STUCK: Treatment(
         timedelta(seconds=2),
@@ -88,14 +94,12 @@ TREATMENTS: Final[Mapping[SharingFault, Treatment]] = {
         timedelta(seconds=30),
         frozenset({Measure.RESTART_PLUGIN}),
         frozenset({Measure.RESTART_PLUGIN}),
-        costs_pods=False,
     ),
     SharingFault.ADMISSION_ERRORS: Treatment(
         timedelta(),
         timedelta(seconds=5),
         frozenset({Measure.MOVE_PODS}),
         frozenset({Measure.TAINT, Measure.MOVE_PODS, Measure.RESTART_PLUGIN}),
-        costs_pods=False,
     ),
 }
 
@@ -132,16 +136,15 @@ Step = TaintNode | OrderNode | RemovePod
 
 def out_of_use(repair: NodeRepair | None, view: NodeSharing) -> bool:
     """Whether a node counts against the limit: it has our taint, whatever it is repaired for by now, or is about to."""
-    return view.taint is not None or (repair is not None and disrupts(repair))
+    return view.taint is not None or (repair is not None and disrupts(repair, view))
 
 
-def disrupts(repair: NodeRepair) -> bool:
+def disrupts(repair: NodeRepair, view: NodeSharing) -> bool:
     """Whether a node is kept out of use, or its present attempt costs running pods."""
     if repair.state in (RepairState.QUARANTINING, RepairState.QUARANTINED):
         return True
-    treatment = TREATMENTS[repair.fault]
-    moving = Measure.RESTART_DAEMON in treatment.measures(repair.attempts)
-    return repair.state is RepairState.REPAIRING and treatment.costs_pods and moving
+    costs = TREATMENTS[repair.fault].costs_pods(repair.attempts, view)
+    return repair.state is RepairState.REPAIRING and costs
 
 
 def next_repair(
@@ -235,17 +238,16 @@ def _attempt(repair: NodeRepair, view: NodeSharing, now: datetime, *, allowed: b
     waiting = repair.model_copy(update={"state": RepairState.WAITING})
     if view.node.cordoned:
         return waiting
-    treatment, may = TREATMENTS[repair.fault], allowed or disrupts(repair)
+    treatment, may = TREATMENTS[repair.fault], allowed or disrupts(repair, view)
     if repair.attempts >= ATTEMPTS:
         if may:
             return repair.model_copy(update={"state": RepairState.QUARANTINING, "recovered_at": None})
         # What has recovered and fails again has no taint, and gets none now.
         return repair if repair.state is RepairState.REPAIRING else waiting
     attempt = repair.attempts + 1
-    measures = treatment.measures(attempt)
-    if treatment.costs_pods and Measure.RESTART_DAEMON in measures and not may:
+    if treatment.costs_pods(attempt, view) and not may:
         return waiting
-    helper = _helper(view, measures)
+    helper = _helper(view, treatment.measures(attempt))
     return repair.model_copy(
         update={
             "state": RepairState.REPAIRING,

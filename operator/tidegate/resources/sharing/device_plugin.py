@@ -19,7 +19,7 @@ from tidegate.resources.sharing.backend import Refused, Seat, Taken, left_for_se
 SHARED_GPU: Final = "nvidia.com/gpu.shared"
 CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"
 """Node label: which key of the plugin's ConfigMap the node runs with."""
-_GPU_COUNT_LABEL: Final = "nvidia.com/gpu.count"
+GPU_COUNT_LABEL: Final = "nvidia.com/gpu.count"
 _STRATEGY_LABEL: Final = "nvidia.com/gpu.sharing-strategy"
 _CAPABLE_LABEL: Final = "nvidia.com/mps.capable"
 _GPU_TAINT: Final = Toleration(
@@ -54,7 +54,7 @@ def plugin_config(slices_per_gpu: int) -> dict[str, object]:
 
 def labels_fit(labels: Mapping[str, str], slices_per_gpu: int) -> bool:
     """Whether a node is to share its GPUs out in so many slices, and GPU feature discovery has seen that it does."""
-    gpus = labels.get(_GPU_COUNT_LABEL, "")
+    gpus = labels.get(GPU_COUNT_LABEL, "")
     return (
         labels.get(CONFIG_LABEL) == config_key(slices_per_gpu)
         and labels.get(_STRATEGY_LABEL) == "mps"
@@ -111,10 +111,10 @@ class DevicePluginSharing:
                 f"has {has} instead of {key}: kubectl drain <node> --ignore-daemonsets --delete-emptydir-data, then "
                 f"kubectl label node <node> --overwrite {CONFIG_LABEL}={key}, then kubectl uncordon <node>"
             )
-        gpus = labels.get(_GPU_COUNT_LABEL, "")
+        gpus = labels.get(GPU_COUNT_LABEL, "")
         if labels.get(_STRATEGY_LABEL) != "mps" or not gpus.isdecimal():
             return (
-                f"has {_STRATEGY_LABEL}={labels.get(_STRATEGY_LABEL)} and {_GPU_COUNT_LABEL}={gpus or None} instead of mps "
+                f"has {_STRATEGY_LABEL}={labels.get(_STRATEGY_LABEL)} and {GPU_COUNT_LABEL}={gpus or None} instead of mps "
                 "and a number: look at the logs of GPU feature discovery there"
             )
         offered, due = int(allocatable.get(SHARED_GPU, Decimal(0))), int(gpus) * self.one.slices_per_gpu
@@ -128,7 +128,7 @@ class DevicePluginSharing:
 
     def offered_when_well(self, labels: Mapping[str, str]) -> Taken:
         """The slices of all GPUs that GPU feature discovery has counted."""
-        return {SHARED_GPU: Decimal(int(labels[_GPU_COUNT_LABEL]) * self.one.slices_per_gpu)}
+        return {SHARED_GPU: Decimal(int(labels[GPU_COUNT_LABEL]) * self.one.slices_per_gpu)}
 
     def seat(self, slices: int, tier: Tier) -> Seat:
         """One slice, under the pool's user; what is not real-time gives way on the GPU."""
