@@ -68,6 +68,12 @@ class NodeAgents:
             raise AgentUnreachableError(message)
         self._take(node, await self._client.send(found.address, order))
 
+    def ask_again(self, node: str) -> None:
+        """Has a node's agent say at once how things are, changed or not."""
+        followed = self._followed.pop(node, None)
+        if followed is not None:
+            followed.task.cancel()
+
     async def run(self) -> None:
         """Follows the agents whose pods run, until cancelled."""
         async with asyncio.TaskGroup() as tasks:

@@ -123,6 +123,10 @@ class Sharing:
         self._pods.subscribe(changed)
         self._helpers.pods.subscribe(helper_changed)
 
+    def clear(self) -> None:
+        """Forgets what was suspected: nobody has looked since this process last led."""
+        self._suspicions.clear()
+
     def plan(self, pool: ComputePool, slices: PoolSlices, now: datetime) -> SharingPlan | None:
         """What is wrong with the nodes of `pool`; None where they share no GPUs."""
         if pool.spec.slice.mps is None:
@@ -130,6 +134,8 @@ class Sharing:
         views = self._views(pool, slices)
         plan = plan_sharing(pool, views, self._suspicions.get(pool.key, {}), now)
         self._suspicions[pool.key] = plan.suspicions
+        for node in plan.doubted:
+            self.agents.ask_again(node)
         return plan
 
     async def carry_out(self, pool: ComputePool, plan: SharingPlan, cluster: Cluster, fence: Fence) -> None:

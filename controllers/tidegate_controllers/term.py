@@ -137,6 +137,8 @@ class Terms:
         writer = Writer(parts.cluster, parts.stores, fence)
         observer = Observer(parts.stores, parts.agents, Room(parts.cluster, parts.clock))
         self._allocations.clear()
+        if parts.sharing is not None:
+            parts.sharing.clear()
         self._current.reconcilers = _Reconcilers(
             inference=InferenceReconciler(
                 writer,

@@ -42,6 +42,8 @@ class Gpu:
     count: int = 1
     """Of its GPUs."""
     silent: bool = False
+    heard_at: datetime | None = None
+    """When its agent said its last word; None: just now."""
     blind: bool = False
     """Whether its agent has no control program to ask."""
     pods: dict[str, SlicePod] = field(default_factory=dict[str, SlicePod])
@@ -73,7 +75,9 @@ class Gpu:
         return NodeSharing(
             node=node,
             configured=True,
-            heard=Heard(self.report(now), timedelta(minutes=1) if self.silent else timedelta()),
+            heard=Heard(
+                self.report(now), timedelta(minutes=1) if self.silent else now - (self.heard_at or now)
+            ),
             pods=pods,
             present=frozenset(pod.uid for pod in pods if not pod.ended),
             daemon=self._helper("daemon"),

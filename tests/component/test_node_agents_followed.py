@@ -75,6 +75,18 @@ async def test_change_wakes_whoever_cares_and_nothing_else_does(followed: Follow
     assert followed.told == [NODE, NODE]
 
 
+async def test_agent_that_is_asked_again_answers_at_once_though_nothing_has_changed(
+    followed: Followed,
+) -> None:
+    def ago() -> float:
+        return followed.agents.heard(NODE).ago.total_seconds()
+
+    await until(lambda: ago() > 2, what="nothing has been said for a while")
+    followed.agents.ask_again(NODE)
+    await until(lambda: ago() < 2, what="the agent is heard again", timeout_s=5)
+    assert followed.told == [NODE]
+
+
 async def test_order_is_carried_out_and_what_is_so_afterwards_is_known_at_once(followed: Followed) -> None:
     followed.agent.mps.healthy([7001])
     order = NodeOrder(id="a", epoch=3, action=NodeAction.TERMINATE_CLIENT, server=SERVER, client=7001)

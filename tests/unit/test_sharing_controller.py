@@ -45,9 +45,13 @@ class Told:
     """Agents that say what a test makes them say."""
 
     def __init__(self) -> None:
+        self.asked: list[str] = []
         self.report = NodeReport(
             node="gpu-0", daemon=DaemonState.ANSWERS, servers=(MpsServer(pid=1, status=ServerStatus.ACTIVE),)
         )
+
+    def ask_again(self, node: str) -> None:
+        self.asked.append(node)
 
     def heard(self, node: str) -> Heard:
         return Heard(self.report.model_copy(update={"node": node}), timedelta())
@@ -178,6 +182,7 @@ async def test_attempt_is_written_before_it_is_made_and_recovery_is_told() -> No
     await world.look()
     world.agents.report = NodeReport(node="gpu-0", daemon=DaemonState.GONE, message="Cannot find")
     assert await world.look(1) == []
+    assert world.agents.asked == ["gpu-0"]
     assert await world.look(6) == [
         "status",
         "event DaemonLost",
@@ -215,6 +220,16 @@ async def test_leader_that_follows_goes_on_counting() -> None:
     assert second.repairs == first.repairs
     await second.look(31)
     assert second.repairs[0]["attempts"] == 2
+
+
+async def test_what_was_suspected_in_an_earlier_term_counts_for_nothing() -> None:
+    world = World()
+    await world.look()
+    world.agents.report = NodeReport(node="gpu-0", daemon=DaemonState.GONE, message="Cannot find")
+    await world.look(1)
+    world.sharing.clear()
+    assert await world.look(600) == []
+    assert "taint gpu-0" in await world.look(6)
 
 
 @pytest.mark.parametrize("missing", ["nodes", "plugin"])

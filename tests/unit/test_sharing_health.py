@@ -17,6 +17,7 @@ from tidegate.planning.node_sharing import Heard, Sight, diagnose, helper_pod
 from tidegate.planning.sharing_health import limit
 from tidegate.planning.sharing_repairs import (
     ATTEMPTS,
+    TOLD_BY_AGENTS,
     TREATMENTS,
     Measure,
     OrderNode,
@@ -82,7 +83,10 @@ def test_fault_of_a_gpu_ends_the_pods_that_shared_it_and_no_others() -> None:
     world, gpu = failing(SharingFault.GPU_FAULT)
     gpu.cured_by = lambda _: not gpu.pods
     stranger = world.gpus["gpu-1"].pod("a")
-    world.look()
+    first = world.look()
+    assert (world.steps, first.doubted) == ([], {NODE})
+    assert first.requeue_after < timedelta(seconds=2)
+    assert world.run(1).doubted == frozenset()
     assert [type(step) for _, step in world.steps] == [TaintNode, RemovePod, RemovePod]
     assert stranger.uid in world.gpus["gpu-1"].pods
     assert world.until(NODE, RepairState.RECOVERED, 5) == 1
@@ -265,6 +269,16 @@ def test_agent_that_cannot_ask_is_said_with_the_way_out_and_nothing_is_done() ->
     assert "cannot ask MPS (nvidia-cuda-mps-control cannot be started: No such file" in said.message
     assert "see nodeAgent.runtimeClassName in Tidegate's Helm values" in said.message
     assert world.steps == []
+
+
+@pytest.mark.parametrize("fault", sorted(TOLD_BY_AGENTS))
+def test_one_old_report_is_no_reason_to_act(fault: SharingFault) -> None:
+    world, gpu = failing(fault)
+    gpu.heard_at = world.now  # by a leader that has just begun, and then not again
+    world.run(28)
+    assert (world.steps, world.plans[-1].suspicions[NODE].fault) == ([], fault)
+    gpu.heard_at = None
+    world.until(NODE, RepairState.REPAIRING, 1)
 
 
 def test_repair_is_not_over_because_the_agent_is_silent() -> None:

@@ -74,7 +74,7 @@ async def taken(api: Api, *steps: Step, agents: Silent | None = None) -> None:
     metrics = SharingMetrics(CollectorRegistry())
     sharing = Sharing(cast(NodeAgents, agents), helpers, pods, Occupancy(pods), metrics)
     whole = SharingWorld().look()
-    plan = SharingPlan(whole.repairs, steps, None, {}, (), whole.requeue_after)
+    plan = SharingPlan(whole.repairs, steps, None, {}, (), frozenset(), whole.requeue_after)
     await sharing.carry_out(a_compute_pool(), plan, cast(Any, api), FENCE)
 
 

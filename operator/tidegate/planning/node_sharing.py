@@ -71,6 +71,10 @@ class NodeSharing:
     daemon: HelperPod | None = None
     plugin: HelperPod | None = None
 
+    def heard_since(self, moment: datetime, now: datetime) -> bool:
+        """Whether its agent has said something after `moment`."""
+        return self.heard.report is not None and now - self.heard.ago > moment
+
     @property
     def taint(self) -> str | None:
         """The value of our taint; None where there is none."""

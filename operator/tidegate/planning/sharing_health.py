@@ -9,12 +9,13 @@ from typing import Final
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.reasons import Reason
 from tidegate.api.repairs import MAX_REPAIRS, NodeRepair, RepairState, SharingFault
-from tidegate.planning.node_sharing import Finding, NodeSharing, diagnose
+from tidegate.planning.node_sharing import SILENT_AFTER, Finding, NodeSharing, diagnose
 from tidegate.planning.plan import Event, EventType
 from tidegate.planning.serving_status import Verdict
 from tidegate.planning.sharing_repairs import (
     ATTEMPTS,
     LIMIT_PERCENT,
+    TOLD_BY_AGENTS,
     TREATMENTS,
     Step,
     ends,
@@ -27,6 +28,8 @@ from tidegate.planning.sharing_repairs import (
 )
 from tidegate.planning.sharing_status import sharing_verdict
 
+_DOUBTED_FOR: Final = timedelta(seconds=1)
+"""So soon an agent that was asked again has answered."""
 LOOK_EVERY: Final = timedelta(seconds=10)
 """A node agent that falls silent tells nobody."""
 
@@ -70,6 +73,8 @@ class SharingPlan:
     """None while some node's agent has not been heard for the first time: what was said stays."""
     suspicions: Mapping[str, Suspicion]
     turns: tuple[Turn, ...]
+    doubted: frozenset[str]
+    """Nodes whose agents should say again what they have just said."""
     requeue_after: timedelta
 
     @property
@@ -120,6 +125,7 @@ def plan_sharing(
         ),
         suspicions=suspicions,
         turns=_turns(known, kept, findings, now),
+        doubted=frozenset(node for node, each in suspicions.items() if _is_doubted(each, now)),
         requeue_after=_soonest(kept, suspicions, now),
     )
 
@@ -134,6 +140,10 @@ def _suspicions(
             same = known is not None and known.fault is finding.fault
             found[node] = known if known is not None and same else Suspicion(finding.fault, now)
     return found
+
+
+def _is_doubted(suspicion: Suspicion, now: datetime) -> bool:
+    return suspicion.since == now and suspicion.fault in TOLD_BY_AGENTS
 
 
 def _turn_order(
@@ -159,13 +169,19 @@ def _soonest(repairs: Sequence[NodeRepair], suspicions: Mapping[str, Suspicion],
     moments = [
         *(ends(repair) for repair in under_way if repair.state is RepairState.REPAIRING),
         *(
-            each.since + TREATMENTS[each.fault].confirm
+            max(each.since + TREATMENTS[each.fault].confirm, _heard_again(each, now))
             for node, each in suspicions.items()
             if node not in busy
         ),
     ]
     ahead = [moment - now for moment in moments if moment > now]
     return min([*ahead, LOOK_EVERY]) + timedelta(milliseconds=50)
+
+
+def _heard_again(suspicion: Suspicion, now: datetime) -> datetime:
+    """When an agent should have repeated itself; again and again, until it has or is silent."""
+    waited = suspicion.fault in TOLD_BY_AGENTS and now < suspicion.since + SILENT_AFTER
+    return now + _DOUBTED_FOR if waited else suspicion.since
 
 
 def _lacking_toleration(repairs: Sequence[NodeRepair], views: Sequence[NodeSharing]) -> frozenset[str]:

@@ -104,6 +104,12 @@ TREATMENTS: Final[Mapping[SharingFault, Treatment]] = {
 }
 
 
+TOLD_BY_AGENTS: Final = frozenset(
+    {SharingFault.DAEMON_LOST, SharingFault.GPU_FAULT, SharingFault.CLIENT_STUCK}
+)
+"""Nothing is done about them on the strength of one report, which may be old."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaintNode:
     """Gives our taint this value, or takes it off."""
@@ -211,6 +217,8 @@ def _begun(
     seen = suspected or now
     # A node that a person has cordoned is in their hands.
     if now < seen + TREATMENTS[fault].confirm or view.node.cordoned:
+        return before
+    if fault in TOLD_BY_AGENTS and not view.heard_since(seen, now):
         return before
     again = before is not None and before.fault is fault
     repair = NodeRepair(
