@@ -298,7 +298,7 @@ def test_agent_that_was_never_heard_says_nothing_yet() -> None:
     assert diagnose(replace(view, heard=Heard(None, timedelta(seconds=31))), START).sight is Sight.SILENT
 
 
-def test_daemon_that_would_not_come_back_is_not_ended() -> None:
+def test_daemon_that_would_not_come_back_is_not_ended_nor_any_pod() -> None:
     world, gpu = failing(SharingFault.DAEMON_LOST)
     gpu.tolerates = False
     world.look()
@@ -307,8 +307,24 @@ def test_daemon_that_would_not_come_back_is_not_ended() -> None:
     assert (
         "add {key: tidegate.io/sharing, operator: Exists} to tolerations in its Helm values" in said.message
     )
-    world.until(NODE, RepairState.QUARANTINED, 300)
-    assert (gpu.helpers, gpu.pods) == (0, {})
+    world.run(300)
+    assert (world.state(NODE), gpu.taint, gpu.helpers, len(gpu.pods)) == (RepairState.WAITING, None, 0, 2)
+    gpu.tolerates = True
+    world.until(NODE, RepairState.REPAIRING, 2)
+    assert (gpu.helpers, gpu.pods) == (1, {})
+
+
+def test_plugin_that_does_not_tolerate_the_taint_is_made_anew_once_the_taint_is_off() -> None:
+    world, gpu = failing(SharingFault.DAEMON_LOST)
+    world.look()
+    world.until(NODE, RepairState.REPAIRING, 10)
+    gpu.fault, gpu.tolerates = SharingFault.ALLOCATABLE_GONE, False
+    gpu.cured_by = removes("plugin")
+    for _ in range(40):
+        world.run(1)
+        taken = [step for step in world.plans[-1].steps if removes("plugin")(step)]
+        assert not taken or gpu.taint is None
+    assert world.state(NODE) is RepairState.RECOVERED
 
 
 @pytest.mark.parametrize(

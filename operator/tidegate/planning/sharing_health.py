@@ -119,7 +119,7 @@ def plan_sharing(
         verdict=sharing_verdict(
             kept,
             findings,
-            {view.node.name: waits_for(view) for view in views},
+            _waits(kept, views),
             _lacking_toleration(kept, views),
             now,
         ),
@@ -184,13 +184,22 @@ def _heard_again(suspicion: Suspicion, now: datetime) -> datetime:
     return now + _DOUBTED_FOR if waited else suspicion.since
 
 
+def _waits(repairs: Sequence[NodeRepair], views: Sequence[NodeSharing]) -> Mapping[str, str]:
+    by_name = {view.node.name: view for view in views}
+    return {
+        each.node: waits_for(each, by_name[each.node])
+        for each in repairs
+        if each.state is RepairState.WAITING
+    }
+
+
 def _lacking_toleration(repairs: Sequence[NodeRepair], views: Sequence[NodeSharing]) -> frozenset[str]:
     """Nodes whose repair lacks a toleration of the device plugin."""
     by_name = {view.node.name: view for view in views}
     return frozenset(
         each.node
         for each in repairs
-        if each.state is not RepairState.RECOVERED and kept_away(each, by_name[each.node])
+        if each.state is RepairState.WAITING and kept_away(each, by_name[each.node])
     )
 
 

@@ -255,6 +255,8 @@ def _attempt(repair: NodeRepair, view: NodeSharing, now: datetime, *, allowed: b
     attempt = repair.attempts + 1
     if treatment.costs_pods(attempt, view) and not may:
         return waiting
+    if kept_away(repair, view):
+        return waiting
     helper = _helper(view, treatment.measures(attempt))
     return repair.model_copy(
         update={
@@ -269,22 +271,35 @@ def _attempt(repair: NodeRepair, view: NodeSharing, now: datetime, *, allowed: b
 
 def _helper(view: NodeSharing, measures: frozenset[Measure]) -> HelperPod | None:
     """The pod to make anew; None also where the taint would keep another one away for good."""
+    found = _to_replace(view, measures)
+    return None if found is None or _stays_away(found, view, measures) else found
+
+
+def _to_replace(view: NodeSharing, measures: frozenset[Measure]) -> HelperPod | None:
     found = view.daemon if Measure.RESTART_DAEMON in measures else None
-    found = view.plugin if Measure.RESTART_PLUGIN in measures else found
-    return found if found is not None and (found.tolerates or Measure.TAINT not in measures) else None
+    return view.plugin if Measure.RESTART_PLUGIN in measures else found
+
+
+def _stays_away(helper: HelperPod, view: NodeSharing, measures: frozenset[Measure]) -> bool:
+    return not helper.tolerates and (Measure.TAINT in measures or view.taint is not None)
 
 
 def kept_away(repair: NodeRepair, view: NodeSharing) -> bool:
-    """Whether a pod of the device plugin should be made anew and is not, since it does not tolerate our taint."""
-    measures = TREATMENTS[repair.fault].then
-    known = view.daemon if Measure.RESTART_DAEMON in measures else view.plugin
-    return known is not None and not known.tolerates and Measure.TAINT in measures
+    """Whether the next attempt would end a pod of the device plugin of which the taint then keeps another one away.
+
+    Such an attempt is not made: it would end the pods of the node and mend nothing.
+    """
+    measures = TREATMENTS[repair.fault].measures(repair.attempts + 1)
+    helper = _to_replace(view, measures)
+    return helper is not None and _stays_away(helper, view, measures)
 
 
-def waits_for(view: NodeSharing) -> str:
+def waits_for(repair: NodeRepair, view: NodeSharing) -> str:
     """What a repair that waits is waiting for, in a few words."""
     if view.node.cordoned:
         return "is left alone while it is cordoned"
+    if kept_away(repair, view):
+        return "waits for a toleration of the device plugin"
     return "waits until fewer nodes of the pool are out of use"
 
 

@@ -39,7 +39,7 @@ def sharing_verdict(
     kept_out = [each for each in repairs if each.state in _KEPT_OUT]
     silent = sorted(node for node, finding in findings.items() if finding.sight is Sight.SILENT)
     said = [
-        *(_of_repair(each, findings[each.node], waits[each.node], now) for each in active),
+        *(_of_repair(each, findings[each.node], waits.get(each.node, ""), now) for each in active),
         *(_of_quarantined(each) for each in kept_out),
         *(f"node {node} {findings[node].detail or 'has a silent node agent'}" for node in silent),
     ]
