@@ -24,6 +24,8 @@ from tidegate_dataplane.contract.sharing import (
 )
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
+LONG_AGO = START - timedelta(hours=1)
+HELPERS = ("daemon", "plugin")
 SERVER = 4100
 MPS = {"slicesPerGPU": 4, "runAsUser": 1000, "cpu": "1", "memory": "1Gi"}
 
@@ -49,6 +51,12 @@ class Gpu:
     pods: dict[str, SlicePod] = field(default_factory=dict[str, SlicePod])
     orders: tuple[OrderReport, ...] = ()
     tolerates: bool = True
+    since: datetime | None = None
+    """When the node became ready; None: long ago."""
+    helpers_since: dict[str, datetime | None] = field(
+        default_factory=lambda: dict.fromkeys(HELPERS, LONG_AGO)
+    )
+    """When its helper pods became ready; None: it is not. Without one there is none."""
     helpers: int = 0
     """How often its helper pods were made anew."""
 
@@ -68,7 +76,7 @@ class Gpu:
             cordoned=self.cordoned,
             **{"nvidia.com/gpu.shared": offered},
         )
-        node = node_view(body)
+        node = replace(node_view(body), ready_since=self.since)
         if self.taint is not None:
             node = replace(node, taints=(Taint(SHARING_TAINT, self.taint, "NoSchedule"),))
         pods = tuple(self.pods.values())
@@ -84,9 +92,13 @@ class Gpu:
             plugin=self._helper("plugin"),
         )
 
-    def _helper(self, kind: str) -> HelperPod:
+    def _helper(self, kind: str) -> HelperPod | None:
+        if kind not in self.helpers_since:
+            return None
         key = ObjectKey("nvidia", f"{kind}-{self.name}")
-        return HelperPod(key, f"{kind}-{self.helpers}", tolerates=self.tolerates)
+        return HelperPod(
+            key, f"{kind}-{self.helpers}", tolerates=self.tolerates, ready_since=self.helpers_since[kind]
+        )
 
     def report(self, now: datetime) -> NodeReport:
         if self.blind:
@@ -175,6 +187,7 @@ class SharingWorld:
             gpu.pods.pop(step.uid, None)
             if step.key.namespace == "nvidia":
                 gpu.helpers += 1
+                gpu.helpers_since[step.key.name.split("-")[0]] = self.now
         if gpu.cured_by is not None and gpu.cured_by(step):
             gpu.fault = None
 

@@ -132,16 +132,22 @@ class World:
         self.set_node()
         self.set_pool({})
         self.has(self.stores.pods, pod_on("gpu-0", "ctr-0", pool="gpu-a"))
-        daemon = pod_on("gpu-0", "daemon-0", managed=False)
-        daemon["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "daemon", "uid": "ds"}]
-        daemon["spec"]["tolerations"] = [{"operator": "Exists"}]
-        self.has(self.plugin_pods, daemon)
+        self.make_daemon()
 
     def has(self, store: ObjectStore, body: dict[str, Any]) -> dict[str, Any]:
         self._version += 1
         whole = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self._version)}}
         store.observe("MODIFIED", whole)
         return whole
+
+    def make_daemon(self) -> None:
+        """As its DaemonSet does; it has been ready for long."""
+        daemon = pod_on("gpu-0", "daemon-0", managed=False)
+        daemon["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "daemon", "uid": "ds"}]
+        daemon["spec"]["tolerations"] = [{"operator": "Exists"}]
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-10-01T00:00:00Z"}
+        daemon["status"]["conditions"] = [ready]
+        self.has(self.plugin_pods, daemon)
 
     def gone(self, key: ObjectKey) -> None:
         for store in (self.stores.pods, self.plugin_pods):
@@ -218,7 +224,8 @@ async def test_leader_that_follows_goes_on_counting() -> None:
     second.agents.report = first.agents.report
     await second.look(1)
     assert second.repairs == first.repairs
-    await second.look(31)
+    second.make_daemon()
+    await second.look(121)
     assert second.repairs[0]["attempts"] == 2
 
 

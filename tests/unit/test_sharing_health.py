@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -29,6 +30,8 @@ from tidegate_dataplane.contract.sharing import NodeAction
 from tidegate_localcluster.supplies import source_root
 
 NODE = "gpu-0"
+AGED_S = 125
+"""After that a helper pod is not just starting any more."""
 
 
 def failing(fault: SharingFault, *, nodes: int = 5) -> tuple[SharingWorld, Gpu]:
@@ -217,13 +220,13 @@ def test_every_fault_that_nothing_cures_is_quarantined_in_its_time(fault: Sharin
     assert (world.state(NODE), said and said.holds) == (None, True)
 
 
-def test_attempts_are_counted_and_each_is_given_longer_than_the_one_before() -> None:
+def test_attempts_are_counted_and_each_is_given_what_a_new_daemon_takes_to_start() -> None:
     world, gpu = failing(SharingFault.DAEMON_LOST)
     world.look()
-    world.until(NODE, RepairState.QUARANTINED, 300)
+    world.until(NODE, RepairState.QUARANTINED, 400)
     times = [at for at, step in world.steps if removes("daemon")(step)]
     assert len(times) == ATTEMPTS
-    assert [later - earlier for earlier, later in pairwise(times)] == [30, 60]
+    assert [later - earlier for earlier, later in pairwise(times)] == [120, 120]
     assert gpu.helpers == ATTEMPTS
 
 
@@ -234,7 +237,7 @@ def test_node_that_fails_again_and_again_is_quarantined() -> None:
         gpu.fault = SharingFault.DAEMON_LOST
         world.until(NODE, RepairState.REPAIRING, 20)
         world.until(NODE, RepairState.RECOVERED, 20)
-        world.run(60)
+        world.run(AGED_S)
     gpu.fault = SharingFault.DAEMON_LOST
     world.until(NODE, RepairState.QUARANTINED, TREATMENTS[SharingFault.DAEMON_LOST].bound.total_seconds())
     assert gpu.helpers == ATTEMPTS
@@ -320,11 +323,50 @@ def test_plugin_that_does_not_tolerate_the_taint_is_made_anew_once_the_taint_is_
     world.until(NODE, RepairState.REPAIRING, 10)
     gpu.fault, gpu.tolerates = SharingFault.ALLOCATABLE_GONE, False
     gpu.cured_by = removes("plugin")
-    for _ in range(40):
+    for _ in range(AGED_S):
         world.run(1)
         taken = [step for step in world.plans[-1].steps if removes("plugin")(step)]
         assert not taken or gpu.taint is None
     assert world.state(NODE) is RepairState.RECOVERED
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"), [(SharingFault.DAEMON_LOST, "daemon"), (SharingFault.ALLOCATABLE_GONE, "plugin")]
+)
+def test_what_every_node_shows_at_its_start_is_no_fault(fault: SharingFault, kind: str) -> None:
+    def looked(change: Callable[[Gpu], object], seconds: float = 115) -> SharingWorld:
+        world, gpu = failing(fault)
+        change(gpu)
+        world.run(seconds)
+        return world
+
+    booted = looked(lambda gpu: setattr(gpu, "since", START), 179)
+    assert booted.steps == []
+    booted.until(NODE, RepairState.REPAIRING, 25)
+    young = looked(lambda gpu: gpu.helpers_since.update({kind: START}))
+    assert (young.steps, young.state(NODE)) == ([], None)
+    young.until(NODE, RepairState.REPAIRING, 30)
+    absent = looked(lambda gpu: gpu.helpers_since.pop(kind), 600)
+    never_ready = looked(lambda gpu: gpu.helpers_since.update({kind: None}), 600)
+    for world, words in ((absent, "look at the DaemonSet"), (never_ready, f"pod nvidia/{kind}-gpu-0 of its")):
+        said = world.plans[-1].verdict
+        assert said is not None
+        assert (world.steps, said.holds, said.reason) == ([], False, Reason(fault.value))
+        assert words in said.message
+
+
+def test_helper_pod_that_is_still_starting_is_not_deleted() -> None:
+    world, gpu = failing(SharingFault.GPU_FAULT)
+    gpu.cured_by = removes("daemon")
+    world.look()
+    gpu.helpers_since["daemon"] = None
+    world.run(60)
+    assert (world.pool.status.repairs[0].attempts, gpu.helpers) == (2, 0)
+    gpu.helpers_since["daemon"] = world.now
+    world.run(119)
+    assert gpu.helpers == 0
+    world.run(2)
+    assert (gpu.helpers, world.state(NODE)) == (1, RepairState.RECOVERED)
 
 
 @pytest.mark.parametrize(
@@ -353,6 +395,11 @@ def test_pod_of_the_plugin_is_known_by_its_owner_and_by_what_it_tolerates(
     pod = helper_pod(body, "mps")
     assert pod is not None
     assert pod.tolerates is tolerates
+    assert pod.ready_since is None
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-01T00:00:00Z"}
+    again = helper_pod({**body, "status": {"conditions": [ready]}}, "mps")
+    assert again is not None
+    assert again.ready_since == START
     assert helper_pod(body, "plugin") is None
 
 
@@ -391,7 +438,7 @@ def failing_with_the_limit_used_up(attempts: int) -> tuple[SharingWorld, Gpu]:
         world.gpus["gpu-1"].cordoned = True
         world.until(NODE, RepairState.REPAIRING, 20)
         world.until(NODE, RepairState.RECOVERED, 20)
-        world.run(1)
+        world.run(AGED_S)
     world.gpus["gpu-1"].cordoned = False
     world.until("gpu-1", RepairState.REPAIRING, 10)
     gpu.pod("c")
@@ -419,7 +466,7 @@ def test_node_counts_as_out_of_use_while_it_is_tainted_whatever_its_fault_has_be
     other = world.gpus["gpu-1"]
     other.pod("a")
     gpu.fault = SharingFault.ALLOCATABLE_GONE
-    world.run(31)
+    world.run(AGED_S)
     assert (world.pool.status.repairs[0].fault, gpu.taint) == (SharingFault.ALLOCATABLE_GONE, "Repairing")
     other.fault = SharingFault.DAEMON_LOST
     world.run(10)

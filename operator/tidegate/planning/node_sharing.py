@@ -1,6 +1,6 @@
 """How the GPUs of one node are shared out at this moment, as planners see it, and what is wrong with that."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -18,8 +18,13 @@ SHARING_TAINT: Final = "tidegate.io/sharing"
 """Key of the taint on nodes that are being repaired, or are kept out of use."""
 SILENT_AFTER: Final = timedelta(seconds=30)
 """A node agent that has said nothing for so long is said to be silent; its answers come every 20 s at least."""
+NODE_STARTS: Final = timedelta(minutes=3)
+"""So long after a node has become ready its MPS and its slices may still be missing."""
+HELPER_STARTS: Final = timedelta(minutes=2)
+"""So long after a pod of the device plugin has become ready what it does may still be missing."""
 _OUTLIVES: Final = timedelta(seconds=10)
 """So long after its pod should have ended, a process that is still connected is stuck."""
+_SHOWN_AT_START: Final = (SharingFault.DAEMON_LOST, SharingFault.ALLOCATABLE_GONE)
 _REFUSED: Final = "UnexpectedAdmissionError"
 
 
@@ -47,6 +52,12 @@ class HelperPod:
     leaving: bool = False
     tolerates: bool = True
     """Whether another one would be made on a node that has our taint."""
+    ready_since: datetime | None = None
+    """None while it is not ready."""
+
+    def starts(self, now: datetime) -> bool:
+        """Whether it cannot be expected yet to do its work."""
+        return self.leaving or self.ready_since is None or now < self.ready_since + HELPER_STARTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +111,8 @@ class Sight(StrEnum):
     """Its agent is being asked for the first time."""
     SILENT = "Silent"
     """Nobody says how MPS is: its agent does not answer, or cannot ask."""
+    STARTING = "Starting"
+    """What would make it well is only just starting, or does not start."""
     AWAY = "Away"
     """The node is not ready, or being deleted: nothing on it can be judged or repaired."""
 
@@ -116,6 +129,8 @@ class Finding:
     """Those that have to go for it to be well."""
     client: MpsClient | None = None
     """The process that has to go."""
+    awaited: SharingFault | None = None
+    """Of a node that is STARTING: the fault that it has if it stays so."""
 
 
 def diagnose(view: NodeSharing, now: datetime) -> Finding:
@@ -123,9 +138,14 @@ def diagnose(view: NodeSharing, now: datetime) -> Finding:
     if not view.node.ready or view.node.leaving:
         return Finding(Sight.AWAY)
     sight = _sight(view.heard)
-    found = (_mps_fault(view, now) if sight is Sight.CLEAR else None) or _plugin_fault(view)
+    mps = _mps_fault(view, now) if sight is Sight.CLEAR else None
+    seen = [each for each in (mps, *_plugin_faults(view)) if each is not None]
+    found = next((each for each in seen if not _starts(each[0], view, now)), None)
     if found is not None:
         return Finding(sight, *found)
+    if seen and sight is Sight.CLEAR:
+        fault, detail, _, _ = seen[0]
+        return Finding(Sight.STARTING, None, f"{detail}; {_how_it_starts(fault, view)}", awaited=fault)
     return Finding(sight, None, _silence(view.heard) if sight is Sight.SILENT else "")
 
 
@@ -171,13 +191,35 @@ def _mps_fault(view: NodeSharing, now: datetime) -> _Found | None:
     return None
 
 
-def _plugin_fault(view: NodeSharing) -> _Found | None:
+def _plugin_faults(view: NodeSharing) -> Iterator[_Found]:
     if view.configured and view.offered == 0:
-        return SharingFault.ALLOCATABLE_GONE, f"offers no {SHARED_GPU} any more", (), None
+        yield SharingFault.ALLOCATABLE_GONE, f"offers no {SHARED_GPU} any more", (), None
     refused = tuple(pod for pod in view.pods if pod.refused)
     if refused:
-        return SharingFault.ADMISSION_ERRORS, f"refused pods of the pool ({_REFUSED})", refused, None
-    return None
+        yield SharingFault.ADMISSION_ERRORS, f"refused pods of the pool ({_REFUSED})", refused, None
+
+
+def _starts(fault: SharingFault, view: NodeSharing, now: datetime) -> bool:
+    """Whether a fault is what every node shows that boots, or whose device plugin is being updated."""
+    if fault not in _SHOWN_AT_START:
+        return False
+    booted = view.node.ready_since is None or now >= view.node.ready_since + NODE_STARTS
+    helper = _responsible(fault, view)
+    return not booted or helper is None or helper.starts(now)
+
+
+def _responsible(fault: SharingFault, view: NodeSharing) -> HelperPod | None:
+    return view.daemon if fault is SharingFault.DAEMON_LOST else view.plugin
+
+
+def _how_it_starts(fault: SharingFault, view: NodeSharing) -> str:
+    helper = _responsible(fault, view)
+    whose = "MPS control daemon" if fault is SharingFault.DAEMON_LOST else "device plugin"
+    if helper is None:
+        return f"no pod of its {whose} is there: look at the DaemonSet"
+    if helper.ready_since is None:
+        return f"pod {helper.key} of its {whose} is not ready: look at its logs"
+    return f"pod {helper.key} of its {whose} has just started, or the node has"
 
 
 def _pods_of(pods: Sequence[SlicePod], clients: Sequence[MpsClient]) -> tuple[SlicePod, ...]:
@@ -225,8 +267,15 @@ def helper_pod(body: Mapping[str, Any], daemon_set: str) -> HelperPod | None:
         return None
     key = ObjectKey(metadata.get("namespace", ""), metadata["name"])
     tolerations = (body.get("spec") or {}).get("tolerations") or ()
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    ready = next((each for each in conditions if each["type"] == "Ready" and each["status"] == "True"), None)
+    since = (ready.get("lastTransitionTime") or metadata["creationTimestamp"]) if ready is not None else None
     return HelperPod(
-        key, metadata["uid"], "deletionTimestamp" in metadata, any(map(_tolerates_repairs, tolerations))
+        key=key,
+        uid=metadata["uid"],
+        leaving="deletionTimestamp" in metadata,
+        tolerates=any(map(_tolerates_repairs, tolerations)),
+        ready_since=datetime.fromisoformat(since) if since is not None else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from tidegate.api.compute_pool import TaintEffect, Toleration, TolerationOperator
@@ -38,6 +39,8 @@ class NodeView:
     leaving: bool
     """Whether it is being deleted."""
     taints: tuple[Taint, ...]
+    ready_since: datetime | None = None
+    """When it last became ready; None where that is not said."""
 
     def selected_by(self, selector: Mapping[str, str]) -> bool:
         """Whether it has all these labels."""
@@ -72,7 +75,9 @@ class Occupant:
 def node_view(body: Mapping[str, Any]) -> NodeView:
     """Reads a node as the API server gives it."""
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
-    conditions = {item["type"]: item["status"] for item in status.get("conditions") or ()}
+    conditions = {item["type"]: item for item in status.get("conditions") or ()}
+    ready = conditions.get("Ready", {})
+    since = ready.get("lastTransitionTime")
     taints = (
         Taint(each["key"], each.get("value", ""), each["effect"])
         for each in spec.get("taints") or ()
@@ -82,10 +87,11 @@ def node_view(body: Mapping[str, Any]) -> NodeView:
         name=metadata["name"],
         labels=metadata.get("labels") or {},
         allocatable=amounts(status.get("allocatable")),
-        ready=conditions.get("Ready") == "True",
+        ready=ready.get("status") == "True",
         cordoned=bool(spec.get("unschedulable")),
         leaving="deletionTimestamp" in metadata,
         taints=tuple(taints),
+        ready_since=datetime.fromisoformat(since) if since else None,
     )
 
 

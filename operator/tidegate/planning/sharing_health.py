@@ -111,7 +111,7 @@ def plan_sharing(
             continue
         (out.add if out_of_use(repair, view) else out.discard)(name)
         repairs.append(repair)
-        steps.extend(steps_of(repair, view, finding))
+        steps.extend(steps_of(repair, view, finding, now))
     kept = _kept(repairs)
     return SharingPlan(
         repairs=kept,

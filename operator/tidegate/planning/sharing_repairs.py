@@ -13,7 +13,7 @@ from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.repairs import NodeRepair, RepairState, SharingFault
-from tidegate.planning.node_sharing import Finding, HelperPod, NodeSharing, Sight
+from tidegate.planning.node_sharing import HELPER_STARTS, Finding, HelperPod, NodeSharing, Sight
 from tidegate_dataplane.contract.sharing import NodeAction
 
 ATTEMPTS: Final = 3
@@ -44,10 +44,15 @@ class Treatment:
     confirm: timedelta
     """How long it must last before anything is done."""
     window: timedelta
-    """How long the first attempt is given; each further one has twice the time of the one before."""
+    """How long the first attempt is given; each further one has twice the time of the one before.
+
+    One that makes a pod of the device plugin anew has HELPER_STARTS at least.
+    """
     first: frozenset[Measure]
     then: frozenset[Measure]
     """What is done from the second attempt on."""
+    awaits_helpers: bool = True
+    """Whether an attempt that makes a pod of the device plugin anew is given the time that one takes to start."""
     spares_other_gpus: bool = False
     """Whether the fault leaves pods on other GPUs of the node at work."""
 
@@ -63,7 +68,8 @@ class Treatment:
 
     def lasts(self, attempt: int) -> timedelta:
         """How long an attempt is given."""
-        return self.window * (1 << (attempt - 1))
+        least = HELPER_STARTS if self.awaits_helpers and _RESTARTS & self.measures(attempt) else timedelta()
+        return max(self.window * (1 << (attempt - 1)), least)
 
     @property
     def bound(self) -> timedelta:
@@ -100,6 +106,7 @@ TREATMENTS: Final[Mapping[SharingFault, Treatment]] = {
         timedelta(seconds=5),
         frozenset({Measure.MOVE_PODS}),
         frozenset({Measure.TAINT, Measure.MOVE_PODS, Measure.RESTART_PLUGIN}),
+        awaits_helpers=False,
     ),
 }
 
@@ -320,7 +327,7 @@ def ends(repair: NodeRepair) -> datetime:
     return began + TREATMENTS[repair.fault].lasts(max(repair.attempts, 1))
 
 
-def steps_of(repair: NodeRepair, view: NodeSharing, finding: Finding) -> tuple[Step, ...]:
+def steps_of(repair: NodeRepair, view: NodeSharing, finding: Finding, now: datetime) -> tuple[Step, ...]:
     """What still has to be done of a repair; empty once all of it is."""
     if finding.sight is Sight.AWAY:
         return ()
@@ -330,10 +337,10 @@ def steps_of(repair: NodeRepair, view: NodeSharing, finding: Finding) -> tuple[S
         return (TaintNode(view.node.name, RepairState.QUARANTINED),)
     if repair.state is RepairState.QUARANTINED:
         return _moved(finding) if finding.fault is repair.fault else ()
-    return _of_attempt(repair, view, finding)
+    return _of_attempt(repair, view, finding, now)
 
 
-def _of_attempt(repair: NodeRepair, view: NodeSharing, finding: Finding) -> tuple[Step, ...]:
+def _of_attempt(repair: NodeRepair, view: NodeSharing, finding: Finding, now: datetime) -> tuple[Step, ...]:
     measures = TREATMENTS[repair.fault].measures(repair.attempts)
     steps: list[Step] = []
     if Measure.TAINT in measures and view.taint is None:
@@ -343,7 +350,7 @@ def _of_attempt(repair: NodeRepair, view: NodeSharing, finding: Finding) -> tupl
     if Measure.MOVE_PODS in measures:
         steps.extend(_moved(finding))
     helper = _helper(view, measures)
-    if helper is not None and not helper.leaving and helper.uid == repair.replaces:
+    if helper is not None and not helper.starts(now) and helper.uid == repair.replaces:
         steps.append(RemovePod(helper.key, helper.uid))
     return tuple(steps)
 

@@ -36,12 +36,15 @@ def sharing_verdict(
         (each for each in repairs if each.state in (RepairState.WAITING, RepairState.REPAIRING)),
         key=lambda one: (_ORDER[one.fault], one.node),
     )
+    busy = {each.node for each in repairs}
     kept_out = [each for each in repairs if each.state in _KEPT_OUT]
-    silent = sorted(node for node, finding in findings.items() if finding.sight is Sight.SILENT)
+    silent = _seen(findings, Sight.SILENT)
+    starting = [node for node in _seen(findings, Sight.STARTING) if node not in busy]
     said = [
         *(_of_repair(each, findings[each.node], waits.get(each.node, ""), now) for each in active),
         *(_of_quarantined(each) for each in kept_out),
         *(f"node {node} {findings[node].detail or 'has a silent node agent'}" for node in silent),
+        *(f"node {node} {findings[node].detail}" for node in starting),
     ]
     if not said:
         if any(finding.sight is Sight.PENDING for finding in findings.values()):
@@ -49,20 +52,32 @@ def sharing_verdict(
         return Verdict(True, Reason.SHARING_HEALTHY, f"MPS answers on {whole}")
     counts = [
         f"{len(found)} of {whole} {what}"
-        for found, what in ((active, "being repaired"), (kept_out, "quarantined"), (silent, "not known"))
+        for found, what in (
+            (active, "being repaired"),
+            (kept_out, "quarantined"),
+            (silent, "not known"),
+            (starting, "starting"),
+        )
         if found
     ]
     more = f"; and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
     lacks = f"; {_LACKS_TOLERATION}" if lacking else ""
     message = f"{', '.join(counts)}: {'; '.join(said[:_NAMED])}{more}{lacks}"
+    awaited = findings[starting[0]].awaited if starting else None
     reason = (
         _REASONS[active[0].fault]
         if active
         else Reason.NODE_QUARANTINED
         if kept_out
+        else _REASONS[awaited]
+        if awaited is not None and not silent
         else Reason.NODE_AGENT_SILENT
     )
     return Verdict(False, reason, message)
+
+
+def _seen(findings: Mapping[str, Finding], sight: Sight) -> list[str]:
+    return sorted(node for node, finding in findings.items() if finding.sight is sight)
 
 
 def _of_repair(repair: NodeRepair, finding: Finding, waits: str, now: datetime) -> str:
