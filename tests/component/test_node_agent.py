@@ -136,26 +136,21 @@ def test_client_that_does_not_end_is_not_said_to_have_ended(tmp_path: Path) -> N
         assert "client 7001 is still connected 0.5 s after terminate_client" in report.orders[0].message
 
 
-def test_daemon_is_ended_when_asked(agent: AskedAgent) -> None:
-    report = NodeReport.model_validate_json(agent.order("gpu-0/1", NodeAction.QUIT_DAEMON).body)
-    assert (report.daemon, report.orders[0].outcome.value) == (DaemonState.GONE, "Done")
-    assert agent.mps.commands == ["quit -t 5"]
-    # Of one that is gone there is nothing to end.
-    again = NodeReport.model_validate_json(agent.order("gpu-0/2", NodeAction.QUIT_DAEMON).body)
-    assert again.orders[-1].outcome.value == "Done"
-
-
 def test_only_the_controllers_are_heard_and_only_the_newest_term(agent: AskedAgent) -> None:
     stranger = agent.authority.issue("somebody")
     assert agent.call("GET", "/v1/node", stranger).status == 403
     with pytest.raises(OSError):  # noqa: PT011 - who gives up first, and how, is up to the two TLS libraries
         agent.call("GET", "/v1/node", None)
 
-    assert agent.order("a", NodeAction.QUIT_DAEMON, epoch=5).status == 200
-    agent.mps.healthy()
-    refused = agent.order("b", NodeAction.QUIT_DAEMON, epoch=4)
+    agent.mps.healthy([7001])
+    assert agent.order("a", NodeAction.TERMINATE_CLIENT, epoch=5).status == 200
+    refused = agent.order("b", NodeAction.TERMINATE_CLIENT, epoch=4, client=7001)
     assert (refused.status, json.loads(refused.body)) == (409, {"error": "epoch 4 is over"})
-    assert agent.mps.state["daemon"] == "up"
+    assert agent.mps.clients == [7001]
+    unknown = json.dumps({"id": "c", "epoch": 5, "action": "QuitDaemon"})
+    assert (
+        agent.call("PUT", "/v1/order", agent.authority.issue("tidegate-controllers"), unknown).status == 422
+    )
 
 
 @pytest.mark.parametrize("path", ["/v1/node?wait=31", "/v1/node?wait=x", "/v1/node?wait=-1"])

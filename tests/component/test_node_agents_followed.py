@@ -103,7 +103,7 @@ async def test_last_words_are_kept_with_their_age_when_the_agent_is_gone(followe
     before = followed.agents.heard(NODE)
     await until(lambda: followed.agents.heard(NODE).ago > before.ago, what="its words grow older")
     followed.pod(gone=True)
-    order = NodeOrder(id="a", epoch=1, action=NodeAction.QUIT_DAEMON)
+    order = NodeOrder(id="a", epoch=1, action=NodeAction.TERMINATE_CLIENT)
 
     async with asyncio.timeout(20):
         while True:

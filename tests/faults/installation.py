@@ -88,7 +88,7 @@ async def install(api: Api) -> None:
 
 
 PLUGIN = "nvidia-device-plugin"
-"""Namespace of NVIDIA's device plugin, unless the chart's values say otherwise."""
+"""Namespace of NVIDIA's device plugin, and name of its DaemonSet, unless the chart's values say otherwise."""
 
 
 def fence() -> tuple[dict[str, Any], ...]:
@@ -104,6 +104,8 @@ def policies(template: str) -> tuple[dict[str, Any], ...]:
     text = re.sub(r"^\{\{- (if .*|end) \}\}$", "", text, flags=re.MULTILINE)
     text = text.replace("{{ .Release.Name }}", "tidegate").replace("{{ .Release.Namespace }}", SYSTEM)
     text = text.replace("{{ .Values.nodeAgent.plugin.namespace }}", PLUGIN)
+    text = text.replace("{{ .Values.nodeAgent.plugin.daemonSet }}", PLUGIN)
+    text = text.replace("{{ .Values.nodeAgent.plugin.mpsDaemonSet }}", f"{PLUGIN}-mps-control-daemon")
     return tuple(yaml.safe_load_all(text))
 
 

@@ -199,6 +199,7 @@ def test_node_agents_and_the_rights_that_they_need_come_together_or_not_at_all(h
     )
     policy = objects["ValidatingAdmissionPolicy", "tidegate-pod-bounds"]["spec"]["validations"][0]
     assert "== 'gpu'" in policy["expression"]
+    assert "owner.name in ['dp', 'nvidia-device-plugin-mps-control-daemon']" in policy["expression"]
     assert "TIDEGATE_SHARING_NAMESPACE" not in {
         one["name"]
         for one in rendered(helm)["Deployment", "tidegate-controllers"]["spec"]["template"]["spec"][

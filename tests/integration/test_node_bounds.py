@@ -87,6 +87,23 @@ def test_nothing_else_of_a_node_may_be_changed(kubectl: Kubectl, node: str, patc
     )
 
 
+@pytest.mark.parametrize(
+    "taint", [{"effect": "NoExecute"}, {"value": "Reserved"}, {"value": ""}], ids=["effect", "value", "none"]
+)
+def test_our_taint_has_no_other_value_and_keeps_no_running_pod(
+    kubectl: Kubectl, node: str, taint: dict[str, str]
+) -> None:
+    def said() -> str:
+        """Kubernetes adds taints of its own meanwhile, which then count as changed by us."""
+        taints = kubectl.json("get", "node", node)["spec"]["taints"]
+        return patched(kubectl, node, {"spec": {"taints": [*taints, {**TAINT[0], **taint}]}})
+
+    refusal = "has the value Repairing or Quarantined, and the effect NoSchedule"
+    wait_until(lambda: refusal in said(), what=f"the taint with {taint} is refused", timeout_s=20.0)
+    taints = kubectl.json("get", "node", node)["spec"]["taints"]
+    assert [each for each in taints if each["key"] == "tidegate.io/sharing"] == []
+
+
 @pytest.mark.usefixtures("node")
 def test_pods_of_others_may_not_be_deleted(kubectl: Kubectl, namespace: str) -> None:
     kubectl.run("create", "namespace", PLUGIN)
@@ -102,10 +119,15 @@ def test_pods_of_others_may_not_be_deleted(kubectl: Kubectl, namespace: str) -> 
 
     kubectl("create", "deployment", "owner", "--image=c", "--replicas=0", "-n", PLUGIN)
     uid = kubectl.json("get", "deployment", "owner", "-n", PLUGIN)["metadata"]["uid"]
-    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "owner", "uid": uid}
-    refusal = "may delete pods of theirs and of the device plugin, and no others"
+
+    def owner(name: str) -> dict[str, object]:
+        return {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": name, "uid": uid}
+
+    refusal = "may delete pods of theirs and of the device plugin's two DaemonSets, and no others"
     assert refusal in deleted("stranger", namespace, {})
     assert refusal in deleted("stranger", PLUGIN, {})
     assert refusal not in deleted("ours", namespace, {"app.kubernetes.io/managed-by": "tidegate"})
-    assert refusal not in deleted("plugin", PLUGIN, {}, owner)
+    assert refusal in deleted("neighbour", PLUGIN, {}, owner("node-feature-discovery-worker"))
+    assert refusal not in deleted("plugin", PLUGIN, {}, owner(PLUGIN))
+    assert refusal not in deleted("daemon", PLUGIN, {}, owner(f"{PLUGIN}-mps-control-daemon"))
     kubectl.run("delete", "namespace", PLUGIN, "--wait=false")

@@ -77,7 +77,6 @@ class NodeAction(StrEnum):
     """What an agent may be asked to do: nothing else."""
 
     TERMINATE_CLIENT = "TerminateClient"
-    QUIT_DAEMON = "QuitDaemon"
 
 
 class NodeOrder(ContractModel):
@@ -86,5 +85,5 @@ class NodeOrder(ContractModel):
     id: str = Field(min_length=1, max_length=200)
     epoch: int = Field(ge=0)
     action: NodeAction
-    server: int = Field(default=0, ge=0, description="pid of the MPS server, for TerminateClient")
-    client: int = Field(default=0, ge=0, description="pid of the client, for TerminateClient")
+    server: int = Field(default=0, ge=0, description="pid of the MPS server")
+    client: int = Field(default=0, ge=0, description="pid of the client")

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tidegate_dataplane.contract.sharing import ServerStatus
 
-QUIT_TIMEOUT_S = 5
-"""So long may servers take to end before the daemon ends them."""
 _KILLED_S = 1.0
 _WORDS = 300
 """Characters of what the program said that a report quotes."""
@@ -61,21 +59,17 @@ class Mps:
         """End a client's work on the GPU; return what the program says. New clients are refused meanwhile."""
         return await self.command(f"terminate_client {server} {client}")
 
-    async def quit(self) -> str:
-        """End the daemon and its servers."""
-        return await self.command(f"quit -t {QUIT_TIMEOUT_S}", extra_s=QUIT_TIMEOUT_S)
-
-    async def command(self, text: str, *, extra_s: float = 0.0) -> str:
+    async def command(self, text: str) -> str:
         """Give one command on the program's standard input; return what it prints."""
         if self._stuck is not None and self._stuck.returncode is None:
             message = f"{self._program} has been killed and does not end: the driver holds it"
             raise DaemonHangsError(message)
         process, name = await self._start(), text.split(maxsplit=1)[0]
         try:
-            async with asyncio.timeout(self._timeout_s + extra_s):
+            async with asyncio.timeout(self._timeout_s):
                 output, _ = await process.communicate(f"{text}\n".encode())
         except TimeoutError:
-            message = f"{name} did not answer within {self._timeout_s + extra_s:g} s"
+            message = f"{name} did not answer within {self._timeout_s:g} s"
             raise DaemonHangsError(message) from None
         finally:
             await self._end(process)

@@ -11,7 +11,6 @@ from tidegate_dataplane.contract.sharing import (
     DaemonState,
     MpsClient,
     MpsServer,
-    NodeAction,
     NodeOrder,
     NodeReport,
     OrderOutcome,
@@ -109,24 +108,11 @@ class Watcher:
 
     async def _do(self, order: NodeOrder) -> OrderReport:
         try:
-            if order.action is NodeAction.QUIT_DAEMON:
-                said = await self._quit()
-            else:
-                said = await self._terminate(order.server, order.client)
+            said = await self._terminate(order.server, order.client)
         except (DaemonHangsError, ProgramMissingError) as error:
             said = str(error)
         outcome = OrderOutcome.FAILED if said else OrderOutcome.DONE
         return OrderReport(id=order.id, outcome=outcome, message=said)
-
-    async def _quit(self) -> str:
-        """Return why the daemon is still there; empty once it is gone."""
-        try:
-            await self._mps.quit()
-            async for _ in _tries(self._confirm_s):
-                await self._mps.servers()
-        except DaemonGoneError:
-            return ""
-        return f"the daemon still answers {self._confirm_s:g} s after quit"
 
     async def _terminate(self, server: int, client: int) -> str:
         """Return why the client is still connected; empty once it is not."""
