@@ -62,6 +62,13 @@ class SharingMetrics:
             registry=registry,
         )
 
+        self.failed_steps = Counter(
+            "tidegate_pool_repair_steps_failed_total",
+            "Steps of repairs that could not be taken, and are tried again.",
+            ("pool", "step"),
+            registry=registry,
+        )
+
     def count(self, pool: str, turns: Sequence[Turn]) -> None:
         """Counts what repairs have come to."""
         for turn in turns:
@@ -139,17 +146,14 @@ class Sharing:
         return plan
 
     async def carry_out(self, pool: ComputePool, plan: SharingPlan, cluster: Cluster, fence: Fence) -> None:
-        """Takes every step. Raises TidegateError when some could not be taken, after having tried all."""
+        """Takes every step; what could not be taken is counted, and is due again at the next look."""
         self._metrics.count(pool.metadata.name, plan.turns)
-        failed: list[TidegateError] = []
         for step in plan.steps:
             try:
                 await self._take(step, cluster, fence)
             except TidegateError as error:
                 log.warning("repair_step_failed", pool=pool.metadata.name, step=str(step), error=str(error))
-                failed.append(error)
-        if failed:
-            raise failed[0]
+                self._metrics.failed_steps.labels(pool.metadata.name, type(step).__name__).inc()
 
     def _views(self, pool: ComputePool, slices: PoolSlices) -> tuple[NodeSharing, ...]:
         pods: dict[str, list[SlicePod]] = {}

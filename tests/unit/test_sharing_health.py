@@ -289,10 +289,36 @@ def test_repair_is_not_over_because_the_agent_is_silent() -> None:
     world.look()
     world.until(NODE, RepairState.REPAIRING, 10)
     gpu.silent, gpu.fault = True, None
-    world.run(200)
+    world.run(400)
     assert (world.state(NODE), gpu.taint) == (RepairState.REPAIRING, "Repairing")
     gpu.silent = False
     world.until(NODE, RepairState.RECOVERED, 2)
+
+
+@pytest.mark.parametrize("how", ["ready", "silent"])
+def test_node_of_which_nothing_is_heard_for_long_is_quarantined_and_others_are_repaired(how: str) -> None:
+    world, gpu = failing(SharingFault.DAEMON_LOST)
+    world.look()
+    world.until(NODE, RepairState.REPAIRING, 10)
+    setattr(gpu, how, how == "silent")
+    other = world.gpus["gpu-1"]
+    other.fault = SharingFault.DAEMON_LOST
+    world.run(400)
+    assert (world.state(NODE), world.state("gpu-1")) == (RepairState.REPAIRING, RepairState.WAITING)
+    assert world.until(NODE, RepairState.QUARANTINED, 40) >= 15
+    assert gpu.taint == "Quarantined"
+    world.until("gpu-1", RepairState.REPAIRING, 2)
+
+
+def test_node_whose_new_daemon_does_not_start_is_quarantined_and_goes_on_counting() -> None:
+    world, gpu = failing(SharingFault.DAEMON_LOST)
+    world.look()
+    world.until(NODE, RepairState.REPAIRING, 10)
+    gpu.helpers_since["daemon"] = None
+    world.gpus["gpu-1"].fault = SharingFault.DAEMON_LOST
+    world.until(NODE, RepairState.QUARANTINED, 430)
+    world.run(60)
+    assert (gpu.taint, world.state("gpu-1")) == ("Quarantined", RepairState.WAITING)
 
 
 def test_agent_that_was_never_heard_says_nothing_yet() -> None:

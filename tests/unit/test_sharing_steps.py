@@ -67,11 +67,13 @@ class Silent:
         raise AgentUnreachableError(message)
 
 
-async def taken(api: Api, *steps: Step, agents: Silent | None = None) -> None:
+async def taken(
+    api: Api, *steps: Step, agents: Silent | None = None, registry: CollectorRegistry | None = None
+) -> None:
     """Takes these steps."""
     pods = ObjectStore(kinds.POD)
     helpers = Helpers(ObjectStore(kinds.POD), "plugin", "daemon")
-    metrics = SharingMetrics(CollectorRegistry())
+    metrics = SharingMetrics(registry or CollectorRegistry())
     sharing = Sharing(cast(NodeAgents, agents), helpers, pods, Occupancy(pods), metrics)
     whole = SharingWorld().look()
     plan = SharingPlan(whole.repairs, steps, None, {}, (), frozenset(), whole.requeue_after)
@@ -110,7 +112,10 @@ async def test_step_that_fails_keeps_no_other_from_being_taken() -> None:
         OrderNode("gpu-0", "a", NodeAction.TERMINATE_CLIENT, 4100, 7001),
         RemovePod(ObjectKey("ads", "p"), "uid-p"),
     )
-    with pytest.raises(ConflictError):
-        await taken(api, *steps, agents=agents)
+    registry = CollectorRegistry()
+    await taken(api, *steps, agents=agents, registry=registry)
+    for step, count in (("TaintNode", 1), ("OrderNode", 1), ("RemovePod", None)):
+        labels = {"pool": "cpu-a", "step": step}
+        assert registry.get_sample_value("tidegate_pool_repair_steps_failed_total", labels) == count
     assert [(each.epoch, each.server, each.client) for each in agents.orders] == [(7, 4100, 7001)]
     assert api.deleted == [("ads/p", "uid-p")]

@@ -95,7 +95,11 @@ def plan_sharing(
     known = {repair.node: repair for repair in pool.status.repairs}
     findings = {view.node.name: diagnose(view, now) for view in views}
     suspicions = _suspicions(findings, before, now)
-    out = {view.node.name for view in views if out_of_use(known.get(view.node.name), view)}
+    out = {
+        view.node.name
+        for view in views
+        if out_of_use(known.get(view.node.name), view, findings[view.node.name], now)
+    }
     most = limit(len(views))
     repairs: list[NodeRepair] = []
     steps: list[Step] = []
@@ -106,10 +110,10 @@ def plan_sharing(
         seen = suspicion.since if suspicion is not None else None
         repair = next_repair(known.get(name), view, finding, seen, now, allowed=allowed)
         if repair is None or (name not in known and len(repairs) >= MAX_REPAIRS):
-            (out.add if out_of_use(None, view) else out.discard)(name)
+            (out.add if out_of_use(None, view, finding, now) else out.discard)(name)
             steps.extend(left_over(view))
             continue
-        (out.add if out_of_use(repair, view) else out.discard)(name)
+        (out.add if out_of_use(repair, view, finding, now) else out.discard)(name)
         repairs.append(repair)
         steps.extend(steps_of(repair, view, finding, now))
     kept = _kept(repairs)

@@ -19,6 +19,8 @@ from tidegate_dataplane.contract.sharing import NodeAction
 ATTEMPTS: Final = 3
 REMEMBERED: Final = timedelta(minutes=10)
 """A fault that comes back sooner goes on counting attempts."""
+ABANDONED_AFTER: Final = timedelta(minutes=5)
+"""A node that cannot be judged for so long after its attempt is quarantined."""
 LIMIT_PERCENT: Final = 20
 """Of a pool's nodes, so many may be out of use for repairs that cost running pods; one at least."""
 
@@ -147,8 +149,13 @@ class OrderNode:
 Step = TaintNode | OrderNode | RemovePod
 
 
-def out_of_use(repair: NodeRepair | None, view: NodeSharing) -> bool:
-    """Whether a node counts against the limit: it has our taint, whatever it is repaired for by now, or is about to."""
+def out_of_use(repair: NodeRepair | None, view: NodeSharing, finding: Finding, now: datetime) -> bool:
+    """Whether a node counts against the limit: it has our taint, whatever it is repaired for by now, or is about to.
+
+    One of which nothing has been heard for long keeps no other from being repaired.
+    """
+    if repair is not None and finding.sight in (Sight.AWAY, Sight.SILENT) and abandoned(repair, finding, now):
+        return False
     return view.taint is not None or (repair is not None and disrupts(repair, view))
 
 
@@ -158,6 +165,13 @@ def disrupts(repair: NodeRepair, view: NodeSharing) -> bool:
         return True
     costs = TREATMENTS[repair.fault].costs_pods(repair.attempts, view)
     return repair.state is RepairState.REPAIRING and costs
+
+
+def abandoned(repair: NodeRepair, finding: Finding, now: datetime) -> bool:
+    """Whether nobody can say how a node is, long after its attempt should have helped."""
+    held = repair.state not in (RepairState.WAITING, RepairState.RECOVERED)
+    unseen = finding.sight in (Sight.AWAY, Sight.SILENT, Sight.STARTING)
+    return held and unseen and now >= ends(repair) + ABANDONED_AFTER
 
 
 def next_repair(
@@ -177,11 +191,16 @@ def next_repair(
     if repair is not None and repair.state is RepairState.QUARANTINED:
         # Written only once the taint was seen: without it, a person has taken it off.
         return repair if view.taint is not None or finding.sight is Sight.AWAY else None
-    if finding.sight is Sight.AWAY:
-        return repair
     if repair is not None and view.taint == RepairState.QUARANTINED.value:
         return repair.model_copy(update={"state": RepairState.QUARANTINED})
     if repair is not None and repair.state is RepairState.QUARANTINING:
+        return repair
+    if repair is not None and abandoned(repair, finding, now):
+        # A node that only starts goes on counting, so that it needs a place.
+        counts = finding.sight is Sight.STARTING
+        if not counts or allowed or disrupts(repair, view):
+            return repair.model_copy(update={"state": RepairState.QUARANTINING})
+    if finding.sight is Sight.AWAY:
         return repair
     if finding.fault is None:
         return _without_fault(repair, finding, now)
@@ -329,12 +348,13 @@ def ends(repair: NodeRepair) -> datetime:
 
 def steps_of(repair: NodeRepair, view: NodeSharing, finding: Finding, now: datetime) -> tuple[Step, ...]:
     """What still has to be done of a repair; empty once all of it is."""
-    if finding.sight is Sight.AWAY:
-        return ()
+    # Taints are changed at the API server, which a node need not be there for.
     if repair.state in (RepairState.RECOVERED, RepairState.WAITING):
         return left_over(view)
     if repair.state is RepairState.QUARANTINING:
         return (TaintNode(view.node.name, RepairState.QUARANTINED),)
+    if finding.sight is Sight.AWAY:
+        return ()
     if repair.state is RepairState.QUARANTINED:
         return _moved(finding) if finding.fault is repair.fault else ()
     return _of_attempt(repair, view, finding, now)
