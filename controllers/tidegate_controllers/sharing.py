@@ -1,7 +1,7 @@
 """Nodes that share their GPUs under MPS: what is known of each, and what is done to those that failed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from tidegate.planning.node_sharing import (
 from tidegate.planning.nodes import NodeView
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.sharing_health import SharingPlan, Suspicion, Turn, TurnKind, plan_sharing
-from tidegate.planning.sharing_repairs import OrderNode, RemovePod, Step, TaintNode
+from tidegate.planning.sharing_repairs import OrderNode, RemovePod, Step, TaintNode, strays
 from tidegate.resources.names import POOL_LABEL, label_value
 from tidegate.resources.sharing.device_plugin import labels_fit
 from tidegate_controllers.node_agents import NodeAgents
@@ -98,10 +98,12 @@ class Sharing:
         agents: NodeAgents,
         helpers: Helpers,
         pods: ObjectStore,
+        pools: ObjectStore,
         occupancy: Occupancy,
         metrics: SharingMetrics,
     ) -> None:
-        """`pods` is the cache of the pods that we made."""
+        """`pods` is the cache of the pods that we made, `pools` the one of all ComputePools."""
+        self._pools = pools
         self.agents = agents
         self._helpers = helpers
         self._pods = pods
@@ -143,7 +145,17 @@ class Sharing:
         self._suspicions[pool.key] = plan.suspicions
         for node in plan.doubted:
             self.agents.ask_again(node)
-        return plan
+        repaired = self._repaired_elsewhere(pool) | {each.node for each in plan.repairs}
+        left = (step for step in strays(self._occupancy.nodes(), repaired) if step not in plan.steps)
+        return replace(plan, steps=(*plan.steps, *left))
+
+    def _repaired_elsewhere(self, pool: ComputePool) -> set[str]:
+        return {
+            each["node"]
+            for body in self._pools
+            if body["metadata"]["name"] != pool.metadata.name
+            for each in (body.get("status") or {}).get("repairs") or ()
+        }
 
     async def carry_out(self, pool: ComputePool, plan: SharingPlan, cluster: Cluster, fence: Fence) -> None:
         """Takes every step; what could not be taken is counted, and is due again at the next look."""

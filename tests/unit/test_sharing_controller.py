@@ -74,12 +74,13 @@ class Api:
 
     async def get(self, kind: Kind, key: ObjectKey) -> Mapping[str, Any] | None:
         assert kind is kinds.NODE
-        return self.world.node
+        return self.world.node if key.name == "gpu-0" else self.world.occupancy._nodes.get(key)
 
     async def merge(self, kind: Kind, key: ObjectKey, patch: Mapping[str, Any], fence: Fence) -> None:
         del kind, fence
         self.calls.append(f"taint {key.name}")
-        self.world.set_node(taints=patch["spec"]["taints"])
+        if key.name == "gpu-0":
+            self.world.set_node(taints=patch["spec"]["taints"])
 
     async def delete(self, kind: Kind, key: ObjectKey, *, uid: str, fence: Fence) -> None:
         del fence
@@ -112,6 +113,7 @@ class World:
             cast(NodeAgents, self.agents),
             Helpers(self.plugin_pods, "plugin", "daemon"),
             self.stores.pods,
+            self.stores.pools,
             self.occupancy,
             metrics,
         )
@@ -237,6 +239,22 @@ async def test_what_was_suspected_in_an_earlier_term_counts_for_nothing() -> Non
     world.sharing.clear()
     assert await world.look(600) == []
     assert "taint gpu-0" in await world.look(6)
+
+
+async def test_taint_is_taken_off_a_node_that_left_its_pool_while_it_was_repaired() -> None:
+    world = World()
+    ours = {"key": SHARING_TAINT, "value": "Repairing", "effect": "NoSchedule"}
+    for name in ("left", "elsewhere", "quarantined"):
+        value = "Quarantined" if name == "quarantined" else "Repairing"
+        world.has(world.occupancy._nodes, node_body(name, labels={}, taints=[{**ours, "value": value}]))
+    repair = {
+        "node": "elsewhere",
+        "fault": "DaemonLost",
+        "state": "Repairing",
+        "since": "2026-11-01T00:00:00Z",
+    }
+    world.has(world.stores.pools, {**compute_pool_body("gpu-b"), "status": {"repairs": [repair]}})
+    assert [call for call in await world.look() if call.startswith("taint")] == ["taint left"]
 
 
 @pytest.mark.parametrize("missing", ["nodes", "plugin"])

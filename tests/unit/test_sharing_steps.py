@@ -74,7 +74,9 @@ async def taken(
     pods = ObjectStore(kinds.POD)
     helpers = Helpers(ObjectStore(kinds.POD), "plugin", "daemon")
     metrics = SharingMetrics(registry or CollectorRegistry())
-    sharing = Sharing(cast(NodeAgents, agents), helpers, pods, Occupancy(pods), metrics)
+    sharing = Sharing(
+        cast(NodeAgents, agents), helpers, pods, ObjectStore(kinds.COMPUTE_POOL), Occupancy(pods), metrics
+    )
     whole = SharingWorld().look()
     plan = SharingPlan(whole.repairs, steps, None, {}, (), frozenset(), whole.requeue_after)
     await sharing.carry_out(a_compute_pool(), plan, cast(Any, api), FENCE)

@@ -5,7 +5,7 @@ gone is started again by nobody, a fault holds a GPU until its last client has g
 come back by themselves. docs/explanation/mps-health.md has the table.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -13,7 +13,15 @@ from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.api.repairs import NodeRepair, RepairState, SharingFault
-from tidegate.planning.node_sharing import HELPER_STARTS, Finding, HelperPod, NodeSharing, Sight
+from tidegate.planning.node_sharing import (
+    HELPER_STARTS,
+    SHARING_TAINT,
+    Finding,
+    HelperPod,
+    NodeSharing,
+    Sight,
+)
+from tidegate.planning.nodes import NodeView
 from tidegate_dataplane.contract.sharing import NodeAction
 
 ATTEMPTS: Final = 3
@@ -338,6 +346,18 @@ def given_up(repair: NodeRepair, now: datetime) -> bool:
 def left_over(view: NodeSharing) -> tuple[Step, ...]:
     """A repair of which nothing is remembered any more has no claim on the node."""
     return (TaintNode(view.node.name, None),) if view.taint == RepairState.REPAIRING.value else ()
+
+
+def strays(nodes: Iterable[NodeView], repaired: Collection[str]) -> tuple[Step, ...]:
+    """Takes our taint off nodes that no pool repairs: they have left theirs in the middle of it."""
+    return tuple(
+        TaintNode(node.name, None)
+        for node in nodes
+        if node.name not in repaired
+        and any(
+            each.key == SHARING_TAINT and each.value == RepairState.REPAIRING.value for each in node.taints
+        )
+    )
 
 
 def ends(repair: NodeRepair) -> datetime:

@@ -84,7 +84,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         node_agents = NodeAgents(node_agent_pods, node_agent_client)
         helpers = Helpers(plugin_pods, settings.sharing_plugin, settings.sharing_daemon)
         metrics = SharingMetrics(registry)
-        sharing = Sharing(node_agents, helpers, stores.pods, occupancy, metrics)
+        sharing = Sharing(node_agents, helpers, stores.pods, stores.pools, occupancy, metrics)
         parts = Parts(
             client,
             stores,
