@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from builders.batch_world import FakeModel, World, pairs
+from tidegate_dataplane.agent.artefacts.files import folder_source
+from tidegate_dataplane.agent.artefacts.uri import parse_uri
 from tidegate_dataplane.agent.nearline.message import Tensor
 from tidegate_dataplane.agent.nearline.model import NoAnswerError
 from tidegate_dataplane.agent.nearline.verdict import Fault
+from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.batch import scoring
 from tidegate_dataplane.batch.errors import TableError
 from tidegate_dataplane.batch.plan import InputFile, Span, TablePlan
@@ -183,6 +189,48 @@ def test_a_model_without_a_batch_dimension_and_a_sink_of_another_run_are_refused
     world.model.rows = 4
     with pytest.raises(TableError, match="the folder of run v1-abc is another run's"):
         world.score(shards=2)
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_folder_that_cannot_be_listed_makes_no_plan_without_its_rows(
+    world: World, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    world.write("a.parquet", pairs(3))
+    world.write("b/c.parquet", pairs(3, start=3))
+    _unlisted(monkeypatch, "b", code)
+    with pytest.raises(ArtefactError, match=r"/table/b (may not|cannot) be listed") as raised:
+        world.score()
+    assert raised.value.refusal.may_pass
+    assert not world.results.exists()
+    monkeypatch.undo()
+    world.score()
+    assert len(world.rows()) == 6
+
+
+def test_what_the_file_system_keeps_at_the_top_of_a_claim_is_no_part_of_a_table(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = world.folder / "lake"
+    for name in ("lost+found", "users"):
+        (claim / name).mkdir(parents=True)
+    (claim / "users" / "a.parquet").touch()
+    _unlisted(monkeypatch, "lost+found", errno.EACCES)
+    source = folder_source(parse_uri("pvc://lake/"), file_root=world.folder, pvc_root=world.folder)
+    assert asyncio.run(source.list("")) == ("users/a.parquet",)
+    (claim / "users" / "lost+found").mkdir()
+    with pytest.raises(ArtefactError, match=r"users/lost\+found may not be listed"):
+        asyncio.run(source.list(""))
+
+
+def _unlisted(monkeypatch: pytest.MonkeyPatch, folder: str, code: int) -> None:
+    real = os.scandir
+
+    def scandir(path: str | os.PathLike[str]) -> Any:
+        if Path(path).name == folder:
+            raise OSError(code, os.strerror(code), str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
 
 
 def test_shards_and_files_are_cut_evenly() -> None:

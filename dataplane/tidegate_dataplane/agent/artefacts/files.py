@@ -14,6 +14,8 @@ from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import FailureReason
 
 MAX_FILES = 10_000
+_RECOVERED = "lost+found"
+"""The file system's own at the top of a claim, which root alone may list."""
 
 
 class FolderSource:
@@ -93,8 +95,22 @@ class FolderSource:
 
     def _list(self, folder: str) -> tuple[str, ...]:
         top = self._resolved(folder)
+        root = self._root.resolve()
+
+        def unlisted(error: OSError) -> None:
+            # Left out silently, its files would be missing from a table that is whole by all other signs.
+            path = os.path.normpath(Path(folder) / os.path.relpath(error.filename or top, top))
+            raise _unreadable(self._uri, path, error, "listed") from error
+
+        try:
+            if not stat.S_ISDIR(top.stat().st_mode):
+                return ()
+        except OSError as error:
+            unlisted(error)
         found: list[str] = []
-        for directory, _, names in os.walk(top, followlinks=False):
+        for directory, folders, names in os.walk(top, onerror=unlisted, followlinks=False):
+            if Path(directory) == root and _RECOVERED in folders:
+                folders.remove(_RECOVERED)
             found += [str((Path(directory) / name).relative_to(top)) for name in names]
             if len(found) > MAX_FILES:
                 raise ArtefactError(
@@ -129,10 +145,10 @@ def folder_source(uri: ArtefactUri, *, file_root: Path, pvc_root: Path) -> Folde
     return FolderSource(file_root, base, uri.text)
 
 
-def _unreadable(uri: str, path: str, error: OSError) -> ArtefactError:
+def _unreadable(uri: str, path: str, error: OSError, verb: str = "read") -> ArtefactError:
     if error.errno in (errno.EACCES, errno.EPERM):
         return ArtefactError(
             FailureReason.FETCH_FAILED,
-            f"{uri}/{path} may not be read by user {os.getuid()}: make it readable",
+            f"{uri}/{path} may not be {verb} by user {os.getuid()}: make it readable",
         )
-    return ArtefactError(FailureReason.FETCH_FAILED, f"{uri}/{path} cannot be read: {error.strerror}")
+    return ArtefactError(FailureReason.FETCH_FAILED, f"{uri}/{path} cannot be {verb}: {error.strerror}")
