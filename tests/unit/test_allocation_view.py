@@ -118,6 +118,9 @@ def test_a_batch_has_no_use_for_more_replicas_than_shards_are_left() -> None:
     complete = with_done(done=6, completedAt="2026-01-01T11:00:00Z")
     assert complete.load is not None
     assert (complete.load.rates, complete.bounds.least, complete.bounds.most) == ((0.0,), 0, 0)
+    gave_up = with_done(done=2, failed=1, endedAt="2026-01-01T11:00:00Z")
+    assert gave_up.load is not None
+    assert (gave_up.load.rates, gave_up.bounds.least, gave_up.bounds.most) == ((0.0,), 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -204,6 +207,12 @@ def test_what_no_member_can_use_of_a_floor_is_kept_all_the_same() -> None:
     assert (pool.slices, max(rule.floor for rule in pool.tiers)) == (4, 0)
     ctr = a_member("ctr", 1, most=3)
     pool = pool_of(observed(batch, ctr, tiers={"realtime": {"floor": 4}}))
+    assert (pool.slices, max(rule.floor for rule in pool.tiers)) == (7, 3)
+
+
+def test_a_floor_is_filled_by_no_more_replicas_of_a_batch_than_shards_are_left() -> None:
+    batch = a_member("batch", 4, most=8, tier=Tier.OFFLINE, batch=batch_spec(shards=3))
+    pool = pool_of(observed(batch, tiers={"offline": {"floor": 4}}))
     assert (pool.slices, max(rule.floor for rule in pool.tiers)) == (7, 3)
 
 

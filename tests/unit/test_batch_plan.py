@@ -200,6 +200,43 @@ def test_no_more_pods_than_shards_are_left() -> None:
     assert settled(a_batch(status=dict(status), replicas=6), job).spec.replicas == 3
 
 
+@pytest.mark.parametrize("reason", ["FailedIndexes", "DeadlineExceeded"])
+def test_a_run_that_has_given_up_takes_no_slice_until_another_job_goes_on_with_it(reason: str) -> None:
+    batch = batch_spec(shards=200)
+    made = job_of(plan(a_batch(batch=batch)))
+    gave_up = {
+        "type": "Failed",
+        "status": "True",
+        "reason": reason,
+        "lastTransitionTime": "2026-01-01T11:00:00Z",
+    }
+    # 198 are done, which the status rounds down.
+    job = live(made, completedIndexes="0-197", failedIndexes="198", conditions=[gave_up])
+    status = dict(plan(a_batch(batch=batch), job).status)
+    progress: Any = status["batch"]
+    assert (progress["done"], progress["failed"], progress["endedAt"]) == (190, 1, "2026-01-01T11:00:00Z")
+    assert "completedAt" not in progress
+
+    def then(*jobs: JobView, **spec: Any) -> tuple[int, str | None]:
+        """Pods that it is to have, and what its status says of the end."""
+        inference = settled(a_batch(status=status, **{"batch": batch, **spec}), None)
+        after: Any = plan(inference, *jobs).status["batch"]
+        return inference.spec.replicas, after.get("endedAt")
+
+    ended = "2026-01-01T11:00:00Z"
+    assert then(job) == (0, ended)
+    # Deleted, or with more rows that may be refused, or with larger pods: another Job, and the same run.
+    assert then() == (0, None)
+    assert then(job, batch={**batch, "maxRefusedRows": 5}) == (0, None)
+    assert then(job, resources={"cpu": "3"}) == (0, None)
+    # Another run at once.
+    assert then(job, batch={**batch, "run": "again"}) == (2, None)
+    assert then(job, model={"version": "2"}) == (2, None)
+    status["batch"] = {**progress}
+    del status["batch"]["endedAt"]
+    assert then()[0] == 2
+
+
 def test_a_shard_that_failed_for_good_says_why_and_stalls() -> None:
     made = job_of(plan(a_batch()))
     name = made["metadata"]["name"]

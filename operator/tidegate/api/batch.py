@@ -157,6 +157,13 @@ class BatchProgress(StatusModel):
     ] = 0
     failed: Annotated[int, Field(ge=0, description="Shards that have failed for good.")] = 0
     started_at: Annotated[datetime | None, Field(description="When its Job began.")] = None
+    ended_at: Annotated[
+        datetime | None,
+        Field(
+            description="When its Job ended, done or given up; from then on the run takes no slices. Absent again where "
+            "another Job goes on with it."
+        ),
+    ] = None
     completed_at: Annotated[
         datetime | None, Field(description="When its last shard was done; absent until then.")
     ] = None

@@ -210,12 +210,17 @@ def _pool(observed: AllocationObserved, taken: int) -> solver.Pool:
 def _unfilled(observed: AllocationObserved, tier: Tier) -> int:
     """Slices of a tier's floor that none of its members can use: they are kept for it all the same."""
     fillable = sum(
-        member.slices * (scaling.max_replicas if scaling is not None else member.claim.replicas)
-        for member in observed.members
-        if member.inference.spec.tier is tier
-        for scaling in (member.inference.spec.scaling,)
+        member.slices * _most(member) for member in observed.members if member.inference.spec.tier is tier
     )
     return max(observed.pool.spec.tiers.of(tier).floor - fillable, 0)
+
+
+def _most(member: Member) -> int:
+    """Replicas that a member can ever use as it is now."""
+    scaling, left = member.inference.spec.scaling, shards_left(member.inference)
+    if scaling is None:
+        return member.claim.replicas
+    return scaling.max_replicas if left is None else min(scaling.max_replicas, left)
 
 
 def _budget(observed: AllocationObserved) -> int | None:
@@ -282,9 +287,8 @@ def _demand(member: Member, signal: Signal | None) -> tuple[CapacityCurve, Load 
     spec = member.inference.spec
     if spec.tier is Tier.OFFLINE and spec.scaling is not None:
         # It uses every slice that is left, as far as it has work for them.
-        curve, left = linear(float(member.slices)), shards_left(member.inference)
-        most = spec.scaling.max_replicas if left is None else min(spec.scaling.max_replicas, left)
-        return curve, Load((curve.at(most),))
+        curve = linear(float(member.slices))
+        return curve, Load((curve.at(_most(member)),))
     if spec.capacity is None:
         return _UNKNOWN, None
     curve = linear(float(spec.capacity.requests_per_second))

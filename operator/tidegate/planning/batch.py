@@ -150,13 +150,13 @@ def _status(observed: "InferenceObserved", run: _Run, template: str) -> Inferenc
         ready_replicas=sum(pod.ready for pod in alive),
         selector=selector_text(selector),
         versions=Versions(target=inference.spec.model.version),
-        batch=_progress(inference, run),
+        batch=_progress(observed, run),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
 
 
-def _progress(inference: Inference, run: _Run) -> BatchProgress:
-    job, before = run.job, run.before
+def _progress(observed: "InferenceObserved", run: _Run) -> BatchProgress:
+    inference, job, before = observed.inference, run.job, run.before
     started = job.started if job is not None else None
     return BatchProgress(
         run=run.name,
@@ -166,8 +166,19 @@ def _progress(inference: Inference, run: _Run) -> BatchProgress:
         failed=len(job.failed) if job is not None else 0,
         # The first Job's: another one may have taken the run over.
         started_at=before.started_at if before is not None and before.started_at is not None else started,
+        ended_at=_ended_at(observed, run),
         completed_at=run.completed_at,
     )
+
+
+def _ended_at(observed: "InferenceObserved", run: _Run) -> datetime | None:
+    """When the run ended, well or not; a run that gave up is one that goes on as soon as its Job is another one."""
+    if run.complete:
+        return run.completed_at
+    if observed.left_alone:
+        # Without a seat nobody knows which Job it would be.
+        return run.before.ended_at if run.before is not None else None
+    return run.job.ended if run.job is not None and run.job.gave_up else None
 
 
 def _bucketed(done: int, shards: int) -> int:

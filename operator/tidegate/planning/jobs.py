@@ -29,6 +29,8 @@ class JobView:
     """And in its words."""
     started: datetime | None = None
     completed: datetime | None = None
+    ended: datetime | None = None
+    """When it completed or gave up."""
     deleting: bool = False
     pool: str = ""
     """The pool on whose slices its pods run; empty for none."""
@@ -66,6 +68,7 @@ def job_view(body: Mapping[str, Any]) -> JobView:
         said=ended.get("message", ""),
         started=_time(status.get("startTime")),
         completed=_time(status.get("completionTime")),
+        ended=_time(status.get("completionTime") or ended.get("lastTransitionTime")),
         deleting="deletionTimestamp" in metadata,
         pool=labels.get(POOL_LABEL, ""),
         slices=int(slices) if slices.isdecimal() else 0,

@@ -5,7 +5,7 @@ from tidegate.resources.batch_run import run_name
 
 
 def shards_left(inference: Inference) -> int | None:
-    """Shards without an end, good or bad; None where the spec has no batch.
+    """Shards without an end, good or bad, and none of a run that has ended; None where the spec has no batch.
 
     The status rounds, so of more than 20 shards up to a twentieth may be done already.
     """
@@ -14,4 +14,5 @@ def shards_left(inference: Inference) -> int | None:
         return None
     if status is None or status.run != run_name(inference, batch):
         return batch.shards
-    return 0 if status.completed_at is not None else max(batch.shards - status.done - status.failed, 0)
+    ended = status.ended_at is not None or status.completed_at is not None
+    return 0 if ended else max(batch.shards - status.done - status.failed, 0)
