@@ -11,7 +11,7 @@ from builders.desired import a_desired_state
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.agent.settings import Settings
 from tidegate_dataplane.batch import __main__ as process
-from tidegate_dataplane.batch.errors import TableError
+from tidegate_dataplane.batch.errors import ServerFaultError, TableError
 from tidegate_dataplane.batch.metrics import BatchMetrics
 from tidegate_dataplane.contract import FailureReason
 
@@ -78,6 +78,28 @@ def test_what_is_wrong_with_table_or_uri_is_not_tried_again(
         attempts = Attempts(error)
         assert _scored(settings, attempts, monkeypatch) == (process.NEVER, "no")
         assert attempts.count == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ServerFaultError("row 3 is refused: CUDA error"), "row 3 is refused: CUDA error"),
+        (
+            IndexError("list index out of range"),
+            "IndexError: list index out of range; the log of this pod has more",
+        ),
+        (
+            ExceptionGroup("unhandled errors", [OverflowError("too large")]),
+            "OverflowError: too large; the log of this pod has more",
+        ),
+    ],
+)
+def test_another_pod_tries_what_may_be_this_pods_fault_and_what_nobody_expected(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    attempts = Attempts(error)
+    assert _scored(settings, attempts, monkeypatch) == (process.TRY_AGAIN, words)
+    assert attempts.count == 1
 
 
 def test_a_pod_that_is_none_of_a_job_says_so(settings: Settings, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tidegate_dataplane.agent.nearline.model import NoAnswerError
 from tidegate_dataplane.agent.nearline.verdict import Fault
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.batch import scoring
-from tidegate_dataplane.batch.errors import TableError
+from tidegate_dataplane.batch.errors import ServerFaultError, TableError
 from tidegate_dataplane.batch.plan import InputFile, Span, TablePlan
 from tidegate_dataplane.contract import TensorSpec
 
@@ -128,9 +128,74 @@ def test_a_row_that_ends_the_server_each_time_it_is_asked_is_refused(world: Worl
     world.write("a.parquet", pairs(6))
     world.model.fails = lambda rows: NoAnswerError(Fault.SERVER, "gone") if 5.0 in rows else None
     with pytest.raises(
-        TableError, match=r"row 5 .* the server was gone each of 4 times it was asked, last alone"
+        ServerFaultError, match=r"row 5 .* the server was gone each of 4 times it was asked, last alone"
     ):
         world.score()
+    assert world.score(max_refused_rows=1).refused == 1
+
+
+@pytest.mark.parametrize("most", [0, 2])
+def test_a_broken_gpu_makes_no_refused_rows_and_ends_the_pod_soon(world: World, most: int) -> None:
+    world.write("a.parquet", pairs(100))
+    world.model.fails = lambda _: NoAnswerError(Fault.UNCLEAR, "CUDA error: unspecified launch failure")
+    with pytest.raises(
+        ServerFaultError, match=rf"CUDA error.*another pod tries.*maxRefusedRows, which is {most}"
+    ):
+        world.score(rows_per_file=100, max_refused_rows=most)
+    assert not list(world.results.glob("**/*.parquet"))
+    # Not each of the hundred rows alone, four times.
+    assert len(world.model.requests) < 60
+    world.model.fails = lambda _: None
+    assert world.score(rows_per_file=100, max_refused_rows=most).refused == 0
+
+
+def test_rows_that_are_wrong_for_certain_fail_the_shard_whatever_else_the_server_does(world: World) -> None:
+    world.write("a.parquet", {"id": [0, 1, 2], "x": [[0.0, 1.0], [1.0], [2.0, 1.0]]})
+    world.model.fails = lambda rows: NoAnswerError(Fault.UNCLEAR, "CUDA error") if 2.0 in rows else None
+    with pytest.raises(TableError, match="column 'x' has 1 values"):
+        world.score()
+    with pytest.raises(ServerFaultError, match=r"row 2 .* CUDA error"):
+        world.score(max_refused_rows=1)
+
+
+def test_a_limit_that_is_lowered_below_what_is_refused_already_says_so(world: World) -> None:
+    world.write("a.parquet", pairs(12))
+    world.model.fails = lambda rows: NoAnswerError(Fault.MESSAGE, "no") if {1.0, 2.0} & set(rows) else None
+    assert world.score(max_refused_rows=2).refused == 2
+    files = sorted(world.results.glob("part-*.parquet"))
+    files[1].unlink()
+    for _ in range(2):
+        with pytest.raises(
+            TableError, match=r"shard 0 has 2 refused rows already, and spec.batch.maxRefusedRows is 1: raise"
+        ):
+            world.score(max_refused_rows=1)
+        world.score(max_refused_rows=2)
+
+
+def test_a_row_has_a_result_or_a_reason_and_never_both(world: World) -> None:
+    world.write("a.parquet", pairs(5))
+    world.model.fails = lambda rows: NoAnswerError(Fault.UNCLEAR, "CUDA error") if 3.0 in rows else None
+    assert world.score(max_refused_rows=1).refused == 1
+    (path,) = (world.results / "_refused").glob("*.parquet")
+    assert pq.read_metadata(path).num_rows == 1
+    # As after a pod that was ended between the two files.
+    (written,) = world.results.glob("part-*.parquet")
+    written.unlink()
+    world.model.fails = lambda _: None
+    assert world.score(max_refused_rows=1).refused == 0
+    assert len(world.rows()) == 5
+    assert pq.read_metadata(path).num_rows == 0
+
+
+@pytest.mark.parametrize(("shape", "lists"), [((-1, -1), [[[1, 2], [3]]] * 2), ((-1, 2), [[[1], [2]]] * 2)])
+def test_lists_of_lists_are_refused_by_the_columns_name(
+    world: World, shape: tuple[int, ...], lists: list[Any]
+) -> None:
+    world.model.specs = (TensorSpec(name="x", dtype="INT64", shape=shape),)
+    world.write("a.parquet", {"id": [0, 1], "x": lists})
+    with pytest.raises(TableError, match=r"column 'x' holds list<.*lists of lists are not read.*as one list"):
+        world.score(max_refused_rows=9)
+    assert world.model.requests == []
 
 
 def test_lists_of_any_length_are_asked_with_their_like(world: World) -> None:

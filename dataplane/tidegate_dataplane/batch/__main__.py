@@ -17,7 +17,7 @@ from tidegate_dataplane.agent.files import read_first_order
 from tidegate_dataplane.agent.nearline.model import Model, NoAnswerError
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.agent.settings import Settings
-from tidegate_dataplane.batch.errors import TableError
+from tidegate_dataplane.batch.errors import ServerFaultError, TableError
 from tidegate_dataplane.batch.metrics import BatchMetrics
 from tidegate_dataplane.batch.results import Results
 from tidegate_dataplane.batch.shard import Shard
@@ -73,18 +73,9 @@ def _scored(settings: Settings, environment: Mapping[str, str], metrics: BatchMe
         return NEVER, f"this pod has no order for a batch, or no {INDEX}: is it a pod of an Indexed Job?"
     moved, pause_s, left = time.monotonic(), FIRST_PAUSE_S, -1.0
     while True:
-        try:
-            _attempt(settings, environment, desired, desired.batch, metrics)
-        except TableError as error:
-            return NEVER, str(error)
-        except ArtefactError as error:
-            if not error.refusal.may_pass:
-                return NEVER, error.refusal.message
-            said = error.refusal.message
-        except NoAnswerError as error:
-            said = f"the server does not answer: {error.said}"
-        else:
-            return DONE, ""
+        code, said = _tried(settings, environment, desired, desired.batch, metrics)
+        if code is not None:
+            return code, said
         now_left = _left(metrics)
         if now_left != left:
             moved, pause_s, left = time.monotonic(), FIRST_PAUSE_S, now_left
@@ -94,6 +85,30 @@ def _scored(settings: Settings, environment: Mapping[str, str], metrics: BatchMe
         log.warning("tried_again", message=said, after_s=pause_s)
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _tried(
+    settings: Settings,
+    environment: Mapping[str, str],
+    desired: DesiredState,
+    order: BatchOrder,
+    metrics: BatchMetrics,
+) -> tuple[int | None, str]:
+    """Try once; return the exit code, None where this pod is to try again, and why."""
+    try:
+        _attempt(settings, environment, desired, order, metrics)
+    except TableError as error:
+        return NEVER, str(error)
+    except ServerFaultError as error:
+        return TRY_AGAIN, str(error)
+    except ArtefactError as error:
+        return None if error.refusal.may_pass else NEVER, error.refusal.message
+    except NoAnswerError as error:
+        return None, f"the server does not answer: {error.said}"
+    except Exception as error:  # nobody knows of it, and in a pod elsewhere it may not be
+        log.exception("shard_broke")
+        return TRY_AGAIN, f"{_cause(error)}; the log of this pod has more"
+    return DONE, ""
 
 
 def _attempt(
@@ -122,6 +137,13 @@ def _attempt(
 async def _model(settings: Settings, desired: DesiredState) -> Model:
     """Its channel belongs to the loop that it is made in."""
     return Model(settings.triton_grpc, desired.model, str(desired.version))
+
+
+def _cause(error: BaseException) -> str:
+    """What an error is in words; of a group's, its first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}"
 
 
 def _left(metrics: BatchMetrics) -> float:

@@ -76,10 +76,19 @@ def inputs_of(specs: Sequence[TensorSpec], renamed: Mapping[str, str]) -> tuple[
 
 
 def refused_rows(table: Any, inputs: Sequence[Input]) -> dict[int, str]:
-    """Rows that have no form as a tensor, with why: a null, or a list of another length than the input's."""
+    """Rows that have no form as a tensor, with why: a null, or a list of another length than the input's.
+
+    Raises:
+        TableError: a column holds lists of lists, whatever their rows are.
+    """
     refused: dict[int, str] = {}
     for each in inputs:
         column = table.column(each.column)
+        if _is_list(column.type) and _is_list(column.type.value_type):
+            raise TableError(
+                f"column {each.column!r} holds {column.type}, and lists of lists are not read for input {each.name!r}: "
+                f"write the values of each row as one list, which takes the shape {list(each.shape)}"
+            )
         for row in _missing(column):
             refused.setdefault(row, f"column {each.column!r} has a null")
         if _is_list(column.type) and each.width is not None:
@@ -116,7 +125,7 @@ def _tensor(column: Any, each: Input, where: str) -> Tensor:
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     kind = values.type
-    while _is_list(values.type):
+    if _is_list(values.type):
         values = values.flatten()
     wanted = _ARROW[each.datatype]
     try:

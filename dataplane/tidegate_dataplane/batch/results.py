@@ -86,8 +86,10 @@ class Results:
 
     def put(self, shard: int, number: int, first: int, scored: Any, refused: Any) -> None:
         """Write the results of one part; refused rows first, since the file of results says that it is done."""
-        if refused.num_rows:
-            self._write(f"_refused/{_part(shard, number)}", refused, {})
+        aside = f"_refused/{_part(shard, number)}"
+        # A pod that was ended between the two files may have refused rows that have a result now.
+        if refused.num_rows or self._is_there(aside):
+            self._write(aside, refused, {})
         said = Done(run=self._run, first=first, rows=scored.num_rows, refused=refused.num_rows)
         self._write(_part(shard, number), scored, {_KEY: said.model_dump_json().encode()})
 
@@ -123,6 +125,15 @@ class Results:
                 return Done.model_validate_json((pq.read_metadata(file).metadata or {})[_KEY])
         except (pa.ArrowException, ValidationError, KeyError):
             return None  # somebody else's, or cut short by hand: it is written anew
+
+    def _is_there(self, name: str) -> bool:
+        try:
+            self._wait(self._sink.size(self._path(name)))
+        except ArtefactError as error:
+            if error.refusal.reason is FailureReason.ARTEFACT_NOT_FOUND:
+                return False
+            raise
+        return True
 
     def _write(self, name: str, table: Any, metadata: Mapping[bytes, bytes]) -> None:
         content = io.BytesIO()

@@ -52,6 +52,8 @@ class Answer:
     rows: int
     outputs: Mapping[str, Array]
     refused: str = ""
+    by_server: bool = False
+    """Whether the row was refused for what may be the server's fault, such as a GPU that is broken."""
 
 
 class Scorer:
@@ -61,14 +63,16 @@ class Scorer:
         self._model = model
         self._name = name
         self._alone = asyncio.Lock()
+        self._spare = 0
 
     async def ready(self) -> None:
         """Wait until the model answers: fetching it, or a server that starts again, may take its time."""
         while not await self._model.is_ready():  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def scored(self, batches: Sequence[Batch]) -> list[Answer]:
-        """The answers to all rows, in their order."""
+    async def scored(self, batches: Sequence[Batch], spare: int) -> list[Answer]:
+        """The answers to all rows, in their order; once more than `spare` rows are refused, those that there are."""
+        self._spare = spare
         slots = asyncio.Semaphore(AT_ONCE)
 
         async def one(batch: Batch) -> list[Answer]:
@@ -80,6 +84,8 @@ class Scorer:
         return [answer for task in tasks for answer in task.result()]
 
     async def _first(self, batch: Batch) -> list[Answer]:
+        if self._spare < 0:
+            return []
         try:
             return [await self._ask(batch)]
         except (NoAnswerError, MalformedError) as error:
@@ -89,7 +95,7 @@ class Scorer:
 
     async def _again(self, batch: Batch, error: NoAnswerError | MalformedError) -> list[Answer]:
         for _ in range(TRIES):
-            if isinstance(error, MalformedError) or error.fault is Fault.MESSAGE:
+            if self._spare < 0 or not _by_server(error):
                 break
             await asyncio.sleep(PAUSE_S)
             await self.ready()
@@ -97,8 +103,11 @@ class Scorer:
                 return [await self._ask(batch)]
             except (NoAnswerError, MalformedError) as another:
                 error = another
+        if self._spare < 0:
+            return []
         if batch.rows == 1:
-            return [Answer(batch.first, 1, {}, refused=_words(error))]
+            self._spare -= 1
+            return [Answer(batch.first, 1, {}, refused=_words(error), by_server=_by_server(error))]
         middle = batch.rows // 2
         return [
             answer
@@ -107,6 +116,8 @@ class Scorer:
         ]
 
     async def _half(self, batch: Batch) -> list[Answer]:
+        if self._spare < 0:
+            return []
         try:
             return [await self._ask(batch)]
         except (NoAnswerError, MalformedError) as error:
@@ -121,6 +132,10 @@ class Scorer:
                     f"output {each.name!r} has shape {list(each.array.shape)} for {batch.rows} rows",
                 )
         return Answer(batch.first, batch.rows, {each.name: each.array for each in outputs})
+
+
+def _by_server(error: NoAnswerError | MalformedError) -> bool:
+    return isinstance(error, NoAnswerError) and error.fault is not Fault.MESSAGE
 
 
 def _words(error: NoAnswerError | MalformedError) -> str:

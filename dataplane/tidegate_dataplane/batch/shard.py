@@ -10,7 +10,7 @@ import structlog
 
 from tidegate_dataplane.agent.nearline.model import Model, Signature
 from tidegate_dataplane.batch.columns import Input, inputs_of, output_column, refused_rows, runs, tensors
-from tidegate_dataplane.batch.errors import TableError
+from tidegate_dataplane.batch.errors import ServerFaultError, TableError
 from tidegate_dataplane.batch.metrics import BatchMetrics
 from tidegate_dataplane.batch.parquet import RowStream, Wait, measured, rows_of, table_files
 from tidegate_dataplane.batch.plan import Span, TablePlan
@@ -54,6 +54,7 @@ class Shard:
         Raises:
             TableError: the table, the model or the spec must change first.
             ArtefactError: the store failed; it may do better soon.
+            ServerFaultError: the server refused too many rows; another one may not.
         """
         plan = self._plan()
         span = plan.shard(self._index)
@@ -73,6 +74,7 @@ class Shard:
             of=plan.rows,
             run=plan.run,
         )
+        self._check_refused(plan, (), refused)
         if left:
             refused += self._score(plan, left, len(done), refused)
         rows = span.end - span.start
@@ -113,7 +115,7 @@ class Shard:
         added = 0
         for number, part in enumerate(parts, first):
             table = stream.take(part.end - part.start)
-            answers = self._answers(plan, part, table, inputs, signature.rows)
+            answers = self._answers(plan, part, table, inputs, signature.rows, refused + added)
             added += sum(bool(answer.refused) for answer in answers)
             self._check_refused(plan, answers, refused + added)
             scored, turned_away = self._assembled(plan, part, table, answers, signature)
@@ -138,9 +140,12 @@ class Shard:
             yield from rows_of(self._source, self._order.source, segment, columns, self._wait)
 
     def _answers(
-        self, plan: TablePlan, part: Span, table: Any, inputs: Sequence[Input], most: int
+        self, plan: TablePlan, part: Span, table: Any, inputs: Sequence[Input], most: int, refused: int
     ) -> list[Answer]:
-        """One answer for each row or several, in their order; batches are cut alike whoever scores the part."""
+        """One answer for each row or several, in their order; batches are cut alike whoever scores the part.
+
+        Some are missing where more rows are refused than may be, with the `refused` ones before.
+        """
         unfit = refused_rows(table, inputs)
         batches = list[Batch]()
         edges = sorted({-1, *unfit, table.num_rows})
@@ -153,7 +158,8 @@ class Shard:
                     where = "{}, row {}".format(*plan.place(begins))
                     batches.append(Batch(begins, rows, tensors(fit.slice(start, rows), inputs, where)))
         self._metrics.requests.inc(len(batches))
-        answers: list[Answer] = self._wait(self._scorer.scored(batches))
+        spare = self._order.max_refused_rows - refused - len(unfit)
+        answers: list[Answer] = self._wait(self._scorer.scored(batches, spare))
         answers += [Answer(part.start + row, 1, {}, refused=why) for row, why in unfit.items()]
         return sorted(answers, key=lambda answer: answer.first)
 
@@ -161,12 +167,24 @@ class Shard:
         most = self._order.max_refused_rows
         if refused <= most:
             return
-        last = [answer for answer in answers if answer.refused][-1]
+        bad = [answer for answer in answers if answer.refused]
+        if not bad:
+            raise TableError(
+                f"shard {self._index} has {refused} refused rows already, and spec.batch.maxRefusedRows is {most}: raise "
+                "it, or find the rows in the run's folder _refused, mend the table, and start the run anew"
+            )
+        last = bad[-1]
         path, row = plan.place(last.first)
+        said = f"row {row} of {self._order.source.rstrip('/')}/{path} is refused: {last.refused}"
+        if refused - sum(answer.by_server for answer in bad) <= most:
+            # A broken GPU refuses every row, and the table is as good as it was.
+            raise ServerFaultError(
+                f"{said}; that may be the server's fault, so another pod tries. Where it is the table's, mend it or raise "
+                f"spec.batch.maxRefusedRows, which is {most}"
+            )
         raise TableError(
-            f"row {row} of {self._order.source.rstrip('/')}/{path} is refused: {last.refused}; shard {self._index} has "
-            f"{refused} such rows, and spec.batch.maxRefusedRows is {most}: mend the table, or raise it and find the rows "
-            "in the run's folder _refused"
+            f"{said}; shard {self._index} has {refused} such rows, and spec.batch.maxRefusedRows is {most}: mend the "
+            "table, or raise it and find the rows in the run's folder _refused"
         )
 
     def _assembled(
