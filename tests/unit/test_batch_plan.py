@@ -83,6 +83,17 @@ def test_a_batch_is_one_indexed_job_and_no_deployment() -> None:
     assert said(made) == ("False", "Scoring", f"0 of 5 shards of run {_run(made)} are done")
 
 
+def test_what_was_told_to_end_is_no_try_of_a_shard() -> None:
+    rules = job_of(plan(a_batch()))["spec"]["podFailurePolicy"]["rules"]
+    # The first that fits counts.
+    assert [(one["action"], one.get("onExitCodes", {}).get("values")) for one in rules] == [
+        ("FailIndex", [3]),
+        ("Ignore", [143]),
+        ("Ignore", None),
+    ]
+    assert {one["onExitCodes"]["containerName"] for one in rules[:2]} == {"shard"}
+
+
 def _run(made: Plan) -> str:
     batch: Any = made.status["batch"]
     return str(batch["run"])
@@ -227,6 +238,8 @@ def test_a_run_that_has_given_up_takes_no_slice_until_another_job_goes_on_with_i
     assert then(job) == (0, ended)
     # Deleted, or with more rows that may be refused, or with larger pods: another Job, and the same run.
     assert then() == (0, None)
+    assert plan(a_batch(status=status, batch=batch)).requeue_after == timedelta(seconds=1)
+    assert plan(a_batch(status=status, batch=batch), job).requeue_after is None
     assert then(job, batch={**batch, "maxRefusedRows": 5}) == (0, None)
     assert then(job, resources={"cpu": "3"}) == (0, None)
     # Another run at once.

@@ -17,7 +17,7 @@ from tidegate.errors import ApiUnavailableError, ConflictError, TidegateError
 from tidegate.kube.changes import stamped
 from tidegate.kube.events import EventRecorder
 from tidegate.kube.fence import Fence
-from tidegate.kube.kinds import EVENT, Kind, kind_of
+from tidegate.kube.kinds import EVENT, JOB, Kind, kind_of
 from tidegate.kube.port import EventNote, Manifest
 from tidegate.kube.portforward import forwarded, get_json
 from tidegate.kube.transport import APPLY_PATCH, MERGE_PATCH, Request, Transport
@@ -180,7 +180,9 @@ class KubeClient:
 
     async def delete(self, kind: Kind, key: ObjectKey, *, uid: str, fence: Fence) -> None:
         """See port.Cluster."""
-        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        # A Job that is gone at once leaves pods that still work, beside those of the next one of its name or run.
+        policy = "Foreground" if kind == JOB else "Background"
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": policy}
         request = Request("DELETE", kind.path(key.namespace, key.name), self._within(fence), body=body)
         try:
             await self._transport.call(request)

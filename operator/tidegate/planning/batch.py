@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.api.batch import Batch, BatchProgress
 from tidegate.api.conditions import ConditionType, ObservedCondition, merge
-from tidegate.api.inference import Inference, InferenceStatus, Versions
+from tidegate.api.inference import InferenceStatus, Versions
 from tidegate.api.reasons import Reason
 from tidegate.planning.config_maps import stale
 from tidegate.planning.jobs import JobView
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _LOOK_AGAIN: Final = timedelta(seconds=15)
 """Nothing wakes us when an agent cannot fetch its model."""
+_GOES_ON: Final = timedelta(seconds=1)
+"""Of a run that had ended: how many pods it is to have follows from the status that is written now."""
 _FAILING: Final = timedelta(seconds=30)
 _STEPS: Final = 20
 """Of more shards than that, so many figures are written in the course of a run."""
@@ -275,4 +277,6 @@ def _requeue(observed: "InferenceObserved", run: _Run) -> timedelta | None:
         return _FAILING
     if run.complete or (run.job is not None and run.job.finished):
         return None
+    if run.before is not None and run.before.ended_at is not None:
+        return _GOES_ON
     return _LOOK_AGAIN

@@ -27,6 +27,8 @@ SHARD: Final = "shard"
 """The container whose end is the pod's: agent and Triton are its sidecars."""
 NEVER: Final = 3
 """Its exit code where the same would fail again, whoever tries it."""
+TOLD: Final = 143
+"""That of a process that SIGTERM ended."""
 SHARD_CPU: Final = "50m"
 SHARD_MEMORY: Final = "128Mi"
 """What it asks of its node, beside server and agent."""
@@ -93,6 +95,11 @@ def _job(batch: Batch, template: Mapping[str, object], parallelism: int) -> dict
                 {
                     "action": "FailIndex",
                     "onExitCodes": {"containerName": SHARD, "operator": "In", "values": [NEVER]},
+                },
+                # Deleted, by us with fewer replicas or by somebody else, which leaves no condition on the pod.
+                {
+                    "action": "Ignore",
+                    "onExitCodes": {"containerName": SHARD, "operator": "In", "values": [TOLD]},
                 },
                 # A node that is drained, or a pod that makes room for another, is no shard's fault.
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
