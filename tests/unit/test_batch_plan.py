@@ -245,8 +245,7 @@ def test_a_run_that_has_given_up_takes_no_slice_until_another_job_goes_on_with_i
     # Another run at once.
     assert then(job, batch={**batch, "run": "again"}) == (2, None)
     assert then(job, model={"version": "2"}) == (2, None)
-    status["batch"] = {**progress}
-    del status["batch"]["endedAt"]
+    status["batch"] = {name: value for name, value in progress.items() if name != "endedAt"}
     assert then()[0] == 2
 
 
