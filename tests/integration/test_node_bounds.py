@@ -117,11 +117,16 @@ def test_pods_of_others_may_not_be_deleted(kubectl: Kubectl, namespace: str) -> 
         done = kubectl.run("delete", "pod", name, "-n", where, f"--as={CONTROLLERS}", "--wait=false")
         return done.stderr
 
-    kubectl("create", "deployment", "owner", "--image=c", "--replicas=0", "-n", PLUGIN)
-    uid = kubectl.json("get", "deployment", "owner", "-n", PLUGIN)["metadata"]["uid"]
-
     def owner(name: str) -> dict[str, object]:
-        return {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": name, "uid": uid}
+        """One that exists: pods of one that does not are collected. It is for no node."""
+        labels = {"app": name}
+        spec = {"nodeSelector": {"none": "none"}, "containers": [{"name": "c", "image": "c"}]}
+        template = {"metadata": {"labels": labels}, "spec": spec}
+        whole = {"selector": {"matchLabels": labels}, "template": template}
+        head = {"apiVersion": "apps/v1", "kind": "DaemonSet"}
+        kubectl.apply({**head, "metadata": {"name": name}, "spec": whole}, namespace=PLUGIN)
+        uid = kubectl.json("get", "daemonset", name, "-n", PLUGIN)["metadata"]["uid"]
+        return {**head, "name": name, "uid": uid}
 
     refusal = "may delete pods of theirs and of the device plugin's two DaemonSets, and no others"
     assert refusal in deleted("stranger", namespace, {})
