@@ -224,6 +224,9 @@ def test_attempts_are_counted_and_each_is_given_what_a_new_daemon_takes_to_start
     world, gpu = failing(SharingFault.DAEMON_LOST)
     world.look()
     world.until(NODE, RepairState.QUARANTINED, 400)
+    said = world.plans[20].verdict
+    assert said is not None
+    assert "Cannot find MPS control daemon process); pod nvidia/daemon-gpu-0 of its MPS" in said.message
     times = [at for at, step in world.steps if removes("daemon")(step)]
     assert len(times) == ATTEMPTS
     assert [later - earlier for earlier, later in pairwise(times)] == [120, 120]

@@ -81,7 +81,9 @@ def _seen(findings: Mapping[str, Finding], sight: Sight) -> list[str]:
 
 
 def _of_repair(repair: NodeRepair, finding: Finding, waits: str, now: datetime) -> str:
-    what = finding.detail if finding.fault is repair.fault else f"showed {repair.fault.value}"
+    what = (
+        finding.detail if repair.fault in (finding.fault, finding.awaited) else f"showed {repair.fault.value}"
+    )
     if repair.state is RepairState.WAITING:
         how = waits
     elif given_up(repair, now) and finding.fault is not None:
