@@ -32,6 +32,7 @@ from builders.inference import inference_body
 from faults.api import Api, RefusedError
 from faults.installation import a_site, certificates, install
 from fixtures.processes import Running, tidegate
+from tidegate.planning.pods import is_ready
 from tidegate_localcluster.binaries import Binaries
 from tidegate_localcluster.programs import CONTROL_PLANE
 
@@ -118,7 +119,7 @@ class World:
             if "deletionTimestamp" in pod["metadata"]:
                 now = {"gracePeriodSeconds": 0}
                 calls.append(lambda name=name, now=now: self.api.call("DELETE", name, now))
-            elif pod["spec"].get("nodeName") and not _ready(pod):
+            elif pod["spec"].get("nodeName") and not is_ready(pod):
                 calls.append(lambda name=name: self.api.call("PATCH", f"{name}/status", said))
 
         async def forgiving(call: Any) -> None:
@@ -203,11 +204,6 @@ def marks(controllers: Running) -> dict[str, float]:
     return {
         f"{name}_{part}": metric(controllers, f"{name}_{part}") for name in names for part in ("sum", "count")
     }
-
-
-def _ready(pod: Mapping[str, Any]) -> bool:
-    conditions = pod.get("status", {}).get("conditions", ())
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 @asynccontextmanager

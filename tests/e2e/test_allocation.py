@@ -15,6 +15,7 @@ from builders.probe_model import publish_slow
 from fixtures.installed import Client, Space, until
 from fixtures.installed_stream import a_broker
 from fixtures.stream import BUCKET, DEAD, STREAM, SUBJECT, a_message, score
+from tidegate.planning.pods import is_ready
 from tidegate_localcluster.demo.load import Load
 from tidegate_localcluster.demo.scoring import Answer
 from tidegate_localcluster.node import node_name
@@ -118,11 +119,8 @@ def _decisions(space: Space) -> Sequence[Mapping[str, Any]]:
 
 
 def _ready(space: Space, model: str) -> int:
-    return sum(
-        any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"]["conditions"])
-        for pod in space.pods(model)
-        if "deletionTimestamp" not in pod["metadata"] and "conditions" in pod["status"]
-    )
+    pods = (pod for pod in space.pods(model) if "deletionTimestamp" not in pod["metadata"])
+    return sum(map(is_ready, pods))
 
 
 def _has(space: Space, **wanted: int) -> None:

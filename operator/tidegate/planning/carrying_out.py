@@ -78,11 +78,14 @@ def given_up(observed: AllocationObserved, decision: AllocationDecision, why: st
 def put_back(observed: AllocationObserved) -> Mapping[ObjectKey, int]:
     """What to write where nothing is carried out any more: nobody goes on waiting for what it was to get."""
     return {
-        member.key: member.held
-        for member in observed.scaled
-        for allocation in (member.inference.status.allocation,)
-        if allocation is not None and allocation.replicas > member.held > 0 and not member.apart
+        member.key: member.held for member in observed.scaled if _waits_for_more(member) and not member.apart
     }
+
+
+def _waits_for_more(member: Member) -> bool:
+    """Whether it has less than it was told that it is to have."""
+    allocation = member.inference.status.allocation
+    return allocation is not None and allocation.replicas > member.held > 0
 
 
 def _silent(observed: AllocationObserved, decision: AllocationDecision) -> str:
@@ -125,9 +128,7 @@ def _in_order(members: Sequence[Member], moves: Sequence[DecidedMove]) -> list[M
 def _put_back(member: Member, decision: AllocationDecision, writes: dict[ObjectKey, int]) -> None:
     """Of what an earlier decision asked for and did not get, nothing is left."""
     allocation = member.inference.status.allocation
-    if allocation is None or allocation.decision == decision.metadata.name:
-        return
-    if allocation.replicas > member.held > 0:
+    if allocation is not None and allocation.decision != decision.metadata.name and _waits_for_more(member):
         writes[member.key] = member.held
 
 

@@ -9,12 +9,12 @@ from typing import Final, Self
 
 import aiohttp
 import structlog
-from pydantic import ValidationError
 
-from tidegate.errors import AgentUnreachableError, LeadershipLostError
+from tidegate.errors import AgentUnreachableError
 from tidegate.planning.plan import Order
 from tidegate.planning.pods import PodView
 from tidegate.resources.pod import CONTROL_PORT
+from tidegate.triton.exchange import at, exchange
 from tidegate_dataplane.contract import AgentReport
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=3, connect=1.5)
@@ -87,28 +87,8 @@ class Agents:
         log.info("order_given", pod=str(order.pod.key), version=order.desired.version)
 
     async def _call(self, method: str, pod: PodView, path: str, body: str | None) -> AgentReport:
-        if self._session is None:
-            message = "Agents is used outside of its async context"
-            raise RuntimeError(message)
-        url = f"https://{_host(pod.address or '')}:{self._port}{path}"
-        headers = {"content-type": "application/json"}
-        try:
-            async with (
-                self._slots,
-                self._session.request(method, url, data=body, headers=headers) as response,
-            ):
-                text = await response.text()
-                if response.status == 409:
-                    message = f"agent of pod {pod.key} has orders from a newer leader: {text[:200]}"
-                    raise LeadershipLostError(message)
-                if response.status != 200:
-                    message = f"agent of pod {pod.key} answered {response.status}: {text[:200]}"
-                    raise AgentUnreachableError(message)
-                return AgentReport.model_validate_json(text)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValidationError) as error:
-            message = f"agent of pod {pod.key}: {type(error).__name__}: {error}"
-            raise AgentUnreachableError(message) from error
-
-
-def _host(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
+        url = at(pod.address or "", self._port) + path
+        async with self._slots:
+            return await exchange(
+                self._session, method, url, body, AgentReport, who=f"agent of pod {pod.key}"
+            )

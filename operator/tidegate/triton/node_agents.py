@@ -5,9 +5,8 @@ from types import TracebackType
 from typing import Final, Self
 
 import aiohttp
-from pydantic import ValidationError
 
-from tidegate.errors import AgentUnreachableError, LeadershipLostError
+from tidegate.triton.exchange import at, exchange
 from tidegate_dataplane.contract.sharing import NodeOrder, NodeReport
 
 WAIT_S: Final = 20
@@ -55,24 +54,12 @@ class NodeAgentClient:
     async def _call(
         self, method: str, address: str, path: str, body: str | None, within_s: float
     ) -> NodeReport:
-        if self._session is None:
-            message = "NodeAgentClient is used outside of its async context"
-            raise RuntimeError(message)
-        host = f"[{address}]" if ":" in address else address
-        timeout = aiohttp.ClientTimeout(total=within_s, connect=_CONNECT_S)
-        headers = {"content-type": "application/json"}
-        try:
-            async with self._session.request(
-                method, f"https://{host}:{self._port}{path}", data=body, headers=headers, timeout=timeout
-            ) as response:
-                text = await response.text()
-                if response.status == 409:
-                    message = f"the node agent at {address} has orders from a newer leader: {text[:200]}"
-                    raise LeadershipLostError(message)
-                if response.status != 200:
-                    message = f"the node agent at {address} answered {response.status}: {text[:200]}"
-                    raise AgentUnreachableError(message)
-                return NodeReport.model_validate_json(text)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValidationError) as error:
-            message = f"the node agent at {address}: {type(error).__name__}: {error}"
-            raise AgentUnreachableError(message) from error
+        return await exchange(
+            self._session,
+            method,
+            at(address, self._port) + path,
+            body,
+            NodeReport,
+            who=f"the node agent at {address}",
+            within=aiohttp.ClientTimeout(total=within_s, connect=_CONNECT_S),
+        )
