@@ -76,10 +76,10 @@ def _free(space: Space) -> int:
 
 
 def _home(space: Space) -> dict[str, Any]:
-    """Each replica is said to bear ten requests a second, which two clients ask far more than."""
+    """Each replica is said to bear four requests a second, which two clients ask far more than three times of."""
     return {
         "model": {"name": "probe", "uri": space.uri("probe"), "version": "1"},
-        "capacity": {"requestsPerSecond": "10"},
+        "capacity": {"requestsPerSecond": "4"},
         "placement": {"pool": POOL},
     }
 

@@ -33,11 +33,15 @@ def test_weights_80_20_are_what_the_tritons_count(space: Space) -> None:
     with space.load(1, 2, max_seconds=120) as load:
         load.wait_sent(4000, timeout_s=100)
         report = load.finish()
-    seen = space.counted("a") - before[0], space.counted("b") - before[1]
+
+    def seen() -> tuple[int, int]:
+        return space.counted("a") - before[0], space.counted("b") - before[1]
 
     assert report.failed == 0, report.errors
-    assert sum(seen) == report.sent
-    assert _distance(seen, 0.8) < CHI_SQUARE_0_001, seen
+    until(
+        lambda: sum(seen()) == report.sent, "all are counted", timeout_s=10, evidence=lambda: (report, seen())
+    )
+    assert _distance(seen(), 0.8) < CHI_SQUARE_0_001, seen()
     # The measure can fail: the same counts are nowhere near an even split.
     assert _distance(seen, 0.5) > CHI_SQUARE_0_001
 

@@ -86,7 +86,8 @@ class Protection(ApiModel):
             ge=1,
             le=MAX_LIMIT,
             description="Most requests in flight to one target, at each gateway replica and for gRPC and REST each; "
-            "more are answered 503 with retry-after (gRPC: RESOURCE_EXHAUSTED). Absent: 65536.",
+            "more are answered 503 with retry-after (gRPC: RESOURCE_EXHAUSTED). Each thread of a gateway may let one more in "
+            "that comes at the same moment as another. Absent: 65536.",
         ),
     ] = None
     max_pending: Annotated[

@@ -296,7 +296,7 @@ def _demand(member: Member, signal: Signal | None) -> tuple[CapacityCurve, Load 
         return curve, _of_stream(member, signal, curve)
     if signal is None or (not signal.fresh and spec.tier is not Tier.REALTIME):
         return curve, None
-    return curve, Load((signal.offered_per_s,))
+    return curve, Load((signal.demand_per_s,))
 
 
 def _of_stream(member: Member, signal: Signal | None, curve: CapacityCurve) -> Load | None:
@@ -307,7 +307,7 @@ def _of_stream(member: Member, signal: Signal | None, curve: CapacityCurve) -> L
     """
     least = _LOOKING * curve.at(1)
     if signal is not None and signal.fresh:
-        return Load((max(signal.offered_per_s, least),))
+        return Load((max(signal.demand_per_s, least),))
     return Load((least,)) if member.held == 0 else None
 
 

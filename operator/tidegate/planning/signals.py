@@ -58,17 +58,23 @@ class Signal:
     """What may be relied on for one Inference. `at`: when its offered load was read.
 
     `fresh`: the last look said this, or at least this. `held`: why it is not what was read, or empty.
-    The other figures are those of the last look alone; None: it did not say.
+    `peak_per_s`: the highest rate of late. The other figures are those of the last look alone; None: it did not say.
     """
 
     offered_per_s: float
     at: datetime
     fresh: bool = True
     held: str = ""
+    peak_per_s: float = 0.0
     served_per_s: float | None = None
     latency_p99_s: float | None = None
     queue_s: float | None = None
     busy: float | None = None
+
+    @property
+    def demand_per_s(self) -> float:
+        """What replicas are to be there for: it rises at once, and falls when nothing as high was asked for a while."""
+        return max(self.offered_per_s, self.peak_per_s)
 
 
 _NONE: Final[Mapping[ObjectKey, Signal]] = MappingProxyType({})

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
+from tidegate.planning.peaks import Peaks, with_peaks
 from tidegate.planning.signals import Beliefs, Look, Patience, Signals, estimate
 
 
@@ -28,11 +29,14 @@ class SignalWatch:
         self._now = now
         self._patience = patience or Patience()
         self._beliefs: Beliefs = {}
+        self._peaks: Peaks = {}
 
     async def read(self) -> Signals:
         """What to rely on after one more look."""
         look = await self._source.look()
-        signals, self._beliefs = estimate(self._beliefs, look, self._now(), self._patience)
+        now = self._now()
+        signals, self._beliefs = estimate(self._beliefs, look, now, self._patience)
+        signals, self._peaks = with_peaks(self._peaks, signals, now)
         return signals
 
 
