@@ -22,6 +22,7 @@ from tidegate.kube.store import ObjectStore
 from tidegate.planning.allocation_view import AllocationObserved, Member, allocation_view, executes
 from tidegate.planning.carrying_out import Progress, carry_out, given_up, put_back
 from tidegate.planning.claims import Claim
+from tidegate.planning.corrections import Corrections, corrections
 from tidegate.planning.decision import newest_first, plan_decision, stale
 from tidegate.planning.deployments import Holding
 from tidegate.planning.freeze import freeze, next_begin
@@ -119,12 +120,14 @@ class Allocator:
         self._looks: dict[ObjectKey, _Look] = {}
         self._reclaimed: dict[str, set[ObjectKey]] = {}
         self._heard: tuple[float, Signals] | None = None
+        self._corrections: dict[ObjectKey, Corrections] = {}
 
     async def reconcile(self, key: ObjectKey) -> timedelta | None:
         """Decides when that is due, carries out what stands; returns when to look again."""
         pool = self._known.pools.get(key)
         if pool is None or pool.metadata.deletion_timestamp is not None:
             self._looks.pop(key, None)
+            self._correct_nothing(key)
             self._allocations.forget(key)
             return None
         self._known.occupancy.begin()
@@ -177,7 +180,7 @@ class Allocator:
         if not executes(observed.mode):
             await self._abandon(observed, f"spec.policy.mode is {observed.mode.value} since")
         signals = await self._demand(parse_duration(observed.pool.spec.policy.interval))
-        observed = replace(self._observe(observed.pool), signals=signals)
+        observed = self._correct(replace(self._observe(observed.pool), signals=signals))
         view = allocation_view(observed)
         before = self._clock.monotonic()
         assignment = await self._parts.solver.solve(view.snapshot)
@@ -190,6 +193,18 @@ class Allocator:
         if body is not None and not blind:
             await self._write(observed, body)
         return _Look(before, _said(observed), assignment, dict(view.left_out), signals)
+
+    def _correct_nothing(self, key: ObjectKey) -> None:
+        if self._corrections.pop(key, None) is not None:
+            self._parts.metrics.corrected(key.name, {})
+
+    def _correct(self, observed: AllocationObserved) -> AllocationObserved:
+        """The same with capacities as production has them."""
+        key = observed.pool.key
+        known = self._corrections[key] = corrections(self._corrections.get(key, {}), observed)
+        factors = {member: each.correction for member, each in known.items()}
+        self._parts.metrics.corrected(observed.name, {str(each): factors[each].factor for each in factors})
+        return replace(observed, corrections=factors)
 
     async def _demand(self, interval: timedelta) -> Signals:
         """One look for pools that decide at about the same time: rates over less than half an interval would be noise."""

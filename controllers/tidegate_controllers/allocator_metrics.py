@@ -1,5 +1,6 @@
 """What the allocator tells Prometheus."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -54,3 +55,18 @@ class AllocatorMetrics:
             ("pool",),
             registry=registry,
         )
+        self._factor = Gauge(
+            "tidegate_allocator_capacity_factor",
+            "What an Inference is planned to serve by what production says, against its spec.capacity.",
+            ("pool", "inference"),
+            registry=registry,
+        )
+        self._factors: dict[str, Mapping[str, float]] = {}
+
+    def corrected(self, pool: str, factors: Mapping[str, float]) -> None:
+        """By how much capacities of a pool's Inferences are corrected; of others of the pool nothing is said any more."""
+        for gone in self._factors.get(pool, {}).keys() - factors.keys():
+            self._factor.remove(pool, gone)
+        for name, factor in factors.items():
+            self._factor.labels(pool, name).set(factor)
+        self._factors[pool] = factors

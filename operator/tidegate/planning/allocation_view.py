@@ -7,7 +7,7 @@ from math import ceil, inf
 from typing import Final
 
 from tidegate.allocation import snapshot as solver
-from tidegate.allocation.curves import CapacityCurve, linear
+from tidegate.allocation.curves import CapacityCurve, Correction, linear
 from tidegate.allocation.errors import InvalidInputError
 from tidegate.allocation.snapshot import Bounds, Load, Snapshot, Step, TierRule
 from tidegate.api.allocation_decision import AllocationDecision
@@ -104,6 +104,8 @@ class AllocationObserved:
     """Those about this pool, the newest first."""
     frozen: Freeze | None = None
     """The window that the pool is in."""
+    corrections: Mapping[ObjectKey, Correction] = field(default_factory=dict[ObjectKey, Correction])
+    """How far production is from what was measured, of those of whom it says anything."""
 
     @property
     def name(self) -> str:
@@ -243,6 +245,8 @@ def _inference(observed: AllocationObserved, member: Member) -> solver.Inference
     spec, signal = member.inference.spec, observed.signals.by_key.get(member.key)
     bounds = _bounds(observed, member)
     curve, load = _demand(member, signal)
+    if (correction := observed.corrections.get(member.key)) is not None:
+        curve = correction.applied(curve)
     if load is not None and signal is not None and not signal.fresh:
         bounds = _never_fewer(bounds, member.held)
     held = member.held if member.scaled else min(member.held, member.claim.replicas)

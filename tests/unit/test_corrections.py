@@ -1,0 +1,108 @@
+"""How far Inferences are from their measured capacity, from look to look."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from builders.allocator import NOW, a_member, observed
+from tidegate.allocation.curves import LEAST_FACTOR
+from tidegate.api.inference import Tier
+from tidegate.planning.allocation_view import Member, allocation_view
+from tidegate.planning.corrections import Corrections, corrections
+from tidegate.planning.signals import Signal, Signals
+
+LOOK = timedelta(seconds=30)
+CAPACITY = {"requestsPerSecond": "100"}
+SLO = {"latencyP99": "30ms"}
+SLOW_S = 0.2
+
+
+def ctr(held: int = 2, **more: Any) -> Member:
+    return a_member("ctr", held, **{"capacity": CAPACITY, "slo": SLO, **more})
+
+
+class Looks:
+    """A pool that is looked at every thirty seconds."""
+
+    def __init__(self) -> None:
+        self.known: Corrections = {}
+        self.now = NOW
+
+    def sees(
+        self, member: Member, *, offered: float = 150.0, p99_s: float = SLOW_S, old: bool = False
+    ) -> float:
+        """The factor after one more look, at which these requests were all served so late."""
+        read = self.now if old else self.now + LOOK
+        self.now += LOOK
+        signal = Signal(offered, read, served_per_s=offered, latency_p99_s=p99_s)
+        seen = observed(member, now=self.now, signals=Signals({member.key: signal}, ""))
+        self.known = corrections(self.known, seen)
+        return self.known[member.key].correction.factor
+
+
+def test_answers_that_are_late_at_less_than_was_measured_lower_it_look_by_look() -> None:
+    looks = Looks()
+    factors = [looks.sees(ctr()) for _ in range(40)]
+    assert factors[0] == 1.0
+    assert factors[1] == pytest.approx(0.95)
+    assert sorted(factors, reverse=True) == factors
+    assert factors[-1] >= LEAST_FACTOR
+
+
+def test_it_is_what_is_planned_with() -> None:
+    looks = Looks()
+    for _ in range(3):
+        factor = looks.sees(ctr())
+    assert factor < 1
+    seen = observed(ctr(), corrections={key: each.correction for key, each in looks.known.items()})
+    (inference,) = allocation_view(seen).snapshot.inferences
+    assert inference.placements[0].curve.at(1) == pytest.approx(100 * factor)
+
+
+def test_what_starts_or_goes_says_nothing() -> None:
+    looks = Looks()
+    looks.sees(ctr())
+    assert looks.sees(ctr(3, ready=2)) == 1.0
+    assert looks.sees(ctr(3)) == 1.0, "the third was not there before"
+    assert looks.sees(ctr(3, pods=4)) == 1.0
+    assert looks.sees(ctr(3)) == 1.0
+    assert looks.sees(ctr(3)) < 1.0
+
+
+def test_the_same_look_counts_once() -> None:
+    looks = Looks()
+    looks.sees(ctr())
+    once = looks.sees(ctr())
+    assert once <= looks.sees(ctr(), old=True) < 1.0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [ctr(capacity={"requestsPerSecond": "120"}), ctr(slices=2), ctr(slo={"latencyP99": "20ms"})],
+    ids=["capacity", "slices", "slo"],
+)
+def test_something_else_that_was_measured_begins_anew(other: Member) -> None:
+    looks = Looks()
+    looks.sees(ctr())
+    assert looks.sees(ctr()) < 1.0
+    assert looks.sees(other) == 1.0
+
+
+def test_nobody_else_is_corrected() -> None:
+    looks = Looks()
+    others = (
+        a_member("unmeasured", slo=SLO),
+        a_member("batch", tier=Tier.OFFLINE, capacity=CAPACITY),
+        replace(ctr(), inference=a_member("near", tier=Tier.NEARLINE, capacity=CAPACITY).inference),
+    )
+    assert corrections(looks.known, observed(*others)) == {}
+
+
+def test_an_inference_that_left_the_pool_is_forgotten() -> None:
+    looks = Looks()
+    looks.sees(ctr())
+    assert corrections(looks.known, observed(now=looks.now)) == {}
