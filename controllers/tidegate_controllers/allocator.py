@@ -8,7 +8,7 @@ import structlog
 
 from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.snapshot import Snapshot
-from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.api.allocation_decision import AllocationDecision, Trigger
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference
@@ -23,14 +23,16 @@ from tidegate.planning.allocation_view import AllocationObserved, Member, alloca
 from tidegate.planning.carrying_out import Progress, carry_out, given_up, put_back
 from tidegate.planning.claims import Claim
 from tidegate.planning.corrections import Corrections, corrections
-from tidegate.planning.decision import newest_first, plan_decision, stale
+from tidegate.planning.decision import Solved, newest_first, plan_decision, stale
 from tidegate.planning.deployments import Holding
 from tidegate.planning.freeze import freeze, next_begin
 from tidegate.planning.overrides import JUST_AFTER, next_end
 from tidegate.planning.placement import Admission
 from tidegate.planning.pool_allocation import PoolAllocation, pool_allocation
+from tidegate.planning.predicted import predicted
 from tidegate.planning.shards_left import shards_left
 from tidegate.planning.signals import Signals
+from tidegate.planning.triggers import Circumstances, trigger
 from tidegate.resources.names import POOL_LABEL, label_value
 from tidegate.runtime.clock import Clock
 from tidegate_controllers.allocations import Allocations
@@ -90,10 +92,10 @@ class Pools:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """When a pool was last decided about, and what people had said by then."""
+    """When a pool was last decided about, and under what circumstances."""
 
     at: float
-    said: object
+    circumstances: Circumstances
     assignment: Assignment
     left_out: dict[ObjectKey, str]
     signals: Signals
@@ -146,13 +148,13 @@ class Allocator:
             self._allocations.put(key, PoolAllocation(observed.mode, newest))
             return interval
         look = self._looks.get(key)
-        due = look is None or look.said != _said(observed) or self._age(look) >= interval
-        if look is None or due:
-            look = self._looks[key] = await self._decide(observed, first=look is None)
+        due = self._due(observed, look, interval)
+        if look is None or due is not None:
+            look = self._looks[key] = await self._decide(observed, due or Trigger.STARTED)
         await self._carry_out(self._again(pool, look))
         observed = self._again(pool, look)
         self._allocations.put(key, pool_allocation(observed, look.assignment, look.left_out))
-        if due:
+        if due is not None:
             seconds = self._clock.monotonic() - began
             self._parts.metrics.tick_seconds.labels(pool.metadata.name).observe(seconds)
         return self._next(observed, look, interval)
@@ -169,10 +171,17 @@ class Allocator:
         soonest = min((each for each in turns if each is not None), default=None)
         return due if soonest is None else min(due, max(soonest - observed.now, timedelta()) + JUST_AFTER)
 
+    def _due(self, observed: AllocationObserved, look: _Look | None, interval: timedelta) -> Trigger | None:
+        """Why it is to be decided now, if it is."""
+        if look is None:
+            return Trigger.STARTED
+        at_once = trigger(look.circumstances, Circumstances.of(observed))
+        return at_once or (Trigger.INTERVAL if self._age(look) >= interval else None)
+
     def _age(self, look: _Look) -> timedelta:
         return timedelta(seconds=self._clock.monotonic() - look.at)
 
-    async def _decide(self, observed: AllocationObserved, *, first: bool) -> _Look:
+    async def _decide(self, observed: AllocationObserved, due: Trigger) -> _Look:
         """Solves, and writes the decision if it is another one than that which stands.
 
         The first look of a process may know nothing of demand: what its predecessor began with better knowledge goes on.
@@ -188,11 +197,12 @@ class Allocator:
         metrics, pool = self._parts.metrics, observed.name
         metrics.solve_seconds.labels(pool).observe(seconds)
         metrics.solves.labels(pool, assignment.method.value).inc()
-        body = plan_decision(observed, assignment, seconds)
-        blind = first and bool(signals.problem) and observed.standing is not None
+        solved = Solved(assignment, predicted(view.snapshot, assignment), due, seconds)
+        body = plan_decision(observed, solved)
+        blind = due is Trigger.STARTED and bool(signals.problem) and observed.standing is not None
         if body is not None and not blind:
             await self._write(observed, body)
-        return _Look(before, _said(observed), assignment, dict(view.left_out), signals)
+        return _Look(before, Circumstances.of(observed), assignment, dict(view.left_out), signals)
 
     def _correct_nothing(self, key: ObjectKey) -> None:
         if self._corrections.pop(key, None) is not None:
@@ -376,10 +386,3 @@ def _pool_of(inference: Inference) -> str:
 def _overrides_here(observed: AllocationObserved) -> tuple[str, ...]:
     keys = {member.key for member in observed.members} | {observed.pool.key}
     return tuple(each.metadata.name for each in observed.active if each.spec.target.key in keys)
-
-
-def _said(observed: AllocationObserved) -> object:
-    """What people have said about the pool: when it changes, it is decided at once."""
-    overrides = tuple((each.metadata.uid, each.metadata.generation) for each in observed.active)
-    scaled = tuple((member.key, member.inference.metadata.generation) for member in observed.scaled)
-    return observed.pool.metadata.generation, observed.mode, overrides, scaled

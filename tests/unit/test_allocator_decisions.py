@@ -8,17 +8,19 @@ from typing import Any
 
 from builders.allocator import NOW, a_decision, a_member, observed, signals
 from tidegate.allocation.solve import Solver
-from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.api.allocation_decision import AllocationDecision, Trigger
 from tidegate.api.inference import Tier
 from tidegate.planning.allocation_view import AllocationObserved, allocation_view
-from tidegate.planning.decision import KEPT, newest_first, plan_decision, stale
+from tidegate.planning.decision import KEPT, Solved, newest_first, plan_decision, stale
+from tidegate.planning.predicted import predicted
 
 CAPACITY = {"requestsPerSecond": "100"}
 
 
 def decided(seen: AllocationObserved) -> dict[str, Any] | None:
-    assignment = Solver(time.monotonic).solve(allocation_view(seen).snapshot)
-    return plan_decision(seen, assignment, 0.01)
+    snapshot = allocation_view(seen).snapshot
+    assignment = Solver(time.monotonic).solve(snapshot)
+    return plan_decision(seen, Solved(assignment, predicted(snapshot, assignment), Trigger.INTERVAL, 0.01))
 
 
 def targets(body: dict[str, Any] | None) -> dict[str, int]:
@@ -42,6 +44,7 @@ def test_real_time_load_takes_from_the_batch_and_the_decision_says_why() -> None
     assert "demand 550/s exceeds 200/s" in up["why"]
     assert body["spec"]["solver"] in ("LP", "MILP")
     parsed = AllocationDecision.parse(body)
+    assert parsed.spec.trigger is Trigger.INTERVAL
     assert parsed.spec.move_count == 2
     assert not parsed.finished
 

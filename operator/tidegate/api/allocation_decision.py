@@ -22,6 +22,37 @@ class SolverMethod(StrEnum):
     GREEDY = "Greedy"
 
 
+class Trigger(StrEnum):
+    """Why it was decided just then."""
+
+    STARTED = "Started"
+    """The controllers' first look at the pool."""
+    INTERVAL = "Interval"
+    """Its time had come."""
+    NODE_LOST = "NodeLost"
+    OVERRIDE_CHANGED = "OverrideChanged"
+    """One began, changed or ended."""
+    POOL_CHANGED = "PoolChanged"
+    """Its spec, or a freeze window began or ended."""
+    INFERENCE_CHANGED = "InferenceChanged"
+    """The spec of one that is decided about, or one came or went."""
+
+
+class Predicted(StatusModel):
+    """What is expected of it, once all of it is there."""
+
+    value: Annotated[
+        float, Field(ge=0, description="Value per second of what is served, without what moving costs.")
+    ] = 0.0
+    slo_misses: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="Requests per second for real-time Inferences beyond what they serve within their SLO.",
+        ),
+    ] = 0.0
+
+
 class DecidedMove(StatusModel):
     """One Inference whose replicas change."""
 
@@ -63,6 +94,7 @@ class AllocationDecisionSpec(StatusModel):
 
     pool: Annotated[str, Field(max_length=63, description="The ComputePool.")]
     at: Annotated[datetime, Field(description="When it was decided.")]
+    trigger: Annotated[Trigger | None, Field(description=Trigger.__doc__)] = None
     mode: Annotated[PolicyMode, Field(description="What was to be done with it.")]
     moves: Annotated[
         tuple[DecidedMove, ...],
@@ -86,6 +118,7 @@ class AllocationDecisionSpec(StatusModel):
     objective: Annotated[
         float, Field(description="Value per second of what is served, less what moving costs.")
     ] = 0.0
+    predicted: Annotated[Predicted | None, Field(description=Predicted.__doc__)] = None
     gap: Annotated[
         float | None,
         Field(

@@ -1,12 +1,13 @@
 """From an assignment to an AllocationDecision, or to none when what was decided before still stands."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final
 
 from tidegate.allocation.assignment import Action, Assignment, Move, Relaxation
-from tidegate.api.allocation_decision import AllocationDecision, NotKept
+from tidegate.api.allocation_decision import AllocationDecision, NotKept, Predicted, Trigger
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import API_VERSION
 from tidegate.planning.allocation_view import AllocationObserved
@@ -26,14 +27,23 @@ BUDGET: Final = "budget"
 _CHANGES: Final = frozenset({Action.START, Action.STOP, Action.PROMOTE})
 
 
-def plan_decision(
-    observed: AllocationObserved, assignment: Assignment, seconds: float
-) -> dict[str, Any] | None:
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """An answer, what is expected of it, what made the allocator ask, and how many seconds it took."""
+
+    assignment: Assignment
+    predicted: Predicted
+    trigger: Trigger
+    seconds: float
+
+
+def plan_decision(observed: AllocationObserved, solved: Solved) -> dict[str, Any] | None:
     """The decision to write; None when it would say what stands already.
 
     Compared is what everybody is to have and which rules are not kept, and not by which figures: those change with every
     look.
     """
+    assignment = solved.assignment
     stands = _stands(observed)
     wanted = {
         each.inference: each.replicas
@@ -47,6 +57,7 @@ def plan_decision(
     spec = {
         "pool": observed.name,
         "at": _at(observed).isoformat(timespec="milliseconds"),
+        "trigger": solved.trigger.value,
         "mode": observed.mode.value,
         "moves": [_move(each) for each in moves[:_MOST_MOVES]],
         "moveCount": len(moves),
@@ -60,7 +71,8 @@ def plan_decision(
         "price": _number(max(dict(assignment.prices).get(observed.name, 0.0), 0.0)),
         "objective": _number(assignment.objective),
         "solver": assignment.method.value,
-        "seconds": round(seconds, 3),
+        "predicted": solved.predicted.model_dump(mode="json", by_alias=True),
+        "seconds": round(solved.seconds, 3),
         "inputsHash": assignment.inputs_hash,
         **({"gap": _number(assignment.gap)} if assignment.gap is not None else {}),
         **({"note": _note(assignment)} if _note(assignment) else {}),

@@ -1,0 +1,30 @@
+"""What an assignment is expected to serve, by the demand and the curves that it was made from."""
+
+from __future__ import annotations
+
+from tidegate.allocation.assignment import Assignment
+from tidegate.allocation.snapshot import Inference, Snapshot
+from tidegate.api.allocation_decision import Predicted
+from tidegate.api.inference import Tier
+
+
+def predicted(snapshot: Snapshot, assignment: Assignment) -> Predicted:
+    """Once all of it is there, in the first step of the horizon. What nobody knows the demand of counts as nothing."""
+    replicas = {(each.inference, each.pool): each.replicas for each in assignment.replicas}
+    value = missed = 0.0
+    for inference in snapshot.inferences:
+        if inference.load is None:
+            continue
+        asked, can = inference.load.rates[0], _serves(inference, replicas)
+        value += inference.value * min(asked, can)
+        if inference.tier is Tier.REALTIME:
+            missed += max(asked - can, 0.0)
+    return Predicted(value=round(value, 6), slo_misses=round(missed, 6))
+
+
+def _serves(inference: Inference, replicas: dict[tuple[str, str], int]) -> float:
+    """Requests per second within the SLO."""
+    return sum(
+        placement.curve.at(replicas.get((inference.key, placement.pool), placement.replicas.held))
+        for placement in inference.placements
+    )
