@@ -12,6 +12,7 @@ from builders.allocator import NOW, a_decision, a_member, observed, signals
 from builders.batch import batch_spec
 from builders.compute_override import a_compute_override
 from builders.nearline import nearline_spec
+from tidegate.allocation.demand import MOST_URGENT
 from tidegate.allocation.snapshot import Inference, Load, Pool, Replicas
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.inference import Tier
@@ -100,6 +101,29 @@ def test_offline_work_uses_what_is_left() -> None:
     batch = model_of(observed(a_member(slices=2, most=3, tier=Tier.OFFLINE)))
     assert batch.load is not None
     assert batch.load.rates == (6.0,)
+
+
+@pytest.mark.parametrize(
+    ("status", "wanted"),
+    [
+        ({"done": 0}, 1.0),
+        ({"done": 0, "startedAt": NOW - timedelta(hours=3)}, 2.0),
+        ({"done": 3, "startedAt": NOW - timedelta(hours=3)}, 1.0),
+        ({"done": 5, "startedAt": NOW - timedelta(hours=3)}, 1.0),
+        ({"done": 3, "startedAt": NOW - timedelta(hours=5)}, 3.0),
+        ({"done": 5, "startedAt": NOW - timedelta(hours=7)}, MOST_URGENT),
+        ({"done": 0, "startedAt": NOW - timedelta(hours=3), "run": "another"}, 1.0),
+    ],
+    ids=["not begun", "nothing done", "in time", "ahead", "behind", "too late", "another run"],
+)
+def test_a_batch_behind_its_pace_is_worth_more(status: dict[str, Any], wanted: float) -> None:
+    spec = {"tier": Tier.OFFLINE, "batch": batch_spec(shards=6, deadline="6h"), "least": 0}
+    inference = a_member(**spec).inference
+    assert inference.spec.batch is not None
+    found = {"run": run_name(inference, inference.spec.batch), "output": "s3://lake/scores", **status}
+    load = model_of(observed(a_member(status={"batch": found}, **spec))).load
+    assert load is not None
+    assert load.urgency == (pytest.approx(wanted),)
 
 
 def test_a_batch_has_no_use_for_more_replicas_than_shards_are_left() -> None:

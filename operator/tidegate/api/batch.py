@@ -130,7 +130,8 @@ class Batch(ApiModel):
         Annotated[DurationText, between("1m", "720h")] | None,
         Field(
             description="Longest time from the run's beginning, from 1m to 720h, paused or not: then its pods are ended and it "
-            "has failed. Absent: none."
+            "has failed. With spec.scaling, a run that falls behind the pace that would end it in time is worth more, up "
+            "to ten times. Absent: none."
         ),
     ] = None
     secret_name: Annotated[

@@ -16,6 +16,7 @@ from tidegate.api.compute_pool import ComputePool, PolicyMode
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference, Tier
 from tidegate.api.meta import ObjectKey
+from tidegate.planning.batch_pace import urgency
 from tidegate.planning.claims import Claim
 from tidegate.planning.freeze import Freeze
 from tidegate.planning.overrides import about, bounded, in_force
@@ -244,7 +245,7 @@ def _budget(observed: AllocationObserved) -> int | None:
 def _inference(observed: AllocationObserved, member: Member) -> solver.Inference:
     spec, signal = member.inference.spec, observed.signals.by_key.get(member.key)
     bounds = _bounds(observed, member)
-    curve, load = _demand(member, signal)
+    curve, load = _demand(member, signal, observed.now)
     if (correction := observed.corrections.get(member.key)) is not None:
         curve = correction.applied(curve)
     if load is not None and signal is not None and not signal.fresh:
@@ -286,13 +287,13 @@ def _of_use(member: Member, bounds: Bounds) -> Bounds:
     return replace(bounds, least=min(bounds.least, left), most=left, most_by="the shards that are left")
 
 
-def _demand(member: Member, signal: Signal | None) -> tuple[CapacityCurve, Load | None]:
+def _demand(member: Member, signal: Signal | None, now: datetime) -> tuple[CapacityCurve, Load | None]:
     """What a replica serves and what is asked; no load where that is not known, so that it keeps what it has."""
     spec = member.inference.spec
     if spec.tier is Tier.OFFLINE and spec.scaling is not None:
         # It uses every slice that is left, as far as it has work for them.
         curve = linear(float(member.slices))
-        return curve, Load((curve.at(_most(member)),))
+        return curve, Load((curve.at(_most(member)),), (urgency(member.inference, now),))
     if spec.capacity is None:
         return _UNKNOWN, None
     curve = linear(float(spec.capacity.requests_per_second))
