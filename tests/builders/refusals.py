@@ -890,6 +890,7 @@ COMPUTE_OVERRIDE_REFUSALS: Sequence[Refusal] = (
 COMPUTE_POOL_REFUSALS: Sequence[Refusal] = (
     _pool("policy-mode", ".policy.mode", _UNSUPPORTED, policy={"mode": "Automatic"}),
     _pool("policy-interval", ".policy.interval", "must be from 1s to 10m", policy={"interval": "11m"}),
+    _pool("policy-dwell", ".policy.dwell", "must be from 0s to 1h", policy={"dwell": "61m"}),
     _pool(
         "policy-freeze",
         ".policy.freeze[0].duration",

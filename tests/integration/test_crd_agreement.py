@@ -104,6 +104,7 @@ BODIES: tuple[Body, ...] = (
         policy={
             "mode": "Auto",
             "interval": "10s",
+            "dwell": "0s",
             "moves": {"maxPercent": 20, "per": "10m"},
             "freeze": [{"schedule": "0 18 * * FRI", "duration": "2h", "timeZone": "Europe/Berlin"}],
         },

@@ -14,6 +14,7 @@ from builders.compute_override import a_compute_override
 from builders.nearline import nearline_spec
 from tidegate.allocation.demand import MOST_URGENT
 from tidegate.allocation.snapshot import Inference, Load, Pool, Replicas
+from tidegate.allocation.solve import Solver
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.inference import Tier
 from tidegate.planning.allocation_view import AllocationObserved, allocation_view
@@ -198,6 +199,23 @@ def test_what_was_just_raised_is_remembered() -> None:
     raised = a_decision(("ctr", 1, 3), at=NOW - timedelta(seconds=40), outcome={"appliedAt": NOW.isoformat()})
     placement = model_of(observed(a_member(held=3), decisions=(raised,))).placements[0]
     assert (placement.since_up_s, placement.since_down_s) == (40.0, inf)
+
+
+@pytest.mark.parametrize(
+    ("policy", "seconds"), [({}, 300.0), ({"dwell": "20s"}, 20.0), ({"dwell": "0s"}, 0.0)]
+)
+def test_how_long_a_real_time_replica_is_kept_is_the_policys(
+    policy: dict[str, object], seconds: float
+) -> None:
+    raised = a_decision(("ctr", 1, 3), at=NOW - timedelta(seconds=40), outcome={"appliedAt": NOW.isoformat()})
+    members = (a_member(held=3, capacity=CAPACITY), a_member("rank", 1, tier=Tier.OFFLINE))
+    seen = observed(
+        *members, slices=(4,), policy=policy, decisions=(raised,), signals=signals(ctr=50.0, rank=0.0)
+    )
+    snapshot = allocation_view(seen).snapshot
+    assert snapshot.dwell_s == seconds
+    kept = 3 if seconds > 40.0 else 1
+    assert Solver(lambda: 0.0).solve(snapshot).of("ads/ctr", "cpu-a") == kept
 
 
 def test_one_whose_deployment_is_missing_is_left_alone_and_keeps_its_slices() -> None:

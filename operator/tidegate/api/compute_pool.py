@@ -264,6 +264,13 @@ class AllocationPolicy(ApiModel):
         Annotated[DurationText, between("1s", "10m")],
         Field(description="Time from one look to the next, from 1s to 10m."),
     ] = "30s"
+    dwell: Annotated[
+        Annotated[DurationText, between("0s", "1h")],
+        Field(
+            description="How long a realtime replica that a decision has just started is kept, from 0s to 1h, unless lost nodes "
+            "or realtime floors take it. Longer moves less; shorter gives slices back sooner after a peak."
+        ),
+    ] = "5m"
     moves: Annotated[
         MoveBudget | None,
         Field(description="How much of the pool may change hands in a while. Absent: no limit."),

@@ -189,7 +189,9 @@ def allocation_view(observed: AllocationObserved) -> View:
             left_out[member.key] = str(error)
             taken += max(member.taken, member.claim.replicas * member.slices)
     pool = _pool(observed, taken)
-    return View(Snapshot((pool,), tuple(made), STEPS), left_out)
+    dwell = parse_duration(observed.pool.spec.policy.dwell)
+    snapshot = Snapshot((pool,), tuple(made), STEPS, dwell_s=dwell / timedelta(seconds=1))
+    return View(snapshot, left_out)
 
 
 def _pool(observed: AllocationObserved, taken: int) -> solver.Pool:
