@@ -58,6 +58,14 @@ def test_it_is_never_over_capacity(snapshot: Snapshot) -> None:
 
 
 @small
+@given(snapshots(most_models=4))
+def test_whatever_moves_is_bound_by_something_that_is_named(snapshot: Snapshot) -> None:
+    for assignment in (solved(snapshot, Limits(seconds=30.0)), solve_greedily(snapshot, "killed")):
+        moved = [move for move in assignment.moves if move.before != move.after]
+        assert assignment.bindings or not moved
+
+
+@small
 @given(snapshots(most_models=5))
 def test_the_same_snapshot_gets_the_same_bytes(snapshot: Snapshot) -> None:
     shuffled = replace(snapshot, inferences=snapshot.inferences[::-1], pools=snapshot.pools[::-1])

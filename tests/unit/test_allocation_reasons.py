@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot
-from tidegate.allocation.assignment import Assignment
+from tidegate.allocation.assignment import Assignment, Binding
 from tidegate.allocation.check import wrong_with
 from tidegate.allocation.snapshot import Bounds, Inference, Load, Pool, Snapshot, Step, TierRule
 from tidegate.allocation.solve import Solver, solve_greedily
@@ -36,6 +36,17 @@ def test_demand_is_named_and_who_gives() -> None:
     assert why(assignment, "ads/embed") == (
         "offline ads/embed -2 in gpu-a: worth 0.6 per slice-minute, given to realtime ads/ctr-v3 at 10,200"
     )
+
+
+def test_where_slices_are_left_it_is_named_what_stops_each_model() -> None:
+    ctr = a_model("ctr", RT, a_placement(ready=1), rate=250.0)
+    embed = a_model("embed", OFF, a_placement(ready=1, per_replica=1.0), rate=9.0, bounds=Bounds(0, 2))
+    assert solved(ctr, embed).bindings == (
+        Binding("demand of ads/ctr: 3 replicas", 0.0),
+        Binding("its maximum of ads/embed: 2 replicas", 0.0),
+    )
+    # One that stays as it is stops nobody.
+    assert solved(a_model("ctr", RT, a_placement(ready=3), rate=250.0)).bindings == ()
 
 
 def test_a_later_step_is_named() -> None:

@@ -66,6 +66,25 @@ def from_margins(component: Component, counts: Counts) -> Prices:
     return Prices(slices, _dearest(found))
 
 
+def limits(component: Component, counts: Counts) -> tuple[Binding, ...]:
+    """What stops each model that moves, for where no rule has a price: slices are left, and everybody has what they can use."""
+    return tuple(
+        Binding(_limit(worth, sum(replicas)), 0.0)
+        for worth, replicas in zip(component.worths, counts, strict=True)
+        if any(count != spot.held for spot, count in zip(worth.spots, replicas, strict=True))
+    )[:_MOST_BINDINGS]
+
+
+def _limit(worth: Worth, replicas: int) -> str:
+    key, bounds = worth.inference.key, worth.inference.bounds
+    count = "1 replica" if replicas == 1 else f"{replicas} replicas"
+    if replicas == bounds.most:
+        return f"{bounds.most_by} of {key}: {count}"
+    if replicas == bounds.least:
+        return f"{bounds.least_by} of {key}: {count}"
+    return f"demand of {key}: {count}"
+
+
 def _of_models(program: Program, solved: Solved) -> list[Binding]:
     """Replicas that a rule of their model starts, or does not let go, against what their slices would earn; the dearest."""
     priced = np.abs(solved.reduced) > _NOTHING

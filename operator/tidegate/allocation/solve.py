@@ -9,6 +9,7 @@ from tidegate.allocation.assignment import Action, Assignment, Binding, Move, Pl
 from tidegate.allocation.component import Component, Counts, components
 from tidegate.allocation.decide import Decided, Decider, greedy, worst
 from tidegate.allocation.moves import order
+from tidegate.allocation.prices import limits
 from tidegate.allocation.reasons import Reasons
 from tidegate.allocation.shortfalls import shortfalls
 from tidegate.allocation.snapshot import Snapshot
@@ -76,7 +77,7 @@ def assemble(snapshot: Snapshot, parts: Sequence[Component], decided: Sequence[D
         # Of what is done, not of what would be if nothing had to wait.
         relaxed += shortfalls(part, planned.reached)
         objective += part.score(planned.reached).value
-        bindings += each.prices.bindings
+        bindings += each.prices.bindings or (limits(part, planned.reached) if planned.moves else ())
         prices.update(each.prices.slices)
     bounds = [each.bound for each in decided]
     bound = None if None in bounds else sum(bound for bound in bounds if bound is not None)

@@ -65,7 +65,7 @@ class DecidedMove(StatusModel):
 
 
 class DecidedBinding(StatusModel):
-    """A rule that holds the value down."""
+    """A rule that holds the value down; where none does, what stops those that move: their demand or their bounds."""
 
     constraint: Annotated[str, Field(max_length=512, description="Which rule.")]
     price: Annotated[
@@ -104,7 +104,10 @@ class AllocationDecisionSpec(StatusModel):
     move_count: Annotated[int, Field(ge=0, description="Number of Inferences whose replicas change.")] = 0
     binding: Annotated[
         tuple[DecidedBinding, ...],
-        Field(max_length=20, description="The dearest rules that hold the value down."),
+        Field(
+            max_length=20,
+            description="The dearest rules that hold the value down. Where none does, what stops those that move, at price 0.",
+        ),
         ListAtomic(),
     ] = ()
     not_kept: Annotated[
