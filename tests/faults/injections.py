@@ -40,6 +40,14 @@ class WriteFault:
         return f"{self.deed} {self.when} write {self.at}{stale}"
 
 
+@dataclass(frozen=True, slots=True)
+class EveryMove:
+    """kill -9 after each write that moves slices: decisions, what is allocated, Deployments. Each successor makes one."""
+
+    def __str__(self) -> str:
+        return "kill after every write that moves slices"
+
+
 class WatchDeed(StrEnum):
     """What happens to a watch from one event on."""
 
@@ -83,4 +91,4 @@ class NoFault:
         return "no fault"
 
 
-Fault: TypeAlias = WriteFault | WatchFault | NoFault
+Fault: TypeAlias = WriteFault | EveryMove | WatchFault | NoFault

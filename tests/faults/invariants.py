@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from faults.api import Api
 from faults.proxy import Trace
-from faults.scenarios import NAME, Scenario
+from faults.scenarios import Pool, Scenario
 from faults.world import CHILDREN, INFERENCE, OURS
 
 if TYPE_CHECKING:
@@ -31,25 +31,39 @@ async def versions(api: Api, namespace: str) -> Mapping[str, str]:
 async def broken(sweep: Sweep, namespace: str, scenario: Scenario, trace: Trace) -> list[str]:
     """One line for each invariant that does not hold."""
     api = sweep.api
-    inference = await api.get(f"{INFERENCE.format(namespace)}/{NAME}")
-    found = [*await _owners(api, namespace, inference), *_spec(scenario, inference)]
+    inferences = await api.items(INFERENCE.format(namespace))
+    found = await _owners(api, namespace, {body["metadata"]["uid"] for body in inferences})
+    for inference in inferences:
+        found += _spec(scenario, inference)
     found += await _foreign(api, namespace)
     found += _claims(trace)
     found += _epochs(sweep, namespace, trace)
     if scenario.keeps_serving and sweep.kubelet.watched.least_ready < 2:
         found.append(f"only {sweep.kubelet.watched.least_ready} of 2 pods were ready at one moment")
+    if scenario.pool is not None:
+        found += _slices(sweep, scenario.pool)
     return found
 
 
-async def _owners(api: Api, namespace: str, inference: Mapping[str, Any] | None) -> list[str]:
+def _slices(sweep: Sweep, pool: Pool) -> Iterator[str]:
+    """I1, I2: never more pods than slices, never fewer that answer than the floor; and none is started twice."""
+    watched = sweep.kubelet.watched
+    if watched.most > pool.slices:
+        yield f"I1: {watched.most} pods were there at one moment, on {pool.slices} slices"
+    if watched.least_ready < pool.floor:
+        yield f"I2: {watched.least_ready} pods of {watched.inference} answered at one moment, its floor is {pool.floor}"
+    if watched.made != pool.made:
+        yield f"{watched.made} pods were started instead of {pool.made}"
+
+
+async def _owners(api: Api, namespace: str, uids: Container[str]) -> list[str]:
     """I5: no child without an owner that is there."""
-    uid = inference["metadata"]["uid"] if inference else None
     orphans: list[str] = []
     for kind, path in CHILDREN.items():
         for body in await api.items(path.format(namespace), OURS):
             owners = [owner["uid"] for owner in body["metadata"].get("ownerReferences", ())]
-            if owners != [uid]:
-                orphans.append(f"I5: {kind} {body['metadata']['name']} is owned by {owners}, not by {uid}")
+            if len(owners) != 1 or owners[0] not in uids:
+                orphans.append(f"I5: {kind} {body['metadata']['name']} is owned by {owners}, of {uids}")
     return orphans
 
 
@@ -64,10 +78,8 @@ async def _foreign(api: Api, namespace: str) -> list[str]:
     )
 
 
-def _spec(scenario: Scenario, inference: Mapping[str, Any] | None) -> Iterator[str]:
+def _spec(scenario: Scenario, inference: Mapping[str, Any]) -> Iterator[str]:
     """I6: users' specs and metadata are never written."""
-    if inference is None:
-        return
     managers = {
         (entry["manager"], entry.get("subresource", ""))
         for entry in inference["metadata"].get("managedFields", ())
@@ -76,7 +88,8 @@ def _spec(scenario: Scenario, inference: Mapping[str, Any] | None) -> Iterator[s
         yield "I6: the operator wrote a field outside of status"
     edits = 0
     for step in (*scenario.before, *scenario.steps):
-        edits = 0 if step.spec is None else edits + 1
+        if step.name == inference["metadata"]["name"]:
+            edits = 0 if step.spec is None else edits + 1
     if inference["metadata"]["generation"] != edits:
         yield f"I6: generation {inference['metadata']['generation']} after {edits} edits by the user"
 
@@ -88,7 +101,7 @@ def _claims(trace: Trace) -> Iterator[str]:
         serving, target = versions.get("serving"), versions.get("target")
         if serving is not None and not any(int(serving) in history for history in claim.histories):
             yield f"I7: status claimed version {serving} when only {claim.histories} had been served"
-        ready = next((c for c in claim.status["conditions"] if c["type"] == "Ready"), {})
+        ready = next((c for c in claim.status.get("conditions", ()) if c["type"] == "Ready"), {})
         proven = sum(int(target or 0) in history for history in claim.histories)
         if ready.get("status") == "True" and proven < claim.status.get("replicas", 0):
             yield f"I7: Ready for version {target} when {proven} agents had served it"

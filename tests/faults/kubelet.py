@@ -47,8 +47,12 @@ class Watched:
     """What the kubelet has seen in one namespace since it was asked to look."""
 
     namespace: str
+    inference: str = ""
+    """Whose pods `least_ready` counts; empty: everybody's."""
     made: int = 0
     least_ready: int = 1_000
+    most: int = 0
+    """Pods that were there at once, those without a node and those on their way out included."""
 
 
 class Kubelet:
@@ -62,6 +66,9 @@ class Kubelet:
         self._pods: dict[str, _PodLife] = {}
         self._ever: defaultdict[str, list[PodAgent]] = defaultdict(list)
         self._ready: dict[str, bool] = {}
+        self._there: defaultdict[str, set[str]] = defaultdict(set)
+        self.drain_s = 0.0
+        """How long a pod takes to end."""
         self._addresses = (f"127.88.{n // 250}.{n % 250 + 1}" for n in itertools.count())
         self._tasks = asyncio.TaskGroup()
         self._watching: asyncio.Task[None] | None = None
@@ -91,18 +98,25 @@ class Kubelet:
         """All agents that ever ran in a namespace, in the order of their start."""
         return self._ever[namespace]
 
-    def look(self, namespace: str) -> None:
+    def look(self, namespace: str, inference: str = "") -> None:
         """From now on `watched` tells of this namespace."""
-        self.watched = Watched(namespace)
+        self.watched = Watched(namespace, inference)
         self._count()
 
     async def _watch(self) -> None:
         while True:
             async for kind, pod in self._api.watch("/api/v1/pods"):
+                self._see(kind, pod["metadata"])
                 if kind in {"ADDED", "MODIFIED"}:
                     self._take(pod)
                 elif kind == "DELETED" and (life := self._pods.get(pod["metadata"]["uid"])):
                     life.ending.set()
+
+    def _see(self, kind: str, metadata: Mapping[str, Any]) -> None:
+        there = self._there[metadata["namespace"]]
+        (there.discard if kind == "DELETED" else there.add)(metadata["uid"])
+        if metadata["namespace"] == self.watched.namespace:
+            self.watched.most = max(self.watched.most, len(there))
 
     def _take(self, pod: Mapping[str, Any]) -> None:
         metadata = pod["metadata"]
@@ -131,6 +145,9 @@ class Kubelet:
                 await self._say(pod, life.agent)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(life.ending.wait(), _READINESS_S)
+        self._ready.pop(facts.uid, None)
+        self._count()
+        await asyncio.sleep(self.drain_s)
         self._forget(facts.uid)
         await life.agent.stop()
         path = f"/api/v1/namespaces/{facts.namespace}/pods/{facts.name}"
@@ -182,9 +199,11 @@ class Kubelet:
         self._count()
 
     def _count(self) -> None:
+        watched = self.watched
         ready = sum(
             self._ready.get(uid, False)
             for uid, life in self._pods.items()
-            if life.agent.facts.namespace == self.watched.namespace
+            if life.agent.facts.namespace == watched.namespace
+            and life.agent.facts.name.startswith(f"inf-{watched.inference}")
         )
-        self.watched.least_ready = min(self.watched.least_ready, ready)
+        watched.least_ready = min(watched.least_ready, ready)

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 import aiohttp
 from aiohttp import web
 
-from faults.injections import When, WriteDeed, WriteFault
+from faults.injections import EveryMove, When, WriteDeed, WriteFault
 from faults.traffic import Call, Step, Traffic
 from faults.watches import ArmedWatch, CutError, WatchPump, whole_lines
 
@@ -24,6 +24,8 @@ _HOP: Final = frozenset(
 )
 _LIMIT: Final = 16 * 1024 * 1024
 _EPOCH: Final = "tidegate.io/epoch"
+_ALLOCATOR: Final = "tidegate-allocator"
+_OF_POOLS: Final = frozenset({"computepools", "allocationdecisions"})
 
 
 class BrokenError(Exception):
@@ -43,8 +45,8 @@ class Trace:
     """What one run did, and what is to happen to it; `struck` says that it has happened."""
 
     namespace: str
-    """Only what concerns this namespace counts."""
-    fault: WriteFault | None = None
+    """Only what concerns this namespace counts, and what is about a pool of its name."""
+    fault: WriteFault | EveryMove | None = None
     watch: ArmedWatch | None = None
     steps: list[Step] = field(default_factory=list[Step])
     others: dict[Traffic, int] = field(default_factory=dict[Traffic, int])
@@ -52,11 +54,22 @@ class Trace:
     struck: bool = False
     claims: list[Claim] = field(default_factory=list[Claim])
 
-    def add(self, traffic: Traffic, what: str, epoch: int | None = None) -> WriteFault | None:
-        """Counts a step; the fault that strikes at it, if one does."""
+    def concerns(self, call: Call) -> bool:
+        """Whether a request is of this run; decisions have the name of their pool before their own."""
+        if call.namespace or call.resource not in _OF_POOLS:
+            return call.namespace == self.namespace
+        return call.name == self.namespace or call.name.startswith(f"{self.namespace}-")
+
+    def add(
+        self, traffic: Traffic, what: str, epoch: int | None = None, *, moves: bool = False
+    ) -> WriteFault | None:
+        """Counts a step; the fault that strikes at it, if one does. `moves`: whether it makes slices change hands."""
         step = Step(len(self.steps) + 1, traffic, what, epoch)
         self.steps.append(step)
         self.touched_at = time.monotonic()
+        if isinstance(self.fault, EveryMove):
+            self.struck = self.struck or moves
+            return WriteFault(step.number, When.AFTER) if moves else None
         if self.fault is None or self.struck or step.number != self.fault.at:
             return None
         self.struck = True
@@ -172,7 +185,7 @@ class Proxy:
         past = self._from_past(request.path_qs)
         if past is not None:
             return past
-        counted = call.namespace == self.trace.namespace
+        counted = self.trace.concerns(call)
         if counted and call.traffic in {Traffic.EVENT, Traffic.LEASE}:
             self.trace.others[call.traffic] = self.trace.others.get(call.traffic, 0) + 1
         if counted and call.traffic is Traffic.WRITE:
@@ -189,7 +202,8 @@ class Proxy:
 
     async def _write(self, door: Door, call: Call, request: web.Request, body: bytes) -> web.StreamResponse:
         content: Mapping[str, Any] = json.loads(body) if body else {}
-        fault = self.trace.add(Traffic.WRITE, str(call), _epoch(content))
+        moves = call.resource == "deployments" or request.query.get("fieldManager") == _ALLOCATOR
+        fault = self.trace.add(Traffic.WRITE, str(call), _epoch(content), moves=moves)
         if fault is None or fault.when is When.AFTER:
             self._note(call, content)
             answer = await self._forward(request, body)
@@ -197,6 +211,8 @@ class Proxy:
                 if door.shut:
                     raise BrokenError
                 return answer
+        if door.shut:  # another of its writes has struck meanwhile: nobody dies twice
+            raise BrokenError
         if fault.deed is WriteDeed.REFUSE:
             status = {"kind": "Status", "code": 503, "message": "the sweep said so"}
             return web.json_response(status, status=503, headers={"Retry-After": "1"})
@@ -204,7 +220,7 @@ class Proxy:
         raise AssertionError("unreachable")
 
     def _note(self, call: Call, content: Mapping[str, Any]) -> None:
-        if call.subresource == "status":
+        if call.subresource == "status" and call.resource == "inferences":
             self.trace.claims.append(Claim(content["status"], self.histories()))
 
     async def _forward(self, request: web.Request, body: bytes) -> web.Response:
@@ -265,4 +281,7 @@ class Proxy:
 
 def _epoch(body: Mapping[str, Any]) -> int | None:
     text = (body.get("metadata", {}).get("annotations") or {}).get(_EPOCH)
-    return int(text) if isinstance(text, str) and text.isdecimal() else None
+    if isinstance(text, str) and text.isdecimal():
+        return int(text)
+    epoch = (body.get("status", {}).get("allocation") or {}).get("epoch")
+    return int(epoch) if epoch is not None else None

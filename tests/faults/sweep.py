@@ -14,14 +14,14 @@ from typing import Any, Final
 
 from faults import invariants
 from faults.api import Api
-from faults.injections import Fault, WatchFault, When, WriteDeed, WriteFault
+from faults.injections import EveryMove, Fault, WatchFault, When, WriteDeed, WriteFault
 from faults.kubelet import Kubelet, a_node
 from faults.operator_process import Nursery, OperatorProcess
 from faults.proxy import Proxy, Trace
-from faults.scenarios import NAME, Scenario, Step
+from faults.scenarios import NAME, Pool, Scenario, Step
 from faults.traffic import Traffic
 from faults.watches import ArmedWatch
-from faults.world import INFERENCE, World, world
+from faults.world import INFERENCE, POOLS, World, decisions_of, world
 from tidegate_dataplane.contract import DesiredState
 
 SYSTEM: Final = "tidegate-system"
@@ -72,6 +72,7 @@ class Sweep:
         self._operator: OperatorProcess | None = None
         self._restart: asyncio.Task[None] | None = None
         self._bystander: Mapping[str, str] = {}
+        self._pool: Pool | None = None
         self.restarts = 0
 
     @asynccontextmanager
@@ -121,14 +122,17 @@ class Sweep:
         namespace = f"run-{next(self._numbers)}"
         problems: list[str] = []
         await self._make_namespace(namespace)
+        self._pool = scenario.pool
+        if scenario.pool is not None:
+            await self._make_pool(namespace, scenario.pool)
         for step in scenario.before:
             await self._take(namespace, step)
-        self.kubelet.look(namespace)
+        self.kubelet.look(namespace, NAME if scenario.pool is not None else "")
         if isinstance(fault, WriteFault) and fault.stale_s:
             await self.proxy.remember()
         trace = self.proxy.trace = Trace(
             namespace,
-            fault if isinstance(fault, WriteFault) else None,
+            fault if isinstance(fault, WriteFault | EveryMove) else None,
             ArmedWatch(fault) if isinstance(fault, WatchFault) else None,
         )
         began, generations = time.monotonic(), 0
@@ -178,13 +182,13 @@ class Sweep:
     # What a run is made of.
 
     async def _take(self, namespace: str, step: Step) -> None:
-        path = INFERENCE.format(namespace)
+        path, name = INFERENCE.format(namespace), step.name
         if step.spec is None:
-            await self.api.call("DELETE", f"{path}/{NAME}", {"propagationPolicy": "Background"})
-        elif await self.api.get(f"{path}/{NAME}") is None:
-            await self.api.call("POST", path, self._inference(namespace, step.spec))
+            await self.api.call("DELETE", f"{path}/{name}", {"propagationPolicy": "Background"})
+        elif await self.api.get(f"{path}/{name}") is None:
+            await self.api.call("POST", path, self._inference(namespace, name, step.spec))
         else:
-            await self.api.call("PATCH", f"{path}/{NAME}", {"spec": step.spec})
+            await self.api.call("PATCH", f"{path}/{name}", {"spec": step.spec})
         if step.waits:
             await self._ended(namespace, step)
 
@@ -194,20 +198,21 @@ class Sweep:
         while True:
             end = await world(self.api, namespace, str(self.models), self.kubelet.agents(namespace))
             differences = end.differences(reference) if reference is not None else ()
-            if not differences or time.monotonic() > deadline:
+            if not differences or (time.monotonic() > deadline and not self._restarting):
                 return end, differences
             await asyncio.sleep(0.3)
 
     async def _ended(self, namespace: str, step: Step) -> None:
-        """Waits until the step has ended as it should and nothing moves any more (I8)."""
-        deadline = time.monotonic() + self.patience.settles_s
+        """Waits until the step has ended as it should and nothing moves any more (I8); each new operator takes its time."""
+        deadline, restarts = time.monotonic() + self.patience.settles_s, self.restarts
         why = ""
         while time.monotonic() < deadline:
+            if self.restarts > restarts:
+                deadline, restarts = time.monotonic() + self.patience.settles_s, self.restarts
             await asyncio.sleep(0.1)
             why = await self._missing(namespace, step)
             still = time.monotonic() - max(self.proxy.trace.touched_at, self.kubelet.touched_at)
-            restarting = self._restart is not None and not self._restart.done()
-            if not why and not restarting and still >= self.patience.quiet_s and self._leads():
+            if not why and not self._restarting and still >= self.patience.quiet_s and self._leads():
                 return
             if not why and still < self.patience.quiet_s:
                 why = "something still writes"
@@ -216,7 +221,7 @@ class Sweep:
 
     async def _missing(self, namespace: str, step: Step) -> str:
         """What is not yet as the step should leave it; empty when all is."""
-        found = await self.api.get(f"{INFERENCE.format(namespace)}/{NAME}")
+        found = await self.api.get(f"{INFERENCE.format(namespace)}/{step.name}")
         if step.ends == "Gone":
             left = [agent.facts.name for agent in self.kubelet.agents(namespace)]
             return f"{left or 'the object'} left" if found is not None or left else ""
@@ -227,18 +232,49 @@ class Sweep:
         said = "Ready" if ready.get("status") == "True" else ready.get("reason", "no status")
         if status.get("observedGeneration") != found["metadata"]["generation"] or said != step.ends:
             return f"Ready says {said}: {ready.get('message', '')}"
-        pods = self.kubelet.agents(namespace)
-        wanted = found["spec"]["replicas"]
-        return "" if len(pods) == wanted else f"{len(pods)} pods instead of {wanted}"
+        names = [agent.facts.name for agent in self.kubelet.agents(namespace)]
+        wanted = step.pods or {step.name: found["spec"]["replicas"]}
+        pods = {name: sum(pod.startswith(f"inf-{name}-") for pod in names) for name in wanted}
+        if pods != wanted:
+            return f"pods are {pods} instead of {wanted}"
+        return await self._undecided(namespace)
 
-    def _inference(self, namespace: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    async def _undecided(self, namespace: str) -> str:
+        """What the pool's allocator has still to do; after moves it always says once more that all rules are kept now."""
+        for newest in (await decisions_of(self.api, namespace))[-1:]:
+            name = newest["metadata"]["name"]
+            if newest["spec"].get("moves") or "appliedAt" not in newest.get("status", {}).get("outcome", {}):
+                return f"{name} is not the last word"
+            pool = await self.api.get(f"{POOLS}/{namespace}") or {}
+            if pool.get("status", {}).get("lastDecision") != name:
+                return f"the pool does not name {name}"
+        return ""
+
+    def _inference(self, namespace: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
         model = {"name": NAME, "uri": f"file://{self.models}/{NAME}", **spec.get("model", {})}
+        placed = {"placement": {"pool": namespace}} if self._pool is not None else {}
         return {
             "apiVersion": "tidegate.io/v1alpha1",
             "kind": "Inference",
-            "metadata": {"name": NAME, "namespace": namespace, "annotations": {"team": "ads"}},
-            "spec": {**spec, "model": model},
+            "metadata": {"name": name, "namespace": namespace, "annotations": {"team": "ads"}},
+            "spec": {**spec, **placed, "model": model},
         }
+
+    async def _make_pool(self, name: str, pool: Pool) -> None:
+        body = {
+            "apiVersion": "tidegate.io/v1alpha1",
+            "kind": "ComputePool",
+            "metadata": {"name": name},
+            "spec": pool.spec,
+        }
+        await self.api.call("POST", POOLS, body)
+        self.kubelet.drain_s = pool.drain_s
+
+        async def counted() -> bool:
+            status = (await self.api.get(f"{POOLS}/{name}") or {}).get("status", {})
+            return bool(status.get("slices", {}).get("free") == pool.slices)
+
+        await self.wait_for(counted, f"pool {name} has {pool.slices} free slices", 20)
 
     async def _make_namespace(self, namespace: str) -> None:
         await self.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
@@ -250,21 +286,29 @@ class Sweep:
 
     async def _clean_up(self, namespace: str) -> None:
         self.proxy.trace = Trace("")
+        self.kubelet.drain_s = 0.0
         body = {"propagationPolicy": "Background"}
-        await self.api.call("DELETE", f"{INFERENCE.format(namespace)}/{NAME}", body)
+        path = INFERENCE.format(namespace)
+        for each in await self.api.items(path):
+            await self.api.call("DELETE", f"{path}/{each['metadata']['name']}", body)
 
         async def gone() -> bool:
             return not self.kubelet.agents(namespace)
 
         with contextlib.suppress(NotSettledError):
             await self.wait_for(gone, "the pods are gone", 20)
+        if self._pool is not None:
+            # Its node is another pool's in the next run.
+            await self.api.call("DELETE", f"{POOLS}/{namespace}", body)
+            self._pool = None
 
     # The bystander: an Inference that nothing of all this concerns.
 
     async def _plant_bystander(self) -> None:
         await self._make_namespace(_BYSTANDER)
         self.proxy.trace = Trace(_BYSTANDER)
-        body = self._inference(_BYSTANDER, {"tier": "nearline", "replicas": 0, "model": {"version": "1"}})
+        spec = {"tier": "nearline", "replicas": 0, "model": {"version": "1"}}
+        body = self._inference(_BYSTANDER, NAME, spec)
         await self.api.call("POST", INFERENCE.format(_BYSTANDER), body)
         await self._ended(_BYSTANDER, Step({}))
         self._bystander = await invariants.versions(self.api, _BYSTANDER)
@@ -307,6 +351,10 @@ class Sweep:
 
     async def _leading(self) -> bool:
         return self._leads()
+
+    @property
+    def _restarting(self) -> bool:
+        return self._restart is not None and not self._restart.done()
 
     def _leads(self) -> bool:
         return self._operator is not None and self._operator.running and self._operator.leads

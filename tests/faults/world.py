@@ -12,6 +12,8 @@ from faults.agents import PodAgent
 from faults.api import Api
 
 INFERENCE: Final = "/apis/tidegate.io/v1alpha1/namespaces/{}/inferences"
+POOLS: Final = "/apis/tidegate.io/v1alpha1/computepools"
+DECISIONS: Final = "/apis/tidegate.io/v1alpha1/allocationdecisions"
 CHILDREN: Final[Mapping[str, str]] = {
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
@@ -37,6 +39,7 @@ _VOLATILE: Final = frozenset(
     }
 )
 _SOURCE: Final = "tidegate.io/source"
+_INFERENCE: Final = "tidegate.io/inference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ async def world(api: Api, namespace: str, models: str, agents: Sequence[PodAgent
         ),
         "pods": sorted(json.dumps(_pod(body), sort_keys=True) for body in pods),
         "agents": sorted(json.dumps(_agent(agent), sort_keys=True) for agent in agents),
+        "pool": [_object(body) for body in [await api.get(f"{POOLS}/{namespace}")] if body],
+        "decisions": [_decision(body) for body in await decisions_of(api, namespace)],
     }
     text = json.dumps(content, sort_keys=True)
     for word, stands_for in words:
@@ -81,9 +86,29 @@ async def world(api: Api, namespace: str, models: str, agents: Sequence[PodAgent
     return World(json.loads(text))
 
 
+async def decisions_of(api: Api, pool: str) -> Sequence[Mapping[str, Any]]:
+    """The AllocationDecisions about a pool, the oldest first."""
+    found = [body for body in await api.items(DECISIONS) if body["spec"]["pool"] == pool]
+    return sorted(found, key=lambda body: str(body["spec"]["at"]))
+
+
+def _decision(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Who gets what and what came of it; figures are another in each run."""
+    moves = [{name: each[name] for name in ("inference", "from", "to")} for each in body["spec"]["moves"]]
+    outcome = body.get("status", {}).get("outcome", {})
+    return {
+        "moves": moves,
+        "applied": "appliedAt" in outcome,
+        "moved": outcome.get("movedSlices"),
+        "error": outcome.get("error", ""),
+    }
+
+
 def _words(namespace: str, models: str, bodies: Sequence[Mapping[str, Any]]) -> Sequence[tuple[str, str]]:
-    """Words that are another in each run, and what stands for them; hashes of sources in the order of their names."""
-    sources = sorted({(body["metadata"].get("labels") or {}).get(_SOURCE, "") for body in bodies} - {""})
+    """Words that are another in each run, and what stands for them; hashes of sources in the order of their Inferences."""
+    labels = [body["metadata"].get("labels") or {} for body in bodies]
+    owned = sorted({(each.get(_INFERENCE, ""), each[_SOURCE]) for each in labels if _SOURCE in each})
+    sources = tuple(dict.fromkeys(source for _, source in owned))
     return (
         *((body["metadata"]["uid"], "UID") for body in bodies),
         (models, "MODELS"),
@@ -142,6 +167,7 @@ def _plain(value: Any) -> Any:
             return "TIME"
         if value.startswith("-----BEGIN"):
             return "PEM"
+        value = re.sub(r"-\d{8}-\d{6}-[0-9a-f]{8}\b", "-DECISION", value)
         return re.sub(r"(inf-\w+)-[a-z0-9]{7,10}(-[a-z0-9]{5})?\b", r"\1-GENERATED", value)
     return value
 

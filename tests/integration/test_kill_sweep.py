@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from faults import scenarios
-from faults.injections import Fault, NoFault, WatchDeed, WatchFault, When, WriteDeed, WriteFault
+from faults.injections import EveryMove, Fault, NoFault, WatchDeed, WatchFault, When, WriteDeed, WriteFault
 from faults.scenarios import Scenario
 from faults.sweep import Patience, Sweep
 
@@ -26,6 +26,14 @@ async def first(self, kind, body, plan):
 Writer.children, Writer.status = later, first
 """
 """An operator that says first and does afterwards, and believes its own words after a restart."""
+
+
+BLIND_TO_DRAINS = """
+from tidegate_controllers.placements import Placements
+seated = Placements._seated
+Placements._seated = lambda self, key: tuple(pod for pod in seated(self, key) if pod.answers)
+"""
+"""An operator that counts a slice as free as soon as the pod on it is told to end."""
 
 
 async def struck(sweep: Sweep, scenario: Scenario, faults: Sequence[Fault]) -> None:
@@ -73,6 +81,29 @@ async def test_a_deleted_inference_stays_deleted_when_the_watch_missed_it(sweep:
 
 async def test_an_inference_that_was_made_anew_meanwhile_is_served(sweep: Sweep) -> None:
     await struck(sweep, scenarios.RECREATE, [WatchFault(WatchDeed.GONE, "deployments")])
+
+
+@pytest.mark.timeout(300)
+async def test_slices_change_hands_once_although_the_operator_is_killed_after_every_write(
+    sweep: Sweep,
+) -> None:
+    """Real-time work takes near-line slices; each operator makes one step of it, and dies."""
+    reference = await sweep.run(scenarios.REALLOCATION, NoFault())
+    assert reference.problems == ()
+    before = sweep.restarts
+
+    outcome = await sweep.run(scenarios.REALLOCATION, EveryMove(), reference.world)
+
+    assert outcome.problems == ()
+    # The decision, what both are to have, both Deployments, and the outcome.
+    assert sweep.restarts - before >= 6
+
+
+async def test_an_operator_that_counts_no_pods_on_their_way_out_is_found_out(sweep: Sweep) -> None:
+    """The negative: this one gives slices away that somebody is still on."""
+    async with sweep.broken(BLIND_TO_DRAINS, Patience(settles_s=10.0)):
+        outcome = await sweep.run(scenarios.REALLOCATION, NoFault())
+    assert any(problem.startswith("I1: ") for problem in outcome.problems), outcome.problems
 
 
 async def test_an_operator_that_says_before_it_does_is_found_out(sweep: Sweep) -> None:
