@@ -13,6 +13,9 @@ UV := $(shell command -v uv || echo $(TOOLS)/bin/uv)
 endif
 STAMP := .venv/.tidegate-setup
 PYTEST := $(BIN)/pytest
+# Those that keep a core busy and share nothing run beside each other; the rest starts processes that need the machine.
+QUICK_TESTS := -n auto --dist loadfile tests/unit tests/golden tests/test_layout.py
+REAL_TESTS := tests/component tests/integration tests/e2e
 # pip runs through uv where the environment has none, and finds uv here.
 export PATH := $(PATH):$(CURDIR)/$(TOOLS)/bin
 
@@ -51,7 +54,10 @@ demo-down: setup  ## End what `make demo` started
 
 .PHONY: test
 test: setup  ## All tests; those that need root or a cluster say so loudly when they cannot run
-	@$(PYTEST) $(PYTEST_ARGUMENTS)
+	@code=0; \
+	$(PYTEST) $(QUICK_TESTS) $(PYTEST_ARGUMENTS) || code=$$?; \
+	$(PYTEST) $(REAL_TESTS) $(PYTEST_ARGUMENTS) || code=$$?; \
+	exit $$code
 
 .PHONY: test-fast
 test-fast: setup  ## Tests that need neither a cluster nor a Triton, nor anything that has to be built

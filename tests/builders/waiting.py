@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], bool], *, what: str, timeout_s: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], *, what: str, timeout_s: float = 60.0) -> None:
     """Returns as soon as `condition` holds; fails the test with `what` when it does not in time."""
     try:
         async with asyncio.timeout(timeout_s):

@@ -26,13 +26,13 @@ def test_a_pod_that_leaves_is_not_drained_before_its_requests_end(model_pod: Mod
 
     with load_on(model_pod.triton.grpc, model_pod.model) as answers:
         model_pod.process.send_signal(signal.SIGUSR1)
-        wait_until(lambda: model_pod.probe("/readyz") == 503, what="readiness goes first", timeout_s=10)
+        wait_until(lambda: model_pod.probe("/readyz") == 503, what="readiness goes first", timeout_s=30)
         wait_until(_more(answers), what="requests still come", timeout_s=30)
         assert not drained.exists()
         assert model_pod.probe("/healthz") == 200
     assert answers.errors == []
 
-    wait_until(drained.exists, what="the agent says that no more come", timeout_s=10)
+    wait_until(drained.exists, what="the agent says that no more come", timeout_s=30)
     assert model_pod.report().serving == 1
 
 

@@ -123,7 +123,7 @@ def test_with_one_kept_version_the_old_one_leaves_memory_and_disk(serving_pod: M
     wait_until(
         lambda: [path.name for path in folder.iterdir() if path.is_dir()] == ["2"],
         what="the disk has version 2 alone",
-        timeout_s=10,
+        timeout_s=30,
     )
 
 

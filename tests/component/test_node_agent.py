@@ -100,7 +100,7 @@ def test_agent_that_ends_lets_go_of_who_waits_for_it(agent: AskedAgent) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(agent.ask, known, 30)
         # It is being waited on once the second call of this process is open.
-        wait_until(lambda: _connections(agent) > 0, what="a call is under way", timeout_s=10)
+        wait_until(lambda: _connections(agent) > 0, what="a call is under way", timeout_s=30)
         began = time.monotonic()
         agent.stop()
         assert waiting.result(timeout=20).revision == known

@@ -230,7 +230,7 @@ async def test_a_process_that_ends_is_replaced_and_the_pipeline_answers_again(ri
     os.kill(lost, signal.SIGKILL)
 
     def wait_for(what: str, holds: Callable[[], bool]) -> Awaitable[None]:
-        return asyncio.to_thread(wait_until, holds, what=what, timeout_s=20)
+        return asyncio.to_thread(wait_until, holds, what=what, timeout_s=60)
 
     await wait_for("the pod takes no requests", lambda: pod.probe("/readyz") == 503)
     await wait_for(

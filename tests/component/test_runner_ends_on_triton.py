@@ -62,15 +62,15 @@ def test_a_model_process_that_ends_rests_the_pod_and_is_reported(pod: ModelPod) 
     assert pod.probe("/readyz") == 200
     (process,) = pod.triton.model_processes()
     os.kill(process, signal.SIGKILL)
-    wait_until(lambda: pod.probe("/readyz") == 503, what="the pod takes no requests", timeout_s=10)
+    wait_until(lambda: pod.probe("/readyz") == 503, what="the pod takes no requests", timeout_s=30)
 
     # Triton calls the model ready all along, and refuses its requests until it is loaded anew.
-    wait_until(lambda: _ask(pod) == 1000.0, what="the model answers again", timeout_s=20)
+    wait_until(lambda: _ask(pod) == 1000.0, what="the model answers again", timeout_s=60)
     said = pod.wait_for("the end is reported", lambda report: report.ended is not None)
     assert said.ended == RunnerEnd(version=1, killed_for_memory=False)
     assert said.phase is Phase.READY
     assert metric(pod.metrics(), "tidegate_agent_runner_ends_total", why="other") == 1
-    wait_until(lambda: pod.probe("/readyz") == 200, what="the pod takes requests again", timeout_s=20)
+    wait_until(lambda: pod.probe("/readyz") == 200, what="the pod takes requests again", timeout_s=60)
 
 
 def test_without_the_agent_a_model_whose_process_ended_answers_nobody_and_is_called_ready(

@@ -201,8 +201,8 @@ def test_without_a_broker_requests_go_on_and_what_is_lost_is_counted(own_pod: Lo
 
     assert sorted(own_pod.seconds)[150] < max(10 * quiet, 0.2)
     assert own_pod.pod.probe("/readyz") == 200
-    wait_until(lambda: own_pod.counted("") == 500, what="the agent heard of all", timeout_s=20)
-    wait_until(lambda: own_pod.counted("_dropped") > 0, what="the buffer is full", timeout_s=20)
+    wait_until(lambda: own_pod.counted("") == 500, what="the agent heard of all", timeout_s=60)
+    wait_until(lambda: own_pod.counted("_dropped") > 0, what="the buffer is full", timeout_s=60)
     report = own_pod.pod.wait_for(
         "the broker is missed",
         lambda said: said.samples is not None and said.samples.problem == Reason.SINK_UNREACHABLE,
@@ -242,7 +242,7 @@ def test_a_stream_that_is_not_there_is_said_and_written_to_once_it_is(logging_po
     logging_pod.ordered(1.0)
     logging_pod.ask(logging_pod.ids(5, 5))
     wait_until(
-        lambda: logging_pod.counted("_written") == 5, what="the good subject gets its own", timeout_s=20
+        lambda: logging_pod.counted("_written") == 5, what="the good subject gets its own", timeout_s=60
     )
     assert sorted(record["id"] for record in logging_pod.logged()) == logging_pod.ids(5, 5)
 
@@ -272,7 +272,7 @@ def test_an_agent_that_is_killed_and_started_again_goes_on_logging(own_pod: Logg
     own_pod.pod.kill_agent()
     own_pod.ask(own_pod.ids(20, 20))  # nobody listens: they wait in the runner
     own_pod.pod.start_agent()
-    wait_until(lambda: own_pod.counted("_written") >= 20, what="the runner came back", timeout_s=20)
+    wait_until(lambda: own_pod.counted("_written") >= 20, what="the runner came back", timeout_s=60)
     own_pod.pod.stop_agent()
 
     assert sorted(record["id"] for record in own_pod.logged()) == sorted(own_pod.ids(0, 40))

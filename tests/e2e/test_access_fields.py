@@ -173,7 +173,7 @@ def test_the_fallback_answers_for_pods_that_fail_and_nobody_else_does(fleet: Fle
     before = fleet.counts("b")
 
     assert fleet.outcomes("rescued", 3, rows=2).keys().isdisjoint(VERSIONS.values())
-    until(lambda: fleet.outcome("rescued", rows=2) == "2", "the fallback answers", timeout_s=20)
+    until(lambda: fleet.outcome("rescued", rows=2) == "2", "the fallback answers", timeout_s=60)
     assert fleet.counts("b") > before
     # Another access to the same pods has not given them up, and has nobody to turn to.
     settled = fleet.counts("b")

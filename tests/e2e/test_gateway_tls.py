@@ -137,7 +137,7 @@ def front(installed: Installed, tmp_path: Path) -> Iterator[Front]:
     installed.kubectl.run("delete", "secret", "front", "-n", NAMESPACE, "--ignore-not-found")
     try:
         installed.upgrade(gateway__tls__secrets=["front"], gateway__tls__clientAuthority="clients")
-        until(lambda: _listeners(installed) >= 3, "every gateway has its TLS port", timeout_s=20)
+        until(lambda: _listeners(installed) >= 3, "every gateway has its TLS port", timeout_s=60)
         yield Front(installed, authority, clients)
     finally:
         installed.upgrade()
@@ -191,7 +191,7 @@ def _rotations_lose_nothing(space: Space, port: Port, known: str, pairs: Sequenc
             load.wait_for("1", number * 200, timeout_s=60)
         assert _connections(installed) == before
         until(
-            lambda: port.serial() == _serial(second), "new connections see the new certificate", timeout_s=5
+            lambda: port.serial() == _serial(second), "new connections see the new certificate", timeout_s=30
         )
         # The measure can fail: one connection more is seen.
         assert _connections(installed) > before

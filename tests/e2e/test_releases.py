@@ -93,7 +93,7 @@ def test_a_model_that_cannot_answer_is_taken_back_at_its_first_requests(space: S
     assert 0 < report.failed < 0.2 * report.sent
     assert space.status("modelaccess", "probe")["release"]["reason"] == "CheckFailed"
     # The weight follows the status that it is taken from.
-    until(lambda: _answered_by(space, 20) == {"1"}, "every request goes to the stable target", timeout_s=20)
+    until(lambda: _answered_by(space, 20) == {"1"}, "every request goes to the stable target", timeout_s=60)
     assert space.counted("b") == 0
 
 

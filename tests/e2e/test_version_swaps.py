@@ -58,7 +58,7 @@ def test_kept_version_comes_back_on_every_replica_in_a_moment(space: Space) -> N
         until(
             lambda: _grown(before, _answered_by_servers(space, 1)),
             "version 1 answers on every replica",
-            timeout_s=10,
+            timeout_s=30,
         )
         seconds = time.monotonic() - started
         space.serves("probe", 1)

@@ -112,7 +112,7 @@ def test_an_override_counts_until_it_ends(allocated: Allocated) -> None:
     wait_until(
         lambda: "OverrideActive" not in _condition_types(allocated, "ctr"),
         what="nothing is said of the override any more",
-        timeout_s=20.0,
+        timeout_s=60.0,
     )
     assert inference["spec"]["scaling"] == {"minReplicas": 1, "maxReplicas": 3}
 
@@ -161,7 +161,7 @@ def test_a_held_pool_moves_nothing_and_is_let_go(allocated: Allocated, controlle
     wait_until(
         lambda: allocated.pools.status(allocated.pool).get("mode") == "Hold",
         what="the pool says that it is held",
-        timeout_s=20.0,
+        timeout_s=60.0,
     )
     allocated.kubectl("delete", "computeoverride", f"{allocated.pools.namespace}-freeze")
     allocated.settled(batch=4)

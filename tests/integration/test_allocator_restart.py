@@ -30,7 +30,7 @@ def test_a_decision_is_carried_on_by_the_next_leader(
         world.override("sale", "ctr", floor={"replicas": 3})
         decision = world.decided(batch=1, ctr=3)
         # Nobody ends the batch's pods yet: the first wave is under way, the second cannot begin.
-        wait_until(lambda: world.leaving("batch") == 2, what="two pods of the batch drain", timeout_s=20.0)
+        wait_until(lambda: world.leaving("batch") == 2, what="two pods of the batch drain", timeout_s=60.0)
         first.process.kill()
         first.process.wait(10)
     assert world.ready("ctr") == 1

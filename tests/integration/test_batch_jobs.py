@@ -163,7 +163,7 @@ def test_parallelism_follows_replicas_and_a_complete_run_stays_complete(batches:
     pods = batches.at_work(3)
     # One shard is left, so one pod is all that there is use for.
     wait_until(
-        lambda: batches.jobs()[0]["spec"]["parallelism"] == 1, what="no more pods than shards", timeout_s=20
+        lambda: batches.jobs()[0]["spec"]["parallelism"] == 1, what="no more pods than shards", timeout_s=60
     )
     batches.ends(pods[3], DONE)
     assert "all 4 shards of run v1-" in batches.says(Reason.BATCH_COMPLETE)
@@ -174,7 +174,7 @@ def test_parallelism_follows_replicas_and_a_complete_run_stays_complete(batches:
     batches.kubectl("delete", "job", job["metadata"]["name"], "-n", batches.namespace)
     batches.patch({"replicas": 2})
     wait_until(
-        lambda: batches.status()["observedGeneration"] >= 4, what="the change is taken up", timeout_s=20
+        lambda: batches.status()["observedGeneration"] >= 4, what="the change is taken up", timeout_s=60
     )
     assert batches.jobs() == []
     assert batches.status()["batch"] == before
@@ -220,7 +220,7 @@ def test_a_batch_on_a_pool_has_slices_while_it_works_and_none_when_it_is_done(
     pods = batches.at_work(0, 1)
     pools.tiers(pool, offline=2)
     assert all(pod["metadata"]["labels"]["tidegate.io/slices"] == "1" for pod in pods.values())
-    wait_until(lambda: len(pools.bound("ctr", 2)) == 2, what="both pods have a node", timeout_s=20)
+    wait_until(lambda: len(pools.bound("ctr", 2)) == 2, what="both pods have a node", timeout_s=60)
     requests = [
         one["resources"]["requests"]
         for pod in pods.values()

@@ -93,7 +93,7 @@ def test_settled_pool_is_not_written_again(pools: Pools, controllers: Running) -
 
     # A label that no pool selects by concerns no slice.
     pools.kubectl("label", "node", node, "heart=beats")
-    wait_until(lambda: _looks(controllers) > looked, what="the controllers look again", timeout_s=20.0)
+    wait_until(lambda: _looks(controllers) > looked, what="the controllers look again", timeout_s=60.0)
     assert _written(pools, pool) == before
 
     # What does concern them is written: the same measure moves.

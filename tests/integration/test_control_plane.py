@@ -25,7 +25,7 @@ from tidegate_localcluster.pki import Pki
 from tidegate_localcluster.process import wait_until
 
 # On an idle machine it takes 3 s; this is for one that does other things as well.
-READY_WITHIN_S = 15.0
+READY_WITHIN_S = 60.0
 
 
 def is_alive(pid: int) -> bool:
@@ -92,7 +92,7 @@ def test_an_unprivileged_service_account_may_do_nothing(
     wait_until(
         lambda: as_nobody.run("get", "secrets", "--namespace", namespace).returncode == 0,
         what="the role is in effect",
-        timeout_s=10.0,
+        timeout_s=30.0,
     )
 
 
@@ -216,5 +216,5 @@ def test_dies_with_a_parent_that_is_killed(
     wait_until(
         lambda: not any(is_alive(pid) for pid in pids.values()),
         what="the parts are gone",
-        timeout_s=10.0,
+        timeout_s=30.0,
     )

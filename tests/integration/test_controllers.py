@@ -31,7 +31,7 @@ def ready(kubectl: Kubectl, namespace: str, kind: str = "inference", name: str =
     return next((item for item in conditions if item["type"] == "Ready"), {})
 
 
-def eventually(holds: Any, what: str, timeout_s: float = 20.0) -> None:
+def eventually(holds: Any, what: str, timeout_s: float = 60.0) -> None:
     wait_until(holds, what=what, timeout_s=timeout_s)
 
 

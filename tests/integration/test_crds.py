@@ -303,7 +303,7 @@ def test_a_status_cannot_be_set_through_the_object(kubectl: Kubectl, namespace: 
 def test_explain_reads_like_a_manual(kubectl: Kubectl, crds: Path, kind: str) -> None:
     """Every field of the spec is described, with its default where it has one."""
     wait_until(
-        lambda: kubectl.run("explain", kind).returncode == 0, what=f"{kind} is in discovery", timeout_s=20
+        lambda: kubectl.run("explain", kind).returncode == 0, what=f"{kind} is in discovery", timeout_s=60
     )
     assert "<Object>" in kubectl("explain", f"{kind}.spec", "--recursive")
     bare = [
@@ -315,7 +315,7 @@ def test_explain_reads_like_a_manual(kubectl: Kubectl, crds: Path, kind: str) ->
 
 
 def test_explain_shows_unit_and_default(kubectl: Kubectl) -> None:
-    wait_until(lambda: kubectl.run("explain", "modelaccess").returncode == 0, what="discovery", timeout_s=20)
+    wait_until(lambda: kubectl.run("explain", "modelaccess").returncode == 0, what="discovery", timeout_s=60)
     text = " ".join(kubectl("explain", "modelaccess.spec.routes.timeout").split())
     assert "as a duration from 1ms to 1h. Default: 1s." in text
 

@@ -75,7 +75,7 @@ async def test_a_clean_release_hands_over_within_two_seconds(kubeconfig: Path, n
         await first.stop()
         released = time.monotonic()
         assert not first.writes
-        await until(lambda: second.writes, what="the second leads", timeout_s=5)
+        await until(lambda: second.writes, what="the second leads", timeout_s=30)
         assert time.monotonic() - released < 2.0
         assert first.fence is not None
         assert second.fence is not None
@@ -90,7 +90,7 @@ async def test_a_killed_leader_is_replaced_within_15_seconds_and_never_overlaps(
         assert fence is not None
         await first.kill()
         killed = time.monotonic()
-        await until(lambda: second.writes, what="the second leads", timeout_s=20)
+        await until(lambda: second.writes, what="the second leads", timeout_s=60)
         assert time.monotonic() - killed < 15.0
         assert not fence.valid()
 

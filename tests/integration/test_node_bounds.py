@@ -63,7 +63,7 @@ def test_one_taint_of_a_node_may_be_changed(kubectl: Kubectl, node: str) -> None
         wait_until(
             lambda ours=ours: patched(kubectl, node, {"spec": {"taints": [*others(), *ours]}}) == "",
             what=f"our taint becomes {ours}",
-            timeout_s=20.0,
+            timeout_s=60.0,
         )
         taints = kubectl.json("get", "node", node)["spec"]["taints"]
         assert [each for each in taints if each["key"] == "tidegate.io/sharing"] == ours
@@ -99,7 +99,7 @@ def test_our_taint_has_no_other_value_and_keeps_no_running_pod(
         return patched(kubectl, node, {"spec": {"taints": [*taints, {**TAINT[0], **taint}]}})
 
     refusal = "has the value Repairing or Quarantined, and the effect NoSchedule"
-    wait_until(lambda: refusal in said(), what=f"the taint with {taint} is refused", timeout_s=20.0)
+    wait_until(lambda: refusal in said(), what=f"the taint with {taint} is refused", timeout_s=60.0)
     taints = kubectl.json("get", "node", node)["spec"]["taints"]
     assert [each for each in taints if each["key"] == "tidegate.io/sharing"] == []
 

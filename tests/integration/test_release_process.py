@@ -99,7 +99,7 @@ def gateway_pod(kubectl: Kubectl, crds: Path) -> Iterator[None]:
     wait_until(
         lambda: kubectl.run("get", "serviceaccount", "default", "-n", SYSTEM_NAMESPACE).returncode == 0,
         what="the namespace has its account",
-        timeout_s=20.0,
+        timeout_s=60.0,
     )
     labels = {"app.kubernetes.io/instance": "tidegate", "app.kubernetes.io/component": "gateway"}
     pod = {
@@ -147,7 +147,7 @@ class Release:
                 self.kubectl.run("get", "serviceaccount", "default", "-n", self.namespace).returncode == 0
             ),
             what="the namespace has its account",
-            timeout_s=20.0,
+            timeout_s=60.0,
         )
         self.kubectl.apply(pod, namespace=self.namespace)
         pretend_ready(self.kubectl, "v4", self.namespace, "127.0.0.87")

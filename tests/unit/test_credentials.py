@@ -69,7 +69,7 @@ def test_a_key_set_keeps_what_verifies_and_nothing_else() -> None:
         {**RSA, "n": None},
         {},
     ],
-    ids=str,
+    ids=["kind", "use", "curve", "half a key", "nothing"],
 )
 def test_a_key_that_cannot_verify_takes_nothing_from_the_others(other: dict[str, Any]) -> None:
     text = key_set(jwks(other, ED25519))
