@@ -1,0 +1,304 @@
+"""The world of three_tier_day: a pool of a few slices, a model of each tier on it, its work, and what its pods do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from builders.nearline import nearline_spec
+from builders.slow_models import SlowModel
+from fixtures.installed import Space, until
+from fixtures.stream import BUCKET, DEAD, STREAM, SUBJECT, Worked, a_message
+from tidegate.planning.pods import is_ready
+from tidegate.resources.names import INFERENCE_LABEL
+from tidegate_localcluster.node import node_name
+
+POOL: Final = "bench-day"
+LABEL: Final = "bench/day"
+SLICES: Final = 7
+SLICE_CPU_M: Final = 150
+REALTIME_S: Final = 0.1
+REALTIME_PER_S: Final = 5.0
+"""What a replica serves within the SLO: half of what it answers, so that nobody waits while another one starts."""
+SLO_S: Final = 1.0
+NEARLINE_S: Final = 0.2
+NEARLINE_PER_S: Final = 4.0
+MESSAGES_PER_S: Final = 6.0
+LAST_NIGHTS: Final = 120
+"""Messages that wait when the day begins."""
+OFFLINE_S: Final = 0.5
+ROWS_PER_REQUEST: Final = 64
+ROWS_PER_FILE: Final = 640
+SHARDS: Final = 12
+ROWS: Final = SHARDS * 70_000
+OURS: Final = ("tidegate_dataplane.agent", "tritonserver", "triton_python_backend_stub")
+"""Command lines of what works in a pod, so not of the container that only holds its network."""
+READ: Final = """
+import glob
+import pyarrow.parquet as pq
+print(sum(pq.read_metadata(path).num_rows for path in glob.glob('/mnt/pvc/scores/out/*/part-*.parquet')))
+"""
+
+
+@contextmanager
+def a_pool(space: Space, mode: str) -> Generator[None]:
+    """The pool of the arm: exactly SLICES slices, however much room the node has."""
+    kubectl = space.kubectl
+    kubectl.run("label", "node", node_name(0), f"{LABEL}=here", "--overwrite")
+    spec = {
+        "nodeSelector": {LABEL: "here"},
+        "slice": {"cpu": {"cpu": f"{SLICE_CPU_M}m", "memory": "768Mi"}},
+        "tiers": {"offline": {"floor": 1}},
+        "policy": {"mode": mode, "interval": "3s", "dwell": "20s"},
+    }
+    space.apply("ComputePool", POOL, spec)
+    try:
+        # What an upgrade or an earlier arm leaves has room of the node until it is gone, and would be slices then.
+        until(lambda: not _leavers(space), "no pod is on its way out", evidence=lambda: _leavers(space))
+        until(lambda: _free(space) > 0, "the pool has slices", evidence=lambda: _free(space))
+        room = _free(space)
+        if room < SLICES:
+            sys.exit(f"the node has room for {room} slices of {SLICE_CPU_M}m and 768Mi; {SLICES} are needed")
+        kubectl.apply(json.dumps(_ballast(space, room - SLICES)), space.namespace)
+        until(lambda: _free(space) == SLICES, f"{SLICES} slices are left", evidence=lambda: _free(space))
+        kubectl.wait("condition=Ready", ("pod/reader",), space.namespace, 60)
+        yield
+    finally:
+        kubectl.run("delete", "computepool", POOL, "--ignore-not-found")
+        kubectl.run("label", "node", node_name(0), f"{LABEL}-")
+
+
+def rows_scored(space: Space) -> int:
+    """Rows of the files of results that are there."""
+    return int(space.kubectl.run("exec", "-n", space.namespace, "reader", "--", "python3", "-c", READ))
+
+
+def _leavers(space: Space) -> Sequence[str]:
+    """Pods on their way out, and those of an arm whose namespace is."""
+    pods = [each["metadata"] for each in space.installed.api.items("/api/v1/pods")]
+    return [
+        each["name"]
+        for each in pods
+        if "deletionTimestamp" in each
+        or (each["namespace"].startswith("bench-") and each["namespace"] != space.namespace)
+    ]
+
+
+def _free(space: Space) -> int:
+    return slices(space).get("free", 0)
+
+
+def slices(space: Space) -> Mapping[str, int]:
+    """What the pool's status counts: total, healthy, free."""
+    found = space.installed.api.get(f"/apis/tidegate.io/v1alpha1/computepools/{POOL}") or {}
+    counted: Mapping[str, int] = found.get("status", {}).get("slices", {})
+    return counted
+
+
+def _ballast(space: Space, slices: int) -> Mapping[str, Any]:
+    """A pod that has room for so many slices, and reads the results of the batch for us."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "reader"},
+        "spec": {
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {"fsGroup": 65532},
+            "containers": [
+                {
+                    "name": "reader",
+                    "image": space.installed.site.values["images.dataplane"],
+                    "imagePullPolicy": "Never",
+                    "command": ["python3", "-c", "import time; time.sleep(3600)"],
+                    "resources": {"requests": {"cpu": f"{slices * SLICE_CPU_M}m"}},
+                    "volumeMounts": [{"name": "scores", "mountPath": "/mnt/pvc/scores", "readOnly": True}],
+                }
+            ],
+            "volumes": [{"name": "scores", "persistentVolumeClaim": {"claimName": "scores"}}],
+        },
+    }
+
+
+CLAIM: Final = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "scores"},
+    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+}
+
+
+def publish_all(space: Space) -> None:
+    """The three models, the table that the offline one scores, and the claim for its results."""
+    for model, delay_s in (("home", REALTIME_S), ("rank", NEARLINE_S), ("embed", OFFLINE_S)):
+        shutil.rmtree(space.folder(model), ignore_errors=True)  # of an earlier run
+        SlowModel(model, 2.0, delay_s * 1000).write(space.folder(model).parent)
+    folder = space.folder("table")
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = pa.array(range(ROWS), pa.int64())
+    table = pa.table({"user_id": ids, "x": pa.array(np.ones(ROWS, np.float32))})
+    pq.write_table(table, folder / "users.parquet", row_group_size=3_200)
+    space.kubectl.apply(json.dumps(CLAIM), space.namespace)
+
+
+def specs(space: Space, url: str, counts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    """The three Inferences; `counts` has spec.scaling or spec.replicas of each."""
+
+    def model(name: str, tier: str, **more: Any) -> Mapping[str, Any]:
+        served = {"name": "probe", "uri": space.uri(name), "version": "1", "format": "Python"}
+        return {"model": served, "tier": tier, "placement": {"pool": POOL}, **counts[name], **more}
+
+    stream = nearline_spec(
+        nats={"url": url, "stream": STREAM, "subject": SUBJECT},
+        bucket={"bucket": BUCKET},
+        deadLetters={"subject": DEAD},
+    )
+    batch = {
+        "input": {"uri": space.uri("table")},
+        "output": {"uri": "pvc://scores/out", "keep": ["user_id"], "rowsPerFile": ROWS_PER_FILE},
+        "shards": SHARDS,
+    }
+    return {
+        "home": model(
+            "home",
+            "realtime",
+            slo={"latencyP99": f"{SLO_S:g}s"},
+            capacity={"requestsPerSecond": f"{REALTIME_PER_S:g}"},
+            value={"perRequest": "10"},
+        ),
+        "rank": model(
+            "rank",
+            "nearline",
+            capacity={"requestsPerSecond": f"{NEARLINE_PER_S:g}"},
+            value={"perRequest": "2"},
+            nearline=stream,
+        ),
+        "embed": model("embed", "offline", batching={"maxBatchSize": ROWS_PER_REQUEST}, batch=batch),
+    }
+
+
+class Publisher:
+    """Messages at a constant rate, in the background."""
+
+    def __init__(self, work: Worked) -> None:
+        self._work = work
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.sent = 0
+
+    def __enter__(self) -> Self:
+        self.publish(LAST_NIGHTS)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join(30)
+
+    def publish(self, count: int) -> None:
+        """So many more."""
+        self._work.publish([a_message(1, f"job-{self.sent + number}") for number in range(count)])
+        self.sent += count
+
+    def _run(self) -> None:
+        began, before = time.monotonic(), self.sent
+        while not self._ended.wait(1.0):
+            due = before + round((time.monotonic() - began) * MESSAGES_PER_S) - self.sent
+            self.publish(due)
+
+
+@dataclass(slots=True)
+class Yielding:
+    """A near-line pod that was told to go."""
+
+    told_at: float
+    gone_at: float | None = None
+
+
+class Pods:
+    """Looks at the pods of a space four times a second: how many there are, and how long near-line ones take to yield."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.most = 0
+        self.there: Sequence[str] = ()
+        self.slice_seconds: dict[str, float] = {}
+        self.yields: dict[str, Yielding] = {}
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        before, shown = time.monotonic(), ""
+        while not self._ended.wait(0.25):
+            try:
+                pods = self._look()
+            except OSError as error:
+                print(f"pods were not read: {error}", file=sys.stderr)
+                continue
+            now = time.monotonic()
+            for pod in pods:
+                if "deletionTimestamp" not in pod["metadata"] and is_ready(pod):
+                    name = pod["metadata"]["labels"][INFERENCE_LABEL]
+                    self.slice_seconds[name] = self.slice_seconds.get(name, 0.0) + now - before
+            self.most, before = max(self.most, len(pods)), now
+            self.there = [pod["metadata"]["name"] for pod in pods]
+            self._follow(pods, now)
+            counts = Counter(pod["metadata"]["labels"][INFERENCE_LABEL] for pod in pods)
+            if str(sorted(counts.items())) != shown:
+                shown = str(sorted(counts.items()))
+                print(f"{time.strftime('%X')} pods: {dict(sorted(counts.items()))}", file=sys.stderr)
+
+    def _look(self) -> Sequence[Mapping[str, Any]]:
+        """Those on slices that have not ended, also those on their way out."""
+        path = f"/api/v1/namespaces/{self._space.namespace}/pods?labelSelector={INFERENCE_LABEL}"
+        ended = ("Succeeded", "Failed")
+        return [
+            pod for pod in self._space.installed.api.items(path) if pod["status"].get("phase") not in ended
+        ]
+
+    def _follow(self, pods: Sequence[Mapping[str, Any]], now: float) -> None:
+        for pod in pods:
+            metadata = pod["metadata"]
+            if metadata["labels"][INFERENCE_LABEL] == "rank" and "deletionTimestamp" in metadata:
+                self.yields.setdefault(metadata["uid"], Yielding(now))
+        for uid, each in self.yields.items():
+            if each.gone_at is None and not at_work(uid):
+                each.gone_at = time.monotonic()
+
+
+def at_work(uid: str) -> bool:
+    """Whether a process of a pod's containers still runs."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if uid in (folder / "cgroup").read_text().replace("_", "-"):
+                command = (folder / "cmdline").read_bytes().decode(errors="replace")
+                if any(name in command for name in OURS):
+                    return True
+        except OSError:
+            continue
+    return False

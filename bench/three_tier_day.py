@@ -1,0 +1,307 @@
+"""A day with two peaks on seven slices that three tiers share: what the allocator makes of them, and the best fixed split.
+
+    python bench/three_tier_day.py [--state-dir DIR] [--speed 200] [--hours 24]
+
+On a local cluster (started when it does not run) with the installed chart, real Tritons, gateways and a NATS server:
+a real-time model behind the gateway, a near-line one on a stream, and an offline one that scores a table too long to end.
+The day is replayed so many times as fast; each arm sees the same arrivals.
+Arms, one after the other:
+  static    spec.replicas: real-time has what its peak needs, near-line what its messages need, offline the rest
+  auto      spec.scaling and mode Auto
+A replica answers one request at a time and takes a fixed time for it, as one on a slice of an accelerator does: so what
+is served is bound by slices, and not by how many cores this machine has.
+Pods start as fast as they do, and what was asked for lately counts for a minute, however fast the day goes: so the
+allocator is slower against this day than against a real one.
+Prints one JSON document; exits 1 where a request failed, the p99 missed its SLO, a message was lost or answered twice, a
+near-line pod took more than five seconds to yield, a decision moved something and named no constraint, there were more
+pods than slices, or auto did not score more rows than static.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import grpc.aio
+import numpy as np
+from harness.three_tiers import (
+    MESSAGES_PER_S,
+    NEARLINE_PER_S,
+    POOL,
+    REALTIME_PER_S,
+    SLICES,
+    SLO_S,
+    Pods,
+    Publisher,
+    a_pool,
+    publish_all,
+    rows_scored,
+    slices,
+    specs,
+)
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from fixtures import installed
+from fixtures.installed import Installed, Space, until
+from fixtures.installed_stream import a_broker
+from fixtures.stream import Worked
+from tidegate.planning.pods import is_ready
+from tidegate_localcluster.binaries import default_home
+from tidegate_localcluster.cluster import Cluster
+
+LOWEST_PER_S, HIGHEST_PER_S = 2.5, 19.0
+PEAKS_H: Final = ((11.5, 1.0), (20.0, 0.9))
+PEAK_WIDTH_H: Final = 2.5
+STATIC: Final = {
+    "home": math.ceil(HIGHEST_PER_S / REALTIME_PER_S),
+    "rank": math.ceil(MESSAGES_PER_S / NEARLINE_PER_S),
+}
+YIELD_S: Final = 5.0
+MOST_UNDER_WAY: Final = 400
+DRAINED_WITHIN_S: Final = 120.0
+
+RANGES: Final = {
+    "home": {"scaling": {"minReplicas": 1, "maxReplicas": SLICES - 2}},
+    "rank": {"scaling": {"minReplicas": 1, "maxReplicas": 4}},
+    "embed": {"scaling": {"minReplicas": 0, "maxReplicas": SLICES}},
+}
+SPLIT: Final = {
+    **{name: {"replicas": count} for name, count in STATIC.items()},
+    "embed": {"replicas": SLICES - sum(STATIC.values())},
+}
+
+
+def per_second(hour: float) -> float:
+    """Real-time requests per second at an hour of the day."""
+    waves = (height * math.exp(-(((hour - at) / PEAK_WIDTH_H) ** 2)) for at, height in PEAKS_H)
+    return LOWEST_PER_S + (HIGHEST_PER_S - LOWEST_PER_S) * max(waves)
+
+
+@dataclass(slots=True)
+class Asked:
+    """What became of the requests of one arm."""
+
+    outcomes: Counter[str] = field(default_factory=Counter[str])
+    seconds: list[float] = field(default_factory=list[float])
+
+    @property
+    def failed(self) -> int:
+        return self.outcomes.total() - self.outcomes["answered"]
+
+
+async def replay(address: str, access: str, speed: float, hours: float) -> Asked:
+    """The day's requests, each at its own random time, whatever becomes of the ones before; the same in every arm."""
+    choice, asked = random.Random(1), Asked()
+    request, metadata = _request(), (("x-tidegate-access", access),)
+    under_way: set[asyncio.Task[None]] = set()
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        began = time.monotonic()
+        at = 0.0
+        while at * speed < hours * 3600:
+            at += choice.expovariate(per_second(at * speed / 3600))
+            await asyncio.sleep(max(0.0, began + at - time.monotonic()))
+            if len(under_way) >= MOST_UNDER_WAY:
+                asked.outcomes["not sent"] += 1
+                continue
+            task = asyncio.create_task(_ask(stub, request, metadata, asked))
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+        if under_way:
+            await asyncio.wait(under_way)
+    return asked
+
+
+async def _ask(stub: Any, request: Any, metadata: tuple[tuple[str, str], ...], asked: Asked) -> None:
+    began = time.monotonic()
+    try:
+        answer = await stub.ModelInfer(request, metadata=metadata, timeout=10)
+    except grpc.aio.AioRpcError as error:
+        asked.outcomes[error.code().name] += 1
+        print(f"a request failed: {error.code().name} {error.details()}", file=sys.stderr)
+        return
+    right = np.frombuffer(answer.raw_output_contents[0], np.float32).tolist() == [2.0]
+    asked.outcomes["answered" if right else "wrong"] += 1
+    asked.seconds.append(time.monotonic() - began)
+
+
+def _request() -> Any:
+    request = service_pb2.ModelInferRequest(
+        model_name="probe", raw_input_contents=[np.ones(1, np.float32).tobytes()]
+    )
+    tensor = request.inputs.add()
+    tensor.name, tensor.datatype = "x", "FP32"
+    tensor.shape.extend([1, 1])
+    return request
+
+
+def arm(there: Installed, name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One day of one arm."""
+    auto = name == "auto"
+    counts: Mapping[str, Mapping[str, Any]] = RANGES if auto else SPLIT
+    with ExitStack() as stack:
+        space = stack.enter_context(installed.a_space(there, f"bench-day-{name}"))
+        publish_all(space)
+        stack.enter_context(a_pool(space, "Auto" if auto else "RecommendOnly"))
+        url, work = stack.enter_context(a_broker(space, "rank"))
+        for model, spec in specs(space, url, counts).items():
+            space.apply("Inference", model, spec)
+        space.access(("home", 100), name="home")
+        wanted = {"home": 1, "rank": 1, "embed": 1} if auto else {n: c["replicas"] for n, c in SPLIT.items()}
+        until(
+            lambda: all(_ready(space, model) >= count for model, count in wanted.items()),
+            f"{wanted} answer",
+            timeout_s=180,
+            evidence=lambda: {model: space.status("inference", model) for model in wanted},
+        )
+        space.ready("inference/home", "modelaccess/home")
+        pods = stack.enter_context(Pods(space))
+        publisher = stack.enter_context(Publisher(work))
+        before, began = rows_scored(space), time.monotonic()
+        access = f"{space.namespace}/home"
+        asked = asyncio.run(replay(there.endpoints.gateway, access, options.speed, options.hours))
+        seconds, rows = time.monotonic() - began, rows_scored(space) - before
+        publisher.__exit__(None, None, None)
+        until(lambda: sum(work.unsettled()) == 0, "all messages are answered", timeout_s=DRAINED_WITHIN_S)
+        until(
+            lambda: all(each.gone_at is not None for each in pods.yields.values()),
+            "all near-line pods that were told to go are gone",
+        )
+        decisions = _decisions(space)
+        # The next arm has its slices to itself.
+        space.kubectl.run("delete", "inference", "--all", "-n", space.namespace)
+        until(lambda: not pods.there, "the pods of this arm are gone", evidence=lambda: pods.there)
+        there_were = slices(space).get("total", 0)
+        if there_were != SLICES:
+            sys.exit(
+                f"the pool had {there_were} slices in the end instead of {SLICES}: is the node used by others?"
+            )
+        return {
+            "seconds": round(seconds, 1),
+            "realtime": _of_realtime(asked),
+            "nearline": _of_nearline(publisher, work, pods),
+            "offline": {"rows": rows},
+            "slice_seconds": {each: round(total) for each, total in sorted(pods.slice_seconds.items())},
+            "most_pods": pods.most,
+            "decisions": _of_decisions(decisions),
+        }
+
+
+def _ready(space: Space, name: str) -> int:
+    return sum(map(is_ready, space.pods(name)))
+
+
+def _decisions(space: Space) -> Sequence[Mapping[str, Any]]:
+    """Those of this arm's pool that were to be carried out, the oldest first."""
+    found = space.installed.api.items("/apis/tidegate.io/v1alpha1/allocationdecisions")
+    ours = [
+        each for each in found if each["spec"]["pool"] == POOL and each["spec"]["mode"] != "RecommendOnly"
+    ]
+    return sorted(ours, key=lambda each: str(each["spec"]["at"]))
+
+
+def _of_realtime(asked: Asked) -> dict[str, Any]:
+    p50, p99 = (float(np.quantile(asked.seconds, each)) for each in (0.5, 0.99))
+    return {
+        "requests": asked.outcomes.total(),
+        "failed": asked.failed,
+        "outcomes": dict(asked.outcomes),
+        "p50_ms": round(p50 * 1000),
+        "p99_ms": round(p99 * 1000),
+        "slo_ms": round(SLO_S * 1000),
+    }
+
+
+def _of_nearline(publisher: Publisher, work: Worked, pods: Pods) -> dict[str, Any]:
+    kept = work.kept()
+    results = work.results()
+    seconds = [each.gone_at - each.told_at for each in pods.yields.values() if each.gone_at is not None]
+    return {
+        "messages": publisher.sent,
+        "lost": sum(f"job-{number}" not in results for number in range(publisher.sent)),
+        "answered_twice": kept - len(results),
+        "dead": len(work.dead()),
+        "yields": len(seconds),
+        "slowest_yield_s": round(max(seconds, default=0.0), 2),
+    }
+
+
+def _of_decisions(decisions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    moving = [each for each in decisions if each["spec"].get("moves")]
+    named = [each for each in moving if each["spec"].get("binding")]
+    return {
+        "decisions": len(decisions),
+        "with_moves": len(moving),
+        "naming_a_constraint": len(named),
+        "constraints": dict(
+            Counter(each["spec"]["binding"][0]["constraint"].partition(":")[0] for each in named)
+        ),
+        "unnamed": [move["why"] for each in moving if each not in named for move in each["spec"]["moves"]],
+    }
+
+
+def missed(arms: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The targets that were not reached, in words."""
+    wrong: list[str] = []
+    for name, each in arms.items():
+        realtime, nearline = each["realtime"], each["nearline"]
+        not_once = nearline["lost"] + nearline["dead"] + nearline["answered_twice"]
+        found = {
+            "real-time requests failed": realtime["failed"] > 0,
+            "the p99 missed its SLO": realtime["p99_ms"] > realtime["slo_ms"],
+            "messages were lost, dead or answered twice": not_once > 0,
+            "a near-line pod was slow to yield": nearline["slowest_yield_s"] > YIELD_S,
+            "there were more pods than slices": each["most_pods"] > SLICES,
+            "a decision moved something and named no constraint": bool(each["decisions"]["unnamed"]),
+        }
+        wrong += [f"{name}: {what}" for what, holds in found.items() if holds]
+    auto, static = arms["auto"], arms["static"]
+    if auto["nearline"]["yields"] == 0:
+        wrong.append("auto: no near-line pod had to yield, so that nothing is known about it")
+    if auto["offline"]["rows"] <= static["offline"]["rows"]:
+        wrong.append("auto scored no more rows than static")
+    return wrong
+
+
+def main() -> int:
+    """Measures once."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--state-dir", type=Path, default=default_home() / "clusters" / "default")
+    parser.add_argument("--speed", type=float, default=200.0, help="times as fast as the clock")
+    parser.add_argument("--hours", type=float, default=24.0, help="of the day, from midnight")
+    parser.add_argument(
+        "--arms", nargs="+", choices=("static", "auto"), default=["static", "auto"], help="for a trial"
+    )
+    options = parser.parse_args()
+    with installed.an_installation(
+        Cluster(options.state_dir), lambda line: print(line, file=sys.stderr)
+    ) as there:
+        there.upgrade(models__allowPython=True)
+        arms = {name: arm(there, name, options) for name in options.arms}
+    wrong = missed(arms) if len(arms) > 1 else []
+    ratio = {"rows_auto_over_static": _ratio(arms)} if len(arms) > 1 else {}
+    report = {"speed": options.speed, "hours": options.hours, "slices": SLICES, "static": SPLIT, "arms": arms}
+    print(json.dumps({**report, **ratio, "missed": wrong}, indent=2))
+    return 1 if wrong else 0
+
+
+def _ratio(arms: Mapping[str, Mapping[str, Any]]) -> float:
+    auto, static = (int(arms[name]["offline"]["rows"]) for name in ("auto", "static"))
+    return round(auto / max(static, 1), 2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
