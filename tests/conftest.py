@@ -11,6 +11,7 @@ pytest_plugins = [
     "fixtures.golden",
     "fixtures.processes",
     "fixtures.pools",
+    "fixtures.batch_jobs",
     "fixtures.allocated",
     "fixtures.sweeps",
     "fixtures.triton",

@@ -1,123 +1,19 @@
-"""Batches on a real API server with its real Job controller: the test plays the kubelet, and ends pods as one would."""
+"""Batches with the real Job controller: a run is followed to its end, whatever happens to it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
-from builders.batch import batch_spec
-from builders.inference import inference_body
-from fixtures.control_plane import Kubectl
+from fixtures.batch_jobs import Batches
 from fixtures.pools import Pools
 from tidegate.api.reasons import Reason
 from tidegate_localcluster.process import wait_until
 
 pytestmark = pytest.mark.usefixtures("controllers")
 
-DONE, NEVER, TOLD = 0, 3, 143
-
-
-class Batches:
-    """One Inference with a batch, its Job, and its pods on a node that is only said to be there."""
-
-    def __init__(self, kubectl: Kubectl, namespace: str) -> None:
-        self.kubectl, self.namespace = kubectl, namespace
-
-    def apply(self, **spec: Any) -> None:
-        """Applies the Inference."""
-        body = inference_body(tier="offline", **{"replicas": 2, "batch": batch_spec(shards=4), **spec})
-        self.kubectl.apply({**body, "metadata": {"name": "ctr"}}, namespace=self.namespace)
-
-    def patch(self, spec: Mapping[str, Any]) -> None:
-        """Changes fields of the spec."""
-        patch = json.dumps({"spec": spec})
-        self.kubectl("patch", "inference", "ctr", "-n", self.namespace, "--type=merge", "-p", patch)
-
-    def status(self) -> Mapping[str, Any]:
-        """The status."""
-        found = self.kubectl.json("get", "inference", "ctr", "-n", self.namespace)
-        return found.get("status", {})  # type: ignore[no-any-return]
-
-    def says(self, reason: Reason) -> str:
-        """Waits until Complete has this reason; its message."""
-
-        def condition() -> Mapping[str, Any]:
-            return next((one for one in self.status().get("conditions", ()) if one["type"] == "Complete"), {})
-
-        wait_until(
-            lambda: condition().get("reason") == reason, what=f"{reason}; it says {condition()}", timeout_s=30
-        )
-        return str(condition()["message"])
-
-    def jobs(self) -> Sequence[Mapping[str, Any]]:
-        """Its Jobs."""
-        found = self.kubectl.json("get", "jobs", "-n", self.namespace, "-l", "tidegate.io/inference=ctr")
-        return found["items"]  # type: ignore[no-any-return]
-
-    def pods(self) -> dict[int, Mapping[str, Any]]:
-        """Pods that have not ended, by shard."""
-        found = self.kubectl.json("get", "pods", "-n", self.namespace, "-l", "tidegate.io/inference=ctr")
-        return {
-            int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]): pod
-            for pod in found["items"]
-            if pod["status"].get("phase") not in ("Succeeded", "Failed")
-            and "deletionTimestamp" not in pod["metadata"]
-        }
-
-    def at_work(self, *shards: int) -> dict[int, Mapping[str, Any]]:
-        """Waits until these shards have a pod, and no other has; plays the kubelet meanwhile."""
-
-        def found() -> dict[int, Mapping[str, Any]]:
-            self.collect()
-            return self.pods()
-
-        wait_until(lambda: set(found()) == set(shards), what=f"{shards}: {set(self.pods())}", timeout_s=40)
-        return self.pods()
-
-    def collect(self) -> None:
-        """Ends pods that were deleted, as a kubelet does."""
-        found = self.kubectl.json("get", "pods", "-n", self.namespace, "-l", "tidegate.io/inference=ctr")
-        leaving = [one for one in found["items"] if "deletionTimestamp" in one["metadata"]]
-        for pod in leaving:
-            if pod["status"].get("phase") not in ("Succeeded", "Failed"):
-                self.ends(pod, TOLD)
-            name = pod["metadata"]["name"]
-            self.kubectl.run("delete", "pod", name, "-n", self.namespace, "--force", "--grace-period=0")
-
-    def ends(self, pod: Mapping[str, Any], code: int, message: str = "") -> None:
-        """Says that the shard's process has ended."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        ended = {"exitCode": code, "message": message, "startedAt": now, "finishedAt": now, "reason": "Error"}
-        status = {
-            "phase": "Succeeded" if code == 0 else "Failed",
-            "containerStatuses": [
-                {
-                    "name": "shard",
-                    "image": "i",
-                    "imageID": "i",
-                    "ready": False,
-                    "restartCount": 0,
-                    "state": {"terminated": ended},
-                }
-            ],
-        }
-        name = pod["metadata"]["name"]
-        patch = json.dumps({"status": status})
-        self.kubectl.run(
-            *("patch", "pod", name, "-n", self.namespace, "--subresource=status", "--type=merge", "-p", patch)
-        )
-
-
-@pytest.fixture
-def batches(kubectl: Kubectl, namespace: str, pools: Pools) -> Iterator[Batches]:
-    made = Batches(kubectl, namespace)
-    pools.node("0", cpu="64", memory="256Gi")
-    yield made
-    kubectl.run("delete", "inference", "ctr", "-n", namespace, "--wait=false")
+DONE, NEVER = 0, 3
 
 
 @pytest.mark.produces(Reason.SHARDS_FAILED)
