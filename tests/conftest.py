@@ -20,4 +20,5 @@ pytest_plugins = [
     "fixtures.installed",
     "fixtures.mps",
     "fixtures.gpu_fleet",
+    "fixtures.kueue",
 ]

@@ -10,7 +10,7 @@ import structlog
 from tidegate.api.meta import API_VERSION, Resource
 from tidegate.api.reasons import Reason
 from tidegate.errors import PermanentError, RetryableError
-from tidegate.kube.changes import needs_apply
+from tidegate.kube.changes import needs_apply, over
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import (
     CONFIG_MAP,
@@ -140,7 +140,7 @@ class Writer:
         if live is not None:
             _check_ours(owner, kind, live)
         if needs_apply(manifest, live):
-            stored = await self.cluster.apply(manifest, self.fence)
+            stored = await self.cluster.apply(over(live, manifest), self.fence)
             store.observe("MODIFIED", stored)
             log.info("object_applied", kind=kind.kind, key=str(key_of(manifest)), owner=str(owner.key))
 

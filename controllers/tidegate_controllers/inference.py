@@ -19,9 +19,10 @@ from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.placements import Placements
 from tidegate_controllers.serving import Observer, ahead_of
+from tidegate_controllers.workloads import Workloads
 
 _UNTIL_LISTED: Final = timedelta(milliseconds=200)
-"""How soon to look again while nodes and pods are listed for the first time."""
+"""How soon to look again while nodes and pods, or Kueue's Workloads, are listed for the first time."""
 
 
 class InferenceReconciler:
@@ -34,6 +35,7 @@ class InferenceReconciler:
         observer: Observer,
         placements: Placements,
         overrides: Overrides,
+        workloads: Workloads,
         settings: ServingSettings,
         clock: Clock,
     ) -> None:
@@ -42,6 +44,7 @@ class InferenceReconciler:
         self._observer = observer
         self._placements = placements
         self._overrides = overrides
+        self._workloads = workloads
         self._settings = settings
         self._clock = clock
 
@@ -55,7 +58,7 @@ class InferenceReconciler:
         except InvalidSpecError as error:
             await self._writer.refuse(INFERENCE, body, str(error), self._clock.now())
             return None
-        if not self._placements.known(inference):
+        if not (self._placements.known(inference) and self._workloads.known(inference)):
             return _UNTIL_LISTED
         observed = await self._observe(inference)
         if ahead_of(inference, observed.reports):
@@ -86,5 +89,6 @@ class InferenceReconciler:
             rooms=serving.rooms,
             placing=self._placements.of(inference),
             jobs=serving.jobs,
+            queueing=self._workloads.of(inference),
             overrides=self._overrides.about(OverrideKind.INFERENCE, inference.key, now),
         )

@@ -42,6 +42,7 @@ from tidegate_controllers.room import Room
 from tidegate_controllers.serving import Observer
 from tidegate_controllers.sharing import Sharing
 from tidegate_controllers.stores import Stores
+from tidegate_controllers.workloads import Workloads
 
 Reconcile = Callable[[ObjectKey], Awaitable[timedelta | None]]
 
@@ -55,6 +56,7 @@ class Parts:
     agents: Agents
     proxies: Proxies
     occupancy: Occupancy
+    workloads: Workloads
     measurements: Measurements
     allocator: AllocatorParts
     sharing: Sharing | None
@@ -125,6 +127,7 @@ class Terms:
             parts.stores.pods,
         )
         self._placements.connect(self.queues.inferences.add)
+        parts.workloads.subscribe(self.queues.inferences.add)
         connect_pools(parts.stores, self.queues, parts.occupancy, parts.sharing)
         self._overrides = Overrides(Parsed(ComputeOverride, parts.stores.overrides))
         connect_overrides(parts.stores, self._overrides, self.queues)
@@ -146,6 +149,7 @@ class Terms:
                 observer,
                 self._placements,
                 self._overrides,
+                parts.workloads,
                 parts.serving,
                 parts.clock,
             ),

@@ -24,6 +24,10 @@ class ApiUnavailableError(RetryableError):
     """The API server did not answer, was too busy (429) or failed (5xx)."""
 
 
+class UnknownKindError(ApiUnavailableError):
+    """The API server has no such kind: its CRD is not installed."""
+
+
 class ConflictError(RetryableError):
     """Somebody else changed the object between our read and our write."""
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.kube.changes import digest, is_subset, needs_apply, stamped
+from tidegate.kube.changes import digest, is_subset, needs_apply, over, stamped
 from tidegate.kube.fence import APPLIED_ANNOTATION, EPOCH_ANNOTATION
 
 
@@ -176,3 +176,45 @@ def test_comparing_never_fails_and_additions_never_count(
 ) -> None:
     assert is_subset(desired, {**added, **desired})
     is_subset(desired, added)
+
+
+def a_job(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "inf-ctr", "namespace": "ads"},
+        "spec": {"parallelism": 2, **spec},
+    }
+
+
+def a_live_job(manifest: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    stored = copy.deepcopy(stamped(manifest, 1))
+    stored["metadata"] |= {"uid": "1", "resourceVersion": "7"}
+    stored["spec"] |= spec
+    return stored
+
+
+def test_what_is_said_only_at_first_is_sent_with_a_new_object_alone() -> None:
+    wanted = a_job(suspend=True)
+    assert over(None, wanted) == wanted
+    started = a_live_job(wanted, suspend=False)
+    assert not needs_apply(wanted, started)
+    assert over(started, wanted)["spec"] == {"parallelism": 2}
+
+
+def test_a_job_that_still_waits_is_not_started_by_a_change_and_a_start_in_between_is_a_conflict() -> None:
+    waiting = a_live_job(a_job(suspend=True))
+    wanted = a_job(suspend=True, parallelism=1)
+    assert needs_apply(wanted, waiting)
+    sent = over(waiting, wanted)
+    assert sent["spec"] == {"parallelism": 1, "suspend": True}
+    assert sent["metadata"]["resourceVersion"] == "7"
+    # What was sent is what was wanted, as far as the annotation is concerned.
+    assert digest(sent) == digest(wanted) == digest(over(a_live_job(wanted, suspend=False), wanted))
+
+
+def test_a_job_that_nobody_suspends_is_sent_whole_and_without_a_version() -> None:
+    wanted = a_job()
+    assert over(a_live_job(wanted), wanted) == wanted
+    # Somebody's own suspending is a field that we do not set.
+    assert not needs_apply(wanted, a_live_job(wanted, suspend=True))

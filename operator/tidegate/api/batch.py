@@ -134,6 +134,14 @@ class Batch(ApiModel):
             "to ten times. Absent: none."
         ),
     ] = None
+    queue_name: Annotated[
+        ObjectName | None,
+        Field(
+            description="LocalQueue of Kueue in the same namespace: the Job is made suspended, and its pods begin when Kueue "
+            "admits it. A change of spec.replicas sends it back to the queue, and so does an eviction; both lose what was "
+            "scored since the last file. The deadline then counts from the last admission. Absent: Kueue is not asked."
+        ),
+    ] = None
     secret_name: Annotated[
         ObjectName | None,
         Field(

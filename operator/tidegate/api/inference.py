@@ -366,6 +366,13 @@ class InferenceSpec(ApiModel):
             field="batch",
         ),
         Rule(
+            cel="!has(self.batch) || !has(self.batch.queueName) || !has(self.placement)",
+            message="batch.queueName is only for Inferences without placement, since a ComputePool admits its pods itself: "
+            "remove placement, or remove batch.queueName",
+            check=lambda spec: spec.batch is None or spec.batch.queue_name is None or spec.placement is None,
+            field="batch",
+        ),
+        Rule(
             cel="self.replicas > 0 || self.tier != 'realtime'",
             message="replicas: 0 is only for tier nearline and offline, since nothing would answer a realtime request: "
             "set replicas to 1 or more, change the tier, or delete the Inference",

@@ -70,6 +70,9 @@ class Reason(StrEnum):
     SCORING = "Scoring"
     SHARDS_FAILED = "ShardsFailed"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
+    QUEUED = "Queued"
+    EVICTED = "Evicted"
+    KUEUE_MISSING = "KueueMissing"
     # ModelAccess
     PROGRAMMED = "Programmed"
     ENDPOINTS_PUBLISHED = "EndpointsPublished"
@@ -308,6 +311,21 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
         Reason.DEADLINE_EXCEEDED: ReasonDoc(
             "The run was not complete when spec.batch.deadline was over, and its pods were ended.",
             "Raise spec.batch.deadline and delete the Job: the run goes on with what is there. More replicas make it shorter.",
+        ),
+        Reason.QUEUED: ReasonDoc(
+            "The Job of a batch waits until Kueue admits it; the message has Kueue's words.",
+            "Wait, or give the ClusterQueue more quota; where the message says that a queue does not exist or is stopped, "
+            "make or start it.",
+        ),
+        Reason.EVICTED: ReasonDoc(
+            "Kueue has ended the pods of a batch, for example for a Job of higher priority, and its Job waits again. It goes "
+            "on after the last file of each shard.",
+            "Wait, or read Kueue's words in the message; a Workload that was deactivated waits until it is activated.",
+        ),
+        Reason.KUEUE_MISSING: ReasonDoc(
+            "spec.batch.queueName asks for Kueue, and the cluster does not have Kueue's kinds in a version that is known. "
+            "No Job is made.",
+            "Install Kueue 0.15 or newer, or remove spec.batch.queueName.",
         ),
         Reason.PROGRAMMED: ReasonDoc("Every connected proxy has accepted this generation.", _NOTHING),
         Reason.ENDPOINTS_PUBLISHED: ReasonDoc("Every connected proxy has its ready endpoints.", _NOTHING),

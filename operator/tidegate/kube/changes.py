@@ -14,6 +14,8 @@ from tidegate.kube.port import Manifest
 _OURS: Final = frozenset({APPLIED_ANNOTATION, EPOCH_ANNOTATION})
 # Below these keys strings are quantities, which the API server rewrites: 1000m comes back as 1.
 _QUANTITY_HOLDERS: Final = frozenset({"limits", "requests", "sizeLimit", "storage"})
+# Fields that are said when an object is made and are somebody else's from then on: Kueue starts and stops a Job.
+_ONLY_AT_FIRST: Final[Mapping[str, frozenset[str]]] = {"Job": frozenset({"suspend"})}
 # The keys by which server-side apply merges the lists that we write.
 _MERGE_KEYS: Final = ("name", "mountPath", "uid", "containerPort", "port", "key")
 
@@ -27,12 +29,35 @@ def needs_apply(desired: Manifest, live: Manifest | None) -> bool:
     if live is None:
         return True
     annotations = live.get("metadata", {}).get("annotations") or {}
-    return annotations.get(APPLIED_ANNOTATION) != digest(desired) or not is_subset(desired, live)
+    return annotations.get(APPLIED_ANNOTATION) != digest(desired) or not is_subset(_lasting(desired), live)
+
+
+def over(live: Manifest | None, desired: Manifest) -> Manifest:
+    """What to send so that `live` becomes `desired`: fields that are said only at first stay as they are.
+
+    Leaving such a field out would take it away where it is still ours, and saying what it was is right only while that
+    is so: the resourceVersion makes a change in between a conflict.
+    """
+    first = _ONLY_AT_FIRST.get(str(desired.get("kind")), frozenset()) & desired.get("spec", {}).keys()
+    if live is None or not first:
+        return desired
+    kept = {name: live["spec"][name] for name in first if live.get("spec", {}).get(name)}
+    lasting = _lasting(desired)
+    return {
+        **lasting,
+        "metadata": {**lasting["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]},
+        "spec": {**lasting["spec"], **kept},
+    }
 
 
 def digest(manifest: Manifest) -> str:
-    """What the annotation `tidegate.io/applied` holds: a short hash of the manifest, our own annotations aside."""
-    text = json.dumps(_without_ours(manifest), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """What the annotation `tidegate.io/applied` holds: a short hash of the manifest.
+
+    Our own annotations, what is said only at first and the resourceVersion are no part of it.
+    """
+    text = json.dumps(
+        _without_ours(_lasting(manifest)), sort_keys=True, separators=(",", ":"), ensure_ascii=False
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -96,9 +121,20 @@ def _same_quantity(ours: str, theirs: str) -> bool:
         return False
 
 
+def _lasting(manifest: Manifest) -> Manifest:
+    """`manifest` without what is said only at first."""
+    first = _ONLY_AT_FIRST.get(str(manifest.get("kind")), frozenset())
+    if not first & manifest.get("spec", {}).keys():
+        return manifest
+    spec = {name: value for name, value in manifest["spec"].items() if name not in first}
+    return {**manifest, "spec": spec}
+
+
 def _without_ours(manifest: Manifest) -> Manifest:
     metadata: Mapping[str, Any] = manifest.get("metadata", {})
     annotations: Mapping[str, Any] = metadata.get("annotations") or {}
-    others = {name: value for name, value in metadata.items() if name != "annotations"}
+    others = {
+        name: value for name, value in metadata.items() if name not in {"annotations", "resourceVersion"}
+    }
     kept = {name: value for name, value in annotations.items() if name not in _OURS}
     return {**manifest, "metadata": {**others, "annotations": kept} if kept else others}

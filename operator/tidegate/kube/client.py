@@ -13,7 +13,7 @@ import aiohttp
 
 from tidegate.api.conditions import own_conditions
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import ApiUnavailableError, ConflictError, TidegateError
+from tidegate.errors import ApiUnavailableError, ConflictError, TidegateError, UnknownKindError
 from tidegate.kube.changes import stamped
 from tidegate.kube.events import EventRecorder
 from tidegate.kube.fence import Fence
@@ -99,7 +99,7 @@ class KubeClient:
             )
             if page is None:
                 message = f"the API server does not know the kind {kind}: are the CRDs installed?"
-                raise ApiUnavailableError(message)
+                raise UnknownKindError(message)
             # Items of a list come without their kind; everywhere else an object says what it is.
             named = {"apiVersion": kind.api_version, "kind": kind.kind}
             items += ({**named, **item} for item in page.get("items") or ())

@@ -47,6 +47,8 @@ ALLOCATION_DECISION: Final = Kind(
 )
 DEPLOYMENT: Final = Kind("apps", "v1", "Deployment", "deployments")
 JOB: Final = Kind("batch", "v1", "Job", "jobs")
+WORKLOAD: Final = Kind("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
+"""Kueue's account of a Job: whether it may run. Only there where Kueue is installed."""
 SERVICE: Final = Kind("", "v1", "Service", "services")
 SERVICE_ACCOUNT: Final = Kind("", "v1", "ServiceAccount", "serviceaccounts")
 SECRET: Final = Kind("", "v1", "Secret", "secrets")
@@ -67,6 +69,7 @@ KINDS: Final = (
     ALLOCATION_DECISION,
     DEPLOYMENT,
     JOB,
+    WORKLOAD,
     SERVICE,
     SERVICE_ACCOUNT,
     SECRET,

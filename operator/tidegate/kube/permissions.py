@@ -43,6 +43,8 @@ CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
         # All are deleted with their owners; these verbs are for pipelines, which go with a route of theirs.
         Rule("apps", ("deployments",), (*_APPLY, "delete")),
         Rule("batch", ("jobs",), (*_APPLY, "delete")),
+        # Kueue's, where it is installed: what it says of our Jobs.
+        Rule("kueue.x-k8s.io", ("workloads",), ("list", "watch")),
         Rule("", ("services", "serviceaccounts"), (*_APPLY, "delete")),
         Rule("", ("configmaps",), (*_APPLY, "delete")),
         Rule("policy", ("poddisruptionbudgets",), (*_APPLY, "delete")),

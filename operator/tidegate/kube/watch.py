@@ -13,7 +13,7 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
-from tidegate.errors import ApiUnavailableError, PermanentError, TidegateError
+from tidegate.errors import ApiUnavailableError, PermanentError, TidegateError, UnknownKindError
 from tidegate.kube.backoff import Backoff
 from tidegate.kube.client import KubeClient
 from tidegate.kube.store import ObjectStore, key_of
@@ -67,7 +67,10 @@ class Reflector:
     ) -> None:
         self.counts = WatchCounts()
         self.settled = asyncio.Event()
-        """Set after the first listing, or once the API server has said that there will be none: the right to it is missing."""
+        """Set after the first listing, or once the API server has said that there is none: the right to it is missing, or the
+        kind."""
+        self.absent = False
+        """Whether the API server does not know the kind, as when its CRD is not installed; asked again all the time."""
         self._client = client
         self._store = store
         self._namespace = namespace
@@ -89,7 +92,8 @@ class Reflector:
             except ExpiredError as exc:
                 await self._start_over(exc)
             except TidegateError as exc:
-                if isinstance(exc, PermanentError):
+                self.absent = self.absent or isinstance(exc, UnknownKindError)
+                if isinstance(exc, PermanentError | UnknownKindError):
                     self.settled.set()
                 self.counts.failures += 1
                 await self._pause(exc)
@@ -104,6 +108,7 @@ class Reflector:
         )
         self._listed_at = self._monotonic()
         self.counts.lists += 1
+        self.absent = False
         self._store.replace(bodies)
         self.settled.set()
         log.debug("listed", kind=str(self._store.kind), objects=len(bodies), version=self._resource_version)

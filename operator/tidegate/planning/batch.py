@@ -1,7 +1,7 @@
 """An Inference with a batch: one Job a run, which goes on where an earlier one was, and what its status says."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ from tidegate.planning.placement_status import (
     without_placement,
 )
 from tidegate.planning.plan import Deletion, Event, EventType, Plan
+from tidegate.planning.queueing import queue_verdict
 from tidegate.planning.serving_status import (
     PODS_IN_TROUBLE,
     Verdict,
@@ -47,7 +48,10 @@ _FAILING: Final = timedelta(seconds=30)
 _STEPS: Final = 20
 """Of more shards than that, so many figures are written in the course of a run."""
 _DEADLINE: Final = "DeadlineExceeded"
-_ENDS: Final = frozenset({Reason.BATCH_COMPLETE, Reason.SHARDS_FAILED, Reason.DEADLINE_EXCEEDED})
+_TOLD: Final = frozenset(
+    {Reason.BATCH_COMPLETE, Reason.SHARDS_FAILED, Reason.DEADLINE_EXCEEDED, Reason.EVICTED}
+)
+"""What is an event too: ends, and what is not of our doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +120,16 @@ def _run(observed: "InferenceObserved", batch: Batch, wanted: str) -> _Run:
 
 
 def _applied(observed: "InferenceObserved", run: _Run, objects: Sequence[Manifest]) -> tuple[Manifest, ...]:
-    if run.complete or observed.left_alone:
+    if run.complete or observed.left_alone or _without_kueue(observed):
         return ()
     # The next Job waits until the one before it is gone with its pods: their slices are its own.
     ready = not run.others and not (run.job is not None and run.job.finished)
     return tuple(objects) if ready else tuple(objects[:-1])
+
+
+def _without_kueue(observed: "InferenceObserved") -> bool:
+    """Whether nobody would ever let its Job begin."""
+    return observed.queueing is not None and not observed.queueing.installed
 
 
 def _deleted(observed: "InferenceObserved", run: _Run, source: str) -> tuple[Deletion, ...]:
@@ -204,6 +213,9 @@ def _verdict(observed: "InferenceObserved", run: _Run, pods: Verdict) -> Verdict
         return placing.verdict
     if observed.replicas == 0 and run.done < shards:
         return Verdict(False, Reason.SCALED_TO_ZERO, f"spec.replicas is 0; {so_far}, and the rest waits")
+    queued = _queued(observed, run)
+    if queued is not None:
+        return replace(queued, message=f"{queued.message}; {so_far}")
     failures = [each.failure for each in observed.reports.values() if each.failure is not None]
     if failures:
         first = failures[0]
@@ -213,6 +225,14 @@ def _verdict(observed: "InferenceObserved", run: _Run, pods: Verdict) -> Verdict
         return pods
     said = _last_words(observed, run.job)
     return Verdict(False, Reason.SCORING, f"{so_far}; {said}" if said else so_far)
+
+
+def _queued(observed: "InferenceObserved", run: _Run) -> Verdict | None:
+    """Why Kueue does not let its Job run; None where it does, or is not asked."""
+    if run.batch.queue_name is None or observed.queueing is None:
+        return None
+    namespace = observed.inference.metadata.namespace
+    return queue_verdict(run.batch.queue_name, namespace, observed.queueing, run.job)
 
 
 def _ready(observed: "InferenceObserved", run: _Run, verdict: Verdict) -> Verdict:
@@ -258,7 +278,7 @@ def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...
     same = before.batch is not None and after.batch is not None and before.batch.run == after.batch.run
     if (
         now is not None
-        and now.reason in _ENDS
+        and now.reason in _TOLD
         and not (same and was is not None and was.reason == now.reason)
     ):
         kind = EventType.NORMAL if now.reason == Reason.BATCH_COMPLETE else EventType.WARNING
@@ -273,7 +293,7 @@ def _complete(status: InferenceStatus) -> ObservedCondition | None:
 
 
 def _requeue(observed: "InferenceObserved", run: _Run) -> timedelta | None:
-    if observed.refusal is not None and not run.complete:
+    if (observed.refusal is not None or _without_kueue(observed)) and not run.complete:
         return _FAILING
     if run.complete or (run.job is not None and run.job.finished):
         return None

@@ -43,6 +43,7 @@ from tidegate.planning.placement_status import (
 )
 from tidegate.planning.plan import Event, EventType, Plan
 from tidegate.planning.pods import PodView
+from tidegate.planning.queueing import Queueing
 from tidegate.planning.rollout import (
     Attempt,
     Rollout,
@@ -106,6 +107,8 @@ class InferenceObserved:
     """ComputeOverrides of it that are in force."""
     jobs: Sequence[JobView] = ()
     """Our Jobs of this Inference, with those of earlier runs."""
+    queueing: Queueing | None = None
+    """What Kueue says of them; None where the spec names no queue."""
 
     @property
     def seat(self) -> Seat | None:

@@ -32,6 +32,8 @@ class JobView:
     ended: datetime | None = None
     """When it completed or gave up."""
     deleting: bool = False
+    suspended: bool = False
+    """Whether it has no pods since somebody, such as Kueue, has not let it begin or has stopped it."""
     pool: str = ""
     """The pool on whose slices its pods run; empty for none."""
     slices: int = 0
@@ -70,6 +72,7 @@ def job_view(body: Mapping[str, Any]) -> JobView:
         completed=_time(status.get("completionTime")),
         ended=_time(status.get("completionTime") or ended.get("lastTransitionTime")),
         deleting="deletionTimestamp" in metadata,
+        suspended=spec.get("suspend", False),
         pool=labels.get(POOL_LABEL, ""),
         slices=int(slices) if slices.isdecimal() else 0,
         tier=labels.get(TIER_LABEL, ""),

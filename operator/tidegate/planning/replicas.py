@@ -2,20 +2,20 @@
 
 from tidegate.api.inference import Inference
 from tidegate.planning.deployments import Holding
-from tidegate.planning.shards_left import shards_left
+from tidegate.planning.shards_left import useful_pods
 
 
 def settled(inference: Inference, live: Holding | None) -> Inference:
     """The Inference with the number of replicas that it is to have in `spec.replicas`.
 
     With a range that is what the allocator has decided; before it has decided, as many as run, within the range.
-    A batch has no more than shards that are left, and none when it is complete.
+    A batch has no more than are of use, and none when it is complete.
     """
-    left = shards_left(inference)
-    if inference.spec.scaling is None and left is None:
+    useful = useful_pods(inference)
+    if inference.spec.scaling is None and useful is None:
         return inference
     replicas = inference.decided_replicas
     if inference.spec.scaling is not None and inference.status.allocation is None and live is not None:
         replicas = min(max(live.replicas, replicas), inference.spec.scaling.max_replicas)
-    replicas = replicas if left is None else min(replicas, left)
+    replicas = replicas if useful is None else min(replicas, useful)
     return inference.model_copy(update={"spec": inference.spec.model_copy(update={"replicas": replicas})})

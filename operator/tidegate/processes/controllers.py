@@ -41,6 +41,7 @@ from tidegate_controllers.sharing import Helpers, Sharing, SharingMetrics
 from tidegate_controllers.stores import OURS, Stores
 from tidegate_controllers.term import Parts, Terms
 from tidegate_controllers.watch import watch
+from tidegate_controllers.workloads import Workloads
 
 _RELIST_S: Final = 600
 """kopf tells nobody of objects that went while it was not looking; a listing every so often does."""
@@ -81,6 +82,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
             client.acting_as(FIELD_MANAGER), solver, demand, AllocatorMetrics(registry)
         )
         occupancy = Occupancy(stores.pods)
+        workloads = Workloads(client, stores.jobs)
         node_agents = NodeAgents(node_agent_pods, node_agent_client)
         helpers = Helpers(plugin_pods, settings.sharing_plugin, settings.sharing_daemon)
         metrics = SharingMetrics(registry)
@@ -91,6 +93,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
             agents,
             proxies,
             occupancy,
+            workloads,
             measurements,
             allocator,
             sharing if settings.sharing_namespace else None,
@@ -121,6 +124,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
                 tasks.create_task(_relist(client, stores.custom()))
                 tasks.create_task(proxies.run())
                 tasks.create_task(occupancy.run(client))
+                tasks.create_task(workloads.run())
                 await synced((*stores, xds_pods, gateway_pods))
                 await election.run(terms.lead)
 

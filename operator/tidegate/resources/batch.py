@@ -15,7 +15,7 @@ from tidegate.resources.batch_run import run_name
 from tidegate.resources.digest import short_digest
 from tidegate.resources.inference import desired_state, inference_workload, serving_pod
 from tidegate.resources.manifest import Manifest
-from tidegate.resources.names import RUN_LABEL, child_name
+from tidegate.resources.names import QUEUE_LABEL, RUN_LABEL, child_name
 from tidegate.resources.nearline import PROMPT_DRAIN, PROMPT_EXIT_S
 from tidegate.resources.pod import CONTAINER_SECURITY, ServingPod, field_env, pod_template, reading_mounts
 from tidegate.resources.serving import Workload, marked, owned_object, start_objects, template_hash
@@ -58,18 +58,34 @@ def batch_order(inference: Inference, batch: Batch) -> BatchOrder:
 def batch_objects(
     inference: Inference, batch: Batch, settings: ServingSettings, seat: Seat | None, parallelism: int
 ) -> tuple[Manifest, ...]:
-    """Every child of an Inference with a batch; the Job, which is the last, is called after its template."""
+    """Every child of an Inference with a batch; the Job, which is the last, is called after its template and its queue."""
     # Neither term nor generation is in it: no order ever follows, and the same run keeps its ConfigMap.
     ordered = desired_state(inference, settings, epoch=0).model_copy(
         update={"generation": 0, "batch": batch_order(inference, batch), "stream": None}
     )
     workload = _workload(inference, ordered, seat, parallelism)
     template = _template(inference, batch, workload, settings, seat)
-    name = child_name("inf", inference.metadata.name, template_hash(template))
+    name = child_name("inf", inference.metadata.name, _identity(batch, template))
     job = owned_object(
         workload, "batch/v1", "Job", name, {"spec": _job(batch, template, parallelism)}, placed=True
     )
-    return (*start_objects(workload, settings), job)
+    return (*start_objects(workload, settings), _queued(job, batch))
+
+
+def _identity(batch: Batch, template: Mapping[str, Any]) -> str:
+    """What makes it another Job: neither the template nor, while it runs, the queue of a Job can change."""
+    identity = template_hash(template)
+    return short_digest([identity, batch.queue_name]) if batch.queue_name is not None else identity
+
+
+def _queued(job: Manifest, batch: Batch) -> Manifest:
+    """As Kueue wants it: with the name of its queue, and suspended until Kueue says otherwise."""
+    if batch.queue_name is None:
+        return job
+    metadata: Any = job["metadata"]
+    spec: Any = job["spec"]
+    labels = {**metadata["labels"], QUEUE_LABEL: batch.queue_name}
+    return {**job, "metadata": {**metadata, "labels": labels}, "spec": {**spec, "suspend": True}}
 
 
 def _workload(inference: Inference, ordered: DesiredState, seat: Seat | None, parallelism: int) -> Workload:
