@@ -12,7 +12,7 @@ from tidegate.api.inference import Tier
 Answer = dict[tuple[str, str], int]
 """Replicas by Inference and pool."""
 Outcome = tuple[tuple[float, ...], float]
-"""What is missed: real-time floors, budget, a node to spare, warm spares, near-line floors, offline floors, ceilings, SLO; and the value."""
+"""What is missed: real-time floors, budget, a node to spare, near-line floors, offline floors, ceilings, SLO, warm spares; and the value."""
 
 
 def best(snapshot: Snapshot) -> Outcome:
@@ -63,7 +63,7 @@ def score(snapshot: Snapshot, answer: Answer) -> Outcome:
     return tuple(missed), value
 
 
-FLOOR_LEVEL = {Tier.REALTIME: 0, Tier.NEARLINE: 4, Tier.OFFLINE: 5}
+FLOOR_LEVEL = {Tier.REALTIME: 0, Tier.NEARLINE: 3, Tier.OFFLINE: 4}
 
 
 def _density(each: Inference) -> float:
@@ -81,7 +81,7 @@ def _score_model(
     floor = min(max(each.bounds.least, held), most) if each.load is None else each.bounds.least
     weight = max(_density(each) / densest, 1e-3) if each.tier is Tier.REALTIME else 1.0
     missed[FLOOR_LEVEL[each.tier]] += max(floor - total, 0) * slices * weight
-    missed[6] += max(total - most, 0) * slices
+    missed[5] += max(total - most, 0) * slices
     value = 0.0
     for spot, count in zip(each.placements, counts, strict=True):
         moved = count - spot.replicas.held
@@ -108,7 +108,7 @@ def _score_model(
         capacity = sum(spot.curve.at(count) for spot, count in zip(each.placements, ready, strict=True))
         weight = step.seconds * step.weight / total_weight
         value += weight * each.value * min(rate, capacity)
-        missed[7] += weight * each.value * max(min(rate, promised) - min(rate, capacity), 0.0)
+        missed[6] += weight * each.value * max(min(rate, promised) - min(rate, capacity), 0.0)
     if promised > 0:
         missed[2] += _missed_without_node(each, counts, caps, promised, asked, pools)
     return value
@@ -151,9 +151,9 @@ def _score_pool(snapshot: Snapshot, name: str, answer: Answer, missed: list[floa
     for rule in pool.tiers:
         weight = 1e-3 if rule.tier is Tier.REALTIME else 1.0
         missed[FLOOR_LEVEL[rule.tier]] += max(rule.floor - tiers[rule.tier], 0) * weight
-        missed[6] += max(tiers[rule.tier] - rule.ceiling, 0) if rule.ceiling is not None else 0
+        missed[5] += max(tiers[rule.tier] - rule.ceiling, 0) if rule.ceiling is not None else 0
     free = pool.slices - sum(tiers.values())
-    missed[3] += min(max(pool.spares - free, 0), pool.spares)
+    missed[7] += min(max(pool.spares - free, 0), pool.spares)
     allowed = 0 if pool.hold else pool.budget
     if allowed is not None:
         missed[1] += max(moved - allowed, 0)

@@ -19,11 +19,11 @@ class Level(IntEnum):
     REALTIME_FLOOR = 0
     BUDGET = 1
     SPARE_NODE = 2
-    WARM_SPARES = 3
-    NEARLINE_FLOOR = 4
-    OFFLINE_FLOOR = 5
-    CEILING = 6
-    SLO = 7
+    NEARLINE_FLOOR = 3
+    OFFLINE_FLOOR = 4
+    CEILING = 5
+    SLO = 6
+    WARM_SPARES = 7
 
 
 FLOOR_LEVELS: Mapping[Tier, Level] = {
