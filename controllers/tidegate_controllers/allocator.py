@@ -8,6 +8,7 @@ import structlog
 
 from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.snapshot import Snapshot
+from tidegate.allocation.spares import warm_spares
 from tidegate.api.allocation_decision import AllocationDecision, Trigger
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.durations import parse_duration
@@ -20,7 +21,7 @@ from tidegate.kube.parsed import Parsed
 from tidegate.kube.port import Cluster, Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.allocation_view import AllocationObserved, Member, allocation_view, executes
-from tidegate.planning.carrying_out import Progress, carry_out, given_up, put_back
+from tidegate.planning.carrying_out import Progress, Share, carry_out, given_up, put_back
 from tidegate.planning.claims import Claim
 from tidegate.planning.corrections import Corrections, corrections
 from tidegate.planning.decision import Solved, newest_first, plan_decision, stale
@@ -197,7 +198,8 @@ class Allocator:
         metrics, pool = self._parts.metrics, observed.name
         metrics.solve_seconds.labels(pool).observe(seconds)
         metrics.solves.labels(pool, assignment.method.value).inc()
-        solved = Solved(assignment, predicted(view.snapshot, assignment), due, seconds)
+        spares = warm_spares(view.snapshot, assignment)
+        solved = Solved(assignment, predicted(view.snapshot, assignment), due, seconds, spares)
         body = plan_decision(observed, solved)
         blind = due is Trigger.STARTED and bool(signals.problem) and observed.standing is not None
         if body is not None and not blind:
@@ -227,8 +229,8 @@ class Allocator:
         """What was under way when nothing is to be carried out any more."""
         for each in observed.decisions[:1]:
             if each.executed and not each.finished:
-                for key, replicas in put_back(observed).items():
-                    await self._allocate(key, replicas, each)
+                for key, share in put_back(observed).items():
+                    await self._allocate(key, share, each)
                 await self._end(each, given_up(observed, each, why))
 
     async def _write(self, observed: AllocationObserved, body: Manifest) -> None:
@@ -260,8 +262,8 @@ class Allocator:
         if standing is None or not standing.executed:
             return
         progress = carry_out(observed, standing)
-        for key, replicas in progress.writes.items():
-            await self._allocate(key, replicas, standing)
+        for key, share in progress.writes.items():
+            await self._allocate(key, share, standing)
         self._count(standing, progress)
         if progress.outcome is not None:
             await self._end(standing, progress.outcome)
@@ -282,17 +284,20 @@ class Allocator:
             if not member.scaled and member.inference.status.allocation is not None:
                 await self._status(member.key, {})
 
-    async def _allocate(self, key: ObjectKey, replicas: int, decision: AllocationDecision) -> None:
+    async def _allocate(self, key: ObjectKey, share: Share, decision: AllocationDecision) -> None:
         """What an Inference is to have by a decision."""
         name = decision.metadata.name
-        allocation = {"replicas": replicas, "decision": name, "epoch": self._fence.epoch}
+        spares = {"spares": share.spares} if share.spares else {}
+        allocation = {"replicas": share.replicas, **spares, "decision": name, "epoch": self._fence.epoch}
         try:
             await self._status(key, {"allocation": allocation})
         except PermanentError as error:
             # One status that is refused holds nobody else up; the next look tries again.
             log.warning("allocation_refused", inference=str(key), error=str(error))
         else:
-            log.info("allocated", inference=str(key), replicas=replicas, decision=name)
+            log.info(
+                "allocated", inference=str(key), replicas=share.replicas, spares=share.spares, decision=name
+            )
 
     async def _status(self, key: ObjectKey, status: Manifest) -> None:
         inference = self._known.inferences.get(key)

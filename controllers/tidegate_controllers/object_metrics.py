@@ -77,6 +77,7 @@ def _replicas(bodies: Sequence[tuple[Kind, Mapping[str, Any]]]) -> GaugeMetricFa
             "wanted": _wanted(body["spec"], status),
             "existing": status.get("replicas", 0),
             "ready": status.get("readyReplicas", 0),
+            **({"spare": status["spareReplicas"]} if "spareReplicas" in status else {}),
         }
         for state, count in counts.items():
             family.add_metric((*_labels(kind, body), state), count)

@@ -29,27 +29,36 @@ def a_member(
     most: int | None = 8,
     tier: Tier = Tier.REALTIME,
     status: dict[str, Any] | None = None,
+    spares: int = 0,
     apart: str = "",
     refused: str = "",
     lost: int = 0,
     **spec: Any,
 ) -> Member:
-    """A model that has been given `held` replicas; `pods` of them are there, if that is not the same. `most` None: a fixed number, `least`."""
+    """A model that has been given `held` replicas; `pods` of them are there, if that is not the same. `most` None: a fixed number, `least`.
+
+    `spares`: warm ones that it has beside them, as it was told.
+    """
     range_ = {"replicas": least} if most is None else {"scaling": {"minReplicas": least, "maxReplicas": most}}
+    if spares:
+        told = {"allocation": {"replicas": held, "spares": spares, "decision": "cpu-a-0", "epoch": 1}}
+        status = {**told, **(status or {})}
     inference = an_inference(
         name, tier=tier.value, placement={"pool": "cpu-a", "slices": slices}, status=status, **range_, **spec
     )
-    there = held if pods is None else pods
+    given = held + spares
+    there = given if pods is None else pods
     claim = Claim(
         inference.key,
         tier,
         slices,
-        least if most is None else held,
-        held * slices,
+        least if most is None else given,
+        given * slices,
         "",
-        pods={"node-0": there * slices} if there > held else {},
+        pods={"node-0": there * slices} if there > given else {},
+        spares=spares,
     )
-    return Member(inference, claim, min(held, there) if ready is None else ready, apart, refused, lost)
+    return Member(inference, claim, min(given, there) if ready is None else ready, apart, refused, lost)
 
 
 def nodes(*slices: int) -> PoolSlices:
@@ -83,9 +92,10 @@ def a_decision(
     outcome: dict[str, Any] | None = None,
     tier: str = "realtime",
     slices: int = 1,
+    spares: dict[str, int] | None = None,
     **spec: Any,
 ) -> AllocationDecision:
-    """A decision about cpu-a: a_decision(("ctr", 1, 3))."""
+    """A decision about cpu-a: a_decision(("ctr", 1, 3), spares={"ctr": 1})."""
     listed = [
         {"inference": f"ads/{model}", "tier": tier, "from": before, "to": after, "slices": slices}
         for model, before, after in moves
@@ -100,6 +110,10 @@ def a_decision(
                 "solver": "LP",
                 "moves": listed,
                 "moveCount": len(listed),
+                "spares": [
+                    {"inference": f"ads/{model}", "replicas": count, "slices": slices}
+                    for model, count in (spares or {}).items()
+                ],
                 **spec,
             },
             "status": {"outcome": outcome} if outcome is not None else {},

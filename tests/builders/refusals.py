@@ -923,6 +923,18 @@ COMPUTE_POOL_REFUSALS: Sequence[Refusal] = (
     _mps("mps-memory", ".memory", "must be from 256Mi to 64Ti", memory="1Mi"),
     _pool("floor", ".tiers.realtime.floor", "greater than or equal to 0", tiers={"realtime": {"floor": -1}}),
     _pool(
+        "warm-spares",
+        ".tiers.realtime.warmSpares",
+        "greater than or equal to 0",
+        tiers={"realtime": {"warmSpares": -1}},
+    ),
+    _pool(
+        "warm-spares-above-ceiling",
+        ".tiers.realtime.warmSpares",
+        "warmSpares must not be above ceiling",
+        tiers={"realtime": {"warmSpares": 2, "ceiling": 1}},
+    ),
+    _pool(
         "floor-above-ceiling",
         ".tiers.offline.floor",
         "floor must not be above ceiling",

@@ -48,6 +48,19 @@ def test_pods_are_counted_by_phase() -> None:
     assert leaving.placements[0].replicas == Replicas(ready=1, draining=2)
 
 
+def test_warm_spares_are_no_replicas_and_no_pods_on_their_way_out() -> None:
+    spare = model_of(observed(a_member(held=2, spares=1)))
+    assert spare.placements[0].replicas == Replicas(ready=2, spare=1)
+    # Told to have one that its Deployment was not given yet.
+    told = {"allocation": {"replicas": 2, "spares": 1, "decision": "d", "epoch": 1}}
+    assert model_of(observed(a_member(held=2, status=told))).placements[0].replicas == Replicas(ready=2)
+    # Promoted: the same pods, and all of them are replicas.
+    promoted = {"allocation": {"replicas": 3, "spares": 0, "decision": "d", "epoch": 1}}
+    found = model_of(observed(a_member(held=2, spares=1, status=promoted)))
+    assert found.placements[0].replicas == Replicas(ready=3)
+    assert pool_of(observed(tiers={"realtime": {"warmSpares": 2}})).spares == 2
+
+
 def test_a_fixed_number_is_kept_and_only_a_real_time_one_takes_from_others() -> None:
     batch = model_of(observed(a_member(held=1, least=3, most=None, tier=Tier.OFFLINE)))
     assert (batch.bounds.least, batch.bounds.most) == (1, 3)

@@ -8,6 +8,7 @@ from typing import Any
 
 from builders.allocator import NOW, a_decision, a_member, observed, signals
 from tidegate.allocation.solve import Solver
+from tidegate.allocation.spares import warm_spares
 from tidegate.api.allocation_decision import AllocationDecision, Trigger
 from tidegate.api.inference import Tier
 from tidegate.planning.allocation_view import AllocationObserved, allocation_view
@@ -20,7 +21,8 @@ CAPACITY = {"requestsPerSecond": "100"}
 def decided(seen: AllocationObserved) -> dict[str, Any] | None:
     snapshot = allocation_view(seen).snapshot
     assignment = Solver(time.monotonic).solve(snapshot)
-    return plan_decision(seen, Solved(assignment, predicted(snapshot, assignment), Trigger.INTERVAL, 0.01))
+    expected, spares = predicted(snapshot, assignment), warm_spares(snapshot, assignment)
+    return plan_decision(seen, Solved(assignment, expected, Trigger.INTERVAL, 0.01, spares))
 
 
 def targets(body: dict[str, Any] | None) -> dict[str, int]:
@@ -131,3 +133,59 @@ def test_the_oldest_go_first() -> None:
     ordered = newest_first(made)
     assert ordered[0].metadata.name == f"d{KEPT + 1}"
     assert [each.metadata.name for each in stale(ordered)] == ["d1", "d0"]
+
+
+WARM = {"tiers": {"realtime": {"warmSpares": 1}}, "policy": {"mode": "Auto"}}
+
+
+def kept(body: dict[str, Any] | None) -> dict[str, int]:
+    assert body is not None
+    return {each["inference"]: each["replicas"] for each in body["spec"]["spares"]}
+
+
+def test_a_warm_spare_is_decided_once_and_goes_with_the_pool_that_asked_for_it() -> None:
+    ctr, load = a_member("ctr", 2, capacity=CAPACITY), signals(ctr=150.0)
+    body = decided(observed(ctr, signals=load, **WARM))
+    assert targets(body) == {}
+    assert kept(body) == {"ads/ctr": 1}
+    assert body is not None
+    standing = AllocationDecision.parse(body)
+    assert decided(observed(ctr, signals=load, decisions=(standing,), **WARM)) is None
+
+    done = a_decision(outcome={"appliedAt": NOW.isoformat()}, spares={"ctr": 1})
+    there = a_member("ctr", 2, spares=1, capacity=CAPACITY)
+    assert decided(observed(there, signals=load, decisions=(done,), **WARM)) is None
+    assert kept(decided(observed(there, signals=load, decisions=(done,), policy={"mode": "Auto"}))) == {}
+
+
+def test_a_spare_that_the_pool_has_not_given_yet_is_no_new_decision() -> None:
+    """It has been told; that its pod finds no place changes with every node and not with every look."""
+    told = a_member(
+        "ctr",
+        2,
+        capacity=CAPACITY,
+        status={"allocation": {"replicas": 2, "spares": 1, "decision": "cpu-a-1", "epoch": 1}},
+    )
+    done = a_decision(outcome={"appliedAt": NOW.isoformat()}, spares={"ctr": 1})
+    assert decided(observed(told, signals=signals(ctr=150.0), decisions=(done,), **WARM)) is None
+
+
+def test_a_promotion_is_said_and_the_spare_is_had_again_where_there_is_room() -> None:
+    ctr, batch = (
+        a_member("ctr", 2, spares=1, capacity=CAPACITY),
+        a_member("batch", 5, least=0, tier=Tier.OFFLINE),
+    )
+    body = decided(observed(ctr, batch, signals=signals(ctr=250.0), **WARM))
+    assert targets(body) == {"ads/batch": 4, "ads/ctr": 3}
+    assert kept(body) == {"ads/ctr": 1}
+    assert body is not None
+    [up] = [move for move in body["spec"]["moves"] if move["to"] > move["from"]]
+    assert up["promoted"] == 1
+    assert up["why"].endswith("; from a warm spare")
+    assert AllocationDecision.parse(body).spec.moves[1].promoted == 1
+
+
+def test_a_member_that_is_left_out_keeps_its_spare_and_is_no_reason_to_decide() -> None:
+    out = a_member("ctr", 2, spares=1, capacity=CAPACITY, apart="its pods are in another pool")
+    other = a_member("other", 1, most=1, capacity=CAPACITY)
+    assert decided(observed(out, other, signals=signals(ctr=150.0, other=50.0), **WARM)) is None

@@ -13,14 +13,14 @@ from builders.allocator import NOW, a_decision, a_member, observed
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.inference import Tier
 from tidegate.planning.allocation_view import AllocationObserved
-from tidegate.planning.carrying_out import READY_WITHIN, Progress, carry_out, given_up, put_back
+from tidegate.planning.carrying_out import READY_WITHIN, Progress, Share, carry_out, given_up, put_back
 
 AUTO = {"mode": "Auto"}
 EXCHANGE = (("batch", 6, 2), ("ctr", 2, 6))
 
 
 def written(progress: Progress) -> dict[str, int]:
-    return {key.name: count for key, count in progress.writes.items()}
+    return {key.name: share.replicas for key, share in progress.writes.items()}
 
 
 def at(
@@ -30,8 +30,8 @@ def at(
     return observed(*members, policy=AUTO, decisions=(decision,), **more)
 
 
-def has(replicas: int, decision: str = "cpu-a-1") -> dict[str, Any]:
-    return {"allocation": {"replicas": replicas, "decision": decision, "epoch": 1}}
+def has(replicas: int, decision: str = "cpu-a-1", spares: int = 0) -> dict[str, Any]:
+    return {"allocation": {"replicas": replicas, "spares": spares, "decision": decision, "epoch": 1}}
 
 
 def test_who_gives_goes_down_at_once_and_who_takes_waits_for_its_slices() -> None:
@@ -123,7 +123,60 @@ def test_pods_that_never_answer_hold_a_decision_up_for_a_while_only() -> None:
 def test_where_nothing_is_carried_out_any_more_nobody_waits_for_slices() -> None:
     decision = a_decision(*EXCHANGE)
     seen = at({"held": 3, "status": has(6)}, {"held": 2, "status": has(2)}, decision)
-    assert {key.name: count for key, count in put_back(seen).items()} == {"ctr": 3}
+    assert put_back(seen) == {seen.members[0].key: Share(3)}
+
+
+def shares(progress: Progress) -> dict[str, tuple[int, int]]:
+    return {key.name: (share.replicas, share.spares) for key, share in progress.writes.items()}
+
+
+def test_a_promotion_takes_the_spare_and_starts_nothing() -> None:
+    decision = a_decision(("ctr", 2, 3))
+    seen = observed(a_member("ctr", 2, spares=1), slices=(3,), policy=AUTO, decisions=(decision,))
+    assert shares(carry_out(seen, decision)) == {"ctr": (3, 0)}
+
+    # The pods are the same, so that it is done as soon as that is written.
+    told = {"status": has(3)}
+    done = observed(a_member("ctr", 2, spares=1, **told), slices=(3,), policy=AUTO, decisions=(decision,))
+    progress = carry_out(done, decision)
+    assert progress.outcome is not None
+    assert progress.reclaimed == {}
+
+
+def test_what_serves_becomes_a_spare_and_gives_no_slice() -> None:
+    decision = a_decision(("ctr", 3, 2), spares={"ctr": 1})
+    seen = observed(a_member("ctr", 3), policy=AUTO, decisions=(decision,))
+    assert shares(carry_out(seen, decision)) == {"ctr": (2, 1)}
+    after = observed(a_member("ctr", 2, spares=1, status={}), policy=AUTO, decisions=(decision,))
+    assert carry_out(after, decision).reclaimed == {}
+
+
+def test_spares_get_what_is_free_when_everybody_else_has_what_they_need() -> None:
+    decision = a_decision(("batch", 6, 2), ("ctr", 2, 5), spares={"ctr": 1})
+    some = at({"held": 2, "status": has(2)}, {"held": 2, "pods": 5, "status": has(2)}, decision)
+    assert shares(carry_out(some, decision)) == {"ctr": (3, 0)}
+    enough = at({"held": 3, "status": has(3)}, {"held": 2, "status": has(2)}, decision)
+    assert shares(carry_out(enough, decision)) == {"ctr": (5, 1)}
+    waits = at({"held": 5, "status": has(5)}, {"held": 2, "pods": 3, "status": has(2)}, decision)
+    assert carry_out(waits, decision) == Progress()  # what the batch leaves is not gone yet
+
+
+def test_a_spare_that_waits_for_room_holds_the_decision_up_and_is_taken_back_with_it() -> None:
+    decision = a_decision(spares={"ctr": 1})
+    full = at({"held": 2, "status": has(2)}, {"held": 6, "status": has(6)}, decision)
+    assert carry_out(full, decision) == Progress()
+    told = {"allocation": {"replicas": 2, "spares": 1, "decision": "cpu-a-1", "epoch": 1}}
+    waits = at({"held": 2, "status": told}, {"held": 6, "status": has(6)}, decision)
+    assert {key.name: share for key, share in put_back(waits).items()} == {"ctr": Share(2)}
+
+
+def test_whose_spare_is_somebody_elses_now_loses_it_before_that_one_starts() -> None:
+    decision = a_decision(spares={"new": 1})
+    old, new = a_member("old", 2, spares=1), a_member("new", 2)
+    seen = observed(old, new, slices=(5,), policy=AUTO, decisions=(decision,))
+    assert shares(carry_out(seen, decision)) == {"old": (2, 0)}
+    gone = observed(a_member("old", 2, status=has(2)), new, slices=(5,), policy=AUTO, decisions=(decision,))
+    assert shares(carry_out(gone, decision)) == {"new": (2, 1)}
 
 
 @dataclass
@@ -133,7 +186,7 @@ class World:
     room: int
     slices: dict[str, int]
     held: dict[str, int]
-    decided: dict[str, int]
+    decided: dict[str, Share]
     decision: AllocationDecision
     draining: dict[str, int] = field(default_factory=dict)
     ready: dict[str, int] = field(default_factory=dict)
@@ -142,9 +195,8 @@ class World:
     def observed(self) -> AllocationObserved:
         members = []
         for name, held in self.held.items():
-            status = (
-                has(self.decided[name]) if self.named.get(name) else has(self.decided[name], "an-earlier-one")
-            )
+            by = "cpu-a-1" if self.named.get(name) else "an-earlier-one"
+            status = has(self.decided[name].replicas, by, self.decided[name].spares)
             pods = held + self.draining.get(name, 0)
             ready = self.ready.get(name, 0)
             members.append(
@@ -163,13 +215,14 @@ class World:
 
     def tick(self) -> Progress:
         progress = carry_out(self.observed(), self.decision)
-        for key, count in progress.writes.items():
-            self.decided[key.name], self.named[key.name] = count, True
+        for key, share in progress.writes.items():
+            self.decided[key.name], self.named[key.name] = share, True
         return progress
 
     def reconcile(self, name: str) -> None:
-        fewer = self.held[name] - self.decided[name]
-        self.held[name] = self.decided[name]
+        wanted = self.decided[name].replicas + self.decided[name].spares
+        fewer = self.held[name] - wanted
+        self.held[name] = wanted
         if fewer > 0:
             self.draining[name] = self.draining.get(name, 0) + fewer
             self.ready[name] = min(self.ready.get(name, 0), self.held[name])
@@ -178,6 +231,11 @@ class World:
         """A pod is gone, and one turns ready."""
         self.draining[name] = max(self.draining.get(name, 0) - 1, 0)
         self.ready[name] = min(self.ready.get(name, 0) + 1, self.held[name])
+
+    def serving(self, name: str) -> int:
+        """Pods that get requests, those that still load included."""
+        told = self.decided[name]
+        return self.held[name] - min(told.spares, max(self.held[name] - told.replicas, 0))
 
     def taken(self) -> int:
         return sum(
@@ -202,14 +260,24 @@ def worlds(draw: st.DrawFn) -> World:
     if sum(slices.values()) > room:
         room = sum(slices.values())
     before, after = shares(), shares()
+    kept: list[dict[str, int]] = []
+    for shared in (before, after):
+        # Some of the replicas that fit are spares.
+        spares = {name: draw(st.integers(0, count - 1)) for name, count in shared.items()}
+        for name, count in spares.items():
+            shared[name] -= count
+        kept.append(spares)
     moves = [(name, before[name], after[name]) for name in names if before[name] != after[name]]
     moves.sort(key=lambda move: move[2] > move[1])
     spec = [
         {"inference": f"ads/{name}", "tier": "realtime", "from": was, "to": now, "slices": slices[name]}
         for name, was, now in moves
     ]
-    decision = a_decision(moves=spec)  # type: ignore[arg-type]
-    return World(room, slices, dict(before), dict(before), decision, ready=dict(before))
+    spared = {name: count for name, count in kept[1].items() if count}
+    more: dict[str, Any] = {"spares": spared, "moves": spec}
+    told = {name: Share(before[name], kept[0][name]) for name in names}
+    held = {name: before[name] + kept[0][name] for name in names}
+    return World(room, slices, held, told, a_decision(**more), ready=dict(held))
 
 
 # No deadline: a busy machine is no finding.
@@ -219,14 +287,17 @@ def test_whatever_acts_when_no_slice_is_given_twice_and_nobody_loses_what_it_kee
     world: World, acts: list[tuple[str, int]]
 ) -> None:
     names = list(world.held)
-    after = {**world.held, **{m.inference.partition("/")[2]: m.after for m in world.decision.spec.moves}}
-    least = {name: min(world.held[name], after[name]) for name in names}
+    before = {name: world.serving(name) for name in names}
+    after = {**before, **{m.inference.partition("/")[2]: m.after for m in world.decision.spec.moves}}
+    spares = {each.inference.partition("/")[2]: each.replicas for each in world.decision.spec.spares}
+    least = {name: min(before[name], after[name]) for name in names}
     # In any order first, then in turn until it is done; a crash is a tick that did not happen.
     for what, number in [*acts, *[(what, n) for _ in range(40) for what in "trp" for n in range(len(names))]]:
         name = names[number % len(names)]
         {"t": world.tick, "r": lambda n=name: world.reconcile(n), "p": lambda n=name: world.act(n)}[what]()
         assert world.taken() <= world.room
         for each in names:
-            assert world.held[each] >= least[each]
-    assert world.held == after
+            assert world.serving(each) >= least[each]
+    assert {name: world.serving(name) for name in names} == after
+    assert world.held == {name: count + spares.get(name, 0) for name, count in after.items()}
     assert world.tick().outcome is not None

@@ -53,6 +53,15 @@ def test_answers_that_are_late_at_less_than_was_measured_lower_it_look_by_look()
     assert factors[-1] >= LEAST_FACTOR
 
 
+def test_a_warm_spare_serves_nothing_and_is_no_part_of_what_was_promised() -> None:
+    """One replica gets more than it bears; with its spare it would have been late at less than two were measured to bear."""
+    looks = Looks()
+    assert [looks.sees(ctr(1, spares=1)) for _ in range(3)] == [1.0, 1.0, 1.0]
+    promoted = {"allocation": {"replicas": 2, "spares": 0, "decision": "d", "epoch": 1}}
+    assert looks.sees(ctr(1, spares=1, status=promoted)) == 1.0  # another number than at the last look
+    assert looks.sees(ctr(1, spares=1, status=promoted)) < 1
+
+
 def test_it_is_what_is_planned_with() -> None:
     looks = Looks()
     for _ in range(3):

@@ -108,6 +108,36 @@ def test_a_pod_that_cannot_answer_is_no_endpoint(fed: Fed, pod: Manifest) -> Non
     assert fed.addresses() == {"Inference ads/ctr": []}
 
 
+def test_a_warm_spare_is_no_endpoint_until_it_is_promoted_or_takes_anothers_place(fed: Fed) -> None:
+    def inference(replicas: int, spares: int) -> Manifest:
+        body = inference_body(
+            placement={"pool": "cpu-a"}, scaling={"minReplicas": 1, "maxReplicas": 4}, replicas=1
+        )
+        allocation = {"replicas": replicas, "spares": spares, "decision": "d", "epoch": 1}
+        return {**body, "status": {"allocation": allocation}}
+
+    def pod(name: str, second: int) -> Manifest:
+        body = pod_body(name, INFERENCE_LABEL, "ctr")
+        condition = {
+            "type": "Ready",
+            "status": "True",
+            "lastTransitionTime": f"2026-01-01T12:00:{second:02}Z",
+        }
+        return {**body, "status": {**body["status"], "conditions": [condition]}}
+
+    fed.put(kinds.INFERENCE, inference(2, 1))
+    for body in (pod("p", 1), pod("pp", 3), pod("ppp", 2)):
+        fed.put(kinds.POD, body)
+    assert fed.addresses() == {"Inference ads/ctr": ["10.0.0.1", "10.0.0.3"]}
+
+    fed.put(kinds.INFERENCE, inference(3, 0))
+    assert fed.addresses() == {"Inference ads/ctr": ["10.0.0.1", "10.0.0.2", "10.0.0.3"]}
+
+    fed.put(kinds.INFERENCE, inference(2, 1))
+    fed.put(kinds.POD, pod_body("p", INFERENCE_LABEL, "ctr", ready=False))
+    assert fed.addresses() == {"Inference ads/ctr": ["10.0.0.2", "10.0.0.3"]}
+
+
 def test_a_pod_wakes_the_access_only_when_its_target_falls_asleep_or_awakes(fed: Fed) -> None:
     fed.put(kinds.INFERENCE, inference_body())
     fed.put(kinds.MODEL_ACCESS, model_access_body(routes=[a_route()]))

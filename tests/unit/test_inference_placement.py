@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +15,7 @@ from tidegate.planning.deployments import DeploymentView, deployment_view
 from tidegate.planning.inference import InferenceObserved, plan_inference
 from tidegate.planning.placement import Placing, without_pool
 from tidegate.planning.plan import Plan
+from tidegate.planning.replicas import settled
 from tidegate.planning.serving_status import Verdict
 from tidegate.resources.inference import source_digest
 from tidegate.resources.settings import ServingSettings
@@ -155,3 +157,60 @@ def test_a_pod_that_finds_no_node_says_what_to_do_about_slices() -> None:
         "lower spec.placement.slices or spec.replicas, or add nodes to ComputePool cpu-a"
         in condition(plan, "Ready")["message"]
     )
+
+
+def with_a_spare(replicas: int = 2) -> Inference:
+    """Two replicas and a warm spare were decided."""
+    allocation = {"replicas": replicas, "spares": 1, "decision": "d", "epoch": 1}
+    scaling = {"minReplicas": 1, "maxReplicas": 4}
+    found = an_inference(placement={"pool": "cpu-a"}, scaling=scaling, status={"allocation": allocation})
+    return settled(found, None)
+
+
+def test_a_spare_is_a_pod_of_the_same_deployment() -> None:
+    plan = planned(given(3), with_a_spare())
+    assert deployment(plan)["spec"]["replicas"] == 3
+
+
+def test_a_spare_that_still_loads_keeps_nobody_from_being_ready() -> None:
+    found = with_a_spare()
+    before = serving(planned(given(3), found), 3)
+    loading = replace(before["pods"][2], ready=False)
+    observed = {**before, "pods": [*before["pods"][:2], loading]}
+    observed["reports"] = {**before["reports"], loading.uid: a_report(None, target=1)}
+    plan = planned(given(3), found, **observed)
+    assert condition(plan, "Ready")["status"] == condition(plan, "ModelLoaded")["status"] == "True"
+    assert (plan.status["readyReplicas"], plan.status["spareReplicas"]) == (2, 0)
+    assert plan.requeue_after is not None  # it is asked again until it is there
+
+    whole = planned(given(3), found, **before)
+    assert (whole.status["readyReplicas"], whole.status["spareReplicas"]) == (3, 1)
+    assert condition(whole, "Ready")["status"] == "True"
+
+
+def test_one_replica_fewer_than_needed_is_missed_though_a_spare_was_decided() -> None:
+    found = with_a_spare()
+    before = serving(planned(given(3), found), 3)
+    pods = [before["pods"][0], *(replace(pod, ready=False) for pod in before["pods"][1:])]
+    plan = planned(given(3), found, **{**before, "pods": pods})
+    assert condition(plan, "Ready")["status"] == "False"
+
+
+def test_a_rollout_is_not_over_while_a_spare_is_of_the_old_template() -> None:
+    found = with_a_spare()
+    before = serving(planned(given(3), found), 3)
+    old = replace(before["pods"][2], template="an-earlier-one")
+    plan = planned(given(3), found, **{**before, "pods": [*before["pods"][:2], old]})
+    assert condition(plan, "Ready")["status"] == "False"
+
+
+def test_a_spare_gets_the_new_version_as_well() -> None:
+    found = with_a_spare()
+    wanted = found.spec.model.model_copy(update={"version": "2"})
+    changed = found.model_copy(update={"spec": found.spec.model_copy(update={"model": wanted})})
+    before = serving(planned(given(3), found), 3)
+    served = {uid: a_report(2 if uid != "p2" else 1) for uid in before["reports"]}
+    start = [one for one in planned(given(3), found).apply if one["kind"] == "ConfigMap"]
+    plan = planned(given(3), changed, **{**before, "reports": served, "config_maps": start})
+    assert [order.pod.key.name for order in plan.orders] == ["p2"]
+    assert condition(plan, "ModelLoaded")["reason"] == "SwappingVersion"

@@ -44,6 +44,16 @@ def test_a_stalled_object_shows_with_its_reason() -> None:
     assert wanted == {"wanted": 4, "existing": 3, "ready": 2}
 
 
+def test_warm_spares_are_counted_where_there_are_to_be_any() -> None:
+    body = a_store(INFERENCE, replicas=4)
+    labels = {"kind": "Inference", **CTR, "state": "spare"}
+    assert a_registry(body).get_sample_value("tidegate_object_replicas", labels) is None
+    [key] = body.keys()
+    found = body.get(key) or {}
+    body.observe("MODIFIED", {**found, "status": {**found["status"], "spareReplicas": 1}})
+    assert a_registry(body).get_sample_value("tidegate_object_replicas", labels) == 1
+
+
 def test_every_kind_has_its_own_series_and_an_access_has_no_replicas() -> None:
     ready = ("Ready", "True", "Programmed")
     registry = a_registry(a_store(MODEL_ACCESS, ready), a_store(FEATURE_COMPUTE, ready))

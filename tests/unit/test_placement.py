@@ -38,8 +38,9 @@ def a_claim(
     replicas: int = 1,
     held: int = 0,
     made: str = "",
+    spares: int = 0,
 ) -> Claim:
-    return Claim(ObjectKey("ads", name), tier, slices, replicas, held, made)
+    return Claim(ObjectKey("ads", name), tier, slices, replicas, held, made, spares=spares)
 
 
 def running(replicas: int, *, slices: int = 1, pool: str = "cpu-a") -> DeploymentView:
@@ -105,6 +106,18 @@ def test_what_is_held_is_kept_and_those_that_wait_come_by_tier_and_age() -> None
         "young": 1,
         "patient": 0,
     }
+
+
+def test_a_spare_waits_until_everybody_has_what_they_need_and_nobody_misses_it() -> None:
+    old = a_claim("old", replicas=3, held=2, made="2025", spares=1)
+    new = a_claim("new", replicas=1, made="2026")
+    placing = placed(old, new, cpus=(3,), live=running(2))
+    assert placing.replicas == 2
+    assert placing.verdict.holds
+    assert placed(new, old, cpus=(3,)).replicas == 1
+    enough = placed(old, new, cpus=(4,), live=running(2))
+    assert enough.replicas == 3
+    assert enough.verdict.message.endswith("gives 3 replicas 1 slice each, 1 of them as a warm spare")
 
 
 def test_a_floor_is_kept_for_its_tier_used_or_not() -> None:
@@ -223,6 +236,7 @@ _CLAIMS = st.lists(
         made=st.sampled_from(["", "2026-01-01", "2026-01-02"]),
         pods=st.dictionaries(st.sampled_from(["node-0", "node-1", "lost"]), st.integers(1, 4)),
         booked=st.integers(0, 4),
+        spares=st.integers(0, 2),
     ),
     max_size=7,
     unique_by=lambda each: each.key,

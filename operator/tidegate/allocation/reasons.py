@@ -36,6 +36,11 @@ class _Changed:
         return abs(self.by) * self.spot.slices
 
     @property
+    def promoted(self) -> int:
+        """How many of those that it gets are its warm spares."""
+        return min(max(self.by, 0), self.spot.placement.replicas.spare)
+
+    @property
     def name(self) -> str:
         return f"{self.worth.inference.tier} {self.worth.inference.key}"
 
@@ -71,8 +76,7 @@ class Reasons:
         pairs = _pairs(ups, downs, max(pool.slices - use.given, 0))
         for each in ups:
             givers = [down for up, down in pairs if up is each]
-            taken = f"; taken from {_listed(givers, each)}" if givers else "; from free slices"
-            self._say(each, f"{self._need(pool, use, each)}{taken}")
+            self._say(each, f"{self._need(pool, use, each)}; {_sources(each, givers)}")
         for each in downs:
             takers = [up for up, down in pairs if down is each]
             self._say(each, self._loss(pool, use, each, takers))
@@ -147,12 +151,14 @@ def _changed(component: Component, target: Counts) -> list[_Changed]:
 
 
 def _pairs(ups: Sequence[_Changed], downs: Sequence[_Changed], free: int) -> list[tuple[_Changed, _Changed]]:
-    """Who gets whose slices: free ones first, then those that are worth least."""
+    """Who gets whose slices: those of its own warm spares, then free ones, then those that are worth least."""
     pairs: list[tuple[_Changed, _Changed]] = []
     left = [down.slices for down in downs]
+    free = max(free - sum(up.promoted * up.spot.slices for up in ups), 0)
     for up in ups:
-        wanted = up.slices - min(free, up.slices)
-        free -= up.slices - wanted
+        lacks = up.slices - up.promoted * up.spot.slices
+        wanted = lacks - min(free, lacks)
+        free -= lacks - wanted
         for number, down in enumerate(downs):
             used = min(left[number], wanted)
             if used:
@@ -160,6 +166,18 @@ def _pairs(ups: Sequence[_Changed], downs: Sequence[_Changed], free: int) -> lis
                 left[number] -= used
                 wanted -= used
     return pairs
+
+
+def _sources(taker: _Changed, givers: Sequence[_Changed]) -> str:
+    """Where its replicas come from."""
+    said: list[str] = []
+    if taker.promoted:
+        said.append("from a warm spare" if taker.promoted == 1 else f"{taker.promoted} from warm spares")
+    if givers:
+        said.append(f"taken from {_listed(givers, taker)}")
+    elif taker.promoted < taker.by:
+        said.append("from free slices")
+    return ", ".join(said)
 
 
 def _listed(givers: Sequence[_Changed], taker: _Changed) -> str:

@@ -61,7 +61,19 @@ class DecidedMove(StatusModel):
     before: Annotated[int, Field(alias="from", ge=0, description="Replicas that it had.")]
     after: Annotated[int, Field(alias="to", ge=0, description="Replicas that it is to have.")]
     slices: Annotated[int, Field(ge=1, description="Slices that each replica has.")]
+    promoted: Annotated[
+        int,
+        Field(ge=0, description="Number of replicas that it gets of its warm spares, so that no pod starts."),
+    ] = 0
     why: Annotated[str, Field(max_length=2048, description="Why, in one sentence.")] = ""
+
+
+class DecidedSpare(StatusModel):
+    """One Inference that is kept loaded replicas without requests."""
+
+    inference: Annotated[str, Field(max_length=127, description="Namespace and name, with a slash between.")]
+    replicas: Annotated[int, Field(ge=1, description="Number of them.")]
+    slices: Annotated[int, Field(ge=1, description="Slices that each has.")]
 
 
 class DecidedBinding(StatusModel):
@@ -102,6 +114,14 @@ class AllocationDecisionSpec(StatusModel):
         ListAtomic(),
     ] = ()
     move_count: Annotated[int, Field(ge=0, description="Number of Inferences whose replicas change.")] = 0
+    spares: Annotated[
+        tuple[DecidedSpare, ...],
+        Field(
+            max_length=1000,
+            description="Who is to have warm spares; all others are to have none. The first gains most from them.",
+        ),
+        ListAtomic(),
+    ] = ()
     binding: Annotated[
         tuple[DecidedBinding, ...],
         Field(

@@ -187,10 +187,36 @@ class TierBounds(ApiModel):
     ] = None
 
 
+class RealtimeBounds(TierBounds):
+    """Bounds of tier realtime, and what is kept warm for it."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        *TierBounds.RULES,
+        Rule(
+            cel="!has(self.ceiling) || self.warmSpares <= self.ceiling",
+            message="warmSpares must not be above ceiling, since spares count in it: lower warmSpares, or raise ceiling",
+            check=lambda bounds: bounds.ceiling is None or bounds.warm_spares <= bounds.ceiling,
+            field="warmSpares",
+        ),
+    )
+
+    warm_spares: Annotated[
+        int,
+        Field(
+            strict=True,
+            ge=0,
+            le=MAX_SLICES,
+            description="Number of slices that the allocator keeps for loaded replicas of realtime Inferences that get no "
+            "request until one of the others fails or more is asked. Floors of all tiers and realtime demand go before "
+            "them.",
+        ),
+    ] = 0
+
+
 class Tiers(ApiModel):
     """The bounds of each tier. They decide about what is to start; what runs is not stopped by them."""
 
-    realtime: Annotated[TierBounds, Field(description="Bounds of tier realtime.")] = TierBounds()
+    realtime: Annotated[RealtimeBounds, Field(description="Bounds of tier realtime.")] = RealtimeBounds()
     nearline: Annotated[TierBounds, Field(description="Bounds of tier nearline.")] = TierBounds()
     offline: Annotated[TierBounds, Field(description="Bounds of tier offline.")] = TierBounds()
 

@@ -95,6 +95,13 @@ DEFINITIONS: Final = (
             _AGE,
             Column("Target", ".spec.model.version", "The version that the spec asks for.", wide=True),
             Column("Pool", ".spec.placement.pool", "The pool on whose slices it runs, if any.", wide=True),
+            Column(
+                "Spares",
+                ".status.spareReplicas",
+                "Number of those pods that get no requests.",
+                type="integer",
+                wide=True,
+            ),
             _MESSAGE,
         ),
         scalable=True,

@@ -572,7 +572,14 @@ class AllocatedReplicas(StatusModel):
         ),
     )
 
-    replicas: Annotated[int, Field(ge=0, description="Number of pods that it is to have.")] = 0
+    replicas: Annotated[int, Field(ge=0, description="Number of pods that are to get requests.")] = 0
+    spares: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Number of pods that it is to have beside them, loaded and without requests: warm spares.",
+        ),
+    ] = 0
     decision: Annotated[
         str, Field(max_length=253, description="Name of the AllocationDecision that says why.")
     ] = ""
@@ -587,6 +594,14 @@ class InferenceStatus(StatusModel):
     ] = 0
     replicas: Annotated[int, Field(ge=0, description="Number of pods that exist.")] = 0
     ready_replicas: Annotated[int, Field(ge=0, description="Number of pods whose model answers.")] = 0
+    spare_replicas: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            description="Number of those whose model answers that get no requests: warm spares. Absent where it is to have "
+            "none.",
+        ),
+    ] = None
     selector: Annotated[str, Field(max_length=512, description="Label selector of the pods, for /scale.")] = (
         ""
     )
@@ -646,9 +661,17 @@ class Inference(Resource):
 
     @property
     def decided_replicas(self) -> int:
-        """Pods that it is to have: spec.replicas, or with spec.scaling what was decided within that range."""
+        """Pods that are to get requests: spec.replicas, or with spec.scaling what was decided within that range."""
         scaling, allocation = self.spec.scaling, self.status.allocation
         if scaling is None:
             return self.spec.replicas
         decided = allocation.replicas if allocation is not None else scaling.min_replicas
         return min(max(decided, scaling.min_replicas), scaling.max_replicas)
+
+    @property
+    def decided_spares(self) -> int:
+        """Pods that it is to have beside those, loaded and without requests; with them it stays within its range."""
+        scaling, allocation = self.spec.scaling, self.status.allocation
+        if scaling is None or allocation is None or self.spec.tier is not Tier.REALTIME:
+            return 0
+        return min(allocation.spares, scaling.max_replicas - self.decided_replicas)

@@ -21,6 +21,7 @@ from tidegate.planning.claims import Claim
 from tidegate.planning.freeze import Freeze
 from tidegate.planning.overrides import about, bounded, in_force
 from tidegate.planning.pool_slices import PoolSlices
+from tidegate.planning.replicas import in_service
 from tidegate.planning.shards_left import shards_left
 from tidegate.planning.signals import Signal, Signals
 
@@ -41,7 +42,7 @@ class Member:
     inference: Inference
     claim: Claim
     ready: int
-    """Pods that answer, there."""
+    """Pods that answer, there; warm spares among them."""
     apart: str = ""
     """Why nothing can be decided about it now, or empty: its Deployment is not there, or moves here from elsewhere."""
     refused: str = ""
@@ -60,9 +61,19 @@ class Member:
         return self.claim.slices
 
     @property
-    def held(self) -> int:
-        """Replicas that it has been given, pods that still start included."""
+    def pods(self) -> int:
+        """Pods that it has been given, those that still start and warm spares included."""
         return max(self.claim.held, self.claim.booked) // self.claim.slices
+
+    @property
+    def held(self) -> int:
+        """Replicas of them: all but warm spares."""
+        return in_service(self.inference, self.pods)
+
+    @property
+    def spare(self) -> int:
+        """Warm spares of them."""
+        return self.pods - self.held
 
     @property
     def taken(self) -> int:
@@ -71,9 +82,14 @@ class Member:
         return max(claim.held, sum(claim.pods.values()) - self.lost, claim.booked)
 
     @property
+    def serving(self) -> int:
+        """Pods that answer and get requests."""
+        return min(self.ready, self.held) if self.spare else self.ready
+
+    @property
     def draining(self) -> int:
         """Replicas' worth of slices that it has beyond that: pods on their way out."""
-        beyond = self.taken - self.held * self.claim.slices
+        beyond = self.taken - self.pods * self.claim.slices
         return max(ceil(beyond / self.claim.slices), 0)
 
     @property
@@ -202,6 +218,7 @@ def _pool(observed: AllocationObserved, taken: int) -> solver.Pool:
         observed.name,
         max(observed.room - taken - sum(_unfilled(observed, tier) for tier in Tier), 0),
         nodes=len(healthy),
+        spares=spec.tiers.realtime.warm_spares,
         tiers=tuple(
             TierRule(tier, spec.tiers.of(tier).floor - _unfilled(observed, tier), spec.tiers.of(tier).ceiling)
             for tier in Tier
@@ -260,7 +277,10 @@ def _inference(observed: AllocationObserved, member: Member) -> solver.Inference
         curve,
         slices=member.slices,
         replicas=solver.Replicas(
-            ready=ready, loading=held - ready, draining=member.draining + member.held - held
+            ready=ready,
+            loading=held - ready,
+            draining=member.draining + member.held - held,
+            spare=member.spare,
         ),
         since_up_s=risen,
         since_down_s=fallen,

@@ -24,10 +24,18 @@ class Reclaimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """`writes`: replicas to put into statuses now. `outcome`: once there is nothing more to do."""
+class Share:
+    """What an Inference is to have: replicas that get requests, and warm spares beside them."""
 
-    writes: Mapping[ObjectKey, int] = field(default_factory=dict[ObjectKey, int])
+    replicas: int
+    spares: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`writes`: what to put into statuses now. `outcome`: once there is nothing more to do."""
+
+    writes: Mapping[ObjectKey, Share] = field(default_factory=dict[ObjectKey, Share])
     outcome: Mapping[str, Any] | None = None
     reclaimed: Mapping[ObjectKey, Reclaimed] = field(default_factory=dict[ObjectKey, Reclaimed])
     """Those who have given what they were to give."""
@@ -38,28 +46,35 @@ def carry_out(observed: AllocationObserved, decision: AllocationDecision) -> Pro
 
     Who gives goes down at once. Who takes goes up as far as slices are free, pods on their way out counted as there:
     so a pool never has more replicas than slices, and whoever is to keep something keeps it in between.
+    What is there is promoted before anything starts; spares get what is free beyond what all others take.
     """
     moves = {move.inference: move for move in decision.spec.moves}
-    writes: dict[ObjectKey, int] = {}
+    kept = {each.inference: each.replicas for each in decision.spec.spares}
+    goals: list[tuple[Member, int]] = []
     reclaimed: dict[ObjectKey, Reclaimed] = {}
-    free, done = max(observed.free, 0), True
+    free, done, waits = max(observed.free, 0), True, False
     for member in _in_order(observed.scaled, decision.spec.moves):
         move = moves.get(str(member.key))
         if member.apart:
             done = done and move is None  # what it had is made again first
             continue
-        if move is None:
-            _put_back(member, decision, writes)
-            continue
-        goal = move.after
-        if move.after > member.held:
-            more = min(move.after - member.held, free // member.slices)
-            free -= more * member.slices
-            goal = member.held + more
-        _write(member, decision, goal, writes)
-        done = done and _there(member, move)
-        if move.after < move.before and member.held <= move.after and not member.draining:
+        goal = move.after if move is not None else _unmoved(member, decision)
+        if move is not None and goal > member.pods:
+            goal = member.pods + min(goal - member.pods, free // member.slices)
+            free -= (goal - member.pods) * member.slices
+        goals.append((member, goal))
+        waits = waits or (move is not None and goal < move.after)
+        done = done and (move is None or _there(member, move))
+        if move is not None and _gave(member, move, kept.get(move.inference, 0)):
             reclaimed[member.key] = Reclaimed(move.tier, _elapsed_s(observed, decision))
+    writes: dict[ObjectKey, Share] = {}
+    for member, goal in goals:
+        wanted = kept.get(str(member.key), 0)
+        there = min(wanted, max(member.pods - goal, 0))
+        more = 0 if waits else min(wanted - there, free // member.slices)
+        free -= more * member.slices
+        done = done and there + more == wanted
+        _write(member, decision, Share(goal, there + more), moved=str(member.key) in moves, writes=writes)
     if writes:
         return Progress(writes, None, reclaimed)
     if done:
@@ -75,17 +90,19 @@ def given_up(observed: AllocationObserved, decision: AllocationDecision, why: st
     return {"outcome": {"movedSlices": _moved(observed, decision), "error": why}}
 
 
-def put_back(observed: AllocationObserved) -> Mapping[ObjectKey, int]:
+def put_back(observed: AllocationObserved) -> Mapping[ObjectKey, Share]:
     """What to write where nothing is carried out any more: nobody goes on waiting for what it was to get."""
     return {
-        member.key: member.held for member in observed.scaled if _waits_for_more(member) and not member.apart
+        member.key: Share(member.held, member.spare)
+        for member in observed.scaled
+        if _waits_for_more(member) and not member.apart
     }
 
 
 def _waits_for_more(member: Member) -> bool:
     """Whether it has less than it was told that it is to have."""
     allocation = member.inference.status.allocation
-    return allocation is not None and allocation.replicas > member.held > 0
+    return allocation is not None and allocation.replicas + allocation.spares > member.pods > 0
 
 
 def _silent(observed: AllocationObserved, decision: AllocationDecision) -> str:
@@ -125,18 +142,40 @@ def _in_order(members: Sequence[Member], moves: Sequence[DecidedMove]) -> list[M
     return sorted(members, key=lambda member: (place.get(str(member.key), len(place)), member.key))
 
 
-def _put_back(member: Member, decision: AllocationDecision, writes: dict[ObjectKey, int]) -> None:
-    """Of what an earlier decision asked for and did not get, nothing is left."""
+def _unmoved(member: Member, decision: AllocationDecision) -> int:
+    """What it was to have before; of what an earlier decision asked for and did not get, nothing is left."""
     allocation = member.inference.status.allocation
-    if allocation is not None and allocation.decision != decision.metadata.name and _waits_for_more(member):
-        writes[member.key] = member.held
+    if allocation is None:
+        return member.held
+    if allocation.decision != decision.metadata.name and _waits_for_more(member):
+        return member.held
+    return allocation.replicas
 
 
-def _write(member: Member, decision: AllocationDecision, replicas: int, writes: dict[ObjectKey, int]) -> None:
+def _gave(member: Member, move: DecidedMove, spares: int) -> bool:
+    """Whether all that it was to give is gone; what stays as a spare is not given."""
+    gives = move.before - move.after > spares
+    return gives and member.held <= move.after and not member.draining
+
+
+def _write(
+    member: Member,
+    decision: AllocationDecision,
+    share: Share,
+    *,
+    moved: bool,
+    writes: dict[ObjectKey, Share],
+) -> None:
+    """Only what is new to it. Whom the decision moves is told its name as well, whatever it has."""
     allocation = member.inference.status.allocation
-    known = allocation is not None and allocation.decision == decision.metadata.name
-    if allocation is None or not known or allocation.replicas != replicas:
-        writes[member.key] = replicas
+    if allocation is None:
+        told = Share(member.held)
+        known = False
+    else:
+        told = Share(allocation.replicas, allocation.spares)
+        known = allocation.decision == decision.metadata.name
+    if share != told or (moved and not known):
+        writes[member.key] = share
 
 
 def _there(member: Member, move: DecidedMove) -> bool:

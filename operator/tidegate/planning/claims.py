@@ -44,7 +44,7 @@ class Claim:
     slices: int
     """Slices of each replica."""
     replicas: int
-    """Replicas that it wants; none where it wants to be elsewhere, or is being deleted."""
+    """Pods that it wants; none where it wants to be elsewhere, or is being deleted."""
     held: int
     """Slices that its Deployment has been given in this pool."""
     made: str
@@ -54,6 +54,8 @@ class Claim:
     """Whether `replicas` was decided, within a range."""
     pods: Mapping[str, int] = field(default_factory=dict[str, int])
     """Slices of its pods by node, where they are more than `held`: some are on their way out."""
+    spares: int = 0
+    """How many of `replicas` are warm spares, which nobody misses."""
     booked: int = 0
     """Slices that it has just been given, while its Deployment is being written."""
     ready: int = 0
@@ -144,6 +146,7 @@ def claim(
         model=inference.spec.model.format,
         scaled=inference.spec.scaling is not None,
         pods=_beyond(held, pool, pods),
+        spares=inference.decided_spares,
         booked=booked,
         ready=sum(each.answers for each in pods if each.pool == pool),
         seats=_seats(pool, pods),

@@ -63,5 +63,5 @@ def corrections(before: Corrections, observed: AllocationObserved) -> Correction
 
 
 def _settled(member: Member) -> int:
-    starting = member.held - member.ready
-    return member.ready if starting <= 0 and member.draining == 0 and not member.apart else 0
+    starting = member.held - member.serving
+    return member.serving if starting <= 0 and member.draining == 0 and not member.apart else 0

@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from tidegate.allocation.assignment import Action, Assignment, Move, Relaxation
+from tidegate.allocation.spares import Spare
 from tidegate.api.allocation_decision import AllocationDecision, NotKept, Predicted, Trigger
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import API_VERSION
@@ -29,12 +30,13 @@ _CHANGES: Final = frozenset({Action.START, Action.STOP, Action.PROMOTE})
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """An answer, what is expected of it, what made the allocator ask, and how many seconds it took."""
+    """An answer, what is expected of it, what made the allocator ask, how many seconds it took, and who gets warm spares."""
 
     assignment: Assignment
     predicted: Predicted
     trigger: Trigger
     seconds: float
+    spares: Sequence[Spare] = ()
 
 
 def plan_decision(observed: AllocationObserved, solved: Solved) -> dict[str, Any] | None:
@@ -51,16 +53,24 @@ def plan_decision(observed: AllocationObserved, solved: Solved) -> dict[str, Any
         if each.pool == observed.name and each.inference in stands
     }
     stands = {name: count for name, count in stands.items() if name in wanted}
-    if wanted == stands and (_on_its_way(observed) or _broken(assignment.relaxed) == _known_broken(observed)):
+    kept = {each.inference: each.replicas for each in solved.spares}
+    stand_by = {name: count for name, count in _stands_by(observed).items() if name in wanted}
+    same = wanted == stands and kept == stand_by
+    if same and (_on_its_way(observed) or _broken(assignment.relaxed) == _known_broken(observed)):
         return None
     moves = _moves(assignment)
+    promoted = _promoted(assignment)
     spec = {
         "pool": observed.name,
         "at": _at(observed).isoformat(timespec="milliseconds"),
         "trigger": solved.trigger.value,
         "mode": observed.mode.value,
-        "moves": [_move(each) for each in moves[:_MOST_MOVES]],
+        "moves": [_move(each, promoted.get(each.inference, 0)) for each in moves[:_MOST_MOVES]],
         "moveCount": len(moves),
+        "spares": [
+            {"inference": each.inference, "replicas": each.replicas, "slices": each.slices}
+            for each in solved.spares[:_MOST_MOVES]
+        ],
         "binding": [
             {"constraint": each.constraint, "price": _number(each.price)} for each in assignment.bindings
         ],
@@ -114,6 +124,23 @@ def _stands(observed: AllocationObserved) -> Mapping[str, int]:
     return stands | {move.inference: move.after for move in moves if move.inference in stands}
 
 
+def _stands_by(observed: AllocationObserved) -> Mapping[str, int]:
+    """Who is to have warm spares, by the standing decision or as it was last told."""
+    if observed.standing is not None:
+        return {each.inference: each.replicas for each in observed.standing.spec.spares}
+    told = {str(member.key): member.inference.decided_spares for member in observed.scaled}
+    return {name: count for name, count in told.items() if count}
+
+
+def _promoted(assignment: Assignment) -> Mapping[str, int]:
+    """Replicas that are warm spares until then."""
+    found: dict[str, int] = {}
+    for move in assignment.moves:
+        if move.action is Action.PROMOTE:
+            found[move.inference] = found.get(move.inference, 0) + move.replicas
+    return found
+
+
 def _at(observed: AllocationObserved) -> datetime:
     """Now, and after every decision before: the newest is the one that counts, also where a clock was set back."""
     newest = next(iter(observed.decisions), None)
@@ -143,13 +170,14 @@ def _moves(assignment: Assignment) -> tuple[Move, ...]:
     return tuple(sorted(first.values(), key=lambda move: (move.after > move.before, move.wave)))
 
 
-def _move(move: Move) -> dict[str, Any]:
+def _move(move: Move, promoted: int) -> dict[str, Any]:
     return {
         "inference": move.inference,
         "tier": move.tier.value,
         "from": move.before,
         "to": move.after,
         "slices": move.slices // move.replicas,
+        **({"promoted": promoted} if promoted else {}),
         "why": move.why[:_LONGEST_WHY],
     }
 

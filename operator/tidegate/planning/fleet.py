@@ -9,6 +9,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.meta import Resource
 from tidegate.api.model_access import ModelAccess
 from tidegate.planning.pods import PodView
+from tidegate.planning.serving_pods import serving_pods
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, PIPELINE_LABEL
 from tidegate.resources.pod import GRPC_PORT, HTTP_PORT
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
@@ -23,9 +24,9 @@ BACKEND_LABELS: Final[Mapping[BackendKind, str]] = {
 
 
 def inference_backend(inference: Inference, pods: Iterable[PodView]) -> Backend:
-    """An Inference and those of its pods that can answer now."""
+    """An Inference and those of its pods that can answer now, without its warm spares."""
     key = BackendKey(BackendKind.INFERENCE, inference.key.namespace, inference.key.name)
-    return _backend(key, inference, inference.served_name, pods)
+    return _backend(key, inference, inference.served_name, serving_pods(inference, pods))
 
 
 def features_backend(features: FeatureCompute, pods: Iterable[PodView]) -> Backend:

@@ -44,6 +44,7 @@ from tidegate.planning.placement_status import (
 from tidegate.planning.plan import Event, EventType, Plan
 from tidegate.planning.pods import PodView
 from tidegate.planning.queueing import Queueing
+from tidegate.planning.replicas import in_service
 from tidegate.planning.rollout import (
     Attempt,
     Rollout,
@@ -56,6 +57,7 @@ from tidegate.planning.rollout import (
 from tidegate.planning.room import NodeRoom
 from tidegate.planning.runner_ends import runner_events, runner_verdict
 from tidegate.planning.sample_log import sample_conditions, sample_events, without_sample_log
+from tidegate.planning.serving_pods import serving_pods
 from tidegate.planning.serving_status import (
     PODS_IN_TROUBLE,
     Refusal,
@@ -122,8 +124,14 @@ class InferenceObserved:
 
     @property
     def replicas(self) -> int:
-        """Pods that there are to be."""
+        """Pods that there are to be, warm spares among them."""
         return self.placing.replicas if self.placing is not None else self.inference.spec.replicas
+
+    @property
+    def needed(self) -> int:
+        """Pods without which it is not ready: spares are not missed, but a rollout is over when they are replaced too."""
+        alive = {pod.template for pod in self.pods if not pod.terminating}
+        return self.replicas if len(alive) > 1 else in_service(self.inference, self.replicas)
 
 
 def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Plan:
@@ -174,7 +182,7 @@ def _pods(observed: InferenceObserved, template: str) -> Verdict:
     inference = observed.inference
     selector = inference_selector(inference)
     return pods_verdict(
-        observed.pods, observed.replicas, template, selector, observed.rooms, way_out=way_out(inference)
+        observed.pods, observed.needed, template, selector, observed.rooms, way_out=way_out(inference)
     )
 
 
@@ -257,7 +265,7 @@ def _status(
     inference = observed.inference
     generation = inference.metadata.generation
     serving = _serving(observed, replicas, swap)
-    model = _model_verdict(inference, target, replicas, swap, serving)
+    model = _model_verdict(inference, target, _missed(observed, target, replicas), swap, serving)
     said = (
         *standing(_ready_verdict(observed, model, pods, replicas), generation),
         condition(ConditionType.MODEL_LOADED, model, generation),
@@ -275,6 +283,7 @@ def _status(
         observed_generation=generation,
         replicas=len(alive),
         ready_replicas=sum(pod.ready for pod in alive),
+        spare_replicas=_spares(observed),
         selector=selector_text(inference_selector(inference)),
         versions=Versions(
             serving=serving, loaded=_loaded(replicas), memory=_taken(replicas), target=str(target.version)
@@ -284,6 +293,24 @@ def _status(
         swap=_progress_status(swap),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
+
+
+def _spares(observed: InferenceObserved) -> int | None:
+    """Pods that answer and get no requests; None where there are to be none."""
+    if not observed.inference.decided_spares:
+        return None
+    able = sum(pod.ready and pod.reachable for pod in observed.pods)
+    return able - len(serving_pods(observed.inference, observed.pods))
+
+
+def _missed(
+    observed: InferenceObserved, target: DesiredState, replicas: Sequence[Replica]
+) -> Sequence[Replica]:
+    """The replicas without spares that still start: whatever these say, all that is to get requests may be there."""
+    if not observed.inference.decided_spares:
+        return replicas
+    there = [each for each in replicas if each.pod.ready or serves(each, target)]
+    return there if len(there) >= observed.needed else replicas
 
 
 def _failure(swap: Swap) -> Failure | None:
@@ -367,7 +394,7 @@ def _model_verdict(
     swap: Swap,
     serving: str | None,
 ) -> Verdict:
-    """Whether the target version serves on every replica, in the agents' own words."""
+    """Whether the target version serves on every replica, in the agents' own words; `replicas` are those that matter."""
     if swap.failure is not None:
         failure = swap.failure.failure
         rest = f"; version {serving} keeps serving" if serving and serving != str(failure.version) else ""
@@ -376,7 +403,7 @@ def _model_verdict(
     if inference.spec.replicas == 0:
         return Verdict(False, Reason.SCALED_TO_ZERO, "spec.replicas is 0, no model is loaded")
     there = sum(serves(replica, target) for replica in replicas)
-    if swap.done:
+    if swap.done or (0 < there == len(replicas) and same_order(swap.committed, target)):
         return Verdict(True, Reason.MODEL_LOADED, f"version {target.version} serves on every replica")
     silent = [replica.pod.key.name for replica in replicas if replica.report is None and replica.pod.ready]
     if silent:

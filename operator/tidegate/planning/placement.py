@@ -74,18 +74,22 @@ def _all_fit(pool: ComputePool, slices: PoolSlices, claims: PoolClaims) -> bool:
 
 
 def share_out(pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim]) -> Mapping[ObjectKey, int]:
-    """Replicas for every claim: those that it has, and for the rest what is left to its tier, by tier and age."""
+    """Pods for every claim: those that it has, and for the rest what is left to its tier, by tier and age; spares last."""
     given = {each.key: each.kept for each in claims}
     if readiness(pool, slices).reason not in _STILL_GIVES:
         return given
     ledger, order = _Ledger.of(pool, slices, claims, given), {tier: rank for rank, tier in enumerate(Tier)}
     admission = Admission.of(pool, slices)
     waiting = [each for each in claims if each.kept < each.replicas]
-    for each in sorted(waiting, key=lambda one: (order[one.tier], one.made, one.key)):
-        has = each.has(each.kept, ledger.nodes)
+    waiting.sort(key=lambda one: (order[one.tier], one.made, one.key))
+    wanted = [(each, each.replicas - each.spares) for each in waiting]
+    wanted += [(each, each.replicas) for each in waiting if each.spares]
+    for each, replicas in wanted:
+        before = given[each.key]
+        has = each.has(before, ledger.nodes)
         # What it has beyond that, of another size or on its way out, is room for itself and for nobody else.
-        left = ledger.room(each.tier) + has - each.kept * each.slices
-        more = min(each.replicas - each.kept, left // each.slices)
+        left = ledger.room(each.tier) + has - before * each.slices
+        more = min(replicas - before, left // each.slices)
         if more > 0 and admission.refusal(each) is None:
             given[each.key] += more
             ledger.has[each.tier] += each.has(given[each.key], ledger.nodes) - has
@@ -156,7 +160,7 @@ def _verdict(
     claims: Sequence[Claim],
     given: Mapping[ObjectKey, int],
 ) -> Verdict:
-    if replicas >= wanted.replicas:
+    if replicas >= wanted.replicas - wanted.spares:
         return _placed(wanted, replicas, pool)
     name, each = pool.metadata.name, _size(wanted)
     ready = readiness(pool, slices)
@@ -168,7 +172,7 @@ def _verdict(
         return Verdict(False, refused.reason, f"ComputePool {name}: {refused.message}", stalled=True)
     ledger = _Ledger.of(pool, slices, claims, given)
     has, bounds = ledger.has, ledger.bounds
-    short = f"ComputePool {name} gives {replicas} of {wanted.replicas} replicas their {each}"
+    short = f"ComputePool {name} gives {replicas} of {wanted.replicas - wanted.spares} replicas their {each}"
     lower = (
         f"lower {'spec.scaling.minReplicas' if wanted.scaled else 'spec.replicas'} or spec.placement.slices"
     )
@@ -189,6 +193,9 @@ def _verdict(
 
 def _placed(wanted: Claim, replicas: int, pool: ComputePool) -> Verdict:
     message = f"ComputePool {pool.metadata.name} gives {replicas} replicas {_size(wanted)} each"
+    spares = replicas - (wanted.replicas - wanted.spares)
+    if spares > 0:
+        message += f", {spares} of them as warm spares" if spares > 1 else ", 1 of them as a warm spare"
     return Verdict(True, Reason.PLACED, message)
 
 

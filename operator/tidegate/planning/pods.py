@@ -61,6 +61,8 @@ class PodView:
     """Of a batch: which shard is its."""
     last_words: str = ""
     """Of a batch: what its process said at its end, where that was a bad one."""
+    ready_since: datetime | None = None
+    """Since when it is ready without a break."""
     addresses: tuple[str, ...] = ()
     """All that it may call from, one for each IP family; none once it has ended, since others may have them then."""
 
@@ -84,6 +86,7 @@ def pod_view(body: Mapping[str, Any]) -> PodView:
         source=labels.get(SOURCE_LABEL, ""),
         address=None if finished else status.get("podIP"),
         ready=is_ready(body),
+        ready_since=_ready_since(conditions.get("Ready", {})),
         terminating="deletionTimestamp" in metadata or finished,
         template=(metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""),
         trouble=_trouble(body),
@@ -103,6 +106,11 @@ def is_ready(body: Mapping[str, Any]) -> bool:
     """Whether a pod takes traffic, of which nothing else is asked."""
     conditions = (body.get("status") or {}).get("conditions") or ()
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _ready_since(condition: Mapping[str, Any]) -> datetime | None:
+    turned = condition.get("lastTransitionTime")
+    return datetime.fromisoformat(turned) if turned and condition["status"] == "True" else None
 
 
 def pod_views(bodies: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:

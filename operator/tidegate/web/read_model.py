@@ -77,7 +77,7 @@ def _inference(one: Inference, traffic: Mapping[str, Traffic]) -> Row:
         one,
         one.status.conditions,
         detail=f"version {versions.serving or 'none'}{moving}",
-        replicas=f"{one.status.ready_replicas}/{one.decided_replicas}",
+        replicas=f"{one.status.ready_replicas - (one.status.spare_replicas or 0)}/{one.decided_replicas}",
         traffic=_both(traffic, f"inference/{one.key}"),
     )
 
