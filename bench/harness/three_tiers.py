@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+import nats.errors
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -197,6 +198,7 @@ class Publisher:
         self._work = work
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._due = 0
         self.sent = 0
 
     def __enter__(self) -> Self:
@@ -211,15 +213,27 @@ class Publisher:
         self._thread.join(30)
 
     def publish(self, count: int) -> None:
-        """So many more."""
+        """So many more. What is sent again after an error has the same ids, and so one result."""
         self._work.publish([a_message(1, f"job-{self.sent + number}") for number in range(count)])
         self.sent += count
+
+    def finish(self) -> None:
+        """No more, and all that were due are in the stream. Raises what the last try raised."""
+        self._ended.set()
+        self._thread.join(30)
+        self.publish(self._due)
+        self._due = 0
 
     def _run(self) -> None:
         began, before = time.monotonic(), self.sent
         while not self._ended.wait(1.0):
-            due = before + round((time.monotonic() - began) * MESSAGES_PER_S) - self.sent
-            self.publish(due)
+            self._due = before + round((time.monotonic() - began) * MESSAGES_PER_S) - self.sent
+            try:
+                self.publish(self._due)
+            except (OSError, TimeoutError, nats.errors.Error) as error:
+                print(f"{self._due} messages wait for the next try: {error!r}", file=sys.stderr)
+            else:
+                self._due = 0
 
 
 @dataclass(slots=True)
