@@ -145,13 +145,19 @@ class Allocator:
             await self._abandon(observed, "no Inference of the pool has spec.scaling any more")
         if not observed.scaled or not any(node.healthy for node in observed.slices.nodes):
             # Nothing to decide; or no node is heard of, and who would be lowered gave nobody anything.
+            if not observed.scaled:
+                self._correct_nothing(key)
             newest = observed.decisions[0].metadata.name if observed.decisions else None
             self._allocations.put(key, PoolAllocation(observed.mode, newest))
             return interval
         look = self._looks.get(key)
         due = self._due(observed, look, interval)
         if look is None or due is not None:
-            look = self._looks[key] = await self._decide(observed, due or Trigger.STARTED)
+            look = await self._decide(observed, due or Trigger.STARTED)
+        else:
+            # A node that came since, and may be lost again, is known from now on.
+            look = replace(look, circumstances=Circumstances.of(observed))
+        self._looks[key] = look
         await self._carry_out(self._again(pool, look))
         observed = self._again(pool, look)
         self._allocations.put(key, pool_allocation(observed, look.assignment, look.left_out))

@@ -168,11 +168,14 @@ class Placements:
 
     def _wake(self, pool: str, *, everybody: bool = False) -> None:
         for key in self._claims[pool].keys() if pool in self._claims else ():
-            if everybody or self._waits(key):
+            if everybody or self._waits(key, self._of.get(key, {}).get(pool)):
                 for wake in self._wakes:
                     wake(key)
 
-    def _waits(self, key: ObjectKey) -> bool:
+    def _waits(self, key: ObjectKey, has: Claim | None) -> bool:
+        """Whether it would take more; one that lacks a spare alone is placed all the same."""
+        if has is not None and has.spares and has.kept < has.replicas:
+            return True
         inference = self._inferences.get(key)
         if inference is None:
             return False

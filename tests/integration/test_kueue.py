@@ -13,7 +13,7 @@ from tidegate.api.reasons import Reason
 from tidegate_localcluster.process import wait_until
 
 # Kueue's first build compiles what it needs of Kubernetes.
-pytestmark = [pytest.mark.usefixtures("controllers"), pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.usefixtures("controllers"), pytest.mark.timeout(900)]
 
 DONE = 0
 
@@ -37,7 +37,7 @@ def test_without_kueue_nothing_is_made_and_its_arrival_is_noticed(
 
     kueue: Kueue = request.getfixturevalue("kueue")
     kueue.queue(batches.namespace, pods=2)
-    wait_until(lambda: len(batches.jobs()) == 1, what="the Job is made", timeout_s=60)
+    wait_until(lambda: len(batches.jobs()) == 1, what="the Job is made", timeout_s=120)
     batches.at_work(0, 1)
 
 
@@ -58,7 +58,7 @@ def test_a_job_waits_for_quota_in_kueues_words_and_nobody_fights_over_it(
 
     # One that waits takes another number at once, and goes on waiting.
     second.patch({"replicas": 1})
-    wait_until(lambda: second.jobs()[0]["spec"]["parallelism"] == 1, what="it wants one pod", timeout_s=20)
+    wait_until(lambda: second.jobs()[0]["spec"]["parallelism"] == 1, what="it wants one pod", timeout_s=60)
     assert second.jobs()[0]["spec"]["suspend"] is True
 
     # To its end the first keeps the number of pods that Kueue has admitted; another would stop it.

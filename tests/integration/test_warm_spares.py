@@ -157,14 +157,14 @@ def test_a_spare_takes_the_place_of_a_pod_that_fails_also_where_nothing_is_to_mo
     wait_until(
         lambda: warm.allocated.pools.status(warm.allocated.pool).get("mode") == "Hold",
         what="the pool is held",
-        timeout_s=20.0,
+        timeout_s=60.0,
     )
     said = len(warm.allocated.decisions())
     for pod in sorted(warm.names()):
         # Whichever of the two serves: when one fails the other one is there, and with both gone nobody is.
         warm.says(pod, ready=False)
-        wait_until(lambda: warm.inference().get("readyReplicas") == 1, what="one is ready", timeout_s=20.0)
-        wait_until(lambda: warm.endpoints() == 1, what="one serves", timeout_s=20.0)
+        wait_until(lambda: warm.inference().get("readyReplicas") == 1, what="one is ready", timeout_s=60.0)
+        wait_until(lambda: warm.endpoints() == 1, what="one serves", timeout_s=60.0)
         assert warm.inference()["spareReplicas"] == 0
         warm.says(pod, ready=True)
         warm.until({"readyReplicas": 2, "endpoints": 1})

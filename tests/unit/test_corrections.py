@@ -28,9 +28,10 @@ def ctr(held: int = 2, **more: Any) -> Member:
 class Looks:
     """A pool that is looked at every thirty seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, window: timedelta = timedelta()) -> None:
         self.known: Corrections = {}
         self.now = NOW
+        self.window = window
 
     def sees(
         self, member: Member, *, offered: float = 150.0, p99_s: float = SLOW_S, old: bool = False
@@ -39,7 +40,7 @@ class Looks:
         read = self.now if old else self.now + LOOK
         self.now += LOOK
         signal = Signal(offered, read, served_per_s=offered, latency_p99_s=p99_s)
-        seen = observed(member, now=self.now, signals=Signals({member.key: signal}, ""))
+        seen = observed(member, now=self.now, signals=Signals({member.key: signal}, "", self.window))
         self.known = corrections(self.known, seen)
         return self.known[member.key].correction.factor
 
@@ -80,6 +81,21 @@ def test_what_starts_or_goes_says_nothing() -> None:
     assert looks.sees(ctr(3, pods=4)) == 1.0
     assert looks.sees(ctr(3)) == 1.0
     assert looks.sees(ctr(3)) < 1.0
+
+
+def test_a_look_at_more_time_than_that_counts_when_none_of_it_is_of_before_and_none_twice() -> None:
+    looks = Looks(window=timedelta(seconds=60))
+    looks.sees(ctr())
+    factors = [looks.sees(ctr(5), offered=450.0) for _ in range(6)]
+    assert factors[:2] == [1.0, 1.0], "the minute is of before the three new ones answered"
+    assert factors[2] < 1.0
+    assert factors[3] >= factors[2], "half of the minute was counted already"
+    assert factors[4] < factors[3]
+
+
+def test_little_load_that_is_late_says_nothing_of_what_is_served_at_most() -> None:
+    looks = Looks()
+    assert [looks.sees(ctr(), offered=5.0) for _ in range(5)] == [1.0] * 5
 
 
 def test_the_same_look_counts_once() -> None:

@@ -43,8 +43,11 @@ class World:
         store.observe("DELETED" if gone else "MODIFIED", body)
 
     def inference(self, name: str, pool: str = "cpu-a", *, gone: bool = False, **spec: Any) -> None:
-        placement = {"pool": pool, "slices": spec.pop("slices", 1)}
-        body = inference_body(name, "ads", placement=placement, **{"replicas": 4, **spec})
+        placement, status = {"pool": pool, "slices": spec.pop("slices", 1)}, spec.pop("status", {})
+        body = {
+            **inference_body(name, "ads", placement=placement, **{"replicas": 4, **spec}),
+            "status": status,
+        }
         self.has(self.stores.inferences, body, gone=gone)
 
     def deployment(self, name: str, replicas: int, pool: str = "cpu-a", *, gone: bool = False) -> None:
@@ -103,6 +106,35 @@ def test_what_was_given_and_refused_is_given_to_those_that_wait() -> None:
 
     assert "ctr" in world.woken
     assert world.of("ctr").replicas == 4
+
+
+def test_who_lacks_a_warm_spare_alone_is_woken_when_there_is_room_for_it() -> None:
+    world = World()
+    placed = {
+        "conditions": [
+            {
+                "type": "Placed",
+                "status": "True",
+                "reason": "Placed",
+                "message": "ComputePool cpu-a gives 1 replicas one slice each",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+        ]
+    }
+    ready = {**placed, "allocation": {"replicas": 1, "decision": "cpu-a-1", "epoch": 1}}
+    spare = {**placed, "allocation": {"replicas": 1, "spares": 1, "decision": "cpu-a-1", "epoch": 1}}
+    scaling = {"scaling": {"minReplicas": 1, "maxReplicas": 2}, "replicas": 1}
+    for name, status in (("ctr", spare), ("cvr", ready)):
+        world.inference(name, status=status, **scaling)
+        world.deployment(name, 1)
+    world.inference("leaves", tier="offline", replicas=2)
+    world.deployment("leaves", 2)
+    world.woken.clear()
+
+    world.deployment("leaves", 1)
+    world.inference("leaves", tier="offline", replicas=1)
+    assert "ctr" in world.woken
+    assert "cvr" not in world.woken
 
 
 def test_one_that_was_deleted_while_it_was_looked_at_claims_nothing() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from tidegate.allocation.curves import Correction, linear
 from tidegate.api.durations import parse_duration
@@ -12,6 +12,7 @@ from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocation_view import AllocationObserved, Member
 from tidegate.planning.capacity import corrected
+from tidegate.planning.signals import Signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +20,15 @@ class Corrected:
     """What was known of one Inference at the last look.
 
     `about`: what was measured, and of what: another version or capacity begins anew.
-    `settled`: the replicas that answered while none started or went, or 0: what starts answers late, and says nothing.
+    `settled`: the replicas that answer since `since` while none starts or goes, or 0: what starts answers late, and says nothing.
+    `counted`: when a look was last taken into account, which no other may overlap.
     """
 
     correction: Correction
     about: object
     settled: int
+    since: datetime
+    counted: datetime
     at: datetime
 
 
@@ -35,31 +39,40 @@ def corrections(before: Corrections, observed: AllocationObserved) -> Correction
     """What to plan with after one more look at the pool.
 
     Only real-time Inferences with `spec.capacity` are corrected, since the others promise no latency.
-    A look counts once, and where as many replicas answered at the one before and none started or went.
+    A look counts where the same number of replicas answered all the time that its figures are of, and none started or went;
+    and where it shares none of that time with one that was counted before.
     """
     after: dict[ObjectKey, Corrected] = {}
     for member in observed.members:
         spec = member.inference.spec
         if spec.tier is not Tier.REALTIME or spec.capacity is None:
             continue
+        now, settled = observed.now, _settled(member)
         about = (spec.model, spec.capacity, spec.slo, member.slices)
-        settled = _settled(member)
         known = before.get(member.key)
         if known is None or known.about != about:
-            after[member.key] = Corrected(Correction(), about, settled, observed.now)
+            after[member.key] = Corrected(Correction(), about, settled, since=now, counted=now, at=now)
             continue
+        since = known.since if settled == known.settled else now
         signal = observed.signals.by_key.get(member.key)
-        anew = signal is not None and signal.at > known.at
+        earliest = max(since, known.counted)
+        counts = settled > 0 and signal is not None and _after(signal, observed.signals.window, earliest)
         correction = corrected(
             known.correction,
             linear(float(spec.capacity.requests_per_second)),
-            signal if anew else None,
-            settled if settled == known.settled else 0,
+            signal if counts else None,
+            settled,
             parse_duration(spec.slo.latency_p99).total_seconds() if spec.slo is not None else None,
-            max((observed.now - known.at).total_seconds(), 0.0),
+            max((now - known.at).total_seconds(), 0.0),
         )
-        after[member.key] = Corrected(correction, about, settled, observed.now)
+        counted = now if counts else known.counted
+        after[member.key] = Corrected(correction, about, settled, since=since, counted=counted, at=now)
     return after
+
+
+def _after(signal: Signal, window: timedelta, earliest: datetime) -> bool:
+    """Whether all that its figures are of came after that; with no window they begin at the look before."""
+    return signal.at > earliest and signal.at - window >= earliest
 
 
 def _settled(member: Member) -> int:

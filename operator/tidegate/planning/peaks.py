@@ -40,4 +40,4 @@ def with_peaks(before: Peaks, signals: Signals, now: datetime) -> tuple[Signals,
             kept = (*higher, Peak(signal.offered_per_s, now))
         after[key] = kept
         raised[key] = replace(signal, peak_per_s=kept[0].per_s if kept else 0.0)
-    return Signals(raised, signals.problem), after
+    return Signals(raised, signals.problem, signals.window), after

@@ -89,6 +89,8 @@ class Signals:
 
     by_key: Mapping[ObjectKey, Signal] = field(default_factory=lambda: _NONE)
     problem: str = "nothing was read yet"
+    window: timedelta = timedelta()
+    """How much longer ago than its look a rate or a latency may have been counted."""
 
     @property
     def fresh(self) -> bool:
@@ -106,7 +108,9 @@ class Signals:
     def about(self, keys: Iterable[ObjectKey]) -> Signals:
         """The same of some Inferences alone: what is stale elsewhere is not their matter."""
         return Signals(
-            {key: self.by_key[key] for key in sorted(set(keys)) if key in self.by_key}, self.problem
+            {key: self.by_key[key] for key in sorted(set(keys)) if key in self.by_key},
+            self.problem,
+            self.window,
         )
 
 
@@ -169,7 +173,7 @@ def estimate(
         found = _first(rate, look, now) if belief is None else _next(belief, rate, look, now)
         if found is not None and reading is not None:
             after[key], signals[key] = found[0], _with_details(found[1], reading)
-    return Signals(signals, blind or _silence(look)), after
+    return Signals(signals, blind or _silence(look), look.window), after
 
 
 def _first(rate: float, look: Look, now: datetime) -> tuple[Belief, Signal] | None:

@@ -34,12 +34,10 @@ class Circumstances:
 
 def trigger(before: Circumstances, now: Circumstances) -> Trigger | None:
     """Why to decide at once; None when nothing changed that cannot wait, a node that came among that."""
-    if before.nodes - now.nodes:
-        return Trigger.NODE_LOST
     if before.overrides != now.overrides:
         return Trigger.OVERRIDE_CHANGED
     if (before.pool, before.mode) != (now.pool, now.mode):
         return Trigger.POOL_CHANGED
     if before.scaled != now.scaled:
         return Trigger.INFERENCE_CHANGED
-    return None
+    return Trigger.NODE_LOST if before.nodes - now.nodes else None

@@ -51,4 +51,4 @@ class TieredWatch:
         """What to rely on after one more look at both."""
         requests, streams = await asyncio.gather(self._requests.read(), self._streams.read())
         # A near-line Inference is asked by its stream, whatever a route sends to it beside that.
-        return Signals({**requests.by_key, **streams.by_key}, requests.problem)
+        return Signals({**requests.by_key, **streams.by_key}, requests.problem, requests.window)
