@@ -193,6 +193,14 @@ INFERENCE_REFUSALS: Sequence[Refusal] = (
     _inference("placement-pool", "placement.pool", "must be a DNS label", placement={"pool": "A"}),
     _inference("batch-tier", "batch", "batch is only for tier offline", batch=batch_spec()),
     _inference(
+        "batch-queue-placed",
+        "batch",
+        "batch.queueName is only for Inferences without placement",
+        tier="offline",
+        placement={"pool": "cpu-a"},
+        batch=batch_spec(queueName="offline"),
+    ),
+    _inference(
         "batch-and-logging",
         "logging",
         "logging is for requests",
