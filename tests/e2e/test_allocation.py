@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,20 +54,6 @@ def _pool(space: Space, mode: str) -> None:
 def _status(space: Space) -> Mapping[str, Any]:
     found = space.installed.api.get(f"/apis/tidegate.io/v1alpha1/computepools/{POOL}") or {}
     return found.get("status", {})
-
-
-def _leavers(space: Space) -> Sequence[str]:
-    """Pods of other tests, and all that are on their way out."""
-    found = json.loads(space.kubectl.run("get", "pods", "--all-namespaces", "--output=json"))
-    return [
-        f"{each['metadata']['namespace']}/{each['metadata']['name']}"
-        for each in found["items"]
-        if "deletionTimestamp" in each["metadata"]
-        or (
-            each["metadata"]["namespace"].startswith("e2e-")
-            and each["metadata"]["namespace"] != space.namespace
-        )
-    ]
 
 
 def _free(space: Space) -> int:
@@ -162,8 +147,7 @@ def test_real_time_load_takes_near_line_slices_and_no_message_is_lost(space: Spa
     space.publish("probe", 1)
     publish_slow(space.folder("slow"), 1, rounds=ROUNDS)
     ids = [f"job-{number}" for number in range(MESSAGES)]
-    # What other tests leave has room of the node until it is gone, and would be free slices then.
-    until(lambda: not _leavers(space), "others' pods are gone", evidence=lambda: _leavers(space))
+    space.alone()
     with _a_pool(space), a_broker(space, "rank") as (url, work):
         until(lambda: _free(space) > SLICES, "slices", evidence=lambda: _free(space))
         # Something that is not decided about leaves four of them.

@@ -54,6 +54,7 @@ def _inference(space: Space, name: str, *, replicas: int, slices: int = 1) -> No
 @pytest.mark.produces(Reason.POOL_FULL, Reason.POOL_NOT_FOUND)
 def test_model_serves_from_a_cpu_pool_that_counts_it_and_outlives_the_pool(space: Space) -> None:
     space.publish("probe", 1)
+    space.alone()
     with _a_pool(space):
         until(
             lambda: _pool(space).get("slices", {}).get("free", 0) >= 4,

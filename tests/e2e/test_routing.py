@@ -43,7 +43,7 @@ def test_weights_80_20_are_what_the_tritons_count(space: Space) -> None:
     )
     assert _distance(seen(), 0.8) < CHI_SQUARE_0_001, seen()
     # The measure can fail: the same counts are nowhere near an even split.
-    assert _distance(seen, 0.5) > CHI_SQUARE_0_001
+    assert _distance(seen(), 0.5) > CHI_SQUARE_0_001
 
 
 @pytest.mark.timeout(300)
