@@ -13,11 +13,16 @@ UV := $(shell command -v uv || echo $(TOOLS)/bin/uv)
 endif
 STAMP := .venv/.tidegate-setup
 PYTEST := $(BIN)/pytest
-# Those that keep a core busy and share nothing run beside each other; the rest starts processes that need the machine.
-QUICK_TESTS := -n auto --dist loadfile tests/unit tests/golden tests/test_layout.py
-REAL_TESTS := tests/component tests/integration tests/e2e
+# By files on two processes. Tests of the whole cluster have the machine to themselves: they load it, and say how long things take.
+BESIDE := -n 2 --dist loadfile
+QUICK_TESTS := $(BESIDE) tests/unit tests/golden tests/test_layout.py
+REAL_TESTS := $(BESIDE) tests/component tests/integration
+CLUSTER_TESTS := tests/e2e
+LINTERS := mypy pyright ruff lint-imports
 # pip runs through uv where the environment has none, and finds uv here.
 export PATH := $(PATH):$(CURDIR)/$(TOOLS)/bin
+# Tests start hundreds of Python processes: each would compile what it imports, for two seconds, where this is set.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help:  ## List the targets
@@ -53,28 +58,35 @@ demo-down: setup  ## End what `make demo` started
 	@$(BIN)/python -m tidegate_localcluster.demo down $(DEMO_ARGUMENTS)
 
 .PHONY: test
-test: setup  ## All tests; those that need root or a cluster say so loudly when they cannot run
-	@code=5; for tests in "$(QUICK_TESTS)" "$(REAL_TESTS)"; do \
+test: setup supplies  ## All tests; those that need root or a cluster say so loudly when they cannot run
+	@code=5; for tests in "$(QUICK_TESTS)" "$(REAL_TESTS)" "$(CLUSTER_TESTS)"; do \
 		$(PYTEST) $$tests $(PYTEST_ARGUMENTS); found=$$?; \
-		: 5 is no test at all, as PYTEST_ARGUMENTS may leave one half; \
+		: 5 is no test at all, as PYTEST_ARGUMENTS may leave one of them; \
 		if [ $$found -ne 5 ] && { [ $$code -eq 5 ] || [ $$code -eq 0 ]; }; then code=$$found; fi; \
 	done; exit $$code
 
+.PHONY: supplies
+supplies: setup  ## Get or build the programs and images that tests start (minutes, once)
+	@$(BIN)/python tests/supplies.py
+
 .PHONY: test-fast
 test-fast: setup  ## Tests that need neither a cluster nor a Triton, nor anything that has to be built
-	@$(PYTEST) -m "not integration and not e2e and not triton" --ignore=tests/integration --ignore=tests/e2e $(PYTEST_ARGUMENTS)
+	@$(PYTEST) $(BESIDE) -m "not integration and not e2e and not triton" --ignore=tests/integration --ignore=tests/e2e $(PYTEST_ARGUMENTS)
 
 .PHONY: e2e
-e2e: setup  ## Tests on the whole local cluster (root)
+e2e: setup supplies  ## Tests on the whole local cluster (root)
 	@$(PYTEST) -m e2e $(PYTEST_ARGUMENTS)
 
 .PHONY: lint
 lint: setup  ## Style, types and layers
+	@$(MAKE) --jobs=2 --output-sync=target $(LINTERS)
+
+.PHONY: $(LINTERS)
+ruff:
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
-	@$(BIN)/mypy
-	@$(BIN)/pyright
-	@$(BIN)/lint-imports
+mypy pyright lint-imports:
+	@$(BIN)/$@
 
 .PHONY: generate
 generate: setup  ## Rewrite what is derived from code: CRDs, the chart's copies, roles, Envoy's bootstrap, reference pages

@@ -2,6 +2,7 @@
 
 # A module that others import stands before them: pytest must meet it first to rewrite its assertions.
 pytest_plugins = [
+    "fixtures.failures",
     "fixtures.control_plane",
     "fixtures.crds",
     "fixtures.cluster",
