@@ -38,6 +38,7 @@ from tidegate.resources.names import POOL_LABEL, label_value
 from tidegate.runtime.clock import Clock
 from tidegate_controllers.allocations import Allocations
 from tidegate_controllers.allocator_metrics import AllocatorMetrics
+from tidegate_controllers.autoscalers import Autoscalers
 from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.placements import Placements
@@ -75,6 +76,7 @@ class AllocatorParts:
     cluster: Cluster
     solver: Solver
     demand: Demand
+    autoscalers: Autoscalers
     metrics: AllocatorMetrics
 
 
@@ -124,6 +126,7 @@ class Allocator:
         self._reclaimed: dict[str, set[ObjectKey]] = {}
         self._heard: tuple[float, Signals] | None = None
         self._corrections: dict[ObjectKey, Corrections] = {}
+        self._cleared: dict[ObjectKey, str] = {}
 
     async def reconcile(self, key: ObjectKey) -> timedelta | None:
         """Decides when that is due, carries out what stands; returns when to look again."""
@@ -140,6 +143,7 @@ class Allocator:
         observed = self._observe(pool)
         self._parts.metrics.overrides.labels(pool.metadata.name).set(len(_overrides_here(observed)))
         await self._clear(observed)
+        await self._parts.autoscalers.bound(observed, self._fence)
         interval = parse_duration(pool.spec.policy.interval)
         if not observed.scaled:
             await self._abandon(observed, "no Inference of the pool has spec.scaling any more")
@@ -285,10 +289,13 @@ class Allocator:
             self._reclaimed.pop(decision.metadata.name, None)
 
     async def _clear(self, observed: AllocationObserved) -> None:
-        """Of an Inference that has a fixed number again nothing decided is kept."""
+        """Of an Inference that has a fixed number again nothing decided is kept; what somebody else has put there stays."""
         for member in observed.members:
-            if not member.scaled and member.inference.status.allocation is not None:
+            if member.scaled or member.inference.status.allocation is None:
+                self._cleared.pop(member.key, None)
+            elif self._cleared.get(member.key) != member.inference.metadata.uid:
                 await self._status(member.key, {})
+                self._cleared[member.key] = member.inference.metadata.uid
 
     async def _allocate(self, key: ObjectKey, share: Share, decision: AllocationDecision) -> None:
         """What an Inference is to have by a decision."""

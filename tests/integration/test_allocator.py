@@ -14,28 +14,12 @@ from typing import Any
 import psutil
 import pytest
 
-from fixtures.allocated import Allocated, targets
+from fixtures.allocated import Allocated, looks_again, targets
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
 from tidegate_localcluster.process import wait_until
 
 pytestmark = pytest.mark.usefixtures("controllers")
-
-
-def _solves(running: Running, pool: str, solver: str = "") -> float:
-    """How often the allocator has decided about a pool."""
-    return sum(
-        float(line.rsplit(" ", 1)[1])
-        for line in running.metrics().splitlines()
-        if line.startswith("tidegate_allocator_solves_total{") and f'pool="{pool}"' in line and solver in line
-    )
-
-
-def _looks_again(running: Running, pool: str, times: int = 3) -> None:
-    before = _solves(running, pool)
-    wait_until(
-        lambda: _solves(running, pool) >= before + times, what="the allocator looks again", timeout_s=30.0
-    )
 
 
 @pytest.mark.produces(Reason.RECOMMENDED, Reason.SIGNALS_STALE)
@@ -50,7 +34,7 @@ def test_recommendation_is_written_once_and_moves_nothing(allocated: Allocated, 
     allocated.pools.says(allocated.pool, Reason.SIGNALS_STALE, "SignalsFresh")
 
     written = allocated.version("cpool", allocated.pool)
-    _looks_again(controllers, allocated.pool)
+    looks_again(controllers, allocated.pool)
     assert [each["metadata"]["name"] for each in allocated.decisions()] == [decision["metadata"]["name"]]
     assert allocated.version("cpool", allocated.pool) == written
     inference = allocated.kubectl.json("get", "inference", "batch", "-n", allocated.pools.namespace)
@@ -89,7 +73,7 @@ def test_what_is_decided_is_carried_out_and_no_pod_is_one_too_many(
         allocated.version("inference", name, "-n", allocated.pools.namespace) for name in ("ctr", "batch")
     ]
     count = len(allocated.decisions())
-    _looks_again(controllers, allocated.pool)
+    looks_again(controllers, allocated.pool)
     assert [
         allocated.version("inference", name, "-n", allocated.pools.namespace) for name in ("ctr", "batch")
     ] == versions
@@ -155,7 +139,7 @@ def test_a_held_pool_moves_nothing_and_is_let_go(allocated: Allocated, controlle
     allocated.mode("Auto")
     allocated.override("freeze", hold=True)
     allocated.model("batch", 0, 4, tier="offline")
-    _looks_again(controllers, allocated.pool)
+    looks_again(controllers, allocated.pool)
     allocated.kubelet()
     assert allocated.ready("batch") == 0
     wait_until(
@@ -177,7 +161,7 @@ def test_nothing_moves_in_a_freeze_window_and_what_waited_moves_after_it(
     said = allocated.pools.says(allocated.pool, Reason.NOTHING_TO_MOVE, "Allocated")
     assert said.startswith("frozen until ")
     assert "by spec.policy.freeze[0]: everybody keeps what they have" in said
-    _looks_again(controllers, allocated.pool)
+    looks_again(controllers, allocated.pool)
     assert allocated.pools.status(allocated.pool)["mode"] == "Hold"
 
     # Nobody knows when this one begins: it holds as well, and says what to correct.

@@ -56,6 +56,9 @@ CONFIG_MAP: Final = Kind("", "v1", "ConfigMap", "configmaps")
 POD: Final = Kind("", "v1", "Pod", "pods")
 NODE: Final = Kind("", "v1", "Node", "nodes", namespaced=False)
 POD_DISRUPTION_BUDGET: Final = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+HORIZONTAL_POD_AUTOSCALER: Final = Kind(
+    "autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers"
+)
 LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 EVENT: Final = Kind("", "v1", "Event", "events")
 NAMESPACE: Final = Kind("", "v1", "Namespace", "namespaces", namespaced=False)
@@ -77,6 +80,7 @@ KINDS: Final = (
     POD,
     NODE,
     POD_DISRUPTION_BUDGET,
+    HORIZONTAL_POD_AUTOSCALER,
     LEASE,
     EVENT,
     NAMESPACE,

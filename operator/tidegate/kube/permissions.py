@@ -45,6 +45,8 @@ CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
         Rule("batch", ("jobs",), (*_APPLY, "delete")),
         # Kueue's, where it is installed: what it says of our Jobs.
         Rule("kueue.x-k8s.io", ("workloads",), ("list", "watch")),
+        # Those that are marked get their maximum from the pool.
+        Rule("autoscaling", ("horizontalpodautoscalers",), ("list", "watch", "patch")),
         Rule("", ("services", "serviceaccounts"), (*_APPLY, "delete")),
         Rule("", ("configmaps",), (*_APPLY, "delete")),
         Rule("policy", ("poddisruptionbudgets",), (*_APPLY, "delete")),

@@ -301,6 +301,13 @@ def _bounds(observed: AllocationObserved, member: Member) -> Bounds:
     return Bounds(least, wanted, "spec.replicas", "spec.replicas")
 
 
+def least_of(observed: AllocationObserved, member: Member) -> int:
+    """Replicas that nobody may take from it; all that it has, where nothing can be decided about it."""
+    if member.apart or (member.refused and not member.held):
+        return ceil(member.taken / member.slices)
+    return _bounds(observed, member).least
+
+
 def _of_use(member: Member, bounds: Bounds) -> Bounds:
     """A batch has no use for more replicas than shards are left, whoever wants them."""
     left = shards_left(member.inference)

@@ -20,6 +20,7 @@ from tidegate.processes.caches import report_sync, start_watches, synced
 from tidegate.processes.identity import process_identity
 from tidegate.processes.lifecycle import until
 from tidegate.processes.signals import signal_watch
+from tidegate.resources.names import MOST_REPLICAS_LABEL
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.leader import Election
 from tidegate.runtime.probes import Check, Probes, ProbeServer
@@ -32,6 +33,7 @@ from tidegate.triton.agents import Agents, client_context
 from tidegate.triton.node_agents import NodeAgentClient
 from tidegate_controllers.allocator import FIELD_MANAGER, AllocatorParts
 from tidegate_controllers.allocator_metrics import AllocatorMetrics
+from tidegate_controllers.autoscalers import Autoscalers
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.occupancy import Occupancy
@@ -57,6 +59,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
     serving = settings.serving((settings.tls_directory / "ca.crt").read_text())
     xds_pods, gateway_pods = ObjectStore(kinds.POD), ObjectStore(kinds.POD)
     node_agent_pods, plugin_pods = ObjectStore(kinds.POD), ObjectStore(kinds.POD)
+    autoscalers = ObjectStore(kinds.HORIZONTAL_POD_AUTOSCALER)
     context = client_context(settings.tls_directory)
     stores = Stores()
     async with (
@@ -78,8 +81,13 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
             agents,
             clock.now,
         )
+        as_allocator = client.acting_as(FIELD_MANAGER)
         allocator = AllocatorParts(
-            client.acting_as(FIELD_MANAGER), solver, demand, AllocatorMetrics(registry)
+            as_allocator,
+            solver,
+            demand,
+            Autoscalers(as_allocator, autoscalers),
+            AllocatorMetrics(registry),
         )
         occupancy = Occupancy(stores.pods)
         workloads = Workloads(client, stores.jobs)
@@ -111,6 +119,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         async def work() -> None:
             async with asyncio.TaskGroup() as tasks:
                 start_watches(tasks, client, stores.owned(), selector=OURS)
+                start_watches(tasks, client, (autoscalers,), selector=MOST_REPLICAS_LABEL)
                 ours = [("xds", xds_pods), ("gateway", gateway_pods)]
                 if settings.sharing_namespace:
                     ours.append(("node-agent", node_agent_pods))
