@@ -1,0 +1,200 @@
+"""Warm spares on real Tritons: they get no request until they are needed, and then no pod starts for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from fixtures.installed import Client, Space, until
+from tidegate.planning.pods import is_ready
+from tidegate_localcluster.demo.load import Load
+from tidegate_localcluster.demo.scoring import Answer
+from tidegate_localcluster.node import node_name
+
+POOL = "e2e-warm"
+LABEL = "e2e/warm"
+PACE_S = 0.02
+BEARS_PER_S = 8
+QUIET, QUIET_PACE_S = 12, 0.2
+"""Requests one after the other, which one replica bears."""
+
+
+class World:
+    """The model home, of one replica or two, in a pool that is all its own."""
+
+    def __init__(self, space: Space, spares: int) -> None:
+        self.space, self.spares = space, spares
+
+    def apply(self) -> None:
+        spec = {
+            "nodeSelector": {LABEL: "here"},
+            "slice": {"cpu": {"cpu": "100m", "memory": "640Mi"}},
+            "tiers": {"realtime": {"warmSpares": self.spares}},
+            "policy": {"mode": "Auto", "interval": "2s"},
+        }
+        self.space.apply("ComputePool", POOL, spec)
+        home = {
+            "model": {"name": "probe", "uri": self.space.uri("probe"), "version": "1"},
+            "capacity": {"requestsPerSecond": str(BEARS_PER_S)},
+            "placement": {"pool": POOL},
+            "scaling": {"minReplicas": 1, "maxReplicas": 2},
+        }
+        self.space.apply("Inference", "home", home)
+        self.space.access(("home", 100), name="home")
+        self.space.ready("inference/home", "modelaccess/home")
+
+    def pods(self) -> Mapping[str, Mapping[str, Any]]:
+        """Those of home that are not on their way out, by uid."""
+        return {pod["metadata"]["uid"]: pod for pod in self.space.pods("home")}
+
+    def counts(self) -> Mapping[str, float]:
+        """Requests that each Triton has run, by the uid of its pod."""
+        return {uid: self._count(pod) for uid, pod in self.pods().items() if is_ready(pod)}
+
+    def _count(self, pod: Mapping[str, Any]) -> float:
+        """By Triton's own counter."""
+        page = self.space.installed.metrics(self.space.namespace, pod["metadata"]["name"], 8002)
+        counter = "nv_inference_request_success"
+        return sum(one.value for one in page if one.name == counter and one.labels.get("model") == "probe")
+
+    def has(self, replicas: int, spares: int) -> None:
+        """Waits until so many were decided, and all of them are there."""
+
+        def found() -> tuple[int, int, int]:
+            allocation = self.space.status("inference", "home").get("allocation", {})
+            ready = sum(map(is_ready, self.pods().values()))
+            return allocation.get("replicas", 0), allocation.get("spares", 0), ready
+
+        until(
+            lambda: found() == (replicas, spares, replicas + spares),
+            f"{replicas} replicas and {spares} spares",
+            timeout_s=120.0,
+            evidence=lambda: (found(), self.space.status("inference", "home")),
+        )
+
+    def serves_alone(self) -> str:
+        """Sends some requests; the pod that ran all of them, while the others ran none."""
+        before = self.counts()
+        for _ in range(QUIET):
+            time.sleep(QUIET_PACE_S)
+            self.space.ask("home")
+        until(
+            lambda: sum(self.counts().values()) >= sum(before.values()) + QUIET,
+            "all are counted",
+            evidence=self.counts,
+        )
+        ran = {uid: count - before[uid] for uid, count in self.counts().items() if count != before[uid]}
+        assert list(ran.values()) == [QUIET], (before, ran)
+        [uid] = ran
+        return uid
+
+    def stands_in(self, spare: str) -> None:
+        """Asks until the spare has run a request."""
+        pod = self.pods()[spare]
+        before = self._count(pod)
+
+        def asked() -> bool:
+            time.sleep(QUIET_PACE_S)
+            with suppress(InferenceServerException):
+                self.space.ask("home")
+            return self._count(pod) > before
+
+        until(asked, "the spare runs requests", timeout_s=20.0, evidence=self.counts)
+
+    def load(self) -> Load:
+        """Two clients, who ask for far more than one replica bears."""
+        address = self.space.installed.endpoints.gateway
+        return self.space.load(
+            1,
+            clients=lambda: _Paced(address, f"{self.space.namespace}/home"),
+            threads=2,
+            max_seconds=120.0,
+        )
+
+    def moved(self) -> Mapping[str, Any]:
+        """The move of the newest decision that raised home."""
+        found = self.space.installed.api.get("/apis/tidegate.io/v1alpha1/allocationdecisions") or {}
+        ours = [each["spec"] for each in found.get("items", ()) if each["spec"]["pool"] == POOL]
+        moves = [
+            (each["at"], move)
+            for each in ours
+            for move in each.get("moves", ())
+            if move["inference"] == f"{self.space.namespace}/home" and move["to"] > move["from"]
+        ]
+        return max(moves, key=lambda one: str(one[0]))[1]
+
+
+class _Paced(Client):
+    def score(self, inputs: Mapping[str, Any]) -> Answer:
+        time.sleep(PACE_S)
+        return super().score(inputs)
+
+
+@contextmanager
+def _a_world(space: Space, spares: int) -> Generator[World]:
+    space.publish("probe", 1)
+    space.kubectl.run("label", "node", node_name(0), f"{LABEL}=here", "--overwrite")
+    world = World(space, spares)
+    try:
+        world.apply()
+        yield world
+    finally:
+        space.kubectl.run("delete", "computepool", POOL, "--ignore-not-found")
+        space.kubectl.run("label", "node", node_name(0), f"{LABEL}-")
+
+
+@pytest.mark.timeout(420)
+def test_a_spare_gets_no_request_until_it_is_needed_and_then_no_pod_starts(space: Space) -> None:
+    with _a_world(space, spares=1) as world:
+        world.has(1, 1)
+        assert space.status("inference", "home")["spareReplicas"] == 1
+        serving = world.serves_alone()
+        [spare] = world.pods().keys() - {serving}
+
+        # A pod that fails: the spare answers before its successor could, and the successor is the spare.
+        name = world.pods()[serving]["metadata"]["name"]
+        space.kubectl.run(
+            "delete", "pod", name, "--namespace", space.namespace, "--grace-period=0", "--force"
+        )
+        world.stands_in(spare)
+        world.has(1, 1)
+        assert world.serves_alone() == spare
+        [successor] = world.pods().keys() - {spare}
+
+        # More load: the decision takes the spare.
+        before, idle = world.pods().keys(), world.counts()[successor]
+        with world.load() as load:
+            until(
+                lambda: world.counts()[successor] > idle + 5,
+                "the promoted one runs requests",
+                timeout_s=60.0,
+                evidence=lambda: (world.counts(), space.status("inference", "home")),
+            )
+            report = load.finish()
+        assert world.pods().keys() == before
+        assert all(
+            container["restartCount"] == 0
+            for pod in world.pods().values()
+            for container in pod["status"]["containerStatuses"]
+        )
+        assert (report.failed, report.errors) == (0, ())
+        move = world.moved()
+        assert (move["from"], move["to"], move["promoted"]) == (1, 2, 1)
+        assert move["why"].endswith("; from a warm spare")
+
+
+@pytest.mark.timeout(300)
+def test_without_a_spare_the_same_load_starts_a_pod(space: Space) -> None:
+    with _a_world(space, spares=0) as world:
+        before = world.pods().keys()
+        assert len(before) == 1
+        with world.load() as load:
+            until(lambda: len(world.pods()) == 2, "a pod starts", timeout_s=60.0, evidence=world.pods)
+            load.finish()
+        assert before < world.pods().keys()
+        assert world.moved()["promoted"] == 0
