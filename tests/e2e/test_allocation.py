@@ -23,10 +23,11 @@ POOL = "e2e-allocated"
 LABEL = "e2e/allocated"
 SLICES = 4
 """That the test leaves of the node."""
-PACE_S = 0.02
+CLIENTS, PACE_S = 6, 0.1
+"""Far more than three replicas bear, also where an answer takes half a second; and not what keeps two cores busy."""
 MESSAGES = 400
 ROUNDS = 10_000
-MOVED_WITHIN_S = 90.0
+MOVED_WITHIN_S = 180.0
 RECLAIMED_WITHIN_S = 30.0
 """From the decision until the near-line pods are gone; that they yield within five seconds is shown in test_nearline."""
 
@@ -61,7 +62,7 @@ def _free(space: Space) -> int:
 
 
 def _home(space: Space) -> dict[str, Any]:
-    """Each replica is said to bear four requests a second, which two clients ask far more than three times of."""
+    """Each replica is said to bear four requests a second."""
     return {
         "model": {"name": "probe", "uri": space.uri("probe"), "version": "1"},
         "capacity": {"requestsPerSecond": "4"},
@@ -92,7 +93,7 @@ class _Paced(Client):
 def _load(space: Space, model: str) -> Load:
     address = space.installed.endpoints.gateway
     return space.load(
-        1, clients=lambda: _Paced(address, f"{space.namespace}/{model}"), threads=2, max_seconds=240.0
+        1, clients=lambda: _Paced(address, f"{space.namespace}/{model}"), threads=CLIENTS, max_seconds=400.0
     )
 
 
@@ -142,7 +143,7 @@ def _moves(space: Space) -> Mapping[str, tuple[int, int]]:
     return {move["inference"].partition("/")[2]: (move["from"], move["to"]) for move in moves}
 
 
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(720)
 def test_real_time_load_takes_near_line_slices_and_no_message_is_lost(space: Space) -> None:
     space.publish("probe", 1)
     publish_slow(space.folder("slow"), 1, rounds=ROUNDS)

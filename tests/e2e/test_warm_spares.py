@@ -18,7 +18,7 @@ from tidegate_localcluster.node import node_name
 
 POOL = "e2e-warm"
 LABEL = "e2e/warm"
-PACE_S = 0.02
+CLIENTS, PACE_S = 6, 0.1
 BEARS_PER_S = 8
 QUIET, QUIET_PACE_S = 12, 0.2
 """Requests one after the other, which one replica bears."""
@@ -104,15 +104,15 @@ class World:
                 self.space.ask("home")
             return self._count(pod) > before
 
-        until(asked, "the spare runs requests", timeout_s=20.0, evidence=self.counts)
+        until(asked, "the spare runs requests", timeout_s=60.0, evidence=self.counts)
 
     def load(self) -> Load:
-        """Two clients, who ask for far more than one replica bears."""
+        """Clients who ask for far more than one replica bears."""
         address = self.space.installed.endpoints.gateway
         return self.space.load(
             1,
             clients=lambda: _Paced(address, f"{self.space.namespace}/home"),
-            threads=2,
+            threads=CLIENTS,
             max_seconds=120.0,
         )
 
@@ -172,7 +172,7 @@ def test_a_spare_gets_no_request_until_it_is_needed_and_then_no_pod_starts(space
             until(
                 lambda: world.counts()[successor] > idle + 5,
                 "the promoted one runs requests",
-                timeout_s=60.0,
+                timeout_s=120.0,
                 evidence=lambda: (world.counts(), space.status("inference", "home")),
             )
             report = load.finish()
@@ -194,7 +194,7 @@ def test_without_a_spare_the_same_load_starts_a_pod(space: Space) -> None:
         before = world.pods().keys()
         assert len(before) == 1
         with world.load() as load:
-            until(lambda: len(world.pods()) == 2, "a pod starts", timeout_s=60.0, evidence=world.pods)
+            until(lambda: len(world.pods()) == 2, "a pod starts", timeout_s=120.0, evidence=world.pods)
             load.finish()
         assert before < world.pods().keys()
         assert world.moved()["promoted"] == 0
