@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KINDS: dict[str, type[Resource]] = {
     kind.KIND: kind for kind in (Inference, ModelAccess, FeatureCompute, ComputePool, ComputeOverride)
 }
-FOREIGN = {"cert-manager.io/v1", "rbac.authorization.k8s.io/v1"}
+FOREIGN = {"autoscaling/v2", "cert-manager.io/v1", "rbac.authorization.k8s.io/v1"}
 """API groups of examples that are not ours to check."""
 LINK = re.compile(r"\[[^\]]+\]\((?!https?://|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
