@@ -22,4 +22,5 @@ pytest_plugins = [
     "fixtures.mps",
     "fixtures.gpu_fleet",
     "fixtures.kueue",
+    "fixtures.kafka",
 ]

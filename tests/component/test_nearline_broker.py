@@ -14,8 +14,9 @@ from nats.js.api import ConsumerConfig, StreamConfig
 
 from fixtures.nats import RunningNats, a_nats
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
-from tidegate_dataplane.agent.nats_server import NatsError, NatsServer
-from tidegate_dataplane.agent.nearline.broker import Broker, takes
+from tidegate_dataplane.agent.broker_error import BrokerError
+from tidegate_dataplane.agent.nats_server import NatsServer
+from tidegate_dataplane.agent.nearline.nats_broker import NatsBroker, takes
 from tidegate_dataplane.agent.nearline.verdict import Dead, DeadReason
 from tidegate_dataplane.contract import StreamOrder
 
@@ -47,7 +48,7 @@ def an_order(server: RunningNats, **changes: Any) -> StreamOrder:
 @asynccontextmanager
 async def a_broker(
     server: RunningNats, folder: Path, *, subjects: list[str], **changes: Any
-) -> AsyncGenerator[tuple[Broker, Client]]:
+) -> AsyncGenerator[tuple[NatsBroker, Client]]:
     """Over streams WORK and DEAD, and a consumer `all` that has no subject; not opened yet."""
     client = await nats.connect(server.url, allow_reconnect=False)
     stream = client.jetstream()
@@ -56,7 +57,7 @@ async def a_broker(
     await stream.add_consumer("WORK", ConsumerConfig(durable_name="all", ack_policy="explicit"))  # type: ignore[arg-type]
     order = an_order(server, **changes)
     reached = NatsServer(order.url, "", lambda: Credentials("(none)"), folder, allow_loopback=True)
-    broker = Broker(order, reached, "test")
+    broker = NatsBroker(order, reached, "test")
     try:
         yield broker, client
     finally:
@@ -76,7 +77,7 @@ async def test_a_consumer_that_would_take_its_own_dead_letters_is_refused(
     server: RunningNats, tmp_path: Path, subjects: list[str], changes: dict[str, Any], said: str
 ) -> None:
     async with a_broker(server, tmp_path, subjects=subjects, **changes) as (broker, _):
-        with pytest.raises(NatsError, match=said) as refused:
+        with pytest.raises(BrokerError, match=said) as refused:
             await broker.open()
         assert refused.value.refused
 
@@ -87,7 +88,7 @@ async def test_a_consumer_without_a_subject_will_do_where_the_stream_has_no_othe
     async with a_broker(server, tmp_path, subjects=["work.a"], consumer="all") as (broker, client):
         await broker.open()
         await client.jetstream().publish("work.a", b"1")
-        assert [message.data for message in await broker.fetch(4)] == [b"1"]
+        assert [message.body for message in await broker.fetch(4)] == [b"1"]
 
 
 async def test_a_dead_letter_keeps_its_body_before_its_headers_and_is_refused_where_it_does_not_fit(
@@ -107,12 +108,12 @@ async def test_a_dead_letter_keeps_its_body_before_its_headers_and_is_refused_wh
             (messages[2], "takes no dead letter: message size exceeds maximum allowed"),
             (messages[3], f"the server takes {MOST_BYTES}: raise max_payload"),
         ):
-            with pytest.raises(NatsError, match=said) as refused:
+            with pytest.raises(BrokerError, match=said) as refused:
                 await broker.bury(message, WHY)
             assert refused.value.refused
 
         dead = [await stream.get_msg("DEAD", number) for number in (1, 2)]
-        assert [one.data for one in dead] == [message.data for message in messages[:2]]
+        assert [one.data for one in dead] == [message.body for message in messages[:2]]
         assert [("x" in (one.headers or {})) for one in dead] == [True, False]
         assert all((one.headers or {})["Tidegate-Reason"] == "Malformed" for one in dead)
 

@@ -1,4 +1,4 @@
-"""Near-line work on a real Triton from a real NATS server: every id one result, whatever ends in the middle."""
+"""Near-line work on a real Triton from a real NATS or Kafka: every id one result, whatever ends in the middle."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig
 
+from fixtures.kafka import RunningKafka
 from fixtures.stream import (
     BUCKET,
     MAX_DELIVERIES,
@@ -44,19 +45,39 @@ def slow_pod(triton_files: TritonFiles, tmp_path: Path) -> Iterator[StreamPod]:
         yield pod
 
 
-def test_every_message_gets_one_result_that_says_what_the_model_answered(stream_pod: StreamPod) -> None:
-    numbers = range(200)
-    stream_pod.work.publish([a_message(number) for number in numbers])
-    stream_pod.work.publish([a_message(number) for number in range(50)])  # sent twice by a client
-    stream_pod.serve()
+@pytest.fixture(params=["nats", "kafka"])
+def broker(request: pytest.FixtureRequest) -> RunningKafka | None:
+    """The Kafka that has the work, or None where NATS has it."""
+    return request.getfixturevalue("kafka") if request.param == "kafka" else None
 
-    results = stream_pod.work.done([f"m-{number}" for number in numbers])
-    stream_pod.work.settled()
+
+@pytest.fixture
+def any_pod(triton_files: TritonFiles, tmp_path: Path, broker: RunningKafka | None) -> Iterator[StreamPod]:
+    with a_stream_pod(triton_files, tmp_path, kafka=broker) as pod:
+        yield pod
+
+
+@pytest.fixture
+def any_slow_pod(
+    triton_files: TritonFiles, tmp_path: Path, broker: RunningKafka | None
+) -> Iterator[StreamPod]:
+    with a_stream_pod(triton_files, tmp_path, rounds=A_FEW_MS, kafka=broker) as pod:
+        yield pod
+
+
+def test_every_message_gets_one_result_that_says_what_the_model_answered(any_pod: StreamPod) -> None:
+    numbers = range(200)
+    any_pod.work.publish([a_message(number) for number in numbers])
+    any_pod.work.publish([a_message(number) for number in range(50)])  # sent twice by a client
+    any_pod.serve()
+
+    results = any_pod.work.done([f"m-{number}" for number in numbers])
+    any_pod.work.settled()
 
     assert {name: score(result) for name, result in results.items()} == {
         f"m-{number}": number + 1000.0 for number in numbers
     }
-    assert stream_pod.work.kept() == 200
+    assert any_pod.work.kept() == 200
     one = results["m-7"]
     assert (one["inference"], one["model"], one["version"], one["pod"], one["late"]) == (
         "ads/ctr",
@@ -65,14 +86,14 @@ def test_every_message_gets_one_result_that_says_what_the_model_answered(stream_
         "ctr-0",
         False,
     )
-    assert stream_pod.counted("results_total") == 200
-    assert stream_pod.counted("duplicates_total") == 50
-    wait_until(lambda: stream_pod.counted("backlog") == 0, what="the backlog is counted anew", timeout_s=60)
-    assert stream_pod.counted("busy_seconds_total") > 0
-    assert 200 <= stream_pod.asked() <= 210  # duplicates that came while the first was being asked
+    assert any_pod.counted("results_total") == 200
+    assert any_pod.counted("duplicates_total") == 50
+    wait_until(lambda: any_pod.counted("backlog") == 0, what="the backlog is counted anew", timeout_s=60)
+    assert any_pod.counted("busy_seconds_total") > 0
+    assert 200 <= any_pod.asked() <= 210  # duplicates that came while the first was being asked
 
     def said() -> StreamReport:
-        stream = stream_pod.pod.report().stream
+        stream = any_pod.pod.report().stream
         assert stream is not None
         return stream
 
@@ -99,41 +120,43 @@ def test_without_an_order_for_a_stream_nothing_is_taken_from_it(stream_pod: Stre
     assert stream_pod.work.results() == {}
 
 
-def test_a_worker_that_is_killed_in_the_middle_loses_nothing_and_doubles_nothing(slow_pod: StreamPod) -> None:
+def test_a_worker_that_is_killed_in_the_middle_loses_nothing_and_doubles_nothing(
+    any_slow_pod: StreamPod,
+) -> None:
     ids = [f"job-{number}" for number in range(300)]
-    slow_pod.work.publish([a_message(1, name) for name in ids])
-    slow_pod.serve()
-    wait_until(lambda: slow_pod.work.kept() > 30, what="the work has begun", timeout_s=60)
+    any_slow_pod.work.publish([a_message(1, name) for name in ids])
+    any_slow_pod.serve()
+    wait_until(lambda: any_slow_pod.work.kept() > 30, what="the work has begun", timeout_s=60)
 
-    slow_pod.pod.kill_agent()
-    taken = slow_pod.work.kept()
+    any_slow_pod.pod.kill_agent()
+    taken = any_slow_pod.work.kept()
     assert taken < 300
-    assert slow_pod.work.free() < 300 - taken  # it had some in its hands
-    slow_pod.pod.start_agent()
+    assert any_slow_pod.work.free() < 300 - taken  # it had some in its hands
+    any_slow_pod.pod.start_agent()
 
-    results = slow_pod.work.done(ids)
-    slow_pod.work.settled()
+    results = any_slow_pod.work.done(ids)
+    any_slow_pod.work.settled()
     assert set(results) == set(ids)
-    assert slow_pod.work.kept() == 300
-    assert slow_pod.counted("redelivered_total") > 0
-    assert slow_pod.work.dead() == []
+    assert any_slow_pod.work.kept() == 300
+    assert any_slow_pod.counted("redelivered_total") > 0
+    assert any_slow_pod.work.dead() == []
 
 
 def test_what_can_never_be_answered_is_a_dead_letter_with_its_reason_and_the_rest_is_served(
-    stream_pod: StreamPod,
+    any_pod: StreamPod,
 ) -> None:
     wrong_shape = json.dumps(
         {"id": "wide", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]}
     ).encode()
     poison = [b"no JSON", a_message(1, "a b"), wrong_shape]
     late = a_message(5, "too-late", deadline=time.time() - 60)
-    stream_pod.work.publish([*poison, late, *(a_message(number) for number in range(50))])
-    stream_pod.serve()
+    any_pod.work.publish([*poison, late, *(a_message(number) for number in range(50))])
+    any_pod.serve()
 
-    stream_pod.work.done([f"m-{number}" for number in range(50)])
-    stream_pod.work.settled()
+    any_pod.work.done([f"m-{number}" for number in range(50)])
+    any_pod.work.settled()
 
-    dead = dict(stream_pod.work.dead())
+    dead = dict(any_pod.work.dead())
     assert set(dead) == {*poison, late}
     assert [dead[body]["Tidegate-Reason"] for body in poison] == ["Malformed", "Malformed", "Refused"]
     assert dead[late]["Tidegate-Reason"] == "DeadlinePassed"
@@ -141,20 +164,20 @@ def test_what_can_never_be_answered_is_a_dead_letter_with_its_reason_and_the_res
     assert "unexpected shape for input 'x'" in dead[wrong_shape]["Tidegate-Message"]
     # What the model refuses was tried as often as the spec says, and no more.
     assert dead[wrong_shape]["Tidegate-Deliveries"] == str(MAX_DELIVERIES)
-    assert stream_pod.counted("returned_total") == MAX_DELIVERIES - 1
-    assert stream_pod.counted("dead_letters_total", reason="Malformed") == 2
-    assert stream_pod.counted("dead_letters_total", reason="Refused") == 1
-    assert len(stream_pod.work.results()) == 50
+    assert any_pod.counted("returned_total") == MAX_DELIVERIES - 1
+    assert any_pod.counted("dead_letters_total", reason="Malformed") == 2
+    assert any_pod.counted("dead_letters_total", reason="Refused") == 1
+    assert len(any_pod.work.results()) == 50
 
 
-def test_the_earliest_deadline_goes_first_and_those_without_go_last(slow_pod: StreamPod) -> None:
+def test_the_earliest_deadline_goes_first_and_those_without_go_last(any_slow_pod: StreamPod) -> None:
     soon = time.time() + 600
     order = [a_message(1, "none-1"), a_message(1, "none-2")]
     order += [a_message(1, f"d-{number:02}", deadline=soon + number) for number in reversed(range(12))]
-    slow_pod.work.publish(order)
-    slow_pod.serve(max_in_flight=14)
+    any_slow_pod.work.publish(order, together=True)
+    any_slow_pod.serve(max_in_flight=14)
 
-    results = slow_pod.work.done([*(f"d-{number:02}" for number in range(12)), "none-1", "none-2"])
+    results = any_slow_pod.work.done([*(f"d-{number:02}" for number in range(12)), "none-1", "none-2"])
 
     served = sorted(results, key=lambda name: str(results[name]["time"]))
     # Two are asked side by side, so neighbours may change places; published in the opposite order they could not.
@@ -276,22 +299,22 @@ def test_a_model_that_is_away_is_waited_for_and_no_message_pays_for_it(slow_pod:
 
 
 def test_a_worker_that_is_told_to_stop_yields_within_seconds_and_the_next_one_goes_on(
-    slow_pod: StreamPod,
+    any_slow_pod: StreamPod,
 ) -> None:
     ids = [f"job-{number}" for number in range(200)]
-    slow_pod.work.publish([a_message(1, name) for name in ids])
-    slow_pod.serve()
-    wait_until(lambda: slow_pod.work.kept() > 20, what="the work has begun", timeout_s=60)
+    any_slow_pod.work.publish([a_message(1, name) for name in ids])
+    any_slow_pod.serve()
+    wait_until(lambda: any_slow_pod.work.kept() > 20, what="the work has begun", timeout_s=60)
 
-    assert slow_pod.yielded() < 5
-    taken = slow_pod.work.kept()
+    assert any_slow_pod.yielded() < 5
+    taken = any_slow_pod.work.kept()
     assert taken < 200
     # Nothing is left in its hands that the next one would have to wait for.
-    assert slow_pod.work.free() == 200 - taken
-    slow_pod.pod.start_agent()
-    assert set(slow_pod.work.done(ids)) == set(ids)
-    slow_pod.work.settled()
-    assert slow_pod.work.kept() == 200
+    assert any_slow_pod.work.free() == 200 - taken
+    any_slow_pod.pod.start_agent()
+    assert set(any_slow_pod.work.done(ids)) == set(ids)
+    any_slow_pod.work.settled()
+    assert any_slow_pod.work.kept() == 200
 
 
 def test_a_message_that_takes_long_is_given_back_when_the_worker_must_go(slow_pod: StreamPod) -> None:

@@ -17,7 +17,7 @@ from tidegate.planning.plan import Plan
 from tidegate.resources.inference import desired_state, inference_objects, source_digest
 from tidegate.resources.serving import deployment_of, template_digest
 from tidegate.resources.settings import ServingSettings
-from tidegate_dataplane.contract import AgentReport, StreamProblem, StreamReport
+from tidegate_dataplane.contract import AgentReport, KafkaOrder, Sasl, StreamProblem, StreamReport
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", models_host_path="/models")
@@ -98,6 +98,34 @@ def test_pods_of_a_stream_leave_at_once_and_another_stream_replaces_none() -> No
     ]
 
 
+def test_a_topic_of_kafka_is_ordered_with_its_group_and_its_results_on_a_server_of_their_own() -> None:
+    worker = a_worker(
+        kafka={"sasl": "SCRAM-SHA-512", "secretName": "reader"}, bucket={"secretName": "results"}
+    )
+    order = desired_state(worker, SETTINGS, epoch=1).stream
+    assert order is not None
+    assert order.kafka == KafkaOrder(
+        servers=("kafka.ads:9092",),
+        topic="work",
+        group=f"tidegate_{worker.metadata.namespace}_{worker.metadata.name}",
+        secret="reader",
+        sasl=Sasl.SCRAM_SHA_512,
+    )
+    assert (order.url, order.secret, order.bucket) == ("nats://nats.ads:4222", "results", "results")
+    assert (order.stream, order.subject, order.consumer, order.dead_letters) == ("", "", "", "work-dead")
+
+    spec = pod_spec(worker)
+    for name, secret in (("stream-secret", "reader"), ("results-secret", "results")):
+        assert {"name": name, "secret": {"secretName": secret, "optional": True}} in spec["volumes"]
+    assert "results-secret" not in str(pod_spec(a_worker(kafka={})))
+    assert said(a_plan(a_worker(0, kafka={}))) == (
+        "False",
+        "ScaledToZero",
+        "no pod is to run; messages wait in topic work at kafka.ads:9092",
+    )
+    assert "kafka" not in desired_state(a_worker(), SETTINGS, epoch=1).to_json()
+
+
 def test_another_stream_is_ordered_at_once_and_swaps_no_version() -> None:
     first = a_plan(a_worker())
     (config_map,) = (dict(one) for one in first.apply if one["kind"] == "ConfigMap")
@@ -169,6 +197,10 @@ def test_an_event_tells_of_the_end_and_of_the_return_and_the_condition_goes_with
         (
             {"tier": "nearline", "nearline": nearline_spec(deadLetters={"subject": "work.rank"})},
             "must be another than consume.nats.subject",
+        ),
+        (
+            {"tier": "nearline", "nearline": nearline_spec(consume={"nats": None})},
+            "give exactly one of nats, kafka",
         ),
         (
             {"tier": "nearline", "nearline": nearline_spec(consume={"deadline": {}})},

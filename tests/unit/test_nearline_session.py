@@ -7,8 +7,6 @@ import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +14,10 @@ from prometheus_client import generate_latest
 
 from builders.metrics_page import metric
 from builders.waiting import until
+from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.metrics import Metrics
-from tidegate_dataplane.agent.nats_server import NatsError
 from tidegate_dataplane.agent.nearline import worker as worker_module
-from tidegate_dataplane.agent.nearline.broker import Backlog
+from tidegate_dataplane.agent.nearline.broker import Backlog, Message
 from tidegate_dataplane.agent.nearline.message import MalformedError, Origin, Tensor
 from tidegate_dataplane.agent.nearline.model import Model, NoAnswerError
 from tidegate_dataplane.agent.nearline.verdict import MOST_ENDS_ALONE, Dead, DeadReason, Fault
@@ -39,45 +37,30 @@ ORDER = StreamOrder(
 )
 
 
-@dataclass(eq=False)
-class FakeMessage:
-    """One delivery."""
-
-    name: str
-    delivered: int = 1
-
-    @property
-    def data(self) -> bytes:
-        tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
-        return json.dumps({"id": self.name, "inputs": [tensor]}).encode()
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {}
-
-    @property
-    def metadata(self) -> Any:
-        return SimpleNamespace(
-            num_delivered=self.delivered, sequence=SimpleNamespace(stream=sum(self.name.encode()))
-        )
+def a_message(name: str, delivered: int = 1) -> Message:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
+    body = json.dumps({"id": name, "inputs": [tensor]}).encode()
+    return Message(body, {}, sum(name.encode()), delivered, name)
 
 
 @dataclass
 class FakeBroker:
     """A stream in memory: what is given back is delivered again at once, one delivery more."""
 
-    waiting: list[FakeMessage]
-    ack_wait_s: float = 10.0
+    waiting: list[Message]
+    id_header: str = "Nats-Msg-Id"
+    hold_every_s: float = 3.0
     opened: int = 0
     asked_for: list[int] = field(default_factory=list[int])
     kept: list[str] = field(default_factory=list[str])
     settled: list[str] = field(default_factory=list[str])
     given_back: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     dead: list[tuple[str, Dead]] = field(default_factory=list[tuple[str, Dead]])
-    no_result: NatsError | None = None
-    no_grave: NatsError | None = None
-    no_backlog: NatsError | None = None
-    lost: NatsError | None = None
+    no_result: BrokerError | None = None
+    no_grave: BrokerError | None = None
+    no_backlog: BrokerError | None = None
+    lost_to_others: set[str] = field(default_factory=set[str])
+    lost: BrokerError | None = None
     """What the next fetch fails with."""
 
     async def open(self) -> None:
@@ -86,7 +69,7 @@ class FakeBroker:
     async def close(self) -> None:
         return
 
-    async def fetch(self, count: int) -> Sequence[FakeMessage]:
+    async def fetch(self, count: int) -> Sequence[Message]:
         if (lost := self.lost) is not None:
             self.lost = None
             raise lost
@@ -110,19 +93,22 @@ class FakeBroker:
         self.kept.append(request_id)
         return True
 
-    async def bury(self, message: FakeMessage, why: Dead) -> None:
+    async def bury(self, message: Message, why: Dead) -> None:
         if self.no_grave is not None:
             raise self.no_grave
-        self.dead.append((message.name, why))
+        self.dead.append((message.handle, why))
 
-    async def settle(self, message: FakeMessage) -> None:
-        self.settled.append(message.name)
+    def is_ours(self, message: Message) -> bool:
+        return message.handle not in self.lost_to_others
 
-    async def give_back(self, message: FakeMessage, after_s: float) -> None:
-        self.given_back.append((message.name, after_s))
-        self.waiting.append(FakeMessage(message.name, message.delivered + 1))
+    async def settle(self, message: Message) -> None:
+        self.settled.append(message.handle)
 
-    async def hold(self, message: FakeMessage) -> None:
+    async def give_back(self, message: Message, after_s: float) -> None:
+        self.given_back.append((message.handle, after_s))
+        self.waiting.append(a_message(message.handle, message.delivered + 1))
+
+    async def hold(self, message: Message) -> None:
         return
 
 
@@ -192,12 +178,12 @@ class Deaf(FakeBroker):
             except asyncio.CancelledError:
                 return False
         if self.looks == 2:
-            raise NatsError("the connection ended", refused=False)
+            raise BrokerError("the connection ended", refused=False)
         return await super().has_result(request_id)
 
 
 async def test_a_cancellation_that_is_dropped_holds_up_neither_the_next_session_nor_the_end() -> None:
-    broker = Deaf([FakeMessage("a"), FakeMessage("b")])
+    broker = Deaf([a_message("a"), a_message("b")])
     async with running(broker) as run:
         await until(
             lambda: broker.opened >= 2 and set(broker.settled) == {"a", "b"},
@@ -208,7 +194,7 @@ async def test_a_cancellation_that_is_dropped_holds_up_neither_the_next_session_
 
 
 async def test_a_broker_call_that_never_hears_of_its_end_does_not_keep_the_worker() -> None:
-    broker, quiet = FakeBroker([FakeMessage("a")]), asyncio.Event()
+    broker, quiet = FakeBroker([a_message("a")]), asyncio.Event()
 
     async def stubborn(_: str) -> bool:
         while not quiet.is_set():
@@ -229,12 +215,12 @@ async def test_a_broker_call_that_never_hears_of_its_end_does_not_keep_the_worke
 
 
 async def test_while_results_are_refused_nothing_is_buried_and_one_message_at_a_time_is_tried() -> None:
-    broker = FakeBroker([FakeMessage("first")])
-    broker.no_result = NatsError("bucket results takes no result: maximum bytes exceeded", refused=True)
+    broker = FakeBroker([a_message("first")])
+    broker.no_result = BrokerError("bucket results takes no result: maximum bytes exceeded", refused=True)
     async with running(broker) as run:
         await until(lambda: bool(broker.given_back), what="the first is refused")
         # Delivered so often because of such refusals, to other pods.
-        broker.waiting = [FakeMessage(name, delivered=500) for name in "abcd"]
+        broker.waiting = [a_message(name, delivered=500) for name in "abcd"]
         broker.asked_for.clear()
         await until(lambda: broker.opened >= 4, what="it tries again")
         assert run.worker.problem is broker.no_result
@@ -249,8 +235,8 @@ async def test_while_results_are_refused_nothing_is_buried_and_one_message_at_a_
 
 
 async def test_a_first_refusal_of_a_result_gives_back_all_that_is_held() -> None:
-    broker = FakeBroker([FakeMessage(name) for name in "abcd"])
-    broker.no_result = NatsError("no", refused=True)
+    broker = FakeBroker([a_message(name) for name in "abcd"])
+    broker.no_result = BrokerError("no", refused=True)
     async with running(broker) as run:
         await until(lambda: len(broker.given_back) >= 4, what="all are given back")
         assert {name for name, _ in broker.given_back[:4]} == set("abcd")
@@ -262,21 +248,21 @@ async def test_a_first_refusal_of_a_result_gives_back_all_that_is_held() -> None
 async def test_what_ends_its_server_alone_is_dead_by_that_and_not_by_deliveries() -> None:
     model = FakeModel()
     model.gone = NoAnswerError(Fault.SERVER, "gone")
-    broker = FakeBroker([FakeMessage("a", delivered=50)])
+    broker = FakeBroker([a_message("a", delivered=50)])
     async with running(broker, model):
         await until(lambda: bool(broker.dead), what="it is dead")
         assert len(broker.given_back) == MOST_ENDS_ALONE - 1
         assert broker.dead[0][1].reason is DeadReason.UNFINISHED
 
-    good = FakeBroker([FakeMessage("b", delivered=50)])
+    good = FakeBroker([a_message("b", delivered=50)])
     async with running(good):
         await until(lambda: good.kept == ["b"], what="it is answered")
         assert good.dead == []
 
 
 async def test_a_dead_letter_that_nobody_takes_is_not_acknowledged_and_opening_anew_clears_it() -> None:
-    broker = FakeBroker([FakeMessage("a..b")])
-    broker.no_grave = NatsError("no stream takes dead.ctr", refused=True)
+    broker = FakeBroker([a_message("a..b")])
+    broker.no_grave = BrokerError("no stream takes dead.ctr", refused=True)
     async with running(broker) as run:
         await until(
             lambda: bool(broker.given_back) and run.worker.problem is not None, what="the refusal is said"
@@ -285,13 +271,13 @@ async def test_a_dead_letter_that_nobody_takes_is_not_acknowledged_and_opening_a
         assert broker.settled == []
         assert broker.given_back[0] == ("a..b", worker_module.UNBURIED_PAUSE_S)
         broker.waiting.clear()
-        broker.lost = NatsError("the connection ended", refused=False)
+        broker.lost = BrokerError("the connection ended", refused=False)
         await until(lambda: broker.opened == 2 and run.worker.problem is None, what="it is well again")
 
 
 async def test_a_backlog_that_cannot_be_read_ends_no_work() -> None:
-    broker = FakeBroker([FakeMessage("a")])
-    broker.no_backlog = NatsError("timeout", refused=False)
+    broker = FakeBroker([a_message("a")])
+    broker.no_backlog = BrokerError("timeout", refused=False)
     async with running(broker) as run:
         await until(lambda: broker.settled == ["a"] and len(broker.asked_for) > 3, what="it works on")
         assert broker.opened == 1
@@ -327,3 +313,12 @@ async def test_inputs_that_cannot_be_sent_are_the_messages_fault() -> None:
                 await model.ask("m", [tensor])
     finally:
         await model.close()
+
+
+async def test_a_message_that_went_to_another_pod_is_let_go_without_being_asked() -> None:
+    broker = FakeBroker([a_message("theirs"), a_message("ours")], lost_to_others={"theirs"})
+    async with running(broker) as run:
+        await until(lambda: broker.settled == ["ours"], what="ours is settled")
+        await until(lambda: run.figure("in_flight") == 0, what="nothing is held")
+        assert broker.kept == ["ours"]
+        assert broker.given_back == []

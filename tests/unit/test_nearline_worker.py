@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tidegate_dataplane.agent.nearline import message
+from tidegate_dataplane.agent.nearline.broker import Message
 from tidegate_dataplane.agent.nearline.message import (
     DeadlinePlace,
     MalformedError,
@@ -31,6 +32,7 @@ from tidegate_dataplane.agent.nearline.verdict import (
 from tidegate_dataplane.agent.nearline.window import Delivery, Window
 
 FIELD = DeadlinePlace(field="deadline")
+ID_HEADER = "Nats-Msg-Id"
 
 
 def a_body(**changes: Any) -> bytes:
@@ -53,7 +55,7 @@ def a_body(**changes: Any) -> bytes:
     ],
 )
 def test_tensors_are_what_the_json_says(tensor: dict[str, Any], expected: Any) -> None:
-    (found,) = parse(a_body(tensor=tensor), {}, FIELD).inputs
+    (found,) = parse(a_body(tensor=tensor), {}, FIELD, ID_HEADER).inputs
     assert found.array.dtype == expected.dtype
     assert np.array_equal(found.array, expected)
 
@@ -94,7 +96,7 @@ def test_tensors_are_what_the_json_says(tensor: dict[str, Any], expected: Any) -
 )
 def test_what_can_never_be_answered_says_why(body: bytes, said: str) -> None:
     with pytest.raises(MalformedError, match=said.replace("[", r"\[")):
-        parse(body, {}, FIELD)
+        parse(body, {}, FIELD, ID_HEADER)
 
 
 def test_whatever_reading_a_message_raises_is_that_messages_fault(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +105,7 @@ def test_whatever_reading_a_message_raises_is_that_messages_fault(monkeypatch: p
 
     monkeypatch.setattr(message, "_tensor", out_of_memory)
     with pytest.raises(MalformedError, match="it cannot be read: MemoryError"):
-        parse(a_body(), {}, FIELD)
+        parse(a_body(), {}, FIELD, ID_HEADER)
     nothing: Any = None
     with pytest.raises(MalformedError, match="its result has no form in JSON"):
         result(
@@ -118,10 +120,10 @@ def test_whatever_reading_a_message_raises_is_that_messages_fault(monkeypatch: p
 def test_deadlines_are_read_in_both_spellings_and_only_where_they_are_said_to_be() -> None:
     moment = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
     for spelled in ("2026-01-01T00:00:00Z", "2026-01-01T01:00:00+01:00", moment, str(moment)):
-        assert parse(a_body(deadline=spelled), {}, FIELD).deadline_s == moment
+        assert parse(a_body(deadline=spelled), {}, FIELD, ID_HEADER).deadline_s == moment
     header = DeadlinePlace(header="x-until")
-    assert parse(a_body(deadline="soon"), {"x-until": str(moment)}, header).deadline_s == moment
-    assert parse(a_body(deadline="soon"), {}, DeadlinePlace()).deadline_s is None
+    assert parse(a_body(deadline="soon"), {"x-until": str(moment)}, header, ID_HEADER).deadline_s == moment
+    assert parse(a_body(deadline="soon"), {}, DeadlinePlace(), ID_HEADER).deadline_s is None
 
 
 def test_a_result_says_whether_it_is_late_and_writes_what_json_has_no_numbers_for() -> None:
@@ -137,7 +139,7 @@ def test_a_result_says_whether_it_is_late_and_writes_what_json_has_no_numbers_fo
 
 
 def a_delivery(sequence: int, deadline_s: float | None = None, *, suspect: bool = False) -> Delivery:
-    return Delivery(None, sequence, 1, Request(f"m{sequence}", deadline_s, ()), suspect)
+    return Delivery(Message(b"", {}, sequence, 1, None), Request(f"m{sequence}", deadline_s, ()), suspect)
 
 
 async def test_the_earliest_deadline_goes_first_then_the_streams_order() -> None:

@@ -3,38 +3,34 @@
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from tidegate_dataplane.agent.artefacts.checked_client import checked_addresses
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
+from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.refusals import ArtefactError
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
+
+T = TypeVar("T")
 
 SCHEMES = ("nats://", "tls://")
 PORT = 4222
 CONNECT_TIMEOUT_S = 3.0
 CONNECT_WITHIN_S = 8.0
 CLOSE_TIMEOUT_S = 2.0
+CALL_TIMEOUT_S = 5.0
+"""How long one answer of JetStream may take."""
 PING_EVERY_S = 5
 """A server that is gone without a word is missed after three of them."""
 TOKEN, USERNAME, PASSWORD = "nats-token", "nats-username", "nats-password"
 """What is sent to the server of the user's choice has names that no other Secret has: whoever may write an Inference
 could otherwise send any Secret of the namespace to a host of theirs."""
 CA, CERTIFICATE, PRIVATE_KEY = "ca.crt", "tls.crt", "tls.key"
-
-
-class NatsError(Exception):
-    """The server is not there, or (`refused`) it is and will not; the message is for a status, without any secret."""
-
-    def __init__(self, message: str, *, refused: bool) -> None:
-        super().__init__(message)
-        self.message = message
-        self.refused = refused
 
 
 class NatsServer:
@@ -66,7 +62,7 @@ class NatsServer:
         """Connect to an address that is looked up anew, as `name`.
 
         Raises:
-            NatsError: in words for whoever wrote the URL or the Secret.
+            BrokerError: in words for whoever wrote the URL or the Secret.
         """
         # Imported here: a pod that talks to no broker does not pay for it.
         from nats import errors
@@ -100,11 +96,32 @@ class NatsServer:
             said = self.said or credentials.redacted(str(error) or type(error).__name__)
             if "authorization" in said.lower():
                 raise self.refusal(self._hint(credentials)) from error
-            raise NatsError(f"NATS at {self.url} cannot be reached: {said}", refused=False) from error
+            raise BrokerError(f"NATS at {self.url} cannot be reached: {said}", refused=False) from error
 
-    def refusal(self, why: str) -> NatsError:
+    def refusal(self, why: str) -> BrokerError:
         """Return the error of a server that is there and will not."""
-        return NatsError(f"NATS at {self.url}: {why}", refused=True)
+        return BrokerError(f"NATS at {self.url}: {why}", refused=True)
+
+    def away(self, why: str) -> BrokerError:
+        """Return the error of a connection that failed, by what the server said beside its answers, else `why`."""
+        if self.denied:
+            return self.refusal(self.denied)
+        return BrokerError(f"NATS at {self.url}: {self.said or why}", refused=False)
+
+    async def called(self, call: Awaitable[T]) -> T:
+        """Return what the call returns; an answer of JetStream about what was asked goes to the caller as it is."""
+        from nats import errors
+        from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
+
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S + 1):
+                return await call
+        except ServiceUnavailableError as error:
+            raise self.away("JetStream is not available there") from error
+        except (APIError, NoStreamResponseError):
+            raise
+        except (errors.Error, OSError, TimeoutError) as error:
+            raise self.away(str(error) or type(error).__name__) from error
 
     def _address(self) -> tuple[str, str, int]:
         try:

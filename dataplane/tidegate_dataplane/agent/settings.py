@@ -58,7 +58,11 @@ class Settings(BaseModel):
     sample_file_age_s: float = Field(default=60.0, gt=0, description="how long a sample waits for its file")
     sample_finish_s: float = Field(default=6.0, ge=0, description="time for the sink when the agent ends")
     stream_secret_dir: Path = Field(
-        default=Path("/etc/tidegate-stream"), description="the Secret that spec.nearline names"
+        default=Path("/etc/tidegate-stream"), description="the Secret that spec.nearline names for its stream"
+    )
+    results_secret_dir: Path = Field(
+        default=Path("/etc/tidegate-results"),
+        description="the Secret that spec.nearline names for the results of a stream of Kafka",
     )
     batch_secret_dir: Path = Field(
         default=Path("/etc/tidegate-batch"), description="the Secret that spec.batch names"

@@ -14,7 +14,14 @@ from tidegate_dataplane.contract.features import (
     LookupType,
     Table,
 )
-from tidegate_dataplane.contract.nearline import StreamCount, StreamOrder, StreamProblem, StreamReport
+from tidegate_dataplane.contract.nearline import (
+    KafkaOrder,
+    Sasl,
+    StreamCount,
+    StreamOrder,
+    StreamProblem,
+    StreamReport,
+)
 from tidegate_dataplane.contract.pipeline import DEFAULTED, Call, Part, PipelinePlan
 from tidegate_dataplane.contract.serving import (
     LOAD_TIMEOUT_S,
@@ -52,6 +59,7 @@ __all__ = [
     "FeaturePlan",
     "FieldRef",
     "Hash",
+    "KafkaOrder",
     "Lookup",
     "LookupType",
     "ModelFormat",
@@ -63,6 +71,7 @@ __all__ = [
     "SampleOrder",
     "SampleProblem",
     "SampleReport",
+    "Sasl",
     "StreamCount",
     "StreamOrder",
     "StreamProblem",

@@ -14,24 +14,45 @@ class StreamProblem(StrEnum):
     STREAM_REFUSED = "StreamRefused"
 
 
-class StreamOrder(ContractModel):
-    """The stream to consume, the bucket for results and the subject for what cannot be answered, all of one server.
+class Sasl(StrEnum):
+    """How a user of Kafka proves who it is."""
 
-    `secret` names the Secret that is mounted for it; empty connects without credentials.
+    PLAIN = "PLAIN"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+
+
+class KafkaOrder(ContractModel):
+    """The topic to consume as one of a group; `secret` names the Secret that is mounted for it, empty for none."""
+
+    servers: tuple[str, ...] = Field(min_length=1, description="host:port, of which one has to answer")
+    topic: str
+    group: str
+    secret: str = ""
+    tls: bool = False
+    sasl: Sasl | None = None
+
+
+class StreamOrder(ContractModel):
+    """The stream to consume, the bucket for results and the place for what cannot be answered.
+
+    All are of the NATS server at `url`, unless `kafka` has the stream and the dead letters: then `url` has the bucket alone.
+    `secret` names the Secret that is mounted for `url`; empty connects without credentials.
     A message's deadline is in `deadline_header` or `deadline_field`; both empty: messages have none.
     """
 
     url: str
     secret: str = ""
-    stream: str
-    subject: str
-    consumer: str
+    stream: str = ""
+    subject: str = ""
+    consumer: str = ""
+    kafka: KafkaOrder | None = Field(default=None, exclude_if=lambda kafka: kafka is None)
     max_in_flight: int = Field(ge=1, description="messages that the pod holds without having settled them")
     deadline_header: str = ""
     deadline_field: str = ""
     bucket: str
     ttl_s: float = Field(gt=0, description="how long the bucket keeps a result")
-    dead_letters: str = Field(description="subject of what cannot be answered")
+    dead_letters: str = Field(description="subject or topic of what cannot be answered")
     max_deliveries: int = Field(ge=1)
 
 

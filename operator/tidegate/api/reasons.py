@@ -295,8 +295,8 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "Bring the broker back, or correct spec.nearline.consume; it is tried again all the time.",
         ),
         Reason.STREAM_REFUSED: ReasonDoc(
-            "The broker of spec.nearline answers and refuses: credentials, a permission, a stream, consumer or bucket that "
-            "is not there or not as the spec says, or dead letters that no stream takes. Messages wait in the stream.",
+            "The broker of spec.nearline answers and refuses: credentials, a permission, a stream, topic, consumer or bucket "
+            "that is not there or not as the spec says, or dead letters that nothing takes. Messages wait in the stream.",
             "Do what the message says; it is tried again all the time.",
         ),
         Reason.BATCH_COMPLETE: ReasonDoc(

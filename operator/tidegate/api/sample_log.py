@@ -11,8 +11,8 @@ from tidegate.api.fields import ObjectName
 from tidegate.api.meta import ApiModel
 from tidegate.api.schema import Rule, Rules, lacks, matches
 
-_HOST: Final = r"[A-Za-z0-9][-A-Za-z0-9.]*"
-_PORT: Final = (
+HOST: Final = r"[A-Za-z0-9][-A-Za-z0-9.]*"
+PORT: Final = (
     r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"  # 1 to 65535
 )
 
@@ -33,7 +33,7 @@ NatsUrl = Annotated[
     Field(min_length=1, max_length=300),
     Rules(
         matches(
-            rf"(nats|tls)://{_HOST}(:{_PORT})?",
+            rf"(nats|tls)://{HOST}(:{PORT})?",
             "must be nats://<host>:<port> or tls://<host>:<port>, with a port of 1 to 65535; credentials belong into the "
             "Secret of secretName",
         )

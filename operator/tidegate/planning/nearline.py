@@ -6,7 +6,7 @@ from typing import Final
 
 from tidegate.api.conditions import Condition, ConditionType, ObservedCondition
 from tidegate.api.inference import Inference
-from tidegate.api.nearline import NatsStream
+from tidegate.api.nearline import Consume
 from tidegate.api.reasons import Reason
 from tidegate.planning import side_conditions
 from tidegate.planning.plan import Event
@@ -27,7 +27,7 @@ def stream_conditions(
     """
     if inference.spec.nearline is None:
         return ()
-    verdict = _verdict(inference.spec.nearline.consume.nats, wanted, replicas)
+    verdict = _verdict(inference.spec.nearline.consume, wanted, replicas)
     return (condition(ConditionType.CONSUMING, verdict, inference.metadata.generation),)
 
 
@@ -47,12 +47,18 @@ def stream_events(
     return side_conditions.turns(ConditionType.CONSUMING, Reason.CONSUMING, StreamProblem, before, after)
 
 
-def _verdict(nats: NatsStream, wanted: int, replicas: Sequence[Replica]) -> Verdict:
-    stream = f"{nats.stream} at {nats.url}"
+def _verdict(consume: Consume, wanted: int, replicas: Sequence[Replica]) -> Verdict:
+    stream = _stream(consume)
     if wanted == 0:
-        return Verdict(False, Reason.SCALED_TO_ZERO, f"no pod is to run; messages wait in stream {stream}")
+        return Verdict(False, Reason.SCALED_TO_ZERO, f"no pod is to run; messages wait in {stream}")
     said = [r.report.stream for r in replicas if r.report is not None and r.report.stream is not None]
     if not said:
         return Verdict(False, Reason.WAITING_FOR_REPLICAS, "no replica has reached the stream yet")
     broken = side_conditions.worst(said, lambda report: report.problem, lambda report: report.message)
-    return broken or Verdict(True, Reason.CONSUMING, f"messages of stream {stream} are answered")
+    return broken or Verdict(True, Reason.CONSUMING, f"messages of {stream} are answered")
+
+
+def _stream(consume: Consume) -> str:
+    if consume.kafka is not None:
+        return f"topic {consume.kafka.topic} at {','.join(consume.kafka.bootstrap_servers)}"
+    return f"stream {consume.nats.stream} at {consume.nats.url}" if consume.nats is not None else "no stream"

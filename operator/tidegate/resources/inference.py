@@ -19,7 +19,13 @@ from tidegate.resources.names import (
     child_name,
     label_value,
 )
-from tidegate.resources.nearline import PROMPT_DRAIN, PROMPT_EXIT_S, stream_order, stream_secret
+from tidegate.resources.nearline import (
+    PROMPT_DRAIN,
+    PROMPT_EXIT_S,
+    results_secret,
+    stream_order,
+    stream_secret,
+)
 from tidegate.resources.pod import ServingPod
 from tidegate.resources.sample_log import sample_order, sample_secret, sample_url
 from tidegate.resources.serving import Workload, workload_objects
@@ -148,6 +154,7 @@ def serving_pod(
         sample_secret=sample_secret(inference.spec.logging),
         sample_claim=next(iter(claims((sample_url(inference.spec.logging),))), ""),
         stream_secret=stream_secret(inference),
+        results_secret=results_secret(inference),
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
     return pod if seat is None else _seated(pod, seat)

@@ -7,7 +7,8 @@ from typing import Final
 
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference
-from tidegate_dataplane.contract import StreamOrder
+from tidegate.api.nearline import KafkaTopic
+from tidegate_dataplane.contract import KafkaOrder, StreamOrder
 
 PROMPT_DRAIN: Final[Mapping[str, str]] = MappingProxyType(
     {"TIDEGATE_AGENT_DRAIN_LEAST_S": "0", "TIDEGATE_AGENT_DRAIN_QUIET_S": "0"}
@@ -28,18 +29,20 @@ def stream_order(inference: Inference) -> StreamOrder | None:
         return None
     nats, deadline = nearline.consume.nats, nearline.consume.deadline
     bucket = nearline.produce.store.nats
+    own_name = f"tidegate_{inference.metadata.namespace}_{inference.metadata.name}"
     return StreamOrder(
-        url=nats.url,
-        secret=nats.secret_name or "",
-        stream=nats.stream,
-        subject=nats.subject,
-        consumer=nats.consumer or f"tidegate_{inference.metadata.namespace}_{inference.metadata.name}",
+        url=bucket.url or (nats.url if nats is not None else ""),
+        secret=bucket.secret_name or (nats.secret_name if nats is not None else None) or "",
+        stream=nats.stream if nats is not None else "",
+        subject=nats.subject if nats is not None else "",
+        consumer=(nats.consumer or own_name) if nats is not None else "",
+        kafka=_kafka_order(nearline.consume.kafka, own_name),
         max_in_flight=nearline.consume.max_in_flight,
         deadline_header=(deadline.header or "") if deadline is not None else "",
         deadline_field=(deadline.field or "") if deadline is not None else "",
         bucket=bucket.bucket,
         ttl_s=parse_duration(bucket.ttl) / timedelta(seconds=1),
-        dead_letters=nearline.dead_letters.subject,
+        dead_letters=nearline.dead_letters.subject or nearline.dead_letters.topic or "",
         max_deliveries=nearline.max_deliveries,
     )
 
@@ -47,4 +50,24 @@ def stream_order(inference: Inference) -> StreamOrder | None:
 def stream_secret(inference: Inference) -> str:
     """The Secret that is named for the stream; empty where none is."""
     nearline = inference.spec.nearline
-    return (nearline.consume.nats.secret_name or "") if nearline is not None else ""
+    stream = (nearline.consume.kafka or nearline.consume.nats) if nearline is not None else None
+    return (stream.secret_name or "") if stream is not None else ""
+
+
+def results_secret(inference: Inference) -> str:
+    """The Secret that is named for results on a server of their own; empty where none is."""
+    nearline = inference.spec.nearline
+    return (nearline.produce.store.nats.secret_name or "") if nearline is not None else ""
+
+
+def _kafka_order(kafka: KafkaTopic | None, own_name: str) -> KafkaOrder | None:
+    if kafka is None:
+        return None
+    return KafkaOrder(
+        servers=kafka.bootstrap_servers,
+        topic=kafka.topic,
+        group=kafka.group or own_name,
+        secret=kafka.secret_name or "",
+        tls=kafka.tls,
+        sasl=kafka.sasl,
+    )

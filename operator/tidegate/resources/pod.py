@@ -22,6 +22,7 @@ _RESTRICTED: Final = "model-repository,shared-memory,trace,logging"
 _NODE_CACHE: Final = "/var/cache/tidegate"
 _SAMPLES_SECRET: Final = "/etc/tidegate-samples"  # noqa: S105 - a folder
 _STREAM_SECRET: Final = "/etc/tidegate-stream"  # noqa: S105 - a folder
+_RESULTS_SECRET: Final = "/etc/tidegate-results"  # noqa: S105 - a folder
 _SAMPLES_CLAIMS: Final = "/mnt/samples"
 _GRACE_S: Final = 60
 """20 s at most for the traffic to go, 30 s at most for Triton to finish what it has, and the rest for the agent."""
@@ -82,6 +83,7 @@ class ServingPod:
     sample_claim: str = ""
     """PersistentVolumeClaim that samples are written to, mounted at /mnt/samples/<claim>; empty mounts none."""
     stream_secret: str = ""
+    results_secret: str = ""
     """Secret of the near-line stream's broker; empty mounts none."""
     agent_env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Environment of the agent, besides what every agent has."""
@@ -199,6 +201,8 @@ def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
         mounts.append({"name": "samples-secret", "mountPath": _SAMPLES_SECRET, "readOnly": True})
     if pod.stream_secret:
         mounts.append({"name": "stream-secret", "mountPath": _STREAM_SECRET, "readOnly": True})
+    if pod.results_secret:
+        mounts.append({"name": "results-secret", "mountPath": _RESULTS_SECRET, "readOnly": True})
     if pod.sample_claim:
         mounts.append({"name": "samples", "mountPath": f"{_SAMPLES_CLAIMS}/{pod.sample_claim}"})
     return {
@@ -312,7 +316,12 @@ def _shared_memory(pod: ServingPod) -> list[dict[str, object]]:
 
 def _broker_volumes(pod: ServingPod) -> list[dict[str, object]]:
     volumes: list[dict[str, object]] = []
-    for name, wanted in (("samples-secret", pod.sample_secret), ("stream-secret", pod.stream_secret)):
+    secrets = (
+        ("samples-secret", pod.sample_secret),
+        ("stream-secret", pod.stream_secret),
+        ("results-secret", pod.results_secret),
+    )
+    for name, wanted in secrets:
         if wanted:
             # Optional, as the storage Secret: the model serves without it.
             volumes.append({"name": name, "secret": {"secretName": wanted, "optional": True}})

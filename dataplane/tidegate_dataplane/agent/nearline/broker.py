@@ -1,40 +1,17 @@
-"""What the worker wants of NATS: a durable consumer of a stream, a bucket for results, and a place for dead letters."""
+"""What the worker needs of a broker; the same for one that settles message by message and one that keeps an offset."""
 
-import asyncio
-import contextlib
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Protocol
 
-from tidegate_dataplane.agent.nats_server import NatsError, NatsServer, closed
 from tidegate_dataplane.agent.nearline.verdict import Dead
-from tidegate_dataplane.contract import StreamOrder
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-    from nats.js import JetStreamContext
-    from nats.js.api import ConsumerInfo
-    from nats.js.kv import KeyValue
-
-T = TypeVar("T")
 
 FETCH_S: Final = 1.0
 """How long an empty stream is waited for at once; a pod that leaves waits for the end of it."""
-CALL_TIMEOUT_S: Final = 5.0
-ACK_WAIT_S: Final = 10.0
-"""After so long without a word of the pod a message is delivered to another one; the words come three times as often."""
-MOST_UNSETTLED: Final = 10_000
-"""Messages that all pods together may hold."""
-HEADERS_BYTES: Final = 2_048
-"""Room for the headers of a result."""
-NO_STREAM, LARGER_THAN_STREAM_TAKES = 10059, 10054
-"""JetStream's err_code for a stream that does not exist, and for a message above its max_msg_size."""
 
 
 class TooLargeError(Exception):
-    """The bucket takes no result of this size."""
+    """The store takes no result of this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,333 +23,86 @@ class Backlog:
     held: int
     """Those that a pod has, or that are to be delivered again."""
     arrived: int
-    """All that have come for the consumer, each delivery of one counted."""
+    """All that have come; only ever grows. Whether each delivery of one counts is the broker's."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Session:
-    """A connection, and what was found through it."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """One delivery of a message; `handle` is the broker's own."""
 
-    client: "Client"
-    stream: "JetStreamContext"
-    results: "KeyValue"
-    messages: "JetStreamContext.PullSubscription"
+    body: bytes
+    headers: Mapping[str, str]
+    sequence: int
+    """The same at each delivery, no other message's, and in the stream's order."""
+    delivered: int
+    """How often it was delivered by now, this time included."""
+    handle: Any
 
 
-class Broker:
-    """One connection at a time; every failure is a NatsError, after which `open` is called again."""
+class Broker(Protocol):
+    """A stream, the store of its results and a place for dead letters, over one session at a time.
 
-    def __init__(self, order: StreamOrder, server: NatsServer, name: str) -> None:
-        """`name` is what the server shows of the connection."""
-        self._order = order
-        self._server = server
-        self._name = name
-        self._client: Client | None = None
-        self._session: _Session | None = None
-        self.ack_wait_s = ACK_WAIT_S
+    Every failure is a BrokerError, after which `open` is called again.
+    """
+
+    @property
+    def id_header(self) -> str:
+        """The header that is a message's id where its body has none."""
+        ...
+
+    @property
+    def hold_every_s(self) -> float:
+        """How often `hold` is to be called for what is held."""
+        ...
 
     async def open(self) -> None:
-        """Connect, and find or make the consumer and the bucket.
-
-        Raises:
-            NatsError: in words for whoever wrote the spec.
-        """
-        from nats.js.errors import APIError
-
-        await self.close()
-        self._server.forget()
-        self._client = await self._server.connect(self._name)
-        try:
-            self._session = await self._found(self._client)
-        except APIError as error:
-            raise self._server.refusal(str(error.description or error)) from error
-
-    async def _found(self, client: "Client") -> _Session:
-        stream = client.jetstream(timeout=CALL_TIMEOUT_S)
-        info = await self._called(self._consumer(stream))
-        self._check_consumer(info)
-        await self._check_subjects(stream, info)
-        self.ack_wait_s = info.config.ack_wait or ACK_WAIT_S
-        results = await self._called(self._bucket(stream))
-        await self._called(self._check_dead_letters(stream))
-        messages = await self._called(
-            stream.pull_subscribe_bind(consumer=self._order.consumer, stream=self._order.stream)
-        )
-        return _Session(client, stream, results, messages)
+        """Connect, and find or make what is needed; the words of a failure are for whoever wrote the spec."""
+        ...
 
     async def close(self) -> None:
-        """Send what is on its way, and close the connection."""
-        client, self._client, self._session = self._client, None, None
-        if client is not None:
-            with contextlib.suppress(Exception):  # it is gone either way
-                await client.flush(timeout=1)
-            await closed(client)
+        """Send what is on its way, and leave what is held to others."""
+        ...
 
-    async def fetch(self, count: int) -> "Sequence[Msg]":
+    async def fetch(self, count: int) -> Sequence[Message]:
         """Return at most `count` messages as soon as there is one; none if none came within FETCH_S."""
-        from nats import errors
-
-        messages = self._open.messages
-        try:
-            return await messages.fetch(count, timeout=FETCH_S)
-        except (errors.TimeoutError, TimeoutError):
-            return ()
-        except (errors.Error, OSError) as error:
-            raise self._away(str(error) or type(error).__name__) from error
+        ...
 
     async def backlog(self) -> Backlog:
         """Return how many messages wait."""
-        from nats.js.errors import APIError
-
-        try:
-            info = await self._called(
-                self._open.stream.consumer_info(self._order.stream, self._order.consumer)
-            )
-        except APIError as error:
-            raise self._server.refusal(f"consumer {self._order.consumer}: {error.description}") from error
-        pending = int(info.num_pending or 0)
-        delivered = int(info.delivered.consumer_seq) if info.delivered is not None else 0
-        return Backlog(pending, int(info.num_ack_pending or 0), delivered + pending)
+        ...
 
     async def has_result(self, request_id: str) -> bool:
         """Return whether the id has a result."""
-        from nats.js.errors import KeyNotFoundError
-
-        try:
-            await self._called(self._open.results.get(request_id))
-        except KeyNotFoundError:
-            return False
-        return True
+        ...
 
     async def keep_result(self, request_id: str, content: bytes) -> bool:
         """Keep a result; return False if the id has one already, which stays.
 
         Raises:
-            TooLargeError: the server or the bucket takes no result of this size.
+            TooLargeError: the store takes no result of this size.
         """
-        from nats.js.errors import APIError, KeyWrongLastSequenceError, NoStreamResponseError
+        ...
 
-        client = self._open.client
-        if len(content) + HEADERS_BYTES > client.max_payload:
-            raise TooLargeError(f"{len(content)} bytes, and the server takes {client.max_payload}")
-        try:
-            await self._called(self._open.results.create(request_id, content))
-        except KeyWrongLastSequenceError:
-            return False
-        except APIError as error:
-            if error.err_code == LARGER_THAN_STREAM_TAKES:
-                raise TooLargeError(f"{len(content)} bytes: {error.description}") from error
-            raise self._server.refusal(
-                f"bucket {self._order.bucket} takes no result: {error.description}"
-            ) from error
-        except NoStreamResponseError as error:
-            raise self._server.refusal(f"bucket {self._order.bucket} is gone") from error
-        return True
-
-    async def bury(self, message: "Msg", why: Dead) -> None:
-        """Publish a message to the dead letters, with the reason in its headers; a second time is no second letter.
+    async def bury(self, message: Message, why: Dead) -> None:
+        """Publish a message to the dead letters, with the reason in its headers.
 
         Raises:
-            NatsError: refused, where they take nothing, or nothing of this size.
+            BrokerError: refused, where they take nothing, or nothing of this size.
         """
-        from nats.js.errors import APIError, NoStreamResponseError
+        ...
 
-        session = self._open
-        metadata = message.metadata
-        identity = f"{self._order.stream}\n{metadata.sequence.stream}\n{metadata.timestamp.timestamp()}"
-        ours = {
-            "Nats-Msg-Id": blake2b(identity.encode(), digest_size=16).hexdigest(),
-            "Tidegate-Reason": why.reason.value,
-            "Tidegate-Message": " ".join(why.message.split())[:300].encode("ascii", "replace").decode(),
-            "Tidegate-Stream": self._order.stream,
-            "Tidegate-Sequence": str(metadata.sequence.stream),
-            "Tidegate-Deliveries": str(metadata.num_delivered),
-        }
-        # The body is what matters: the sender's own headers stay behind where there is no room for both.
-        theirs = {**_kept(message.headers or {}), **ours}
-        most, said = session.client.max_payload, ""
-        for headers in (theirs, ours) if theirs != ours else (ours,):
-            size = len(message.data) + _size(headers)
-            if size > most:
-                said = f"{size} bytes with its reason, and the server takes {most}: raise max_payload of the server"
-                continue
-            try:
-                await self._called(
-                    session.stream.publish(self._order.dead_letters, message.data, headers=headers)
-                )
-            except NoStreamResponseError as error:
-                raise self._no_place_for_the_dead() from error
-            except APIError as error:
-                said = str(error.description or error)
-                if error.err_code != LARGER_THAN_STREAM_TAKES:
-                    break
-            else:
-                return
-        raise self._server.refusal(f"subject {self._order.dead_letters} takes no dead letter: {said}")
+    def is_ours(self, message: Message) -> bool:
+        """Return False once the message is known to be another pod's; then it is let go without a word."""
+        ...
 
-    async def settle(self, message: "Msg") -> None:
+    async def settle(self, message: Message) -> None:
         """Say that the message is dealt with."""
-        await self._called(message.ack())
+        ...
 
-    async def give_back(self, message: "Msg", after_s: float) -> None:
-        """Say that the message is to be delivered again, after a while."""
-        await self._called(message.nak(delay=after_s or None))
+    async def give_back(self, message: Message, after_s: float) -> None:
+        """Have the message delivered again, here or elsewhere, after a while."""
+        ...
 
-    async def hold(self, message: "Msg") -> None:
+    async def hold(self, message: Message) -> None:
         """Say that the message is still in good hands."""
-        await self._called(message.in_progress())
-
-    @property
-    def _open(self) -> _Session:
-        if self._session is None or not self._session.client.is_connected:
-            raise self._away("the connection ended")
-        return self._session
-
-    async def _consumer(self, stream: "JetStreamContext") -> "ConsumerInfo":
-        from nats.js.api import AckPolicy, ConsumerConfig
-        from nats.js.errors import NotFoundError
-
-        order = self._order
-        try:
-            found: ConsumerInfo = await stream.consumer_info(order.stream, order.consumer)
-        except NotFoundError as error:
-            if error.err_code == NO_STREAM:
-                raise self._server.refusal(
-                    f"there is no stream {order.stream}; make it: nats stream add {order.stream} --subjects "
-                    f"{order.subject}, or correct consume.nats.stream"
-                ) from error
-        else:
-            return found
-        return await stream.add_consumer(
-            order.stream,
-            ConsumerConfig(
-                durable_name=order.consumer,
-                filter_subject=order.subject,
-                ack_policy=AckPolicy.EXPLICIT,
-                ack_wait=ACK_WAIT_S,
-                max_deliver=-1,
-                max_ack_pending=MOST_UNSETTLED,
-            ),
-        )
-
-    def _check_consumer(self, info: "ConsumerInfo") -> None:
-        """A consumer that loses messages, or gives others than were asked for, is refused."""
-        from nats.js.api import AckPolicy
-
-        config, name = info.config, f"consumer {self._order.consumer} of stream {self._order.stream}"
-        if config.deliver_subject:
-            raise self._server.refusal(f"{name} pushes; make a pull consumer, or name none")
-        if config.ack_policy is not None and AckPolicy(config.ack_policy) is not AckPolicy.EXPLICIT:
-            raise self._server.refusal(f"{name} has ackPolicy {config.ack_policy}; it must be explicit")
-        if config.max_deliver is not None and config.max_deliver > 0:
-            raise self._server.refusal(
-                f"{name} gives a message up after {config.max_deliver} deliveries, and nobody would hear of it: set its "
-                "max-deliver to -1; maxDeliveries of the spec decides"
-            )
-        if config.filter_subjects or config.filter_subject not in (None, "", self._order.subject):
-            filters = config.filter_subjects or [str(config.filter_subject)]
-            raise self._server.refusal(
-                f"{name} has the subject {', '.join(filters)}, and the spec says {self._order.subject}"
-            )
-
-    async def _check_subjects(self, stream: "JetStreamContext", info: "ConsumerInfo") -> None:
-        """A consumer that takes more than the spec's subject is refused, and dead letters that it would take again."""
-        order = self._order
-        if takes(order.subject, order.dead_letters):
-            raise self._server.refusal(
-                f"the dead letters go to {order.dead_letters}, which is among what is consumed ({order.subject}): give "
-                "deadLetters.subject another name"
-            )
-        if info.config.filter_subject:
-            return
-        subjects = (await self._called(stream.stream_info(order.stream))).config.subjects or []
-        if subjects != [order.subject]:
-            raise self._server.refusal(
-                f"consumer {order.consumer} of stream {order.stream} has no subject, so it takes all of the stream's "
-                f"({', '.join(subjects)}), and the spec says {order.subject}: make it with --filter {order.subject}, or "
-                "name none"
-            )
-
-    async def _bucket(self, stream: "JetStreamContext") -> "KeyValue":
-        from nats.js.api import KeyValueConfig
-        from nats.js.errors import BucketNotFoundError
-
-        order = self._order
-        try:
-            bucket = await stream.key_value(order.bucket)
-        except BucketNotFoundError:
-            return await stream.create_key_value(
-                KeyValueConfig(bucket=order.bucket, ttl=order.ttl_s, history=1)
-            )
-        ttl_s = (await bucket.status()).ttl or 0
-        if abs(ttl_s - order.ttl_s) > 1e-3:
-            raise self._server.refusal(
-                f"bucket {order.bucket} keeps results for {ttl_s:g} s, and the spec says {order.ttl_s:g} s: change "
-                "produce.store.nats.ttl, or name another bucket"
-            )
-        return bucket
-
-    async def _check_dead_letters(self, stream: "JetStreamContext") -> None:
-        from nats.js.errors import NotFoundError
-
-        try:
-            # One that is the consumed stream itself is no harm: `_check_subjects` has seen to it.
-            await stream.find_stream_name_by_subject(self._order.dead_letters)
-        except NotFoundError as error:
-            raise self._no_place_for_the_dead() from error
-
-    def _no_place_for_the_dead(self) -> NatsError:
-        subject = self._order.dead_letters
-        return self._server.refusal(
-            f"no stream takes the subject {subject} of deadLetters; make one: nats stream add DEAD --subjects {subject}"
-        )
-
-    async def _called(self, call: Awaitable[T]) -> T:
-        """Return what the call returns; an answer of JetStream about what was asked goes to the caller as it is."""
-        from nats import errors
-        from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
-
-        try:
-            async with asyncio.timeout(CALL_TIMEOUT_S + 1):
-                return await call
-        except ServiceUnavailableError as error:
-            raise self._away("JetStream is not available there") from error
-        except (APIError, NoStreamResponseError):
-            raise
-        except (errors.Error, OSError, TimeoutError) as error:
-            raise self._away(str(error) or type(error).__name__) from error
-
-    def _away(self, said: str) -> NatsError:
-        if self._server.denied:
-            return self._server.refusal(self._server.denied)
-        return NatsError(f"NATS at {self._server.url}: {self._server.said or said}", refused=False)
-
-
-def takes(pattern: str, subject: str) -> bool:
-    """Whether some message has both: either may have the wildcards * and >."""
-    ones, others = pattern.split("."), subject.split(".")
-    for one, other in zip(ones, others, strict=False):
-        if ">" in (one, other):
-            return True
-        if one != other and "*" not in (one, other):
-            return False
-    return len(ones) == len(others)
-
-
-def _kept(headers: Mapping[str, Any]) -> dict[str, str]:
-    """The sender's own headers, without those that mean something to the broker, as can be sent again."""
-    return {
-        _line(name): _line(str(value))
-        for name, value in headers.items()
-        if not name.startswith(("Nats-", "Tidegate-"))
-    }
-
-
-def _line(text: str) -> str:
-    return text.encode(errors="replace").decode().replace("\r", " ").replace("\n", " ")
-
-
-def _size(headers: Mapping[str, str]) -> int:
-    """Bytes of the headers as they are sent: a first line, one for each, and an empty one."""
-    lines = (len(name.encode()) + len(value.encode()) + 4 for name, value in headers.items())
-    return len("NATS/1.0\r\n") + sum(lines) + 2
+        ...

@@ -31,7 +31,6 @@ TYPES: Final[Mapping[str, type[np.generic]]] = {
     "FP32": np.float32,
     "FP64": np.float64,
 }
-ID_HEADER: Final = "Nats-Msg-Id"
 LONGEST_ID: Final = 200
 _ID: Final = re.compile(r"[-_=/A-Za-z0-9]+(?:\.[-_=/A-Za-z0-9]+)*")
 """What a key of a NATS bucket may be: a subject, so that no part between two dots is empty."""
@@ -76,21 +75,21 @@ class Origin:
     model: str
 
 
-def parse(body: bytes, headers: Mapping[str, str], place: DeadlinePlace) -> Request:
-    """Return what the message asks.
+def parse(body: bytes, headers: Mapping[str, str], place: DeadlinePlace, id_header: str) -> Request:
+    """Return what the message asks; the broker's `id_header` is its id where the body has none.
 
     Raises:
         MalformedError: it has no usable id, deadline or tensors.
     """
     try:
-        return _parsed(body, headers, place)
+        return _parsed(body, headers, place, id_header)
     except MalformedError:
         raise
     except Exception as error:  # what nobody thought of is one message's end, and not the stream's
         raise MalformedError(f"it cannot be read: {type(error).__name__}") from error
 
 
-def _parsed(body: bytes, headers: Mapping[str, str], place: DeadlinePlace) -> Request:
+def _parsed(body: bytes, headers: Mapping[str, str], place: DeadlinePlace, id_header: str) -> Request:
     try:
         said = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -101,7 +100,7 @@ def _parsed(body: bytes, headers: Mapping[str, str], place: DeadlinePlace) -> Re
     if not isinstance(inputs, list) or not inputs:
         raise MalformedError("it has no inputs")
     return Request(
-        id=_id(said.get("id") or headers.get(ID_HEADER) or ""),
+        id=_id(said.get("id") or headers.get(id_header) or "", id_header),
         deadline_s=_deadline(headers.get(place.header) if place.header else said.get(place.field)),
         inputs=tuple(_tensor(each) for each in inputs),
     )
@@ -135,9 +134,9 @@ def _result(request: Request, outputs: Sequence[Tensor], version: str, origin: O
     return json.dumps(said, separators=(",", ":")).encode()
 
 
-def _id(given: object) -> str:
+def _id(given: object, id_header: str) -> str:
     if not isinstance(given, str) or not given:
-        raise MalformedError(f"it has no id: neither the field id nor the header {ID_HEADER}")
+        raise MalformedError(f"it has no id: neither the field id nor the header {id_header}")
     if len(given) > LONGEST_ID or not _ID.fullmatch(given):
         raise MalformedError(
             f"its id {given[:80]!r} must be at most {LONGEST_ID} letters, digits and - _ = / . (no dot at either end, and no two together)"

@@ -2,13 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 
 from tidegate_dataplane.agent.artefacts.credentials import Credentials, read_credentials
 from tidegate_dataplane.agent.metrics import Metrics
 from tidegate_dataplane.agent.nats_server import NatsServer
 from tidegate_dataplane.agent.nearline.broker import Broker
+from tidegate_dataplane.agent.nearline.kafka_broker import KafkaBroker
+from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
 from tidegate_dataplane.agent.nearline.message import Origin
 from tidegate_dataplane.agent.nearline.model import Model
+from tidegate_dataplane.agent.nearline.nats_broker import NatsBroker
 from tidegate_dataplane.agent.nearline.worker import Worker
 from tidegate_dataplane.agent.settings import Settings
 from tidegate_dataplane.contract import (
@@ -81,22 +85,10 @@ def workers(
     """Return what starts the worker of an order; `ready` says whether a model answers."""
 
     def start(desired: DesiredState, order: StreamOrder) -> Worker:
-        def credentials() -> Credentials:
-            if not order.secret:
-                return Credentials("(none is named)")
-            return read_credentials(settings.stream_secret_dir, order.secret, environment)
-
-        server = NatsServer(
-            order.url,
-            order.secret,
-            credentials,
-            settings.stream_secret_dir,
-            allow_loopback=settings.allow_loopback,
-        )
         return Worker(
             order,
             Origin(desired.owner, settings.pod_name, desired.model),
-            Broker(order, server, f"tidegate {desired.owner} {settings.pod_name}"),
+            _broker(order, desired, settings, environment),
             Model(settings.triton_grpc, desired.model),
             lambda: ready(desired.model),
             metrics,
@@ -104,6 +96,27 @@ def workers(
         )
 
     return start
+
+
+def _broker(
+    order: StreamOrder, desired: DesiredState, settings: Settings, environment: Mapping[str, str]
+) -> Broker:
+    def read_from(folder: Path, secret: str) -> Callable[[], Credentials]:
+        return lambda: (
+            read_credentials(folder, secret, environment) if secret else Credentials("(none is named)")
+        )
+
+    name, loopback = f"tidegate {desired.owner} {settings.pod_name}", settings.allow_loopback
+    folder = settings.stream_secret_dir if order.kafka is None else settings.results_secret_dir
+    nats = NatsServer(
+        order.url, order.secret, read_from(folder, order.secret), folder, allow_loopback=loopback
+    )
+    if order.kafka is None:
+        return NatsBroker(order, nats, name)
+    folder = settings.stream_secret_dir
+    credentials = read_from(folder, order.kafka.secret)
+    kafka = KafkaServer(order.kafka, credentials, folder, allow_loopback=loopback)
+    return KafkaBroker(order, kafka, nats, name)
 
 
 def _content(order: DesiredState) -> tuple[object, ...]:

@@ -5,20 +5,28 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from tidegate_dataplane.agent.nearline.broker import Message
 from tidegate_dataplane.agent.nearline.message import MalformedError, Request
 
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One message in the pod's hands; `handle` is the broker's own, `delivered` how often it was delivered by now."""
+    """One message in the pod's hands, and what it asks."""
 
-    handle: Any
-    sequence: int
-    delivered: int
+    message: Message
     request: Request | MalformedError
     suspect: bool = False
+
+    @property
+    def sequence(self) -> int:
+        """Its place in the stream."""
+        return self.message.sequence
+
+    @property
+    def delivered(self) -> int:
+        """How often it was delivered by now."""
+        return self.message.delivered
 
     @property
     def deadline_s(self) -> float:

@@ -6,13 +6,13 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
+from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.metrics import Metrics
-from tidegate_dataplane.agent.nats_server import NatsError
-from tidegate_dataplane.agent.nearline.broker import FETCH_S, Backlog, Broker, TooLargeError
+from tidegate_dataplane.agent.nearline.broker import FETCH_S, Backlog, Broker, Message, TooLargeError
 from tidegate_dataplane.agent.nearline.message import (
     DeadlinePlace,
     MalformedError,
@@ -34,9 +34,6 @@ from tidegate_dataplane.agent.nearline.verdict import (
 )
 from tidegate_dataplane.agent.nearline.window import Delivery, Window
 from tidegate_dataplane.contract import StreamCount, StreamOrder
-
-if TYPE_CHECKING:
-    from nats.aio.msg import Msg
 
 log = structlog.get_logger()
 
@@ -92,7 +89,7 @@ class Worker:
         self._pause_s, self._ready_at = FIRST_PAUSE_S, -math.inf
         self._ends_alone: dict[int, int] = {}
         self._backlog: tuple[float, Backlog] | None = None
-        self.problem: NatsError | None = None
+        self.problem: BrokerError | None = None
         self.consuming = False
         self._task = asyncio.create_task(self._run(), name="nearline")
 
@@ -132,12 +129,12 @@ class Worker:
                 await self._broker.open()
                 self._opened()
                 await self._consume()
-            except NatsError as error:
+            except BrokerError as error:
                 self._trouble(error)
             except Exception as error:  # whatever a library raises, the stream goes on when it can
                 log.exception("nearline_crashed")
                 said = f"the worker failed with {type(error).__name__}: report it, with the agent's log"
-                self._trouble(NatsError(said, refused=False))
+                self._trouble(BrokerError(said, refused=False))
             if self._unkept:
                 self._pause_s = min(self._pause_s * 2, LONGEST_UNKEPT_PAUSE_S)
             elif self._clock() - started > LONGEST_PAUSE_S:
@@ -222,19 +219,21 @@ class Worker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GIVE_BACK_WITHIN_S):
                 for delivery in deliveries:
-                    with contextlib.suppress(NatsError):  # the connection is gone, or it was settled just now
+                    with contextlib.suppress(
+                        BrokerError
+                    ):  # the connection is gone, or it was settled just now
                         await self._give_back(delivery, self._pause_s)
 
     async def _keep_hold(self, window: Window) -> None:
         """Tell the broker of everything that is held, so that it is given to nobody else."""
         while not window.closed or window.held:
-            await asyncio.sleep(self._broker.ack_wait_s / 3)
+            await asyncio.sleep(self._broker.hold_every_s)
             for delivery in window.held:
-                await self._broker.hold(delivery.handle)
+                await self._broker.hold(delivery.message)
 
     async def _keep_count(self, window: Window) -> None:
         while not window.closed:
-            with contextlib.suppress(NatsError):  # a figure that is late ends no work
+            with contextlib.suppress(BrokerError):  # a figure that is late ends no work
                 backlog = await self._broker.backlog()
                 self._backlog = time.monotonic(), backlog
                 self._metrics.nearline_backlog.set(backlog.pending)
@@ -249,6 +248,8 @@ class Worker:
     async def _deal_with(self, delivery: Delivery) -> None:
         """Bring one message to its end: a result, a dead letter, or back to the stream."""
         request, most = delivery.request, self._order.max_deliveries
+        if not self._broker.is_ours(delivery.message):
+            return  # whoever has it now deals with it
         if isinstance(request, MalformedError):
             await self._bury(delivery, Dead(DeadReason.MALFORMED, str(request)))
         elif await self._broker.has_result(request.id):
@@ -315,7 +316,7 @@ class Worker:
             raise TooLargeError(str(error)) from error
         try:
             kept = await self._broker.keep_result(request.id, content)
-        except NatsError as error:
+        except BrokerError as error:
             self._unkept = self._unkept or error.refused
             raise
         self._unkept = False
@@ -331,9 +332,11 @@ class Worker:
 
     async def _bury(self, delivery: Delivery, why: Dead) -> None:
         """To the dead letters, and only then acknowledged; where they take nothing, the message comes again."""
+        if not self._broker.is_ours(delivery.message):
+            return
         try:
-            await self._broker.bury(delivery.handle, why)
-        except NatsError as error:
+            await self._broker.bury(delivery.message, why)
+        except BrokerError as error:
             if not error.refused:
                 raise
             self._unburied = True
@@ -348,26 +351,24 @@ class Worker:
         await self._settle(delivery)
 
     async def _settle(self, delivery: Delivery) -> None:
-        await self._broker.settle(delivery.handle)
+        await self._broker.settle(delivery.message)
         self._ends_alone.pop(delivery.sequence, None)
 
     async def _give_back(self, delivery: Delivery, after_s: float) -> None:
-        await self._broker.give_back(delivery.handle, after_s)
+        await self._broker.give_back(delivery.message, after_s)
         self._metrics.nearline_returned.inc()
 
-    def _deliveries(self, messages: "Sequence[Msg]") -> list[Delivery]:
+    def _deliveries(self, messages: Sequence[Message]) -> list[Delivery]:
         return [self._delivery(one) for one in messages]
 
-    def _delivery(self, handle: "Msg") -> Delivery:
-        metadata, request = handle.metadata, self._request(handle)
-        delivered = int(metadata.num_delivered)
-        suspect = is_suspect(delivered, self._order.max_deliveries)
-        return Delivery(handle, int(metadata.sequence.stream), delivered, request, suspect)
+    def _delivery(self, message: Message) -> Delivery:
+        suspect = is_suspect(message.delivered, self._order.max_deliveries)
+        return Delivery(message, self._request(message), suspect)
 
-    def _request(self, message: "Msg") -> Request | MalformedError:
+    def _request(self, message: Message) -> Request | MalformedError:
         place = DeadlinePlace(self._order.deadline_header, self._order.deadline_field)
         try:
-            return parse(message.data, message.headers or {}, place)
+            return parse(message.body, message.headers, place, self._broker.id_header)
         except MalformedError as error:
             return error
 
@@ -376,13 +377,14 @@ class Worker:
         self._unburied = False
         if not self._unkept:
             self._well()
-        log.info("stream_opened", stream=self._order.stream, consumer=self._order.consumer)
+        kafka = self._order.kafka
+        log.info("stream_opened", stream=kafka.topic if kafka is not None else self._order.stream)
 
     def _well(self) -> None:
         self.problem = None
         self._metrics.nearline_consuming.set(self.consuming)
 
-    def _trouble(self, error: NatsError) -> None:
+    def _trouble(self, error: BrokerError) -> None:
         if self.problem is None or self.problem.message != error.message:
             log.warning("stream_trouble", message=error.message)
         self.problem = error

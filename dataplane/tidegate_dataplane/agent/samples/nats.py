@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
-from tidegate_dataplane.agent.nats_server import NatsError, NatsServer, closed
+from tidegate_dataplane.agent.broker_error import BrokerError
+from tidegate_dataplane.agent.nats_server import NatsServer, closed
 from tidegate_dataplane.agent.samples.buffer import Held, Portion
 from tidegate_dataplane.agent.samples.lines import Origin, line_of
 from tidegate_dataplane.agent.samples.sink import Fate, SinkError
@@ -139,7 +140,7 @@ class NatsSink:
                 self._client = await self._server.connect(
                     f"tidegate {self._origin.inference} {self._origin.pod}"
                 )
-            except NatsError as error:
+            except BrokerError as error:
                 raise _sink_error(error) from error
             self._stream = self._client.jetstream()
         return self._client, self._stream
@@ -148,7 +149,7 @@ class NatsSink:
         return _sink_error(self._server.refusal(why))
 
 
-def _sink_error(error: NatsError) -> SinkError:
+def _sink_error(error: BrokerError) -> SinkError:
     problem = SampleProblem.SINK_REFUSED if error.refused else SampleProblem.SINK_UNREACHABLE
     return SinkError(problem, error.message)
 

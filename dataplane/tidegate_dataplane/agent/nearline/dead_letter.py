@@ -1,0 +1,26 @@
+"""The headers of a dead letter: the sender's own as far as they can be sent again, and why it is one. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from tidegate_dataplane.agent.nearline.verdict import Dead
+
+
+def reason_headers(why: Dead) -> dict[str, str]:
+    """Return what every dead letter says, in ASCII."""
+    return {
+        "Tidegate-Reason": why.reason.value,
+        "Tidegate-Message": " ".join(why.message.split())[:300].encode("ascii", "replace").decode(),
+    }
+
+
+def kept_headers(headers: Mapping[str, str], without: Sequence[str] = ()) -> dict[str, str]:
+    """Return the sender's own headers; not ours, nor those that begin with one of `without`."""
+    return {
+        _line(name): _line(value)
+        for name, value in headers.items()
+        if not name.startswith(("Tidegate-", *without))
+    }
+
+
+def _line(text: str) -> str:
+    return text.encode(errors="replace").decode().replace("\r", " ").replace("\n", " ")

@@ -1,0 +1,227 @@
+"""Kafka as the worker's broker: a group's share of a topic, a topic for dead letters; results lie in a bucket of NATS."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from tidegate_dataplane.agent.broker_error import BrokerError
+from tidegate_dataplane.agent.nats_server import NatsServer, closed
+from tidegate_dataplane.agent.nearline.broker import Backlog, Message
+from tidegate_dataplane.agent.nearline.dead_letter import kept_headers, reason_headers
+from tidegate_dataplane.agent.nearline.kafka_client import library
+from tidegate_dataplane.agent.nearline.kafka_group import LEAVE_S, Group, Place
+from tidegate_dataplane.agent.nearline.kafka_server import CALL_TIMEOUT_S, KafkaServer, stopped
+from tidegate_dataplane.agent.nearline.nats_bucket import Bucket
+from tidegate_dataplane.agent.nearline.verdict import Dead
+from tidegate_dataplane.contract import KafkaOrder, StreamOrder
+
+T = TypeVar("T")
+
+SESSION_S: Final = 10.0
+"""After so long without a heartbeat a pod's partitions go to others; as long as a message of NATS waits for its pod."""
+IDLE_S: Final = 15.0
+"""A pod that fetches nothing for so long, since its model is away, leaves its partitions to others."""
+LARGEST_LETTER_BYTES: Final = 64 << 20
+"""Beyond what any topic takes: what is too large the cluster is to say."""
+
+
+@dataclass(slots=True)
+class _Session:
+    """The clients of one session."""
+
+    consumer: Any
+    producer: Any
+    admin: Any
+    group: Group
+    failed: BrokerError | None = None
+
+
+class KafkaBroker:
+    """One session at a time: a member of the group, and a connection to the bucket's server."""
+
+    id_header = "ce_id"
+    hold_every_s = IDLE_S / 3
+
+    def __init__(self, order: StreamOrder, server: KafkaServer, results: NatsServer, name: str) -> None:
+        """`results` is the server of the bucket; `name` is what both servers show of the connection."""
+        self._order: KafkaOrder = server.order
+        self._dead_letters = order.dead_letters
+        self._server = server
+        self._results = results
+        self._bucket = Bucket(results, order.bucket, order.ttl_s)
+        self._name = name
+        self._client: Any = None
+        self._session: _Session | None = None
+        self._stopping: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        """Connect, and see that topics and bucket are there; the group is joined by the first fetch, not by a pod that waits.
+
+        Raises:
+            BrokerError: in words for whoever wrote the spec.
+        """
+        await self.close()
+        await self._open_bucket()
+        self._session = session = self._made(await self._server.reach())
+        try:
+            await self._called(session.admin.start())
+            for topic in (self._order.topic, self._dead_letters):
+                await self._called(self._partitions(session.admin, topic))
+            await self._called(session.producer.start())
+            await self._called(session.consumer.start())
+        except BrokerError:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Commit what is settled, leave the group and close every connection: others have the partitions at once."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.group.leave()
+            clients = (session.consumer, session.producer, session.admin)
+            stopping = {asyncio.create_task(stopped(client), name="kafka_stop") for client in clients}
+            _, self._stopping = await asyncio.wait(stopping | self._stopping, timeout=LEAVE_S)
+        client, self._client = self._client, None
+        if client is not None:
+            await closed(client)
+
+    async def fetch(self, count: int) -> Sequence[Message]:
+        """Return at most `count` messages as soon as there is one; none if none came within FETCH_S."""
+        return await self._translated(self._open.group.fetch(count))
+
+    async def backlog(self) -> Backlog:
+        """Return how many messages wait."""
+        session = self._open
+
+        async def counted() -> Backlog:
+            partitions = await self._partitions(session.admin, self._order.topic)
+            return await session.group.backlog(partitions)
+
+        try:
+            return await self._called(counted())
+        except BrokerError as error:
+            # The client says nothing when its cluster goes away: this is who asks it regularly.
+            session.failed = error
+            raise
+
+    async def has_result(self, request_id: str) -> bool:
+        """Return whether the id has a result."""
+        return await self._bucket.has(request_id)
+
+    async def keep_result(self, request_id: str, content: bytes) -> bool:
+        """Keep a result; return False if the id has one already, which stays."""
+        return await self._bucket.keep(request_id, content)
+
+    async def bury(self, message: Message, why: Dead) -> None:
+        """Publish a message to the dead letters' topic, with the reason in its headers."""
+        place: Place = message.handle
+        ours = {
+            **reason_headers(why),
+            "Tidegate-Stream": self._order.topic,
+            "Tidegate-Partition": str(place.partition),
+            "Tidegate-Sequence": str(place.offset),
+            "Tidegate-Deliveries": str(message.delivered),
+        }
+        # The body is what matters: the sender's own headers stay behind where there is no room for both.
+        theirs, said = {**kept_headers(message.headers), **ours}, ""
+        for headers in (theirs, ours) if theirs != ours else (ours,):
+            sent = [(name, value.encode()) for name, value in headers.items()]
+            producer = self._open.producer
+            letter = producer.send_and_wait(self._dead_letters, message.body, key=place.key, headers=sent)
+            try:
+                await self._called(letter)
+            except BrokerError as error:
+                if not _is_too_large(error.__cause__):
+                    raise
+                said = str(error.__cause__)
+            else:
+                return
+        raise self._server.refusal(
+            f"topic {self._dead_letters} takes no dead letter of {len(message.body)} bytes: {said}; raise its "
+            "max.message.bytes"
+        )
+
+    def is_ours(self, message: Message) -> bool:
+        """Return False once the partition went to another pod."""
+        return self._session is not None and self._session.group.has(message)
+
+    async def settle(self, message: Message) -> None:
+        """Say that the message is dealt with."""
+        await self._translated(self._open.group.settle(message))
+
+    async def give_back(self, message: Message, after_s: float) -> None:
+        """Have the message delivered again: here after a while, or elsewhere if this pod ends before."""
+        self._open.group.give_back(message, after_s)
+
+    async def hold(self, message: Message) -> None:
+        """Stay in the group while there is no room for more."""
+        del message
+        await self._translated(self._open.group.stay(self.hold_every_s / 2))
+
+    async def _partitions(self, admin: Any, topic: str) -> Sequence[int]:
+        (said,) = await admin.describe_topics([topic])
+        if said["error_code"]:
+            where = "consume.kafka.topic" if topic == self._order.topic else "deadLetters.topic"
+            raise self._server.refusal(
+                f"there is no topic {topic}, or the user may not see it; make it: kafka-topics.sh --create --topic "
+                f"{topic}, or correct {where}"
+            )
+        return sorted(int(each["partition"]) for each in said["partitions"])
+
+    def _made(self, options: Mapping[str, Any]) -> _Session:
+        common: dict[str, Any] = {
+            **options,
+            # Names in Kafka's own metrics and quotas have no blanks.
+            "client_id": self._name.replace(" ", "-"),
+            "request_timeout_ms": int(CALL_TIMEOUT_S * 1000),
+        }
+        consumer = library().AIOKafkaConsumer(
+            **common,
+            group_id=self._order.group,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+            session_timeout_ms=int(SESSION_S * 1000),
+            heartbeat_interval_ms=int(SESSION_S * 100),
+            max_poll_interval_ms=int(IDLE_S * 1000),
+        )
+        producer = library().AIOKafkaProducer(**common, acks="all", max_request_size=LARGEST_LETTER_BYTES)
+        admin = library("aiokafka.admin").AIOKafkaAdminClient(**common)
+        group = Group(consumer, admin, self._order.topic, self._order.group)
+        return _Session(consumer, producer, admin, group)
+
+    async def _open_bucket(self) -> None:
+        from nats.js.errors import APIError
+
+        self._results.forget()
+        self._client = await self._results.connect(self._name)
+        try:
+            await self._bucket.open(self._client)
+        except APIError as error:
+            raise self._results.refusal(str(error.description or error)) from error
+
+    async def _called(self, call: Awaitable[T]) -> T:
+        async def bounded() -> T:
+            async with asyncio.timeout(CALL_TIMEOUT_S + 1):
+                return await call
+
+        return await self._translated(bounded())
+
+    async def _translated(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except (OSError, TimeoutError, RuntimeError) as error:  # all of aiokafka's are RuntimeErrors
+            raise self._server.failure(error) from error
+
+    @property
+    def _open(self) -> _Session:
+        if self._session is None:
+            raise BrokerError(f"Kafka at {self._server.name}: the connection ended", refused=False)
+        if self._session.failed is not None:
+            raise self._session.failed
+        return self._session
+
+
+def _is_too_large(error: BaseException | None) -> bool:
+    return type(error).__name__ in ("MessageSizeTooLargeError", "RecordListTooLargeError")

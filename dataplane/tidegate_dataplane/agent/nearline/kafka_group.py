@@ -1,0 +1,280 @@
+"""One member of a group of Kafka: which partitions are its own, what of them it has, and what is committed for them.
+
+A group keeps one offset for each partition and no word about a single message; `progress` makes of that what the worker
+needs. What is given back waits here, since a partition can only be read on.
+"""
+
+import asyncio
+import contextlib
+import heapq
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from tidegate_dataplane.agent.nearline.broker import FETCH_S, Backlog, Message
+from tidegate_dataplane.agent.nearline.kafka_client import library, listener, place_of
+from tidegate_dataplane.agent.nearline.kafka_server import CALL_TIMEOUT_S
+from tidegate_dataplane.agent.nearline.progress import Progress, read, written
+from tidegate_dataplane.agent.nearline.tasks import ended
+
+log = structlog.get_logger()
+
+COMMIT_EVERY_S: Final = 0.25
+"""What was settled within the last of it comes again after a kill, and is known by its result."""
+MOST_WAITING: Final = 256
+"""Messages given back that wait in the pod; while there are so many, nothing new is read."""
+LEAVE_S: Final = 1.0
+"""How long a pod that loses partitions, or leaves, waits for its last commit."""
+AGAIN_S: Final = 0.1
+"""Between two questions to a coordinator that has not begun yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record lies; `progress` is that of the share of the topic it was delivered in."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    progress: Progress
+
+
+class Group:
+    """A membership, from the first `fetch` on; errors are the client's own."""
+
+    def __init__(self, consumer: Any, admin: Any, topic: str, name: str) -> None:
+        """`consumer` and `admin` are clients of aiokafka that were started; `name` is the group's."""
+        self._consumer = consumer
+        self._admin = admin
+        self._topic = topic
+        self._name = name
+        self._assigned: dict[int, Progress] = {}
+        """What is ours, or was until the group began to agree anew."""
+        self._committed: dict[int, tuple[int, str]] = {}
+        self._again: list[tuple[float, int, Message]] = []
+        self._joined = False
+        self._agreed = asyncio.Event()
+        self._turn = 0
+        """How often the group has agreed anew."""
+        self._failure: Exception | None = None
+        self._reading: asyncio.Task[tuple[int, dict[Any, list[Any]]]] | None = None
+        """A read that the group's agreeing holds up; to cancel it would leave the client in disorder."""
+        self._committing = asyncio.Lock()
+        self._committed_at = self._read_at = 0.0
+
+    async def leave(self) -> None:
+        """Commit what is settled; the consumer, when it is stopped, tells the group."""
+        with contextlib.suppress(Exception):  # what is not committed comes again
+            async with asyncio.timeout(LEAVE_S):
+                await self.commit()
+        if self._reading is not None:
+            await ended([self._reading])
+
+    async def fetch(self, count: int) -> Sequence[Message]:
+        """Return at most `count` messages; those given back first, when their time has come."""
+        if not self._joined:
+            self._joined = True
+            self._consumer.subscribe([self._topic], listener=listener(self._on_revoked, self._on_assigned))
+        found = self._due(count) or await self._read(count)
+        await self.commit()
+        return found
+
+    async def stay(self, every_s: float) -> None:
+        """Show the client that the pod is not idle: it has no room, and its partitions wait for it, paused."""
+        now = time.monotonic()
+        if self._reading is not None or now - self._read_at < every_s or not self._agreed.is_set():
+            return
+        self._read_at = now
+        partitions = self._consumer.assignment()
+        self._consumer.pause(*partitions)
+        await self._consumer.getmany(timeout_ms=0)
+        self._consumer.resume(*(partitions & self._consumer.assignment()))
+
+    def has(self, message: Message) -> bool:
+        """Return False once the message's partition went to another member."""
+        place: Place = message.handle
+        return self._assigned.get(place.partition) is place.progress
+
+    async def settle(self, message: Message) -> None:
+        """Note that the message is dealt with, and commit now and then."""
+        place: Place = message.handle
+        place.progress.settle(place.offset)
+        if time.monotonic() - self._committed_at > COMMIT_EVERY_S:
+            await self.commit()
+
+    def give_back(self, message: Message, after_s: float) -> None:
+        """Keep the message until it is due; a pod that ends leaves it uncommitted."""
+        heapq.heappush(self._again, (time.monotonic() + after_s, message.sequence, message))
+
+    async def commit(self) -> None:
+        """Commit what has changed; what the group refuses while it agrees anew is tried again with the next change."""
+        errors = library("aiokafka.errors")
+        async with self._committing:
+            self._committed_at = time.monotonic()
+            changed = {
+                partition: said
+                for partition, progress in self._assigned.items()
+                if self._committed.get(partition) != (said := written(progress))
+            }
+            if not changed:
+                return
+            try:
+                async with asyncio.timeout(CALL_TIMEOUT_S):
+                    await self._consumer.commit({self._at(each): said for each, said in changed.items()})
+            except (
+                errors.CommitFailedError,
+                errors.IllegalStateError,
+                errors.RebalanceInProgressError,
+            ) as error:
+                log.info("commit_refused", topic=self._topic, said=str(error))
+            else:
+                self._committed |= changed
+
+    async def backlog(self, partitions: Sequence[int]) -> Backlog:
+        """Return how many messages wait in all partitions, by what all members have committed."""
+        await self.commit()
+        ends = await self._consumer.end_offsets([self._at(each) for each in partitions])
+        committed = await self._offsets(partitions)
+        known = {each: read(kept.offset, kept.metadata or "") for each, kept in committed.items()}
+        seen = await self._starts([each for each in partitions if each not in known])
+        seen |= {each: progress.seen for each, progress in known.items()}
+        pending = sum(max(0, end - seen[place.partition]) for place, end in ends.items())
+        held = sum(len(progress.unsettled) for progress in known.values())
+        return Backlog(pending, held, sum(ends.values()))
+
+    async def _on_revoked(self) -> None:
+        """The group agrees anew: what was settled is committed, and what is held may still be ours."""
+        self._agreed.clear()
+        self._turn += 1
+        # The group may have gone on without us; what comes again is known by its result.
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(LEAVE_S):
+                await self.commit()
+
+    async def _on_assigned(self, partitions: Sequence[int]) -> None:
+        try:
+            await self._take(partitions)
+        except Exception as error:  # the client would log it and go on as if nothing was
+            log.exception("assignment_failed")
+            self._failure = error
+        self._agreed.set()
+
+    async def _take(self, partitions: Sequence[int]) -> None:
+        """Go on where whoever had a partition stopped: with what is here, if nobody has committed for it since."""
+        before, now = self._assigned, dict[int, Progress]()
+        for partition, kept in (await self._offsets(partitions)).items():
+            same = self._committed.get(partition) == (kept.offset, kept.metadata) and partition in before
+            now[partition] = before[partition] if same else read(kept.offset, kept.metadata or "")
+        starts = await self._starts([each for each in partitions if each not in now])
+        for partition, offset in starts.items():
+            # Nothing was ever committed; what we hold of it, we go on holding.
+            mine = before.get(partition) if partition not in self._committed else None
+            now[partition] = mine if mine is not None else Progress(offset)
+        self._assigned = now
+        self._committed = {each: said for each, said in self._committed.items() if each in now}
+        self._again = [each for each in self._again if self.has(each[2])]
+        heapq.heapify(self._again)
+        log.info("partitions_assigned", topic=self._topic, partitions=sorted(partitions))
+
+    async def _offsets(self, partitions: Sequence[int]) -> dict[int, Any]:
+        """What the group has committed; nothing for partitions of which it never did.
+
+        A coordinator that just began says so in a place where the client does not look, and names no partition.
+        """
+        places = [self._at(each) for each in partitions]
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            while places:
+                try:
+                    found = await self._admin.list_consumer_group_offsets(self._name, partitions=places)
+                except library("aiokafka.errors").KafkaError as error:
+                    if not error.retriable:
+                        raise
+                else:
+                    if len(found) == len(places):
+                        return {each.partition: kept for each, kept in found.items() if kept.offset >= 0}
+                await asyncio.sleep(AGAIN_S)
+        return {}
+
+    async def _starts(self, partitions: Sequence[int]) -> dict[int, int]:
+        if not partitions:
+            return {}
+        found = await self._consumer.beginning_offsets([self._at(each) for each in partitions])
+        return {each.partition: offset for each, offset in found.items()}
+
+    def _due(self, count: int) -> list[Message]:
+        found: list[Message] = []
+        while self._again and len(found) < count and self._again[0][0] <= time.monotonic():
+            _, _, message = heapq.heappop(self._again)
+            place: Place = message.handle
+            if self.has(message):
+                delivered = place.progress.deliver_again(place.offset)
+                found.append(Message(message.body, message.headers, message.sequence, delivered, place))
+        return found
+
+    async def _read(self, count: int) -> list[Message]:
+        """Read on, until FETCH_S have passed or something that was given back is due."""
+        wait_s = FETCH_S
+        if self._again:
+            wait_s = min(FETCH_S, max(0.0, self._again[0][0] - time.monotonic()))
+        if len(self._again) >= MOST_WAITING:
+            await asyncio.sleep(wait_s)
+            return []
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._records(wait_s, count))
+        # What came before it is known from where to go on is looked at when it is.
+        waiting = [self._reading, asyncio.create_task(self._agreed.wait())]
+        await asyncio.wait(waiting, timeout=FETCH_S + 0.2, return_when=asyncio.ALL_COMPLETED)
+        waiting[1].cancel()
+        self._read_at = time.monotonic()
+        if self._failure is not None:
+            raise self._failure
+        if not self._reading.done() or not self._agreed.is_set():
+            return []
+        (turn, records), self._reading = self._reading.result(), None
+        if turn != self._turn:
+            return []  # of the partitions that are ours again these are read again
+        if not records:
+            await self._pass_markers()
+        return _delivered(self._assigned, records)
+
+    async def _records(self, wait_s: float, count: int) -> tuple[int, dict[Any, list[Any]]]:
+        """Read on, and say in which turn of the group that was; nothing comes between the two."""
+        records = await self._consumer.getmany(timeout_ms=int(wait_s * 1000), max_records=count)
+        return self._turn, records
+
+    async def _pass_markers(self) -> None:
+        """A transaction's end has an offset too, and no record: without this it would count as work for ever."""
+        for partition, progress in self._assigned.items():
+            if not progress.unsettled:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(AGAIN_S):
+                        progress.passed(await self._consumer.position(self._at(partition)))
+
+    def _at(self, partition: int) -> Any:
+        return place_of(self._topic, partition)
+
+
+def _delivered(assigned: Mapping[int, Progress], records: Mapping[Any, Sequence[Any]]) -> list[Message]:
+    """What of the records is to be dealt with here, and was not dealt with before."""
+    found: list[Message] = []
+    for topic_partition, some in records.items():
+        progress = assigned.get(topic_partition.partition)
+        if progress is None:
+            continue
+        for record in some:
+            delivered = progress.deliver(record.offset)
+            if delivered is not None:
+                place = Place(record.partition, record.offset, record.key, progress)
+                found.append(_message(record, delivered, place))
+        progress.passed(some[-1].offset + 1)
+    return found
+
+
+def _message(record: Any, delivered: int, place: Place) -> Message:
+    headers = {str(name): (value or b"").decode(errors="replace") for name, value in record.headers}
+    # Partitions have no order between them but time's; the offset and the partition make it one message's alone.
+    sequence = (max(0, record.timestamp) << 96) | (record.offset << 32) | record.partition
+    return Message(record.value or b"", headers, sequence, delivered, place)

@@ -1,0 +1,290 @@
+"""NATS as the worker's broker: a durable consumer of a stream, a bucket for results, and a place for dead letters."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+from tidegate_dataplane.agent.broker_error import BrokerError
+from tidegate_dataplane.agent.nats_server import CALL_TIMEOUT_S, NatsServer, closed
+from tidegate_dataplane.agent.nearline.broker import FETCH_S, Backlog, Message
+from tidegate_dataplane.agent.nearline.dead_letter import kept_headers, reason_headers
+from tidegate_dataplane.agent.nearline.nats_bucket import LARGER_THAN_STREAM_TAKES, Bucket
+from tidegate_dataplane.agent.nearline.verdict import Dead
+from tidegate_dataplane.contract import StreamOrder
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.js import JetStreamContext
+    from nats.js.api import ConsumerInfo
+
+ACK_WAIT_S: Final = 10.0
+"""After so long without a word of the pod a message is delivered to another one; the words come three times as often."""
+MOST_UNSETTLED: Final = 10_000
+"""Messages that all pods together may hold."""
+NO_STREAM: Final = 10059
+"""JetStream's err_code for a stream that does not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """A connection, and what was found through it."""
+
+    client: "Client"
+    stream: "JetStreamContext"
+    messages: "JetStreamContext.PullSubscription"
+
+
+class NatsBroker:
+    """One connection at a time; the bucket is on the stream's own server."""
+
+    id_header = "Nats-Msg-Id"
+
+    def __init__(self, order: StreamOrder, server: NatsServer, name: str) -> None:
+        """`name` is what the server shows of the connection."""
+        self._order = order
+        self._server = server
+        self._name = name
+        self._client: Client | None = None
+        self._session: _Session | None = None
+        self._bucket = Bucket(server, order.bucket, order.ttl_s)
+        self.hold_every_s = ACK_WAIT_S / 3
+
+    async def open(self) -> None:
+        """Connect, and find or make the consumer and the bucket.
+
+        Raises:
+            BrokerError: in words for whoever wrote the spec.
+        """
+        from nats.js.errors import APIError
+
+        await self.close()
+        self._server.forget()
+        self._client = await self._server.connect(self._name)
+        try:
+            self._session = await self._found(self._client)
+        except APIError as error:
+            raise self._server.refusal(str(error.description or error)) from error
+
+    async def _found(self, client: "Client") -> _Session:
+        stream = client.jetstream(timeout=CALL_TIMEOUT_S)
+        info = await self._server.called(self._consumer(stream))
+        self._check_consumer(info)
+        await self._check_subjects(stream, info)
+        self.hold_every_s = (info.config.ack_wait or ACK_WAIT_S) / 3
+        await self._bucket.open(client)
+        await self._server.called(self._check_dead_letters(stream))
+        messages = await self._server.called(
+            stream.pull_subscribe_bind(consumer=self._order.consumer, stream=self._order.stream)
+        )
+        return _Session(client, stream, messages)
+
+    async def close(self) -> None:
+        """Send what is on its way, and close the connection."""
+        client, self._client, self._session = self._client, None, None
+        if client is not None:
+            with contextlib.suppress(Exception):  # it is gone either way
+                await client.flush(timeout=1)
+            await closed(client)
+
+    async def fetch(self, count: int) -> Sequence[Message]:
+        """Return at most `count` messages as soon as there is one; none if none came within FETCH_S."""
+        from nats import errors
+
+        messages = self._open.messages
+        try:
+            return [_message(each) for each in await messages.fetch(count, timeout=FETCH_S)]
+        except (errors.TimeoutError, TimeoutError):
+            return ()
+        except (errors.Error, OSError) as error:
+            raise self._server.away(str(error) or type(error).__name__) from error
+
+    async def backlog(self) -> Backlog:
+        """Return how many messages wait."""
+        from nats.js.errors import APIError
+
+        try:
+            info = await self._server.called(
+                self._open.stream.consumer_info(self._order.stream, self._order.consumer)
+            )
+        except APIError as error:
+            raise self._server.refusal(f"consumer {self._order.consumer}: {error.description}") from error
+        pending = int(info.num_pending or 0)
+        delivered = int(info.delivered.consumer_seq) if info.delivered is not None else 0
+        return Backlog(pending, int(info.num_ack_pending or 0), delivered + pending)
+
+    async def has_result(self, request_id: str) -> bool:
+        """Return whether the id has a result."""
+        return await self._bucket.has(request_id)
+
+    async def keep_result(self, request_id: str, content: bytes) -> bool:
+        """Keep a result; return False if the id has one already, which stays."""
+        return await self._bucket.keep(request_id, content)
+
+    async def bury(self, message: Message, why: Dead) -> None:
+        """Publish a message to the dead letters, with the reason in its headers; a second time is no second letter.
+
+        Raises:
+            BrokerError: refused, where they take nothing, or nothing of this size.
+        """
+        from nats.js.errors import APIError, NoStreamResponseError
+
+        session = self._open
+        metadata = message.handle.metadata
+        identity = f"{self._order.stream}\n{message.sequence}\n{metadata.timestamp.timestamp()}"
+        ours = {
+            "Nats-Msg-Id": blake2b(identity.encode(), digest_size=16).hexdigest(),
+            **reason_headers(why),
+            "Tidegate-Stream": self._order.stream,
+            "Tidegate-Sequence": str(message.sequence),
+            "Tidegate-Deliveries": str(message.delivered),
+        }
+        # The body is what matters: the sender's own headers stay behind where there is no room for both.
+        theirs = {**kept_headers(message.headers, ["Nats-"]), **ours}
+        most, said = session.client.max_payload, ""
+        for headers in (theirs, ours) if theirs != ours else (ours,):
+            size = len(message.body) + _size(headers)
+            if size > most:
+                said = f"{size} bytes with its reason, and the server takes {most}: raise max_payload of the server"
+                continue
+            try:
+                await self._server.called(
+                    session.stream.publish(self._order.dead_letters, message.body, headers=headers)
+                )
+            except NoStreamResponseError as error:
+                raise self._no_place_for_the_dead() from error
+            except APIError as error:
+                said = str(error.description or error)
+                if error.err_code != LARGER_THAN_STREAM_TAKES:
+                    break
+            else:
+                return
+        raise self._server.refusal(f"subject {self._order.dead_letters} takes no dead letter: {said}")
+
+    def is_ours(self, message: Message) -> bool:
+        """Nobody says when a message went to another pod."""
+        del message
+        return True
+
+    async def settle(self, message: Message) -> None:
+        """Say that the message is dealt with."""
+        await self._server.called(message.handle.ack())
+
+    async def give_back(self, message: Message, after_s: float) -> None:
+        """Say that the message is to be delivered again, after a while."""
+        await self._server.called(message.handle.nak(delay=after_s or None))
+
+    async def hold(self, message: Message) -> None:
+        """Say that the message is still in good hands."""
+        await self._server.called(message.handle.in_progress())
+
+    @property
+    def _open(self) -> _Session:
+        if self._session is None or not self._session.client.is_connected:
+            raise self._server.away("the connection ended")
+        return self._session
+
+    async def _consumer(self, stream: "JetStreamContext") -> "ConsumerInfo":
+        from nats.js.api import AckPolicy, ConsumerConfig
+        from nats.js.errors import NotFoundError
+
+        order = self._order
+        try:
+            found: ConsumerInfo = await stream.consumer_info(order.stream, order.consumer)
+        except NotFoundError as error:
+            if error.err_code == NO_STREAM:
+                raise self._server.refusal(
+                    f"there is no stream {order.stream}; make it: nats stream add {order.stream} --subjects "
+                    f"{order.subject}, or correct consume.nats.stream"
+                ) from error
+        else:
+            return found
+        return await stream.add_consumer(
+            order.stream,
+            ConsumerConfig(
+                durable_name=order.consumer,
+                filter_subject=order.subject,
+                ack_policy=AckPolicy.EXPLICIT,
+                ack_wait=ACK_WAIT_S,
+                max_deliver=-1,
+                max_ack_pending=MOST_UNSETTLED,
+            ),
+        )
+
+    def _check_consumer(self, info: "ConsumerInfo") -> None:
+        """A consumer that loses messages, or gives others than were asked for, is refused."""
+        from nats.js.api import AckPolicy
+
+        config, name = info.config, f"consumer {self._order.consumer} of stream {self._order.stream}"
+        if config.deliver_subject:
+            raise self._server.refusal(f"{name} pushes; make a pull consumer, or name none")
+        if config.ack_policy is not None and AckPolicy(config.ack_policy) is not AckPolicy.EXPLICIT:
+            raise self._server.refusal(f"{name} has ackPolicy {config.ack_policy}; it must be explicit")
+        if config.max_deliver is not None and config.max_deliver > 0:
+            raise self._server.refusal(
+                f"{name} gives a message up after {config.max_deliver} deliveries, and nobody would hear of it: set its "
+                "max-deliver to -1; maxDeliveries of the spec decides"
+            )
+        if config.filter_subjects or config.filter_subject not in (None, "", self._order.subject):
+            filters = config.filter_subjects or [str(config.filter_subject)]
+            raise self._server.refusal(
+                f"{name} has the subject {', '.join(filters)}, and the spec says {self._order.subject}"
+            )
+
+    async def _check_subjects(self, stream: "JetStreamContext", info: "ConsumerInfo") -> None:
+        """A consumer that takes more than the spec's subject is refused, and dead letters that it would take again."""
+        order = self._order
+        if takes(order.subject, order.dead_letters):
+            raise self._server.refusal(
+                f"the dead letters go to {order.dead_letters}, which is among what is consumed ({order.subject}): give "
+                "deadLetters.subject another name"
+            )
+        if info.config.filter_subject:
+            return
+        subjects = (await self._server.called(stream.stream_info(order.stream))).config.subjects or []
+        if subjects != [order.subject]:
+            raise self._server.refusal(
+                f"consumer {order.consumer} of stream {order.stream} has no subject, so it takes all of the stream's "
+                f"({', '.join(subjects)}), and the spec says {order.subject}: make it with --filter {order.subject}, or "
+                "name none"
+            )
+
+    async def _check_dead_letters(self, stream: "JetStreamContext") -> None:
+        from nats.js.errors import NotFoundError
+
+        try:
+            # One that is the consumed stream itself is no harm: `_check_subjects` has seen to it.
+            await stream.find_stream_name_by_subject(self._order.dead_letters)
+        except NotFoundError as error:
+            raise self._no_place_for_the_dead() from error
+
+    def _no_place_for_the_dead(self) -> BrokerError:
+        subject = self._order.dead_letters
+        return self._server.refusal(
+            f"no stream takes the subject {subject} of deadLetters; make one: nats stream add DEAD --subjects {subject}"
+        )
+
+
+def takes(pattern: str, subject: str) -> bool:
+    """Whether some message has both: either may have the wildcards * and >."""
+    ones, others = pattern.split("."), subject.split(".")
+    for one, other in zip(ones, others, strict=False):
+        if ">" in (one, other):
+            return True
+        if one != other and "*" not in (one, other):
+            return False
+    return len(ones) == len(others)
+
+
+def _message(handle: "Msg") -> Message:
+    metadata = handle.metadata
+    headers = {name: str(value) for name, value in (handle.headers or {}).items()}
+    return Message(handle.data, headers, int(metadata.sequence.stream), int(metadata.num_delivered), handle)
+
+
+def _size(headers: Mapping[str, str]) -> int:
+    """Bytes of the headers as they are sent: a first line, one for each, and an empty one."""
+    lines = (len(name.encode()) + len(value.encode()) + 4 for name, value in headers.items())
+    return len("NATS/1.0\r\n") + sum(lines) + 2

@@ -1,0 +1,95 @@
+"""The bucket that keeps results: a key-value store of NATS whose key is created once, so that an id has one result."""
+
+from typing import TYPE_CHECKING, Final
+
+from tidegate_dataplane.agent.nats_server import CALL_TIMEOUT_S, NatsServer
+from tidegate_dataplane.agent.nearline.broker import TooLargeError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.js.kv import KeyValue
+
+HEADERS_BYTES: Final = 2_048
+"""Room for the headers of a result."""
+LARGER_THAN_STREAM_TAKES = 10054
+"""JetStream's err_code for a message above the stream's max_msg_size."""
+
+
+class Bucket:
+    """One bucket; `open` finds it on each new connection."""
+
+    def __init__(self, server: NatsServer, name: str, ttl_s: float) -> None:
+        self._server = server
+        self._name = name
+        self._ttl_s = ttl_s
+        self._client: Client | None = None
+        self._found: KeyValue | None = None
+
+    async def open(self, client: "Client") -> None:
+        """Find or make the bucket.
+
+        Raises:
+            BrokerError: it keeps results for another time than is wanted.
+            APIError: in the words of the server.
+        """
+        from nats.js.api import KeyValueConfig
+        from nats.js.errors import BucketNotFoundError
+
+        self._client, self._found = client, None
+        stream = client.jetstream(timeout=CALL_TIMEOUT_S)
+        try:
+            bucket = await self._server.called(stream.key_value(self._name))
+        except BucketNotFoundError:
+            made = KeyValueConfig(bucket=self._name, ttl=self._ttl_s, history=1)
+            self._found = await self._server.called(stream.create_key_value(made))
+            return
+        ttl_s = (await self._server.called(bucket.status())).ttl or 0
+        if abs(ttl_s - self._ttl_s) > 1e-3:
+            raise self._server.refusal(
+                f"bucket {self._name} keeps results for {ttl_s:g} s, and the spec says {self._ttl_s:g} s: change "
+                "produce.store.nats.ttl, or name another bucket"
+            )
+        self._found = bucket
+
+    async def has(self, request_id: str) -> bool:
+        """Return whether the id has a result."""
+        from nats.js.errors import KeyNotFoundError
+
+        try:
+            await self._server.called(self._open.get(request_id))
+        except KeyNotFoundError:
+            return False
+        return True
+
+    async def keep(self, request_id: str, content: bytes) -> bool:
+        """Keep a result; return False if the id has one already, which stays.
+
+        Raises:
+            TooLargeError: the server or the bucket takes no result of this size.
+        """
+        from nats.js.errors import APIError, KeyWrongLastSequenceError, NoStreamResponseError
+
+        bucket, most = self._open, self._most_bytes
+        if len(content) + HEADERS_BYTES > most:
+            raise TooLargeError(f"{len(content)} bytes, and the server takes {most}")
+        try:
+            await self._server.called(bucket.create(request_id, content))
+        except KeyWrongLastSequenceError:
+            return False
+        except APIError as error:
+            if error.err_code == LARGER_THAN_STREAM_TAKES:
+                raise TooLargeError(f"{len(content)} bytes: {error.description}") from error
+            raise self._server.refusal(f"bucket {self._name} takes no result: {error.description}") from error
+        except NoStreamResponseError as error:
+            raise self._server.refusal(f"bucket {self._name} is gone") from error
+        return True
+
+    @property
+    def _open(self) -> "KeyValue":
+        if self._found is None or self._client is None or not self._client.is_connected:
+            raise self._server.away("the connection ended")
+        return self._found
+
+    @property
+    def _most_bytes(self) -> int:
+        return self._client.max_payload if self._client is not None else 0
