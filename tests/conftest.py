@@ -21,6 +21,7 @@ pytest_plugins = [
     "fixtures.installed",
     "fixtures.mps",
     "fixtures.gpu_fleet",
+    "fixtures.dra",
     "fixtures.kueue",
     "fixtures.kafka",
 ]

@@ -15,6 +15,7 @@ from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.pool_views import PoolViews
+from tidegate_controllers.shared_claims import SharedClaims
 from tidegate_controllers.sharing import Sharing
 
 _UNTIL_KNOWN: Final = timedelta(milliseconds=200)
@@ -32,10 +33,12 @@ class ComputePoolReconciler:
         overrides: Overrides,
         allocations: Allocations,
         sharing: Sharing | None,
+        claims: SharedClaims,
         clock: Clock,
     ) -> None:
         """`sharing` is None where no node agents run."""
         self._sharing = sharing
+        self._claims = claims
         self._writer = writer
         self._overrides = overrides
         self._allocations = allocations
@@ -56,6 +59,8 @@ class ComputePoolReconciler:
         self._occupancy.begin()
         if not self._occupancy.known or (self._sharing is not None and not self._sharing.known):
             return _UNTIL_KNOWN
+        if not self._claims.known(pool):
+            return _UNTIL_KNOWN
         now = self._clock.now()
         slices = self._views.slices(pool)
         sharing = self._sharing.plan(pool, slices, now) if self._sharing is not None else None
@@ -66,10 +71,12 @@ class ComputePoolReconciler:
             self._overrides.about(OverrideKind.COMPUTE_POOL, key, now),
             self._allocations.get(key),
             sharing,
+            self._claims.missing(pool),
         )
         plan = plan_pool(observed)
         # What is done about a node is written before it is done, so that no attempt is forgotten.
         await self._writer.status(COMPUTE_POOL, body, plan)
         if self._sharing is not None and sharing is not None:
             await self._sharing.carry_out(pool, sharing, self._writer.cluster, self._writer.fence)
+        await self._claims.carry_out(pool, self._claims.plan(pool), slices, self._writer)
         return plan.requeue_after

@@ -1,7 +1,7 @@
 """Which Inferences run on which pool's slices, and what each pool gives them."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.api.compute_pool import ComputePool
@@ -10,12 +10,24 @@ from tidegate.api.inference import Inference, Placement
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.parsed import Parsed
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.claims import Claim, PoolClaims, SeatedPod, claim, remainders, seated_pod
+from tidegate.planning.claims import (
+    NOTHING_BOOKED,
+    Booking,
+    Claim,
+    GpuShare,
+    PoolClaims,
+    SeatedPod,
+    claim,
+    remainders,
+    seated_pod,
+)
 from tidegate.planning.deployments import Holding, deployment_view
 from tidegate.planning.jobs import job_view
 from tidegate.planning.placement import Placing, place, without_pool
 from tidegate.planning.replicas import settled
 from tidegate.resources.names import INFERENCE_LABEL, label_value
+from tidegate.resources.sharing.choice import sharing_of
+from tidegate_controllers.gpus import Gpus
 from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.pool_views import PoolViews
 from tidegate_controllers.stores import Owners
@@ -30,6 +42,8 @@ class PoolParts:
     pools: Parsed[ComputePool]
     views: PoolViews
     occupancy: Occupancy
+    gpus: Gpus | None = None
+    """Those that pods share by claims; None where nobody does."""
 
 
 class Placements:
@@ -51,9 +65,10 @@ class Placements:
         self._claims: defaultdict[str, PoolClaims] = defaultdict(PoolClaims)
         self._of: dict[ObjectKey, Mapping[str, Claim]] = {}
         self._live: dict[ObjectKey, Holding] = {}
-        self._booked: dict[ObjectKey, int] = {}
+        self._booked: dict[ObjectKey, Booking] = {}
         self._specs: dict[str, object] = {}
         self._wakes: list[Wake] = []
+        self._gpu_wakes: list[Callable[[str], None]] = []
         self._owners = (
             *(Owners(each, INFERENCE_LABEL, self._holding_changed) for each in (deployments, jobs)),
             Owners(pods, INFERENCE_LABEL, self._claim_again),
@@ -80,8 +95,13 @@ class Placements:
             return True
         if not self._parts.pools.store.synced.is_set():
             return False
-        if self._pool(inference.spec.placement) is None:
+        pool = self._pool(inference.spec.placement)
+        if pool is None:
             return True
+        if self._parts.gpus is not None and sharing_of(pool).together is not None:
+            self._parts.gpus.begin()
+            if not self._parts.gpus.known:
+                return False
         self._parts.occupancy.begin()
         return self._parts.occupancy.known
 
@@ -102,7 +122,8 @@ class Placements:
         claims.put(wanted)
         placing = place(wanted, live, pool, self._parts.views.slices(pool), claims)
         if placing.seat is not None and placing.replicas:
-            self._booked[inference.key] = placing.replicas * placement.slices
+            slices = placing.replicas * placement.slices
+            self._booked[inference.key] = Booking(slices, placing.seat.gpu_claim)
         # As the caches have it: the Inference may be gone by now, or want to be elsewhere.
         claims.remove(inference.key)
         self._claim_again(inference.key)
@@ -112,6 +133,14 @@ class Placements:
         """What was given has been written or refused: the caches say what it has."""
         if self._booked.pop(key, None) is not None:
             self._claim_again(key)
+
+    def subscribe_gpus(self, wake: Callable[[str], None]) -> None:
+        """Calls `wake` with the label of each pool of which somebody has other slices of GPUs than before."""
+        self._gpu_wakes.append(wake)
+
+    def pools_with_label(self, label: str) -> Iterable[ObjectKey]:
+        """The pools whose pods carry this label: one, but for names of the same beginning and hash."""
+        return [key for key in self._parts.pools.store.keys() if label_value(key.name) == label]  # noqa: SIM118
 
     def claims(self, pool: str) -> Sequence[Claim]:
         """Who wants slices of a pool, or still has some, as the caches have it now; by key."""
@@ -149,6 +178,10 @@ class Placements:
             self._claims[pool].put(each)
         if now:
             self._of[key] = now
+        for pool in before.keys() | now.keys():
+            if _gpus(before.get(pool)) != _gpus(now.get(pool)):
+                for wake in self._gpu_wakes:
+                    wake(pool)
         for pool, each in before.items():
             if _leaves_more(each, now.get(pool)):
                 self._wake(pool)
@@ -163,7 +196,7 @@ class Placements:
         if placement is None:
             return remainders(key, live, pods, None)
         pool = label_value(placement.pool)
-        wanted = claim(settled(inference, live), placement, live, pods, self._booked.get(key, 0))
+        wanted = claim(settled(inference, live), placement, live, pods, self._booked.get(key, NOTHING_BOOKED))
         return {**remainders(key, live, pods, pool), pool: wanted}
 
     def _wake(self, pool: str, *, everybody: bool = False) -> None:
@@ -182,6 +215,10 @@ class Placements:
         conditions = inference.status.conditions
         placed = next((each for each in conditions if each.type == ConditionType.PLACED.value), None)
         return placed is None or placed.status is not ConditionStatus.TRUE
+
+
+def _gpus(claim: Claim | None) -> Mapping[str, GpuShare]:
+    return claim.gpus if claim is not None else {}
 
 
 def _leaves_more(before: Claim, now: Claim | None) -> bool:

@@ -1,11 +1,12 @@
 """The slices of every pool as they are now, worked out anew for those nodes alone that have changed."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.parsed import Parsed
 from tidegate.planning.pool_slices import NodeSlices, PoolSlices, SharedNode, elders, part_of, together
+from tidegate_controllers.gpus import Gpus
 from tidegate_controllers.occupancy import Occupancy
 
 
@@ -21,13 +22,17 @@ class _View:
 class PoolViews:
     """With a thousand nodes and as many Inferences, each of these would otherwise ask about all of those."""
 
-    def __init__(self, pools: Parsed[ComputePool], occupancy: Occupancy) -> None:
+    def __init__(self, pools: Parsed[ComputePool], occupancy: Occupancy, gpus: Gpus | None = None) -> None:
+        """`gpus` are those that a DRA driver publishes; None where nobody shares them by claims."""
         self._pools = pools
+        self._gpus = gpus
         self._occupancy = occupancy
         self._views: dict[ObjectKey, _View] = {}
         self._specs: dict[ObjectKey, object] = {}
         pools.store.subscribe(self._pool_changed)
         occupancy.subscribe(self._node_changed)
+        if gpus is not None:
+            gpus.subscribe(self._node_changed)
 
     def slices(self, pool: ComputePool) -> PoolSlices:
         """The slices of a pool that is in the cache, as it is there."""
@@ -44,6 +49,8 @@ class PoolViews:
 
     def _look_at(self, view: _View, pool: ComputePool, name: str) -> None:
         node = self._occupancy.node(name)
+        if node is not None and self._gpus is not None:
+            node = replace(node, gpus=self._gpus.of(name))
         occupants = self._occupancy.occupants(name)
         part = part_of(pool, node, occupants, view.elder) if node is not None else None
         if part is None:

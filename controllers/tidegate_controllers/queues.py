@@ -9,9 +9,11 @@ from tidegate.resources.names import ACCESS_LABEL, FEATURE_COMPUTE_LABEL, INFERE
 from tidegate.routing.hosts import HostKind
 from tidegate.runtime.workqueue import WorkQueue
 from tidegate_controllers.accesses import Accesses
+from tidegate_controllers.gpus import Gpus
 from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.proxies import Proxies
+from tidegate_controllers.shared_claims import SharedClaims
 from tidegate_controllers.sharing import Sharing
 from tidegate_controllers.stores import Owners, Stores
 
@@ -83,7 +85,17 @@ def connect(stores: Stores, accesses: Accesses, queues: Queues, proxies: Proxies
     accesses.subscribe_rivals(queues.accesses.add)
 
 
-def connect_pools(stores: Stores, queues: Queues, occupancy: Occupancy, sharing: Sharing | None) -> None:
+@dataclass(frozen=True, slots=True)
+class PoolSources:
+    """What a pool's status and claims depend on, besides the pool."""
+
+    occupancy: Occupancy
+    sharing: Sharing | None
+    gpus: Gpus | None
+    claims: SharedClaims
+
+
+def connect_pools(stores: Stores, queues: Queues, sources: PoolSources) -> None:
     """From now on every change of a node, of what runs there, or of a pool wakes all pools: there are few."""
 
     def wake_all(_node: str = "") -> None:
@@ -104,9 +116,12 @@ def connect_pools(stores: Stores, queues: Queues, occupancy: Occupancy, sharing:
             queues.pools.add(key)
 
     stores.pools.subscribe(changed)
-    occupancy.subscribe(wake_all)
-    if sharing is not None:
-        sharing.subscribe(wake_all)
+    sources.occupancy.subscribe(wake_all)
+    if sources.sharing is not None:
+        sources.sharing.subscribe(wake_all)
+    if sources.gpus is not None:
+        sources.gpus.subscribe(wake_all)
+    sources.claims.subscribe(queues.pools.add)
 
 
 def connect_overrides(stores: Stores, overrides: Overrides, queues: Queues) -> None:

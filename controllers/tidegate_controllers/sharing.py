@@ -8,7 +8,7 @@ from typing import Any, Final
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from tidegate.api.compute_pool import ComputePool
+from tidegate.api.compute_pool import ComputePool, MpsBackend
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import TidegateError
 from tidegate.kube.fence import Fence
@@ -137,8 +137,9 @@ class Sharing:
         self._suspicions.clear()
 
     def plan(self, pool: ComputePool, slices: PoolSlices, now: datetime) -> SharingPlan | None:
-        """What is wrong with the nodes of `pool`; None where they share no GPUs."""
-        if pool.spec.slice.mps is None:
+        """What is wrong with the nodes of `pool`; None where they do not share GPUs by the device plugin."""
+        mps = pool.spec.slice.mps
+        if mps is None or mps.backend is not MpsBackend.DEVICE_PLUGIN:
             return None
         views = self._views(pool, slices)
         plan = plan_sharing(pool, views, self._suspicions.get(pool.key, {}), now)

@@ -11,6 +11,7 @@ from tidegate.api import crd
 from tidegate.api.reference import reasons_page
 from tidegate.kube.permissions import (
     AUTH_RULES,
+    CLAIM_RULES,
     CLUSTER_RULES,
     GATEWAY_TLS_RULES,
     RELEASE_RULES,
@@ -42,6 +43,8 @@ def generate(root: Path) -> None:
             _write(chart / "files" / "rbac" / f"{process}-release.yaml", rules)
         if rules := SHARING_RULES.get(process):
             _write(chart / "files" / "rbac" / f"{process}-sharing.yaml", rules)
+        if rules := CLAIM_RULES.get(process):
+            _write(chart / "files" / "rbac" / f"{process}-claims.yaml", rules)
         if rules := AUTH_RULES.get(process):
             _write(chart / "files" / "rbac" / f"{process}-auth.yaml", rules)
         if rules := GATEWAY_TLS_RULES.get(process):

@@ -52,6 +52,10 @@ class Settings(BaseSettings):
     )
     node_agent_port: Annotated[int, Field(ge=1, le=65535)] = 8444
 
+    shared_claims: Annotated[
+        bool, Field(description="Whether ComputePools may have backend SharedClaim, which is experimental.")
+    ] = False
+
     xds_port: Annotated[int, Field(ge=0, le=65535)] = 18000
     xds_tls_directory: Annotated[
         Path | None, Field(description="ca.crt, tls.crt, tls.key of the xDS servers; absent: no TLS.")

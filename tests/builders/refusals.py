@@ -1081,6 +1081,13 @@ REFUSED_CHANGES: tuple[RefusedChange, ...] = (
         "slices cannot change from cpu to mps or back",
     ),
     RefusedChange(
+        "device-plugin-to-claims",
+        compute_pool_body("changed-backend", slice={"cpu": None, "mps": _MPS}),
+        compute_pool_body("changed-backend", slice={"cpu": None, "mps": {**_MPS, "backend": "SharedClaim"}}),
+        "spec.slice.mps.backend",
+        "backend cannot change",
+    ),
+    RefusedChange(
         "from-requests-to-a-batch",
         inference_body(tier="offline"),
         inference_body(tier="offline", batch=batch_spec()),

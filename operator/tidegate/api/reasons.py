@@ -37,6 +37,7 @@ class Reason(StrEnum):
     TIER_FULL = "TierFull"
     TOO_MANY_SLICES = "TooManySlices"
     MODEL_NOT_SHAREABLE = "ModelNotShareable"
+    SCALING_UNSUPPORTED = "ScalingUnsupported"
     # Inference: versions
     MODEL_LOADED = "ModelLoaded"
     LOADING = "Loading"
@@ -460,10 +461,15 @@ DOCS: Final[Mapping[Reason, ReasonDoc]] = MappingProxyType(
             "The model's format brings processes of its own onto the GPU, and each would have the limits of a whole slice.",
             "Export the model as ONNX or TensorRT, or place it in a pool of CPU slices.",
         ),
+        Reason.SCALING_UNSUPPORTED: ReasonDoc(
+            "The pool shares its GPUs by claims (backend SharedClaim), and the allocator does not count GPU by GPU.",
+            "Set spec.replicas instead of spec.scaling, or place the Inference in a pool with backend DevicePlugin.",
+        ),
         Reason.SHARING_CONFIGURED: ReasonDoc("Every node shares its GPUs out as the pool says.", _NOTHING),
         Reason.SHARING_NOT_CONFIGURED: ReasonDoc(
             "A node does not share its GPUs out as the pool says, so its slices are not healthy: it has another "
-            "configuration of the device plugin, or offers another number of slices than it should.",
+            "configuration of the device plugin, or offers another number of slices than it should. With backend SharedClaim: "
+            "the API server or the node lacks what is needed for it, or a GPU is still shared out as the pool said before.",
             "Run the commands in the message; a node is drained first, since the change restarts MPS under all pods.",
         ),
         Reason.SHARING_HEALTHY: ReasonDoc(

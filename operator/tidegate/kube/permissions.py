@@ -70,6 +70,16 @@ SHARING_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
 """Rules where node agents run, besides the others. An admission policy of the chart bounds them: of a node, one taint may be
 changed; of pods, ours and the device plugin's may be deleted."""
 
+CLAIM_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
+    Process.CONTROLLERS: (
+        Rule("resource.k8s.io", ("resourceslices", "deviceclasses"), ("list", "watch")),
+        Rule("resource.k8s.io", ("resourceclaims",), (*_APPLY, "delete")),
+        Rule("", ("pods",), ("patch",)),
+    ),
+}
+"""Rules where GPUs are shared by claims, besides the others. An admission policy of the chart bounds them: of pods, the scheduling
+gate of ours may be taken away; of ResourceClaims, ours may be made and deleted."""
+
 RELEASE_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.CONTROLLERS: (Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),),
 }

@@ -9,6 +9,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.planning.deployments import Holding
 from tidegate.planning.pods import is_ready
 from tidegate.resources.names import POOL_LABEL, SLICES_LABEL, TIER_LABEL, label_value
+from tidegate.resources.sharing.shared_claim import claim_of_pod
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
@@ -24,6 +25,8 @@ class SeatedPod:
     tier: str
     answers: bool = False
     """Whether it is ready, and not on its way out."""
+    gpu_claim: str = ""
+    """The ResourceClaim of the GPU that it shares; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,25 @@ class NodeSeats:
     answering: int = 0
     silent: int = 0
     """Those of pods that start, fail, or are on their way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuShare:
+    """Slices that an Inference has of the GPU of one ResourceClaim."""
+
+    taken: int = 0
+    """Those that are its own: of pods, or given to its Deployment."""
+    seated: int = 0
+    """Those of pods that have a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """Slices that an Inference has just been given, while its Deployment is being written."""
+
+    slices: int = 0
+    gpu_claim: str = ""
+    """The ResourceClaim of their GPU; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +84,10 @@ class Claim:
     """Its pods in this pool that answer."""
     seats: Mapping[str, NodeSeats] = field(default_factory=dict[str, NodeSeats])
     """Slices that its pods have in this pool, by node."""
+    gpu_claim: str = ""
+    """The ResourceClaim that its Deployment's pods name in this pool; empty for none."""
+    gpus: Mapping[str, GpuShare] = field(default_factory=dict[str, GpuShare])
+    """Slices of GPUs that are its own, by ResourceClaim, where pods share each by one."""
 
     @property
     def kept(self) -> int:
@@ -82,6 +108,9 @@ class Claim:
         """Slices that it has with so many replicas; pods elsewhere than on `nodes` take nothing that can be given."""
         seated = sum(count for node, count in self.pods.items() if node in nodes)
         return max(replicas * self.slices, self.held, seated, self.booked)
+
+
+NOTHING_BOOKED: Final = Booking()
 
 
 class PoolClaims:
@@ -122,7 +151,12 @@ def seated_pod(body: Mapping[str, Any]) -> SeatedPod | None:
         return None
     answers = "deletionTimestamp" not in body["metadata"] and is_ready(body)
     return SeatedPod(
-        labels[POOL_LABEL], spec["nodeName"], int(slices), labels.get(TIER_LABEL, ""), answers=answers
+        labels[POOL_LABEL],
+        spec["nodeName"],
+        int(slices),
+        labels.get(TIER_LABEL, ""),
+        answers=answers,
+        gpu_claim=claim_of_pod(spec),
     )
 
 
@@ -131,7 +165,7 @@ def claim(
     placement: Placement,
     live: Holding | None,
     pods: Sequence[SeatedPod] = (),
-    booked: int = 0,
+    booked: Booking = NOTHING_BOOKED,
 ) -> Claim:
     """The claim of an Inference on the pool of this placement; `live` is its Deployment, `pods` are those of any pool."""
     pool = label_value(placement.pool)
@@ -147,9 +181,11 @@ def claim(
         scaled=inference.spec.scaling is not None,
         pods=_beyond(held, pool, pods),
         spares=inference.decided_spares,
-        booked=booked,
+        booked=booked.slices,
         ready=sum(each.answers for each in pods if each.pool == pool),
         seats=_seats(pool, pods),
+        gpu_claim=live.gpu_claim if live is not None and live.pool == pool else "",
+        gpus=_gpus(held, live, pool, pods, booked),
     )
 
 
@@ -167,7 +203,8 @@ def remainders(
     for pool, tier in tiers.items():
         if pool != wanted:
             held, of = _held(live, pool), Tier(tier) if tier in set(Tier) else Tier.REALTIME
-            found[pool] = Claim(key, of, 1, 0, held, "", pods=_beyond(held, pool, pods))
+            gpus = _gpus(held, live, pool, pods, NOTHING_BOOKED)
+            found[pool] = Claim(key, of, 1, 0, held, "", pods=_beyond(held, pool, pods), gpus=gpus)
     return found
 
 
@@ -183,6 +220,21 @@ def _seats(pool: str, pods: Iterable[SeatedPod]) -> Mapping[str, NodeSeats]:
             answering, silent = (each.slices, 0) if each.answers else (0, each.slices)
             seats[each.node] = NodeSeats(before.answering + answering, before.silent + silent)
     return seats
+
+
+def _gpus(
+    held: int, live: Holding | None, pool: str, pods: Iterable[SeatedPod], booked: Booking
+) -> Mapping[str, GpuShare]:
+    seated: dict[str, int] = {}
+    for each in pods:
+        if each.pool == pool and each.gpu_claim:
+            seated[each.gpu_claim] = seated.get(each.gpu_claim, 0) + each.slices
+    taken = dict(seated)
+    given = (booked.gpu_claim, booked.slices), (live.gpu_claim if live is not None else "", held)
+    for name, slices in given:
+        if name and slices:
+            taken[name] = max(taken.get(name, 0), slices)
+    return {name: GpuShare(slices, seated.get(name, 0)) for name, slices in taken.items()}
 
 
 def _beyond(held: int, pool: str, pods: Iterable[SeatedPod]) -> Mapping[str, int]:

@@ -41,6 +41,8 @@ class PoolObserved:
     """What its allocator last came to; None while it has not looked in this term, so that what was said stays."""
     sharing: SharingPlan | None = None
     """What is wrong with the sharing of its GPUs; None where there is none, or no node agent runs."""
+    claims_missing: str = ""
+    """Why no GPU of the cluster can be shared by claims, and what to do; empty where it can, or the pool does not want it."""
 
 
 def plan_pool(observed: PoolObserved) -> Plan:
@@ -51,7 +53,7 @@ def plan_pool(observed: PoolObserved) -> Plan:
     said = (
         *standing(ready, generation),
         condition(ConditionType.HEALTHY, healthy, generation),
-        *_sharing(pool, slices),
+        *_sharing(observed),
         *_sharing_health(observed),
         *override_conditions(observed.overrides, generation),
         *_allocation(observed),
@@ -143,17 +145,23 @@ def health(slices: PoolSlices) -> Verdict:
     return Verdict(False, Reason.NODES_UNHEALTHY, message)
 
 
-def _sharing(pool: ComputePool, slices: PoolSlices) -> tuple[Condition, ...]:
+def _sharing(observed: PoolObserved) -> tuple[Condition, ...]:
     """Whether every node shares itself out as the pool says; nothing where there is nothing to configure."""
+    pool, slices = observed.pool, observed.slices
     if pool.spec.slice.mps is None:
         return ()
-    wrong = [node for node in slices.nodes if node.unconfigured]
+    wrong = [node for node in slices.nodes if node.unconfigured or node.outdated]
     verdict = Verdict(True, Reason.SHARING_CONFIGURED, f"{_nodes(len(slices.nodes))} share their GPUs out")
-    if wrong:
+    if observed.claims_missing:
+        verdict = Verdict(False, Reason.SHARING_NOT_CONFIGURED, observed.claims_missing)
+    elif wrong:
         first = wrong[0]
         runs = sum(first.used.values())
         pods = f"; {runs} slices of it are in use" if runs else ""
-        message = f"{len(wrong)} of {_nodes(len(slices.nodes))}; the first is node {first.node}, which {first.unconfigured}{pods}"
+        said = first.unconfigured or first.outdated
+        message = (
+            f"{len(wrong)} of {_nodes(len(slices.nodes))}; the first is node {first.node}, which {said}{pods}"
+        )
         verdict = Verdict(False, Reason.SHARING_NOT_CONFIGURED, message)
     return (condition(ConditionType.SHARING_CONFIGURED, verdict, pool.metadata.generation),)
 
@@ -174,6 +182,10 @@ def readiness(pool: ComputePool, slices: PoolSlices) -> Verdict:
     if all(node.fault for node in slices.nodes):
         found = health(slices)
         return Verdict(False, found.reason, found.message)
+    outdated = next((node for node in slices.nodes if node.outdated), None)
+    if slices.healthy == 0 and outdated is not None:
+        message = f"no GPU is shared out as spec.slice says yet: node {outdated.node} {outdated.outdated}"
+        return Verdict(False, Reason.SHARING_NOT_CONFIGURED, message)
     if slices.healthy == 0:
         takes = sharing_of(pool).slice_takes
         asks = " and ".join(

@@ -7,6 +7,7 @@ from typing import Any
 
 from tidegate.api.meta import ObjectKey
 from tidegate.resources.names import POOL_LABEL, RUN_LABEL, SLICES_LABEL, TIER_LABEL
+from tidegate.resources.sharing.shared_claim import claim_of_pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class JobView:
     slices: int = 0
     """Slices of each pod."""
     tier: str = ""
+    gpu_claim: str = ""
+    """The ResourceClaim of the GPU that its pods share; empty for none."""
 
     @property
     def finished(self) -> bool:
@@ -76,6 +79,7 @@ def job_view(body: Mapping[str, Any]) -> JobView:
         pool=labels.get(POOL_LABEL, ""),
         slices=int(slices) if slices.isdecimal() else 0,
         tier=labels.get(TIER_LABEL, ""),
+        gpu_claim=claim_of_pod(spec["template"].get("spec") or {}),
     )
 
 

@@ -5,7 +5,7 @@ come and go without anybody else's moving, and a node that fails takes nothing f
 """
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from tidegate.api.compute_pool import ComputePool, Tiers
@@ -15,6 +15,7 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.claims import Claim, PoolClaims
 from tidegate.planning.compute_pool import readiness
 from tidegate.planning.deployments import Holding
+from tidegate.planning.gpu_choice import GpuChoice, choose_gpu
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.serving_status import Verdict
 from tidegate.resources.sharing.backend import Refused, Seat, SharingBackend
@@ -51,12 +52,23 @@ def place(
         given = share_out(pool, slices, tuple(claims))
         replicas = given[wanted.key]
         verdict = _verdict(wanted, replicas, pool, slices, tuple(claims), given)
+    seat = sharing_of(pool).seat(wanted.slices, wanted.tier)
+    together = sharing_of(pool).together
+    if together is not None and replicas:
+        gpu = choose_gpu(wanted, replicas, together, pool, slices, claims)
+        if gpu.room < replicas or wanted.replicas > together:
+            replicas = min(replicas, gpu.room)
+            verdict = _gpu_full(wanted, gpu, replicas, pool, slices)
+        seat = replace(seat, gpu_claim=gpu.claim)
+        if gpu.claim and wanted.held:
+            # It stays where it is, or nothing of it runs there any more.
+            return Placing(seat, replicas, verdict)
     running = live.replicas if live is not None else 0
     stays = min(running, wanted.replicas)
     if replicas < stays:
         # It moves here from elsewhere, or wants larger replicas: until there is room for as many as run, they stay.
         return Placing(None, stays, verdict)
-    return Placing(sharing_of(pool).seat(wanted.slices, wanted.tier), replicas, verdict)
+    return Placing(seat, replicas, verdict)
 
 
 def _all_fit(pool: ComputePool, slices: PoolSlices, claims: PoolClaims) -> bool:
@@ -142,6 +154,12 @@ class Admission:
 
     def refusal(self, wanted: Claim) -> Refused | None:
         """Why no replica of this Inference gets a place; None where it may."""
+        if wanted.scaled and self.sharing.together is not None:
+            message = (
+                "the allocator does not count GPU by GPU, as pools with backend SharedClaim are shared: set spec.replicas "
+                f"instead of spec.scaling, {self.sharing.together} at most, or use a pool with backend DevicePlugin"
+            )
+            return Refused(Reason.SCALING_UNSUPPORTED, message)
         said = self.sharing.refusal(wanted.slices, wanted.model)
         if said is not None or wanted.slices <= self.largest:
             return said
@@ -188,6 +206,33 @@ def _verdict(
         f"{short}: of {slices.healthy} healthy slices {max(ledger.room(wanted.tier), 0)} are left to tier "
         f"{wanted.tier.value} ({tiers}); {lower}, or add nodes to the pool"
     )
+    return Verdict(False, Reason.POOL_FULL, message, stalled=True)
+
+
+def _gpu_full(wanted: Claim, gpu: GpuChoice, given: int, pool: ComputePool, slices: PoolSlices) -> Verdict:
+    """All replicas share one GPU, and it has too few slices for them, whatever the pool has."""
+    name, asked, per_gpu = pool.metadata.name, wanted.replicas - wanted.spares, sharing_of(pool).together or 0
+    short = f"ComputePool {name} gives {given} of {asked} replicas"
+    if asked > per_gpu:
+        message = (
+            f"{short}: all replicas of an Inference share one GPU of {per_gpu} slices there; set spec.replicas to {per_gpu} at "
+            "most, or share the requests out over several Inferences by a ModelAccess"
+        )
+    elif gpu.outdated:
+        message = (
+            f"{short}: ResourceClaim {gpu.claim} is of another slicesPerGPU than {per_gpu}, and nobody comes to it; drain its "
+            "node, and they start on another GPU"
+        )
+    elif gpu.claim:
+        message = (
+            f"{short}: ResourceClaim {gpu.claim} has no more slices for it, and all replicas of an Inference share one "
+            "GPU; lower spec.replicas, or make a second Inference for the rest"
+        )
+    else:
+        message = (
+            f"{short}: each of {slices.gpus} GPUs is shared by a ResourceClaim already, and none of namespace "
+            f"{wanted.key.namespace} has a free slice; lower spec.replicas of others here, or add nodes to the pool"
+        )
     return Verdict(False, Reason.POOL_FULL, message, stalled=True)
 
 

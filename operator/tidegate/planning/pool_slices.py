@@ -32,6 +32,12 @@ class NodeSlices:
     """Slices of `total` whose devices have failed."""
     failed: str = ""
     """Which devices have failed, in a few words; empty when all work."""
+    gpus: int = 0
+    """Whole GPUs behind `total`, where pods share each by a claim."""
+    gpu_bytes: int = 0
+    """Memory of the smallest one."""
+    outdated: str = ""
+    """What still shares a GPU out as the pool says no more; empty for nothing. The node's other GPUs are not concerned."""
 
     @property
     def healthy(self) -> int:
@@ -71,6 +77,16 @@ class PoolSlices:
     def largest(self) -> int:
         """The most slices that one pod can ever be given, once that node is empty."""
         return max((node.total for node in self.nodes), default=0)
+
+    @cached_property
+    def gpus(self) -> int:
+        """GPUs of the nodes that take pods, where pods share each by a claim."""
+        return sum(node.gpus for node in self.nodes if not node.fault)
+
+    @cached_property
+    def gpu_bytes(self) -> int:
+        """Memory of the smallest of the pool's GPUs; zero where there is none."""
+        return min((node.gpu_bytes for node in self.nodes if node.gpus), default=0)
 
     @cached_property
     def healthy_nodes(self) -> frozenset[str]:
@@ -134,8 +150,9 @@ def together(parts: Iterable[NodeSlices | SharedNode]) -> PoolSlices:
 def _node_slices(
     node: NodeView, occupants: Sequence[Occupant], pool: ComputePool, sharing: SharingBackend
 ) -> NodeSlices:
-    takes = sharing.slice_takes
-    unconfigured = sharing.unconfigured(node.labels, node.allocatable).replace("<node>", node.name)
+    takes, published = sharing.slice_takes, sharing.published(node.gpus)
+    has = {**node.allocatable, **published.offers}
+    unconfigured = sharing.unconfigured(node.labels, has).replace("<node>", node.name)
     fault = node.fault(sharing.tolerations) or (
         unconfigured and "does not share its GPUs out as the pool says"
     )
@@ -145,12 +162,22 @@ def _node_slices(
         if each.pool == name:
             used[each.tier] = used.get(each.tier, 0) + _slices(each.asks, takes)
     strangers = total(each.asks for each in occupants if each.pool != name)
-    fitting = _fitting(node.allocatable, strangers, takes)
+    fitting = _fitting(has, strangers, takes)
     if unconfigured:
         return NodeSlices(node.name, fitting, used, fault, unconfigured)
     well = sharing.offered_when_well(node.labels)
-    whole = _fitting({**node.allocatable, **well}, strangers, takes)
-    return NodeSlices(node.name, whole, used, fault, "", whole - fitting, _failed(node.allocatable, well))
+    whole = _fitting({**has, **well}, strangers, takes)
+    return NodeSlices(
+        node.name,
+        whole,
+        used,
+        fault,
+        withdrawn=whole - fitting,
+        failed=_failed(node.allocatable, well),
+        gpus=published.gpus,
+        gpu_bytes=published.memory_bytes,
+        outdated=published.outdated.replace("<node>", node.name),
+    )
 
 
 def _failed(allocatable: Amounts, well: Taken) -> str:

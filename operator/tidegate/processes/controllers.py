@@ -34,6 +34,7 @@ from tidegate.triton.node_agents import NodeAgentClient
 from tidegate_controllers.allocator import FIELD_MANAGER, AllocatorParts
 from tidegate_controllers.allocator_metrics import AllocatorMetrics
 from tidegate_controllers.autoscalers import Autoscalers
+from tidegate_controllers.gpus import Gpus
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.occupancy import Occupancy
@@ -95,6 +96,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         helpers = Helpers(plugin_pods, settings.sharing_plugin, settings.sharing_daemon)
         metrics = SharingMetrics(registry)
         sharing = Sharing(node_agents, helpers, stores.pods, stores.pools, occupancy, metrics)
+        gpus = Gpus(client) if settings.shared_claims else None
         parts = Parts(
             client,
             stores,
@@ -105,6 +107,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
             measurements,
             allocator,
             sharing if settings.sharing_namespace else None,
+            gpus,
             serving,
             gateway,
             clock,
@@ -134,6 +137,8 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
                 tasks.create_task(proxies.run())
                 tasks.create_task(occupancy.run(client))
                 tasks.create_task(workloads.run())
+                if gpus is not None:
+                    tasks.create_task(gpus.run())
                 await synced((*stores, xds_pods, gateway_pods))
                 await election.run(terms.lead)
 

@@ -14,6 +14,10 @@ METRICS_PORT: Final = 8002
 AGENT_CPU: Final = "50m"
 AGENT_MEMORY: Final = "128Mi"
 """What the agent asks of its node, beside what the server asks for."""
+SLICE_GATE: Final = "tidegate.io/slice"
+"""Scheduling gate of a pod until the claim of its GPU has a slice for it."""
+POD_CLAIM: Final = "gpu"
+"""What that claim is called within a pod."""
 DESIRED_FILE: Final = "desired.json"
 CLIENT_CA_FILE: Final = "client-ca.crt"
 
@@ -101,6 +105,8 @@ class ServingPod:
     run_as_user: int = 65532
     shared_memory_of_node: bool = False
     """Whether the node mounts a /dev/shm into the server that all of its pods share."""
+    gpu_claim: str = ""
+    """ResourceClaim of the GPU that the server shares with others; empty for none."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     """Besides those that every pod has."""
 
@@ -124,6 +130,9 @@ def pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object
         spec["nodeSelector"] = dict(pod.node_selector)
     if pod.tolerations:
         spec["tolerations"] = [dict(each) for each in pod.tolerations]
+    if pod.gpu_claim:
+        spec["resourceClaims"] = [{"name": POD_CLAIM, "resourceClaimName": pod.gpu_claim}]
+        spec["schedulingGates"] = [{"name": SLICE_GATE}]
     return {
         "metadata": {
             "labels": dict(pod.labels),
@@ -256,13 +265,20 @@ def _triton(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
         "startupProbe": _probe("/v2/health/live", "http", period_s=1, failures=120),
         "livenessProbe": _probe("/v2/health/live", "http", period_s=10, failures=6),
         "lifecycle": _before_stop(_AWAIT_DRAINED),
-        "resources": {
-            "requests": {"cpu": pod.cpu, "memory": pod.memory, **pod.devices},
-            "limits": {"memory": pod.memory, **pod.devices},
-        },
+        "resources": _resources(pod),
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": mounts,
     }
+
+
+def _resources(pod: ServingPod) -> dict[str, object]:
+    resources: dict[str, object] = {
+        "requests": {"cpu": pod.cpu, "memory": pod.memory, **pod.devices},
+        "limits": {"memory": pod.memory, **pod.devices},
+    }
+    if pod.gpu_claim:
+        resources["claims"] = [{"name": POD_CLAIM}]
+    return resources
 
 
 def _triton_command(pod: ServingPod) -> str:

@@ -5,7 +5,7 @@ What the plugin reads and does is described in its README, section "With CUDA MP
 and has one slice; one MPS server takes processes of one user; a changed configuration restarts MPS under all pods of a node.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -14,7 +14,15 @@ from tidegate.api.compute_pool import ComputePool, MpsSlice, TaintEffect, Tolera
 from tidegate.api.inference import ModelFormat, Tier
 from tidegate.api.quantities import parse_quantity
 from tidegate.api.reasons import Reason
-from tidegate.resources.sharing.backend import Refused, Seat, Taken, left_for_server, pool_labels
+from tidegate.resources.sharing.backend import (
+    Published,
+    Refused,
+    Seat,
+    Taken,
+    left_for_server,
+    pool_labels,
+)
+from tidegate.resources.sharing.gpus import Gpu
 
 SHARED_GPU: Final = "nvidia.com/gpu.shared"
 CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"
@@ -22,7 +30,7 @@ CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"
 GPU_COUNT_LABEL: Final = "nvidia.com/gpu.count"
 _STRATEGY_LABEL: Final = "nvidia.com/gpu.sharing-strategy"
 _CAPABLE_LABEL: Final = "nvidia.com/mps.capable"
-_GPU_TAINT: Final = Toleration(
+GPU_TAINT: Final = Toleration(
     key="nvidia.com/gpu", operator=TolerationOperator.EXISTS, effect=TaintEffect.NO_SCHEDULE
 )
 """Of the taint that keeps pods without a GPU away from nodes that have some."""
@@ -63,6 +71,23 @@ def labels_fit(labels: Mapping[str, str], slices_per_gpu: int) -> bool:
     )
 
 
+def one_process_on_one_slice(slices: int, model: ModelFormat) -> Refused | None:
+    """Why MPS cannot limit a pod of so many slices, or with such a model, as a slice is; None when it can."""
+    if slices > 1:
+        message = (
+            f"a replica wants {slices} slices, and a process on a shared GPU has one: set spec.placement.slices to 1, "
+            "and use a pool of larger slices (a smaller slicesPerGPU) where the model needs more"
+        )
+        return Refused(Reason.TOO_MANY_SLICES, message)
+    if model in _OF_OTHER_PROCESSES:
+        message = (
+            f"a model of format {model.value} runs in a process beside Triton's, and each process would have the limits "
+            "of a whole slice: export it as ONNX or TensorRT, or place it in a pool of CPU slices"
+        )
+        return Refused(Reason.MODEL_NOT_SHAREABLE, message)
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class DevicePluginSharing:
     """NVIDIA's device plugin shares each GPU of a node out in equal slices."""
@@ -83,23 +108,21 @@ class DevicePluginSharing:
     @property
     def tolerations(self) -> tuple[Toleration, ...]:
         """The pool's own, and the one of the taint that GPU nodes usually have."""
-        return (_GPU_TAINT, *self.pool.spec.tolerations)
+        return (GPU_TAINT, *self.pool.spec.tolerations)
+
+    @property
+    def together(self) -> None:
+        """Replicas need not be together."""
+        return
+
+    def published(self, gpus: Sequence[Gpu]) -> Published:
+        """No DRA driver is asked."""
+        del gpus
+        return Published()
 
     def refusal(self, slices: int, model: ModelFormat) -> Refused | None:
         """A pod has one slice, and all of its GPU work is in Triton's own process."""
-        if slices > 1:
-            message = (
-                f"a replica wants {slices} slices, and a process on a shared GPU has one: set spec.placement.slices to 1, "
-                "and use a pool of larger slices (a smaller slicesPerGPU) where the model needs more"
-            )
-            return Refused(Reason.TOO_MANY_SLICES, message)
-        if model in _OF_OTHER_PROCESSES:
-            message = (
-                f"a model of format {model.value} runs in a process beside Triton's, and each process would have the limits "
-                "of a whole slice: export it as ONNX or TensorRT, or place it in a pool of CPU slices"
-            )
-            return Refused(Reason.MODEL_NOT_SHAREABLE, message)
-        return None
+        return one_process_on_one_slice(slices, model)
 
     def unconfigured(self, labels: Mapping[str, str], allocatable: Taken) -> str:
         """The label that names the configuration, what GPU feature discovery saw of it, and what the plugin offers."""
