@@ -6,10 +6,11 @@ Each process is imported by its own command: together they take three seconds, f
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -18,8 +19,9 @@ from tidegate.cli.calibrate import calibrate
 from tidegate.cli.pools import register as register_pools
 from tidegate.cli.xds import register
 from tidegate.errors import TidegateError
-from tidegate.runtime.logging import LogFormat, configure_logging
-from tidegate.settings import PodIdentity, Settings
+
+if TYPE_CHECKING:
+    from tidegate.settings import Settings
 
 app = typer.Typer(
     name="tidegate",
@@ -38,6 +40,7 @@ Kubeconfig = Annotated[
 def controllers(kubeconfig: Kubeconfig = None) -> None:
     """Run the controllers: watch, elect a leader, reconcile."""
     from tidegate.processes.controllers import run_controllers
+    from tidegate.settings import PodIdentity
 
     settings = _start()
     _run(run_controllers(settings, PodIdentity(), _cluster(kubeconfig)))
@@ -63,6 +66,7 @@ def serve_xds(context: typer.Context, kubeconfig: Kubeconfig = None) -> None:
     if context.invoked_subcommand is not None:
         return
     from tidegate.processes.xds import run_xds
+    from tidegate.settings import PodIdentity
 
     settings = _start()
     _run(run_xds(settings, PodIdentity(), _cluster(kubeconfig)))
@@ -86,7 +90,10 @@ def version() -> None:
     typer.echo(__version__)
 
 
-def _start() -> Settings:
+def _start() -> "Settings":
+    from tidegate.runtime.logging import LogFormat, configure_logging
+    from tidegate.settings import Settings
+
     settings = Settings()
     configure_logging(level=settings.log_level, log_format=LogFormat(settings.log_format))
     return settings
@@ -109,14 +116,40 @@ def _run(process: Coroutine[Any, Any, None]) -> None:
 
 
 def _mount_local_cluster() -> None:
-    """`tidegate local …` and `tidegate demo …`, where the local cluster is installed; the image goes without."""
+    """`tidegate local …` and `tidegate demo …`, where the local cluster is installed; the image goes without.
+
+    Both are imported when they are asked for: they take a second, and whoever asks something else would wait for it.
+    """
     if find_spec("tidegate_localcluster") is None:
         return
-    from tidegate_localcluster.cli import app as local
-    from tidegate_localcluster.demo.cli import app as demo
+    for name, module, about in _LOCAL:
+        if f"_{Path(sys.argv[0]).name}_COMPLETE".replace("-", "_").upper() in os.environ:
+            # A shell that completes has to know their commands.
+            app.add_typer(import_module(module).app, name=name)
+        else:
+            app.command(name, help=about, add_help_option=False, context_settings=_AS_IT_IS)(
+                _handed_on(module)
+            )
 
-    app.add_typer(local, name="local")
-    app.add_typer(demo, name="demo")
+
+_LOCAL: Final = (
+    ("local", "tidegate_localcluster.cli", "A real Kubernetes cluster on this machine, without Docker."),
+    (
+        "demo",
+        "tidegate_localcluster.demo.cli",
+        "A real model on a real cluster: trained, served, scored, and swapped under load.",
+    ),
+)
+_AS_IT_IS: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def _handed_on(module: str) -> Callable[[typer.Context], None]:
+    """A command that gives all it is told to those of a module."""
+
+    def hand_on(context: typer.Context) -> None:
+        import_module(module).app(context.args, prog_name=context.command_path)
+
+    return hand_on
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from builders.inference import inference_body
 from builders.probe_model import publish
 from fixtures.agent import ModelPod
 from tidegate.api.meta import ObjectKey
-from tidegate.cli.calibrate import Calibration, Ramp, Replica, closing_lines, ramp_up
+from tidegate.cli.ramp import Calibration, Ramp, Replica, closing_lines, ramp_up
 from tidegate.errors import ApiUnavailableError, PermanentError
 from tidegate.planning.calibration import Inputs
 from tidegate_dataplane.contract import Phase

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import kopf
@@ -46,3 +48,31 @@ def test_without_the_option_the_environment_decides(tmp_path: Path, monkeypatch:
     assert _cluster(None) == named
     monkeypatch.delenv("KUBECONFIG")
     assert _cluster(None) is None
+
+
+def test_whoever_asks_for_help_does_not_wait_for_what_other_commands_need() -> None:
+    heavy = {
+        "aiohttp",
+        "grpc",
+        "kopf",
+        "kubernetes",
+        "numpy",
+        "pydantic",
+        "structlog",
+        "tidegate_localcluster",
+    }
+    program = f"import sys, tidegate.main as m; m._mount_local_cluster(); print({heavy!r} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"
+
+
+def test_commands_of_the_local_cluster_are_handed_on() -> None:
+    def tidegate(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "tidegate", *arguments], capture_output=True, text=True, check=False
+        )
+
+    unknown = tidegate("local", "nonsense")
+    assert (unknown.returncode, "No such command" in unknown.stderr) == (2, True)
+    known = tidegate("local", "down", "--help")
+    assert (known.returncode, "--state-dir" in known.stdout) == (0, True)

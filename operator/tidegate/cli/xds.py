@@ -14,9 +14,8 @@ from urllib.parse import quote
 
 import typer
 
-from tidegate.cli.servers import CONTENTS_PORT, REPORT_PORT, Servers, ask
+from tidegate.cli.servers import CONTENTS_PORT, REPORT_PORT, Servers
 from tidegate.errors import TidegateError
-from tidegate.routing.grpc.bootstrap import bootstrap as grpc_bootstrap
 
 
 class Format(StrEnum):
@@ -165,6 +164,8 @@ def bootstrap(
             err=True,
         )
         sys.exit(1)
+    from tidegate.routing.grpc.bootstrap import bootstrap as grpc_bootstrap
+
     name = node or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
     typer.echo(grpc_bootstrap(server, name, certificates))
 
@@ -197,6 +198,9 @@ def _first(servers: Servers, port: int, path: str, query: Mapping[str, str]) -> 
 
 
 def _ask(servers: Servers, port: int, path: str, query: Mapping[str, str]) -> Mapping[str, dict[str, Any]]:
+    # The API server's client takes a second to import, for which nobody waits who asks for help.
+    from tidegate.cli.asking import ask
+
     try:
         answers = ask(servers, port, path, query)
     except TidegateError as error:
