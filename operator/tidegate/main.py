@@ -16,6 +16,8 @@ import typer
 
 from tidegate import __version__
 from tidegate.cli.calibrate import calibrate
+from tidegate.cli.decisions import register as register_decisions
+from tidegate.cli.overrides import register as register_overrides
 from tidegate.cli.pools import register as register_pools
 from tidegate.cli.xds import register
 from tidegate.errors import TidegateError
@@ -82,6 +84,8 @@ def web(kubeconfig: Kubeconfig = None) -> None:
 
 
 app.command()(calibrate)
+register_decisions(app)
+register_overrides(app)
 
 
 @app.command()

@@ -33,6 +33,8 @@ class ClientSettings:
     list_timeout: timedelta = timedelta(seconds=60)
     page_size: int = 1_000
     user_agent: str = "tidegate"
+    acting_for: str = ""
+    """User in whose name everything is asked (impersonation); empty: the one whose credentials they are."""
 
 
 class KubeClient:
@@ -54,7 +56,9 @@ class KubeClient:
 
         Raises PermanentError when there are no such credentials.
         """
-        transport = await Transport.connect(kubeconfig, context=context, user_agent=settings.user_agent)
+        transport = await Transport.connect(
+            kubeconfig, context=context, user_agent=settings.user_agent, acting_for=settings.acting_for
+        )
         return cls(transport, settings)
 
     async def __aenter__(self) -> Self:

@@ -59,14 +59,18 @@ class Request:
 class Transport:
     """Connections to one API server, kept open and shared."""
 
-    def __init__(self, api: ApiClient, *, user_agent: str) -> None:
+    def __init__(self, api: ApiClient, *, user_agent: str, acting_for: str = "") -> None:
         self._api = api
         self._user_agent = user_agent
+        self._acting_for = acting_for
 
     @classmethod
-    async def connect(cls, kubeconfig: Path | None, *, context: str | None = None, user_agent: str) -> Self:
+    async def connect(
+        cls, kubeconfig: Path | None, *, context: str | None = None, user_agent: str, acting_for: str = ""
+    ) -> Self:
         """To the cluster of `kubeconfig` (its current context, unless another is named), or without one to the pod's own, as its ServiceAccount.
 
+        `acting_for` is a user in whose name everything is asked, for those who may impersonate.
         The ServiceAccount's token is read again each minute, since the kubelet rotates it.
         Raises PermanentError when there are no such credentials.
         """
@@ -85,7 +89,7 @@ class Transport:
             place = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's ServiceAccount"
             message = f"cannot read the cluster's address and credentials from {place}: {exc}"
             raise PermanentError(message) from exc
-        return cls(ApiClient(configuration), user_agent=user_agent)
+        return cls(ApiClient(configuration), user_agent=user_agent, acting_for=acting_for)
 
     async def close(self) -> None:
         """Closes every connection."""
@@ -167,6 +171,8 @@ class Transport:
     async def _headers(self, request: Request, accept: str) -> dict[str, str]:
         """Who asks, by what right, and for what; for the answers of pods the API server takes nothing but */* (406)."""
         headers = {"Accept": accept, "User-Agent": self._user_agent}
+        if self._acting_for:
+            headers["Impersonate-User"] = self._acting_for
         await self._api.update_params_for_auth(
             headers, [], ["BearerToken"], request.path, request.method, None
         )

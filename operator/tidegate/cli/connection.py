@@ -1,0 +1,50 @@
+"""A client of the API server for one command, and the namespace that its context has."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tidegate.cli.options import Where
+from tidegate.cli.servers import usual_kubeconfig
+from tidegate.errors import PermanentError
+from tidegate.kube.client import ClientSettings, KubeClient
+
+_PATIENCE: Final = timedelta(seconds=30)
+_OF_THE_POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@asynccontextmanager
+async def connected(where: Where) -> AsyncGenerator[tuple[KubeClient, str]]:
+    """A client, and the namespace of those who name none.
+
+    Raises PermanentError when there are no credentials.
+    """
+    settings = ClientSettings(
+        field_manager="tidegate-cli",
+        user_agent="tidegate-cli",
+        request_timeout=_PATIENCE,
+        acting_for=where.acting_for,
+    )
+    kubeconfig = where.kubeconfig or usual_kubeconfig()
+    async with await KubeClient.connect(settings, kubeconfig=kubeconfig, context=where.context) as client:
+        yield client, usual_namespace(kubeconfig, where.context)
+
+
+def usual_namespace(kubeconfig: Path | None, context: str | None) -> str:
+    """That of the kubeconfig's context, or of the pod; `default` where neither says one."""
+    if kubeconfig is None:
+        return _OF_THE_POD.read_text().strip() if _OF_THE_POD.exists() else "default"
+    try:
+        content: Any = yaml.safe_load(kubeconfig.read_text())
+        name = context or content.get("current-context")
+        contexts = {each["name"]: each["context"] for each in content.get("contexts") or ()}
+        return str(contexts.get(name, {}).get("namespace") or "default")
+    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+        message = f"cannot read the context's namespace from kubeconfig {kubeconfig}: {error}"
+        raise PermanentError(message) from error

@@ -1,0 +1,93 @@
+"""The options that commands about a cluster's objects have in common, and how their answers are written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from tidegate.errors import TidegateError
+
+if TYPE_CHECKING:
+    from tidegate.cli.reports.report import Report
+
+AnswerT = TypeVar("AnswerT")
+
+
+class Format(StrEnum):
+    """How answers are written."""
+
+    TEXT = "text"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which cluster is asked, in whose name, and in which namespace an Inference's name is looked for."""
+
+    namespace: str | None = None
+    """None: that of the kubeconfig's context."""
+    everywhere: bool = False
+    kubeconfig: Path | None = None
+    context: str | None = None
+    acting_for: str = ""
+
+    def __post_init__(self) -> None:
+        if self.everywhere and self.namespace is not None:
+            message = f"-A looks in all namespaces and -n in {self.namespace} alone: leave one of them out"
+            raise typer.BadParameter(message)
+
+
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="Namespace of the Inference; default that of the context."),
+]
+Everywhere = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="Look for the Inference in all namespaces.")
+]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(help="Cluster to connect to; default $KUBECONFIG, then ~/.kube/config.", show_default=False),
+]
+Context = Annotated[
+    str | None, typer.Option("--context", help="Context of the kubeconfig; default its current one.")
+]
+ActingFor = Annotated[
+    str, typer.Option("--as", help="User in whose name it is asked, for those who may impersonate.")
+]
+Output = Annotated[Format, typer.Option("--output", "-o", help="text, wide, json, yaml or name.")]
+
+
+def answered(question: Coroutine[Any, Any, AnswerT]) -> AnswerT:
+    """The answer; ends the process with 1 and one line on stderr when there is none."""
+    try:
+        return asyncio.run(question)
+    except (TidegateError, ValueError) as error:
+        typer.echo(f"tidegate: {error}", err=True)
+        sys.exit(1)
+
+
+def show(report: Report, output: Format) -> None:
+    """Writes a report to stdout."""
+    if output is Format.JSON:
+        typer.echo(json.dumps(report.serialised(), indent=2))
+    elif output is Format.YAML:
+        import yaml
+
+        typer.echo(yaml.safe_dump(report.serialised(), sort_keys=False), nl=False)
+    elif output is Format.NAME:
+        for name in report.names():
+            typer.echo(name)
+    else:
+        for line in report.lines(wide=output is Format.WIDE):
+            typer.echo(line)

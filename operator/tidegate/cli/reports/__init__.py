@@ -1,0 +1,1 @@
+"""What commands answer: objects in, lines and JSON out. Nothing here reads a cluster or a clock."""
