@@ -87,8 +87,9 @@ class ServingPod:
     sample_claim: str = ""
     """PersistentVolumeClaim that samples are written to, mounted at /mnt/samples/<claim>; empty mounts none."""
     stream_secret: str = ""
-    results_secret: str = ""
     """Secret of the near-line stream's broker; empty mounts none."""
+    results_secret: str = ""
+    """Secret of the broker that the stream's results go to; empty mounts none."""
     agent_env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Environment of the agent, besides what every agent has."""
     exit_timeout_s: int = 30
