@@ -127,7 +127,9 @@ class Gpus:
         body = self.claims.get(key)
         before = self._devices_of.pop(key, ())
         for each in before:
-            self._owners.pop(each, None)
+            # A listing says who has a GPU now before it says who no longer has it.
+            if each in self._owners and self._owners[each][0] == key:
+                del self._owners[each]
         now = tuple(allocated(body)) if body is not None else ()
         if body is not None and now:
             self._devices_of[key] = now

@@ -177,6 +177,19 @@ def test_gpus_are_those_of_the_newest_slices_with_who_has_them() -> None:
     assert world.gpus.of("gpu-9") == ()
 
 
+def test_a_listing_that_gives_a_gpu_to_another_claim_leaves_it_with_that_one() -> None:
+    """What a watch missed: the first claim went, and the second one has its GPU."""
+    world = World()
+    world.claim(FIRST, "gpu-1")
+    first = world.gpus.claims.get(ObjectKey("ads", FIRST))
+    assert first is not None
+    second = world.stamped({**first, "metadata": {**first["metadata"], "name": SECOND}})
+    world.gpus.claims.replace([second])
+    assert [gpu.claim and gpu.claim.name for gpu in world.gpus.of("gpu-0")] == [None, SECOND]
+    world.claim(SECOND, "gpu-1", gone=True)
+    assert [gpu.claim for gpu in world.gpus.of("gpu-0")] == [None, None]
+
+
 def test_slices_of_the_pool_follow_gpus_and_claims() -> None:
     world = World()
     assert world.views.slices(world.pool).total == 4
