@@ -18,7 +18,7 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.claims import Claim, GpuShare, PoolClaims, seated_pod
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
 from tidegate.planning.deployments import DeploymentView
-from tidegate.planning.gpu_choice import choose_gpu, shares
+from tidegate.planning.gpu_choice import GpuLedger
 from tidegate.planning.nodes import node_view
 from tidegate.planning.placement import Placing, place
 from tidegate.planning.pods import pod_view
@@ -57,8 +57,8 @@ def a_claim(
 ) -> Claim:
     """An Inference's claim on the pool; `on` is the ResourceClaim where its Deployment holds `held` slices."""
     gpus = {on: GpuShare(held, held)} if on else {}
-    key = ObjectKey(namespace, name)
-    return Claim(key, Tier.REALTIME, 1, replicas, held, "", gpu_claim=on, **{"gpus": gpus, **more})
+    key, made = ObjectKey(namespace, name), more.pop("made", "")
+    return Claim(key, Tier.REALTIME, 1, replicas, held, made, gpu_claim=on, **{"gpus": gpus, **more})
 
 
 def placed(wanted: Claim, *others: Claim, pool: ComputePool | None = None, gpus: int = 1) -> Placing:
@@ -151,8 +151,11 @@ def test_an_inference_gets_a_gpu(
 ) -> None:
     pool = a_pool()
     wanted = a_claim("ctr", replicas)
-    choice = choose_gpu(wanted, replicas, 4, pool, slices_of(pool, gpus), PoolClaims((wanted, *others)))
-    assert (choice.claim, min(choice.room, replicas)) == (claim, given)
+    ledger = GpuLedger.of(pool, 4, slices_of(pool, gpus).gpus, PoolClaims((wanted, *others)))
+    assert ledger.give(wanted, replicas) == given
+    choice = ledger.choice(wanted.key)
+    assert choice is not None
+    assert choice.claim == claim
 
 
 def test_who_has_a_gpu_stays_there_and_grows_no_further_than_it() -> None:
@@ -162,6 +165,40 @@ def test_who_has_a_gpu_stays_there_and_grows_no_further_than_it() -> None:
     assert (placing.seat.gpu_claim, placing.replicas) == (SECOND, 3)
     assert placing.verdict.reason is Reason.POOL_FULL
     assert f"gives 3 of 4 replicas: ResourceClaim {SECOND} has no more slices" in placing.verdict.message
+
+
+def test_replicas_that_no_gpu_has_are_nobodys_loss() -> None:
+    """Who wants more than a GPU has is first by age, and the other GPU is free."""
+    many = a_claim("a", 50, made="2025")
+    other = a_claim("b", 2, "zzz", made="2026")
+    assert placed(many, other, gpus=2).replicas == 4
+    placing = placed(other, many, gpus=2)
+    assert (placing.replicas, placing.verdict.reason) == (2, Reason.PLACED)
+
+
+def test_those_who_want_to_grow_on_a_full_gpu_leave_the_free_one_to_others() -> None:
+    grows = a_claim("a", 4, on=FIRST, held=3, made="2024")
+    beside = a_claim("c", 4, on=FIRST, held=1, made="2025")
+    newcomer = a_claim("b", 4, "zzz", made="2026")
+    placing = placed(newcomer, grows, beside, gpus=2)
+    assert (placing.replicas, placing.verdict.reason) == (4, Reason.PLACED)
+
+
+def test_slices_of_others_namespaces_are_kept_for_nobody() -> None:
+    """An older Inference has no GPU to go to: what is left on those that there are is for who is there."""
+    there = a_claim("p1", 2, "p", on=FIRST, held=2), a_claim("q", 4, "q", on=FIRST, held=4)
+    older, grows = a_claim("w", 4, "r", made="2024"), a_claim("p2", 2, "p", made="2026")
+    assert placed(older, grows, *there, gpus=2).replicas == 0
+    placing = placed(grows, older, *there, gpus=2)
+    assert (placing.replicas, placing.verdict.reason) == (2, Reason.PLACED)
+
+
+def test_who_stays_on_a_gpu_of_another_size_takes_no_slice_of_those_of_the_new_size() -> None:
+    smaller = a_pool(slicesPerGPU=2)
+    stays, newcomer = a_claim("a", 2, on=FIRST, held=2), a_claim("b", 2)
+    slices = slices_of(smaller, 2, {0: FIRST})
+    placing = place(newcomer, None, smaller, slices, PoolClaims((stays, newcomer)))
+    assert (placing.replicas, placing.verdict.reason) == (2, Reason.PLACED)
 
 
 def test_nobodys_share_shrinks_for_pods_that_others_have_for_a_while() -> None:
@@ -350,6 +387,62 @@ def test_no_gpu_is_ever_given_more_often_than_it_has_slices(
         assert not held or not placing.replicas or claim == on
         given_before[key] = (claim, placing.replicas)
         all_claims.put(a_claim(key.name, replicas, namespace, on=claim, held=placing.replicas))
-        taken = shares(4, pool, all_claims)
+        taken = GpuLedger.of(pool, 4, gpus, all_claims).taken
         assert all(count <= 4 for count in taken.values())
         assert len([count for count in taken.values() if count]) <= gpus
+
+
+@given(
+    wanted=st.lists(
+        st.tuples(
+            st.integers(0, 5),
+            st.integers(1, 60),
+            st.sampled_from(["ads", "cvr", "zzz"]),
+            st.sampled_from(["", "2025", "2026"]),
+        ),
+        max_size=12,
+        unique_by=lambda each: (each[0], each[2]),
+    ),
+    gpus=st.integers(1, 4),
+    data=st.data(),
+)
+def test_nobody_is_refused_while_a_gpu_is_free(
+    wanted: list[tuple[int, int, str, str]], gpus: int, data: st.DataObject
+) -> None:
+    """In whichever order they are looked at; then some grow or shrink, and are looked at again."""
+    pool = a_pool()
+    slices, all_claims = slices_of(pool, gpus), PoolClaims()
+    names = [ObjectKey(namespace, f"m-{number}") for number, _, namespace, _ in wanted]
+    replicas = {key: each[1] for key, each in zip(names, wanted, strict=True)}
+    made = {key: each[3] for key, each in zip(names, wanted, strict=True)}
+    has = dict.fromkeys(names, ("", 0))
+
+    def put(key: ObjectKey) -> Claim:
+        on, held = has[key]
+        more = {"on": on if held else "", "held": held, "made": made[key]}
+        each = a_claim(key.name, replicas[key], key.namespace, **more)
+        all_claims.put(each)
+        return each
+
+    for grown in (False, True):
+        if grown:
+            replicas |= {key: data.draw(st.integers(1, 60)) for key in names if data.draw(st.booleans())}
+        for key in names:
+            put(key)
+        order = data.draw(st.permutations(names))
+        # Twice, since what one gives back is of use to those looked at before.
+        for key in order * 2:
+            held = has[key][1]
+            live = DeploymentView({}, complete=True, overdue=False, replicas=held, pool="gpu-a", slices=1)
+            placing = place(put(key), live, pool, slices, all_claims)
+            assert placing.seat is not None
+            has[key] = placing.seat.gpu_claim, placing.replicas
+            put(key)
+        taken = GpuLedger.of(pool, 4, gpus, all_claims).taken
+        if len(taken) < gpus:
+            assert all(count for _, count in has.values())
+        for key, (on, count) in has.items():
+            if not count:
+                assert all(taken[each] == 4 for each in taken if each.namespace == key.namespace)
+            elif count < min(replicas[key], 4):
+                assert taken[ObjectKey(key.namespace, on)] == 4

@@ -15,7 +15,7 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.claims import Claim, PoolClaims
 from tidegate.planning.compute_pool import readiness
 from tidegate.planning.deployments import Holding
-from tidegate.planning.gpu_choice import GpuChoice, choose_gpu
+from tidegate.planning.gpu_choice import GpuChoice, GpuLedger
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.serving_status import Verdict
 from tidegate.resources.sharing.backend import Refused, Seat, SharingBackend
@@ -46,29 +46,50 @@ def place(
     wanted: Claim, live: Holding | None, pool: ComputePool, slices: PoolSlices, claims: PoolClaims
 ) -> Placing:
     """What `pool` gives the Inference behind `wanted`, one of `claims`, which are all of the pool."""
+    sharing = sharing_of(pool)
+    if sharing.together is not None:
+        return _settled(_place_on_gpu(wanted, sharing.together, pool, slices, claims), wanted, live)
     if _all_fit(pool, slices, claims) and Admission.of(pool, slices).refusal(wanted) is None:
         replicas, verdict = wanted.replicas, _placed(wanted, wanted.replicas, pool)
     else:
         given = share_out(pool, slices, tuple(claims))
         replicas = given[wanted.key]
         verdict = _verdict(wanted, replicas, pool, slices, tuple(claims), given)
-    seat = sharing_of(pool).seat(wanted.slices, wanted.tier)
-    together = sharing_of(pool).together
-    if together is not None and replicas:
-        gpu = choose_gpu(wanted, replicas, together, pool, slices, claims)
-        if gpu.room < replicas or wanted.replicas > together:
-            replicas = min(replicas, gpu.room)
-            verdict = _gpu_full(wanted, gpu, replicas, pool, slices)
-        seat = replace(seat, gpu_claim=gpu.claim)
-        if gpu.claim and wanted.held:
-            # It stays where it is, or nothing of it runs there any more.
-            return Placing(seat, replicas, verdict)
+    return _settled(Placing(sharing.seat(wanted.slices, wanted.tier), replicas, verdict), wanted, live)
+
+
+def _place_on_gpu(
+    wanted: Claim, per_gpu: int, pool: ComputePool, slices: PoolSlices, claims: PoolClaims
+) -> Placing:
+    """As `place`, where all pods of an Inference share one GPU of so many slices."""
+    gpus = GpuLedger.of(pool, per_gpu, slices.gpus, claims)
+    # Slices of GPUs that are still shared as the pool said before are not counted, so nobody who stays there takes any.
+    counted = tuple(each for each in claims if each.key == wanted.key or not gpus.is_outdated(each))
+    given = share_out(pool, slices, counted, gpus)
+    replicas = given[wanted.key]
+    verdict = _verdict(wanted, replicas, pool, slices, counted, given)
+    if replicas and gpus.choice(wanted.key) is None:
+        gpus.give(wanted, replicas)
+    seat, gpu = sharing_of(pool).seat(wanted.slices, wanted.tier), gpus.choice(wanted.key)
+    if gpu is None:
+        return Placing(seat, replicas, verdict)
+    replicas, asked = min(replicas, gpu.room), wanted.replicas - wanted.spares
+    if replicas < asked and (gpu.outdated or gpu.room <= replicas or asked > per_gpu):
+        verdict = _gpu_full(wanted, gpu, replicas, pool, slices)
+    return Placing(replace(seat, gpu_claim=gpu.claim), replicas, verdict)
+
+
+def _settled(placing: Placing, wanted: Claim, live: Holding | None) -> Placing:
+    """What becomes of pods that run now, elsewhere or of another size, once their Inference is to have `placing`."""
+    if placing.seat is not None and placing.seat.gpu_claim and wanted.held:
+        # It stays where it is, or nothing of it runs there any more.
+        return placing
     running = live.replicas if live is not None else 0
     stays = min(running, wanted.replicas)
-    if replicas < stays:
+    if placing.replicas < stays:
         # It moves here from elsewhere, or wants larger replicas: until there is room for as many as run, they stay.
-        return Placing(None, stays, verdict)
-    return Placing(seat, replicas, verdict)
+        return Placing(None, stays, placing.verdict)
+    return placing
 
 
 def _all_fit(pool: ComputePool, slices: PoolSlices, claims: PoolClaims) -> bool:
@@ -85,8 +106,13 @@ def _all_fit(pool: ComputePool, slices: PoolSlices, claims: PoolClaims) -> bool:
     )
 
 
-def share_out(pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim]) -> Mapping[ObjectKey, int]:
-    """Pods for every claim: those that it has, and for the rest what is left to its tier, by tier and age; spares last."""
+def share_out(
+    pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim], gpus: GpuLedger | None = None
+) -> Mapping[ObjectKey, int]:
+    """Pods for every claim: those that it has, and for the rest what is left to its tier, by tier and age; spares last.
+
+    Where pods share each GPU by a claim, `gpus` says who has which: nobody is given slices that its GPU has not.
+    """
     given = {each.key: each.kept for each in claims}
     if readiness(pool, slices).reason not in _STILL_GIVES:
         return given
@@ -94,6 +120,10 @@ def share_out(pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim]) ->
     admission = Admission.of(pool, slices)
     waiting = [each for each in claims if each.kept < each.replicas]
     waiting.sort(key=lambda one: (order[one.tier], one.made, one.key))
+    if gpus is not None:
+        for each in sorted(claims, key=lambda one: (order[one.tier], one.made, one.key)):
+            if each.kept and each.kept == each.replicas:
+                gpus.give(each, each.kept)  # those that move to another GPU come before those that start
     wanted = [(each, each.replicas - each.spares) for each in waiting]
     wanted += [(each, each.replicas) for each in waiting if each.spares]
     for each, replicas in wanted:
@@ -102,7 +132,11 @@ def share_out(pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim]) ->
         # What it has beyond that, of another size or on its way out, is room for itself and for nobody else.
         left = ledger.room(each.tier) + has - before * each.slices
         more = min(replicas - before, left // each.slices)
-        if more > 0 and admission.refusal(each) is None:
+        if more <= 0 or admission.refusal(each) is not None:
+            continue
+        if gpus is not None:
+            more = gpus.give(each, before + more) - before
+        if more > 0:
             given[each.key] += more
             ledger.has[each.tier] += each.has(given[each.key], ledger.nodes) - has
     return given
