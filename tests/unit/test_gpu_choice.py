@@ -295,7 +295,9 @@ def _condition(plan: Any, kind: str) -> dict[str, Any]:
 def a_pod(number: int, claim: str = FIRST, **more: Any) -> ClaimPod:
     gates = (SLICE_GATE,) if more.pop("waits", False) else ()
     key = ObjectKey("ads", f"p-{number}")
-    return ClaimPod(key, ObjectKey("ads", claim), "1", gates, **{"leaving": False, **more})
+    return ClaimPod(
+        key, ObjectKey("ads", claim), "1", gates, **{"leaving": False, "inference": "ctr", **more}
+    )
 
 
 def live(*names: str, leaving: bool = False) -> list[ClaimView]:
@@ -334,6 +336,19 @@ def test_pods_are_let_in_while_there_are_slices_realtime_first_and_then_by_age()
     assert [pod.key.name for pod in admitted] == ["p-4", "p-3"]
     assert plan_claims(a_pool(), claims, [], waiting).admit == ()
     assert plan_claims(a_pool(), claims, live(FIRST, leaving=True), waiting).admit == ()
+
+
+def test_a_pod_of_a_surge_takes_no_slice_that_another_inference_was_given() -> None:
+    surging, waits = a_claim("surging", 2, on=FIRST, held=2), a_claim("waits", 2, on=FIRST, held=2)
+    claims = PoolClaims((surging, waits))
+    inside = (a_pod(0, inference="surging"), a_pod(1, inference="surging"), a_pod(2, inference="waits"))
+    surge = a_pod(3, inference="surging", waits=True, tier="realtime", made="1")
+    own = a_pod(4, inference="waits", waits=True, tier="offline", made="2")
+    assert plan_claims(a_pool(), claims, live(FIRST), (*inside, surge, own)).admit == (own,)
+    # Nor before the other's pod has been made again.
+    assert plan_claims(a_pool(), claims, live(FIRST), (*inside, surge)).admit == ()
+    fewer = PoolClaims((surging, replace(waits, gpus={FIRST: GpuShare(1, 1)})))
+    assert plan_claims(a_pool(), fewer, live(FIRST), (*inside, surge)).admit == (surge,)
 
 
 def test_a_pod_takes_its_slice_until_it_has_ended() -> None:

@@ -8,7 +8,7 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.claims import PoolClaims
-from tidegate.resources.names import TIER_LABEL
+from tidegate.resources.names import INFERENCE_LABEL, TIER_LABEL, label_value
 from tidegate.resources.pod import SLICE_GATE
 from tidegate.resources.sharing.shared_claim import claim_of_pod, is_current
 
@@ -34,6 +34,8 @@ class ClaimPod:
     resource_version: str
     gates: tuple[str, ...]
     leaving: bool
+    inference: str = ""
+    """The Inference, as a label has it."""
     tier: str = ""
     made: str = ""
     """When it was made, in a form that sorts."""
@@ -79,10 +81,15 @@ def plan_claims(
     current = {key for key in given if is_current(key.name, pool.metadata.name, mps.slices_per_gpu)}
     there = {each.key for each in live}
     usable = current & {each.key for each in live if not each.leaving}
+    own = {
+        (ObjectKey(each.key.namespace, name), label_value(each.key.name)): share.taken
+        for each in claims
+        for name, share in each.gpus.items()
+    }
     return ClaimsPlan(
         make=tuple(sorted(current - there)),
         delete=tuple(each for each in live if each.key not in given and not each.leaving),
-        admit=_admitted(usable, mps.slices_per_gpu, pods),
+        admit=_admitted(usable, mps.slices_per_gpu, own, pods),
     )
 
 
@@ -105,22 +112,49 @@ def claim_pod(body: Mapping[str, Any]) -> ClaimPod | None:
         resource_version=metadata["resourceVersion"],
         gates=tuple(each["name"] for each in spec.get("schedulingGates") or ()),
         leaving="deletionTimestamp" in metadata,
+        inference=(metadata.get("labels") or {}).get(INFERENCE_LABEL, ""),
         tier=(metadata.get("labels") or {}).get(TIER_LABEL, ""),
         made=metadata.get("creationTimestamp", ""),
     )
 
 
-def _admitted(usable: Collection[ObjectKey], per_gpu: int, pods: Sequence[ClaimPod]) -> tuple[ClaimPod, ...]:
-    left = dict.fromkeys(usable, per_gpu)
+def _admitted(
+    usable: Collection[ObjectKey],
+    per_gpu: int,
+    own: Mapping[tuple[ObjectKey, str], int],
+    pods: Sequence[ClaimPod],
+) -> tuple[ClaimPod, ...]:
+    """Pods to let in; `own` are the slices of each claim that each Inference was given.
+
+    Those come first that take their Inference's own slices. One beyond them, as a surge makes it, takes what is nobody's.
+    """
+    left, owed = dict.fromkeys(usable, per_gpu), dict(own)
     for each in pods:
         if each.claim in left and not each.waits:
             left[each.claim] -= 1
+            _take(owed, each)
     order = {tier.value: rank for rank, tier in enumerate(Tier)}
-    waiting = [each for each in pods if each.waits and not each.leaving and left.get(each.claim, 0) > 0]
+    waiting = [each for each in pods if each.waits and not each.leaving and each.claim in left]
     waiting.sort(key=lambda pod: (order.get(pod.tier, len(order)), pod.made, pod.key))
     admitted: list[ClaimPod] = []
+    beyond: list[ClaimPod] = []
     for each in waiting:
+        if owed.get((each.claim, each.inference), 0) <= 0:
+            beyond.append(each)
+        elif left[each.claim] > 0:
+            left[each.claim] -= 1
+            _take(owed, each)
+            admitted.append(each)
+    for (claim, _), slices in owed.items():
+        if claim in left:
+            left[claim] -= max(slices, 0)
+    for each in beyond:
         if left[each.claim] > 0:
             left[each.claim] -= 1
             admitted.append(each)
     return tuple(admitted)
+
+
+def _take(owed: dict[tuple[ObjectKey, str], int], pod: ClaimPod) -> None:
+    whose = pod.claim, pod.inference
+    owed[whose] = owed.get(whose, 0) - 1
