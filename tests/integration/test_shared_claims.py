@@ -207,6 +207,34 @@ def test_claims_go_with_the_last_pod_and_with_the_pool(claims: Claims) -> None:
     wait_until(none, what="no claim is left", timeout_s=90.0)
 
 
+def test_a_claim_that_is_refused_keeps_only_its_own_pods_waiting(claims: Claims) -> None:
+    pools = claims.pools
+    claims.node(gpus=2)
+    pool = claims.pool()
+    pools.counts(pool, 8, 8, 8)
+    first, second = (claim_name(pool, 4, ordinal) for ordinal in (0, 1))
+    request = {"name": "g", "exactly": {"deviceClassName": DEVICE_CLASS}}
+    theirs = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": first},
+        "spec": {"devices": {"requests": [request]}},
+    }
+    claims.kubectl.apply(theirs, namespace=claims.namespace)
+    pools.inference("ctr", pool=pool, replicas=4)
+    wait_until(lambda: claims.gated("ctr") == 4, what="pods that wait for their claim", timeout_s=60.0)
+    pools.inference("cvr", pool=pool, replicas=4)
+    pools.bound("cvr", 4)
+    said = pools.says(pool, Reason.SHARING_NOT_CONFIGURED, "SharingConfigured")
+    assert f"the API server refuses ResourceClaim {claims.namespace}/{first}" in said
+    assert claims.gated("ctr") == 4
+
+    claims.kubectl("delete", "resourceclaim", first, "-n", claims.namespace)
+    pools.bound("ctr", 4)
+    pools.says(pool, Reason.SHARING_CONFIGURED, "SharingConfigured")
+    assert claims.names(2) == sorted((first, second))
+
+
 def test_gpus_of_others_are_not_counted(claims: Claims) -> None:
     pools, node = claims.pools, claims.node(gpus=2)
     pool = claims.pool()

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+import pytest
+
 from builders.compute_pool import compute_pool_body, gpu_slice_body, node_body
 from builders.inference import inference_body
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
+from tidegate.errors import ConflictError, PermanentError
 from tidegate.kube import kinds
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import Kind
@@ -37,26 +40,33 @@ class Api:
     def __init__(self, world: World) -> None:
         self.world = world
         self.calls: list[str] = []
+        self.refused: dict[str, Exception] = {}
+        """What the API server answers to a call instead of taking it."""
+
+    def _call(self, what: str) -> None:
+        self.calls.append(what)
+        if what in self.refused:
+            raise self.refused[what]
 
     async def get(self, kind: Kind, key: ObjectKey) -> Mapping[str, Any] | None:
         return self.world.stores.of(kind).get(key)
 
     async def apply(self, manifest: Mapping[str, Any], fence: Fence) -> Mapping[str, Any]:
         del fence
-        self.calls.append(f"make {manifest['metadata']['name']}")
+        self._call(f"make {manifest['metadata']['name']}")
         return self.world.stamped({**manifest, "metadata": {**manifest["metadata"], "uid": "made"}})
 
     async def delete(self, kind: Kind, key: ObjectKey, *, uid: str, fence: Fence) -> None:
         del fence
         assert kind is kinds.RESOURCE_CLAIM
-        self.calls.append(f"delete {key.name} {uid}")
+        self._call(f"delete {key.name} {uid}")
 
     async def merge(
         self, kind: Kind, key: ObjectKey, patch: Mapping[str, Any], fence: Fence
     ) -> Mapping[str, Any] | None:
         del fence
         assert kind is kinds.POD
-        self.calls.append(f"admit {key.name}")
+        self._call(f"admit {key.name}")
         body = self.world.stores.pods.get(key)
         assert body is not None
         assert patch["metadata"]["resourceVersion"] == body["metadata"]["resourceVersion"]
@@ -267,3 +277,32 @@ async def test_a_claim_of_nobody_is_deleted_and_none_is_made_without_a_gpu() -> 
     world.of("a")
     world.publish(2, gone=True)
     assert "make" not in " ".join(await world.carry_out())
+
+
+async def test_what_is_refused_keeps_nobody_else_waiting_and_is_said() -> None:
+    world = World()
+    for name in "ab":
+        world.inference(name, 2)
+        world.of(name)
+    world.claim(claim_name("gpu-a", 2, 7))
+    world.claim(SECOND)
+    world.deployment("b", SECOND, 2)
+    world.pod("b", 0, SECOND)
+    world.pod("b", 1, SECOND)
+    third, nobodys = f"make {FIRST}", f"delete {claim_name('gpu-a', 2, 7)} uid-{claim_name('gpu-a', 2, 7)}"
+    world.api.refused = {
+        third: PermanentError("exceeded quota: claims"),
+        "admit b-0": ConflictError("pod b-0 was changed"),
+        nobodys: PermanentError("may not"),
+    }
+    with pytest.raises(ConflictError, match="b-0"):
+        await world.carry_out()
+    assert world.api.calls == ["admit b-0", "admit b-1", nobodys, third]
+    del world.api.refused["admit b-0"], world.api.refused[nobodys]
+    await world.carry_out()
+    said = world.claims.refused(world.pool)
+    assert f"the API server refuses ResourceClaim ads/{FIRST}" in said
+    assert "exceeded quota: claims; raise the quota" in said
+    world.api.refused.clear()
+    await world.carry_out()
+    assert world.claims.refused(world.pool) == ""
