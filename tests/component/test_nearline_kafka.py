@@ -17,10 +17,11 @@ from fixtures.nats import RunningNats, a_nats
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.nats_server import NatsServer
-from tidegate_dataplane.agent.nearline import kafka_broker
+from tidegate_dataplane.agent.nearline import kafka_broker, kafka_group
 from tidegate_dataplane.agent.nearline.broker import Message
 from tidegate_dataplane.agent.nearline.kafka_broker import KafkaBroker
 from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
+from tidegate_dataplane.agent.nearline.progress import Progress, written
 from tidegate_dataplane.agent.nearline.verdict import Dead, DeadReason
 from tidegate_dataplane.contract import KafkaOrder, Sasl, StreamOrder
 from tidegate_localcluster.process import wait_until
@@ -280,6 +281,58 @@ async def test_markers_of_transactions_are_no_work_and_aborted_messages_are_not_
         assert (backlog.pending, backlog.held) == (0, 0)
 
 
+async def test_what_expired_before_it_was_settled_is_no_work_and_holds_nothing_up(place: Place) -> None:
+    await place.publish(b"1", b"2", b"3")
+    async with place.opened() as first:
+        await taken(first, 2)
+    assert await place.unsettled() == (1, 2)
+    await asyncio.to_thread(place.kafka.expire, place.topic, 3)
+    async with place.opened() as second:
+        assert await second.fetch(1) == []
+        while (backlog := await second.backlog()).held:
+            assert await second.fetch(1) == []
+        assert backlog.pending == 0
+    assert await place.unsettled() == (0, 0)
+
+
+@pytest.mark.timeout(30)
+async def test_a_log_that_begins_again_below_what_was_committed_is_worked_off(place: Place) -> None:
+    # Of a topic that was made anew since, or whose records an election has lost.
+    offset, text = written(Progress(7, {5: 2}))
+    await asyncio.to_thread(place.kafka.commit, place.group, place.topic, offset, text)
+    await place.publish(b"1", b"2", b"3")
+    async with place.opened() as broker:
+        messages = await taken(broker, 3)
+        assert [(each.body, each.delivered) for each in messages] == [(b"1", 1), (b"2", 1), (b"3", 1)]
+        for message in messages:
+            await broker.settle(message)
+    assert await place.unsettled() == (0, 0)
+
+
+async def test_a_partition_without_a_leader_ends_no_work_in_the_others(
+    kafka: RunningKafka, nats: RunningNats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_broker, "CALL_TIMEOUT_S", 2.0)
+    place = await asyncio.to_thread(Place, kafka, nats, partitions=4)
+    await place.publish(*(b"%d" % number for number in range(12)))
+    async with place.opened() as before:
+        await taken(before, 1)  # of the other partitions nothing was ever committed
+    left = await asyncio.to_thread(kafka.lose_a_disk, place.topic)
+    try:
+        async with place.opened() as broker:
+            messages = await taken(broker, 1)
+            for _ in range(2):
+                with pytest.raises(BrokerError, match="Failed to get offsets") as late:
+                    await broker.backlog()
+                assert not late.value.refused
+                messages += await taken(broker, len(left))
+            messages += await taken(broker, 3 * len(left) - len(messages))
+        assert {each.handle.partition for each in messages} == left
+        assert len(set(bodies(messages))) == 3 * len(left)
+    finally:
+        await asyncio.to_thread(kafka.repair)
+
+
 @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
 async def test_what_producers_compress_is_read(place: Place, compression: str) -> None:
     await place.publish(b"x" * 500, compression_type=compression)
@@ -338,6 +391,7 @@ async def test_a_cluster_that_goes_is_missed_and_one_that_comes_back_is_gone_on_
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_broker, "SESSION_S", 2.0)  # nobody could say that the first member left
+    monkeypatch.setattr(kafka_group, "CALL_TIMEOUT_S", 1.0)  # how long the coordinator is looked for
     await place.publish(b"1", b"2", b"3")
     broker = place.broker()
     try:

@@ -46,8 +46,19 @@ def test_what_is_gone_from_the_topic_holds_nothing_up_and_what_is_here_is_not_fo
 
 
 def test_an_offset_that_a_person_has_set_is_taken_as_it_is() -> None:
-    for text in ("", "by hand", "tidegate1", "tidegate1 !", "tidegate1 2 x", "tidegate2 2 0.1"):
+    for text in ("", "by hand", "tidegate1", "tidegate1 !", "tidegate1 7 2 x", "tidegate2 7 2 0.1"):
         assert read(7, text).deliver(7) == 1
+
+
+def test_the_text_of_another_offset_is_not_taken_for_this_ones() -> None:
+    before = Progress(1_000)
+    for offset in (1_000, 1_001, 1_002):
+        before.deliver(offset)
+        if offset != 1_000:
+            before.settle(offset)
+    offset, text = written(before)
+    assert [read(offset, text).deliver(each) for each in (1_000, 1_001)] == [2, None]
+    assert [read(offset - 500, text).deliver(each) for each in (500, 501)] == [1, 1]
 
 
 @given(st.lists(st.integers(0, 30_000), unique=True, max_size=1_500), st.integers(0, 2**40), st.data())

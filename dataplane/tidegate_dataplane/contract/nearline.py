@@ -60,7 +60,9 @@ class StreamCount(ContractModel):
     """What the broker counts for all pods of an Inference together; every pod reports the same."""
 
     unsettled: int = Field(ge=0, description="messages to be dealt with, those that a pod holds included")
-    arrived: int = Field(ge=0, description="messages so far, each delivery of one counted; only ever grows")
+    arrived: int = Field(
+        ge=0, description="messages so far: of NATS each delivery of one counts, of Kafka each message once"
+    )
     age_s: float = Field(ge=0, description="how long ago the broker said so")
 
 

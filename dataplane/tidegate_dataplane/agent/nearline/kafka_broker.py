@@ -91,7 +91,11 @@ class KafkaBroker:
         return await self._translated(self._open.group.fetch(count))
 
     async def backlog(self) -> Backlog:
-        """Return how many messages wait."""
+        """Return how many messages wait.
+
+        The client says nothing when its cluster goes away, so that whoever asks this regularly finds it out. A partition
+        without a leader is another matter: there is no figure while it has none, and the other partitions' work goes on.
+        """
         session = self._open
 
         async def counted() -> Backlog:
@@ -101,8 +105,8 @@ class KafkaBroker:
         try:
             return await self._called(counted())
         except BrokerError as error:
-            # The client says nothing when its cluster goes away: this is who asks it regularly.
-            session.failed = error
+            if error.refused or not await self._answers(session):
+                session.failed = error
             raise
 
     async def has_result(self, request_id: str) -> bool:
@@ -158,6 +162,13 @@ class KafkaBroker:
         """Stay in the group while there is no room for more."""
         del message
         await self._translated(self._open.group.stay(self.hold_every_s / 2))
+
+    async def _answers(self, session: _Session) -> bool:
+        try:
+            await self._called(session.group.reached())
+        except BrokerError:
+            return False
+        return True
 
     async def _partitions(self, admin: Any, topic: str) -> Sequence[int]:
         (said,) = await admin.describe_topics([topic])

@@ -52,7 +52,9 @@ class Group:
         self._topic = topic
         self._name = name
         self._assigned: dict[int, Progress] = {}
-        """What is ours, or was until the group began to agree anew."""
+        """What is ours, or was until the group began to agree anew; of what nobody ever read, nothing before the first read."""
+        self._read_to: dict[int, int] = {}
+        """From where each partition is read on in this turn; only a log that began again has anything below."""
         self._committed: dict[int, tuple[int, str]] = {}
         self._again: list[tuple[float, int, Message]] = []
         self._joined = False
@@ -110,9 +112,15 @@ class Group:
         heapq.heappush(self._again, (time.monotonic() + after_s, message.sequence, message))
 
     async def commit(self) -> None:
-        """Commit what has changed; what the group refuses while it agrees anew is tried again with the next change."""
+        """Commit what has changed; what the group refuses while it agrees anew is tried again with the next change.
+
+        Nothing is, from when the group begins to agree until it is known what others have committed meanwhile: the client
+        would send for the new turn what was true in the old one.
+        """
         errors = library("aiokafka.errors")
         async with self._committing:
+            if not self._agreed.is_set():
+                return
             self._committed_at = time.monotonic()
             changed = {
                 partition: said
@@ -145,14 +153,18 @@ class Group:
         held = sum(len(progress.unsettled) for progress in known.values())
         return Backlog(pending, held, sum(ends.values()))
 
+    async def reached(self) -> None:
+        """Return once the group's coordinator has answered."""
+        await self._offsets([0])
+
     async def _on_revoked(self) -> None:
         """The group agrees anew: what was settled is committed, and what is held may still be ours."""
-        self._agreed.clear()
         self._turn += 1
         # The group may have gone on without us; what comes again is known by its result.
         with contextlib.suppress(Exception):
             async with asyncio.timeout(LEAVE_S):
                 await self.commit()
+        self._agreed.clear()
 
     async def _on_assigned(self, partitions: Sequence[int]) -> None:
         try:
@@ -165,15 +177,15 @@ class Group:
     async def _take(self, partitions: Sequence[int]) -> None:
         """Go on where whoever had a partition stopped: with what is here, if nobody has committed for it since."""
         before, now = self._assigned, dict[int, Progress]()
-        for partition, kept in (await self._offsets(partitions)).items():
+        committed = await self._offsets(partitions)
+        for partition, kept in committed.items():
             same = self._committed.get(partition) == (kept.offset, kept.metadata) and partition in before
             now[partition] = before[partition] if same else read(kept.offset, kept.metadata or "")
-        starts = await self._starts([each for each in partitions if each not in now])
-        for partition, offset in starts.items():
-            # Nothing was ever committed; what we hold of it, we go on holding.
-            mine = before.get(partition) if partition not in self._committed else None
-            now[partition] = mine if mine is not None else Progress(offset)
+        # Where nothing was ever committed: what we hold of it, we go on holding.
+        mine = [each for each in partitions if each not in now and each not in self._committed]
+        now |= {partition: before[partition] for partition in mine if partition in before}
         self._assigned = now
+        self._read_to = {partition: kept.offset for partition, kept in committed.items()}
         self._committed = {each: said for each, said in self._committed.items() if each in now}
         self._again = [each for each in self._again if self.has(each[2])]
         heapq.heapify(self._again)
@@ -238,7 +250,7 @@ class Group:
             return []  # of the partitions that are ours again these are read again
         if not records:
             await self._pass_markers()
-        return _delivered(self._assigned, records)
+        return self._delivered(records)
 
     async def _records(self, wait_s: float, count: int) -> tuple[int, dict[Any, list[Any]]]:
         """Read on, and say in which turn of the group that was; nothing comes between the two."""
@@ -246,31 +258,45 @@ class Group:
         return self._turn, records
 
     async def _pass_markers(self) -> None:
-        """A transaction's end has an offset too, and no record: without this it would count as work for ever."""
-        for partition, progress in self._assigned.items():
-            if not progress.unsettled:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(AGAIN_S):
-                        progress.passed(await self._consumer.position(self._at(partition)))
+        """What has an offset and no record, as a transaction's end or what has expired, is no work for ever."""
+        turn = self._turn
+        for place in self._consumer.assignment():
+            with contextlib.suppress(TimeoutError, library("aiokafka.errors").IllegalStateError):
+                async with asyncio.timeout(AGAIN_S):
+                    position = await self._consumer.position(place)
+                if turn != self._turn:
+                    return
+                self._reading_on(place.partition, position).passed(position)
+                self._read_to[place.partition] = position
+
+    def _delivered(self, records: Mapping[Any, Sequence[Any]]) -> list[Message]:
+        """What of the records is to be dealt with here, and was not dealt with before."""
+        found: list[Message] = []
+        for topic_partition, some in records.items():
+            progress = self._reading_on(topic_partition.partition, some[0].offset)
+            for record in some:
+                delivered = progress.deliver(record.offset)
+                if delivered is not None:
+                    place = Place(record.partition, record.offset, record.key, progress)
+                    found.append(_message(record, delivered, place))
+            progress.passed(some[-1].offset + 1)
+            self._read_to[topic_partition.partition] = some[-1].offset + 1
+        return found
+
+    def _reading_on(self, partition: int, offset: int) -> Progress:
+        """The progress of a partition of which `offset` comes next; a new one where there is none, or the log another."""
+        progress, read_to = self._assigned.get(partition), self._read_to.get(partition, 0)
+        if progress is None or offset < read_to:
+            if progress is not None:
+                # An election lost records, or the topic was made anew: what was settled says nothing of what is there now.
+                log.warning(
+                    "log_began_again", topic=self._topic, partition=partition, offset=offset, read_to=read_to
+                )
+            progress = self._assigned[partition] = Progress(offset)
+        return progress
 
     def _at(self, partition: int) -> Any:
         return place_of(self._topic, partition)
-
-
-def _delivered(assigned: Mapping[int, Progress], records: Mapping[Any, Sequence[Any]]) -> list[Message]:
-    """What of the records is to be dealt with here, and was not dealt with before."""
-    found: list[Message] = []
-    for topic_partition, some in records.items():
-        progress = assigned.get(topic_partition.partition)
-        if progress is None:
-            continue
-        for record in some:
-            delivered = progress.deliver(record.offset)
-            if delivered is not None:
-                place = Place(record.partition, record.offset, record.key, progress)
-                found.append(_message(record, delivered, place))
-        progress.passed(some[-1].offset + 1)
-    return found
 
 
 def _message(record: Any, delivered: int, place: Place) -> Message:

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MARK: Final = "tidegate1"
-"""Begins a text of ours; an offset with another text, such as one that a person has set, is taken as it is."""
+"""Begins a text of ours, with the offset that it belongs to; an offset with another text is taken as it is, such as one that
+a person has set, or that was carried over into another cluster."""
 MOST_BYTES: Final = 4_000
 """Kafka takes 4096 bytes with an offset, unless offset.metadata.max.bytes says otherwise."""
+LONGEST_HEAD: Final = 32
+"""Characters for two numbers of 64 bits, and what stands between."""
 DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -69,18 +72,18 @@ def written(progress: Progress) -> tuple[int, str]:
     text, at, seen = "", first, progress.seen
     for offset, delivered in sorted(progress.unsettled.items()):
         entry = f" {_digits(offset - at)}.{_digits(delivered)}"
-        if len(MARK) + len(text) + len(entry) + 16 > MOST_BYTES:
+        if len(MARK) + len(text) + len(entry) + LONGEST_HEAD > MOST_BYTES:
             seen = offset
             break
         text, at = text + entry, offset
-    return first, f"{MARK} {_digits(seen - first)}{text}"
+    return first, f"{MARK} {_digits(first)} {_digits(seen - first)}{text}"
 
 
 def read(offset: int, text: str) -> Progress:
-    """Return what was committed; nothing but the offset where the text is not ours."""
+    """Return what was committed; nothing but the offset where the text is not ours, or another offset's."""
     try:
-        mark, seen, *entries = text.split(" ")
-        if mark != MARK:
+        mark, first, seen, *entries = text.split(" ")
+        if mark != MARK or int(first, 36) != offset:
             return Progress(offset)
         return Progress(offset + int(seen, 36), dict(_entries(offset, entries)))
     except ValueError:
