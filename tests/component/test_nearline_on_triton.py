@@ -170,14 +170,14 @@ def test_what_can_never_be_answered_is_a_dead_letter_with_its_reason_and_the_res
     assert len(any_pod.work.results()) == 50
 
 
-def test_the_earliest_deadline_goes_first_and_those_without_go_last(any_slow_pod: StreamPod) -> None:
+def test_the_earliest_deadline_goes_first_and_those_without_go_last(slow_pod: StreamPod) -> None:
     soon = time.time() + 600
     order = [a_message(1, "none-1"), a_message(1, "none-2")]
     order += [a_message(1, f"d-{number:02}", deadline=soon + number) for number in reversed(range(12))]
-    any_slow_pod.work.publish(order, together=True)
-    any_slow_pod.serve(max_in_flight=14)
+    slow_pod.work.publish(order, together=True)
+    slow_pod.serve(max_in_flight=14)
 
-    results = any_slow_pod.work.done([*(f"d-{number:02}" for number in range(12)), "none-1", "none-2"])
+    results = slow_pod.work.done([*(f"d-{number:02}" for number in range(12)), "none-1", "none-2"])
 
     served = sorted(results, key=lambda name: str(results[name]["time"]))
     # Two are asked side by side, so neighbours may change places; published in the opposite order they could not.
