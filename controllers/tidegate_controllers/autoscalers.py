@@ -5,13 +5,15 @@ from typing import Final
 import structlog
 
 from tidegate.api.compute_pool import PolicyMode
-from tidegate.errors import ConflictError, PermanentError
+from tidegate.api.meta import ObjectKey
+from tidegate.errors import ApiUnavailableError, ConflictError, PermanentError
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import HORIZONTAL_POD_AUTOSCALER
 from tidegate.kube.port import Cluster
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.allocation_view import AllocationObserved
 from tidegate.planning.autoscalers import AutoscalerView, autoscaler_view, bound, most_replicas
+from tidegate.resources.names import MOST_REPLICAS_LABEL
 
 log: Final = structlog.stdlib.get_logger()
 
@@ -23,24 +25,27 @@ class Autoscalers:
         """`store` has the marked ones alone."""
         self._cluster = cluster
         self._store = store
+        self._unread: set[ObjectKey] = set()
 
     async def bound(self, observed: AllocationObserved, fence: Fence) -> None:
         """Those of the pool's members with a number of their own, after a look at the pool."""
         if observed.mode is not PolicyMode.AUTO or not any(node.healthy for node in observed.slices.nodes):
             return
         members = {member.key: member for member in observed.members if not member.scaled}
-        for view in self._views():
-            member = members.get(view.inference)
-            if member is None or member.refused or member.apart:
+        views = [view for view in self._views() if view.inference in members]
+        marked = {view.inference for view in views}
+        for view in views:
+            member = members[view.inference]
+            if member.refused or member.apart:
                 continue
-            most = most_replicas(observed, member)
-            patch = bound(view, most)
+            self._complain(view)
+            patch = bound(view, most_replicas(observed, member, marked))
             if patch is None:
                 continue
             try:
                 stored = await self._cluster.merge(HORIZONTAL_POD_AUTOSCALER, view.key, patch, fence)
-            except (ConflictError, PermanentError) as error:
-                # Another was faster, or its owner has rules of his own: the next look tries again.
+            except (ApiUnavailableError, ConflictError, PermanentError) as error:
+                # Another was faster, or somebody's admission refuses it: the next look tries again, and the pool is decided about.
                 log.warning("autoscaler_not_bounded", autoscaler=str(view.key), error=str(error))
                 continue
             if stored is not None:
@@ -53,6 +58,18 @@ class Autoscalers:
                     before=view.most,
                     after=patch["spec"]["maxReplicas"],
                 )
+
+    def _complain(self, view: AutoscalerView) -> None:
+        """Once for each autoscaler whose mark says no number."""
+        if view.own_most is not None:
+            self._unread.discard(view.key)
+        elif view.key not in self._unread:
+            self._unread.add(view.key)
+            log.warning(
+                "autoscaler_not_bounded",
+                autoscaler=str(view.key),
+                error=f"the label {MOST_REPLICAS_LABEL} is no whole number above 0: write the maximum that you want",
+            )
 
     def _views(self) -> list[AutoscalerView]:
         found = (autoscaler_view(body) for body in self._store)

@@ -10,15 +10,11 @@ from typing import Any
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from fixtures.installed import Client, Space, until
+from fixtures.installed import Space, until
+from fixtures.installed_pool import OwnPool, an_own_pool, paced_load
 from tidegate.planning.pods import is_ready
 from tidegate_localcluster.demo.load import Load
-from tidegate_localcluster.demo.scoring import Answer
-from tidegate_localcluster.node import node_name
 
-POOL = "e2e-warm"
-LABEL = "e2e/warm"
-CLIENTS, PACE_S = 6, 0.1
 BEARS_PER_S = 8
 QUIET, QUIET_PACE_S = 12, 0.2
 """Requests one after the other, which one replica bears."""
@@ -27,24 +23,10 @@ QUIET, QUIET_PACE_S = 12, 0.2
 class World:
     """The model home, of one replica or two, in a pool that is all its own."""
 
-    def __init__(self, space: Space, spares: int) -> None:
-        self.space, self.spares = space, spares
-
-    def apply(self) -> None:
-        spec = {
-            "nodeSelector": {LABEL: "here"},
-            "slice": {"cpu": {"cpu": "100m", "memory": "640Mi"}},
-            "tiers": {"realtime": {"warmSpares": self.spares}},
-            "policy": {"mode": "Auto", "interval": "2s"},
-        }
-        self.space.apply("ComputePool", POOL, spec)
-        home = {
-            "model": {"name": "probe", "uri": self.space.uri("probe"), "version": "1"},
-            "capacity": {"requestsPerSecond": str(BEARS_PER_S)},
-            "placement": {"pool": POOL},
-            "scaling": {"minReplicas": 1, "maxReplicas": 2},
-        }
-        self.space.apply("Inference", "home", home)
+    def __init__(self, pool: OwnPool) -> None:
+        self.pool, self.space = pool, pool.space
+        scaling = {"minReplicas": 1, "maxReplicas": 2}
+        self.space.apply("Inference", "home", pool.model("probe", BEARS_PER_S, scaling=scaling))
         self.space.access(("home", 100), name="home")
         self.space.ready("inference/home", "modelaccess/home")
 
@@ -54,13 +36,7 @@ class World:
 
     def counts(self) -> Mapping[str, float]:
         """Requests that each Triton has run, by the uid of its pod."""
-        return {uid: self._count(pod) for uid, pod in self.pods().items() if is_ready(pod)}
-
-    def _count(self, pod: Mapping[str, Any]) -> float:
-        """By Triton's own counter."""
-        page = self.space.installed.metrics(self.space.namespace, pod["metadata"]["name"], 8002)
-        counter = "nv_inference_request_success"
-        return sum(one.value for one in page if one.name == counter and one.labels.get("model") == "probe")
+        return self.pool.counts("home")
 
     def has(self, replicas: int, spares: int) -> None:
         """Waits until so many were decided, and all of them are there."""
@@ -96,56 +72,36 @@ class World:
     def stands_in(self, spare: str) -> None:
         """Asks until the spare has run a request."""
         pod = self.pods()[spare]
-        before = self._count(pod)
+        before = self.pool.count(pod)
 
         def asked() -> bool:
             time.sleep(QUIET_PACE_S)
             with suppress(InferenceServerException):
                 self.space.ask("home")
-            return self._count(pod) > before
+            return self.pool.count(pod) > before
 
         until(asked, "the spare runs requests", timeout_s=60.0, evidence=self.counts)
 
     def load(self) -> Load:
-        """Clients who ask for far more than one replica bears."""
-        address = self.space.installed.endpoints.gateway
-        return self.space.load(
-            1,
-            clients=lambda: _Paced(address, f"{self.space.namespace}/home"),
-            threads=CLIENTS,
-            max_seconds=120.0,
-        )
+        """Asks for far more than one replica bears."""
+        return paced_load(self.space, "home", 120.0)
 
     def moved(self) -> Mapping[str, Any]:
         """The move of the newest decision that raised home."""
-        found = self.space.installed.api.get("/apis/tidegate.io/v1alpha1/allocationdecisions") or {}
-        ours = [each["spec"] for each in found.get("items", ()) if each["spec"]["pool"] == POOL]
         moves = [
             (each["at"], move)
-            for each in ours
+            for each in (decision["spec"] for decision in self.pool.decisions())
             for move in each.get("moves", ())
             if move["inference"] == f"{self.space.namespace}/home" and move["to"] > move["from"]
         ]
         return max(moves, key=lambda one: str(one[0]))[1]
 
 
-class _Paced(Client):
-    def score(self, inputs: Mapping[str, Any]) -> Answer:
-        time.sleep(PACE_S)
-        return super().score(inputs)
-
-
 @contextmanager
 def _a_world(space: Space, spares: int) -> Generator[World]:
     space.publish("probe", 1)
-    space.kubectl.run("label", "node", node_name(0), f"{LABEL}=here", "--overwrite")
-    world = World(space, spares)
-    try:
-        world.apply()
-        yield world
-    finally:
-        space.kubectl.run("delete", "computepool", POOL, "--ignore-not-found")
-        space.kubectl.run("label", "node", node_name(0), f"{LABEL}-")
+    with an_own_pool(space, "warm", "Auto", tiers={"realtime": {"warmSpares": spares}}) as pool:
+        yield World(pool)
 
 
 @pytest.mark.timeout(420)

@@ -103,9 +103,32 @@ def test_it_is_told_once_and_not_corrected() -> None:
     assert bound(view(1, 10), 12) is None
 
 
-def test_a_mark_that_is_no_number_leaves_the_present_maximum() -> None:
-    assert view(1, 6, own="many").own_most == 6
-    assert view(1, 6, own="0").own_most == 6
+@pytest.mark.parametrize("own", ["many", "0", "-1", "1.5", ""])
+def test_nothing_is_written_where_the_mark_is_no_number(own: str) -> None:
+    assert bound(view(1, 6, own=own), 3) is None
+    assert bound(view(1, 3, own=own, bounded="3"), 50) is None
+
+
+@pytest.mark.parametrize("given", [(7, 1), (4, 4), (1, 1)])
+def test_two_that_wish_for_more_than_there_is_do_not_swing(given: tuple[int, int]) -> None:
+    """Each follows its bound at once, as autoscalers do; the pool takes from nobody what he has."""
+    wishes, names, held = 7, ("a", "b"), list(given)
+    seen = list[tuple[int, ...]]()
+    for _ in range(6):
+        wanted = [wishes if not seen else min(wishes, seen[-1][number]) for number in range(2)]
+        members = [
+            a_member(name, held=held[number], least=wanted[number], most=None)
+            for number, name in enumerate(names)
+        ]
+        marked = {member.key for member in members}
+        seen.append(tuple(most_replicas(observed(*members), member, marked) for member in members))
+        free = 8 - sum(held)
+        for number in range(2):
+            got = min(max(wanted[number] - held[number], 0), free)
+            free -= got
+            held[number] = min(held[number] + got, max(wanted[number], 1))
+    assert len(set(seen[2:])) == 1, seen
+    assert all(most >= kept for most, kept in zip(seen[-1], held, strict=True)), (seen, held)
 
 
 def test_what_scales_something_else_is_none_of_ours() -> None:

@@ -1,6 +1,6 @@
 """A HorizontalPodAutoscaler of an Inference in a pool: how far it may go there, so that it asks for nothing that is not to be had."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,8 +25,8 @@ class AutoscalerView:
     """Its minReplicas, below which its API allows no maximum."""
     most: int
     """Its maxReplicas at present."""
-    own_most: int
-    """The maximum that its author wants, whatever the pool has; a mark that is no number leaves the present one."""
+    own_most: int | None
+    """The maximum that its author wants, whatever the pool has; None where the mark is no number."""
     bounded: str
     """The maximum that was written last, in words, or empty."""
 
@@ -44,20 +44,24 @@ def autoscaler_view(body: Mapping[str, Any]) -> AutoscalerView | None:
         inference=ObjectKey(metadata["namespace"], target["name"]),
         least=spec.get("minReplicas") or 1,
         most=spec["maxReplicas"],
-        own_most=int(own) if own.isdecimal() and int(own) > 0 else spec["maxReplicas"],
+        own_most=int(own) if own.isdecimal() and int(own) > 0 else None,
         bounded=(metadata.get("annotations") or {}).get(BOUNDED_ANNOTATION, ""),
     )
 
 
-def most_replicas(observed: AllocationObserved, member: Member) -> int:
+def most_replicas(observed: AllocationObserved, member: Member, marked: Container[ObjectKey] = ()) -> int:
     """Replicas that the pool could give it while every other member keeps its least, and each tier its floor.
 
     What it has itself, and what others have beyond their least, does not count: the figure stays while it is used.
+    Of the `marked`, who are told such a figure themselves, what they have counts and not what they wish for: two wishes that
+    bound each other would swing.
     """
     least = dict.fromkeys(Tier, 0)
     for other in observed.members:
         if other.key != member.key:
-            least[other.inference.spec.tier] += least_of(observed, other) * other.slices
+            kept = least_of(observed, other)
+            kept = min(kept, other.held) if other.key in marked else kept
+            least[other.inference.spec.tier] += kept * other.slices
     tiers, own = observed.pool.spec.tiers, member.inference.spec.tier
     others = sum(max(least[tier], tiers.of(tier).floor) for tier in Tier if tier is not own)
     room = observed.room - others - least[own]
@@ -69,11 +73,13 @@ def most_replicas(observed: AllocationObserved, member: Member) -> int:
 
 
 def bound(view: AutoscalerView, most: int) -> Mapping[str, Any] | None:
-    """What to change of it, as a merge patch; None where it was told so already.
+    """What to change of it, as a merge patch; None where it was told so already, or says no number.
 
     Whoever writes another maximum afterwards is left alone until the pool has something else to say: two that correct each other
     never end.
     """
+    if view.own_most is None:
+        return None
     wanted = max(min(view.own_most, most), view.least)
     if view.bounded == str(wanted) or (wanted == view.most and not view.bounded):
         return None
