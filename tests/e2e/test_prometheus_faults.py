@@ -84,7 +84,7 @@ class Metrics:
 def standing(pool: OwnPool) -> Mapping[str, Any]:
     """What must not fall."""
     return {
-        "told": pool.space.status("inference", "home")["allocation"]["replicas"],
+        "told": pool.space.status("inference", "home").get("allocation", {}).get("replicas"),
         "home": pool.ready("home"),
         "rest": pool.ready("rest"),
     }
