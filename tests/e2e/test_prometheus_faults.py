@@ -55,12 +55,26 @@ class Metrics:
             "env": [{"name": "REAL", "value": f"http://{real['status']['podIP']}:9090"}],
             "ports": [{"name": "http", "containerPort": 9090}],
             "readinessProbe": {"tcpSocket": {"port": "http"}, "periodSeconds": 1},
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
         }
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": "liar", "labels": labels},
-            "spec": {"containers": [container], "nodeSelector": {"tidegate.io/local": "true"}},
+            "spec": {
+                "containers": [container],
+                "nodeSelector": {"tidegate.io/local": "true"},
+                "automountServiceAccountToken": False,
+                "securityContext": {
+                    "runAsNonRoot": True,
+                    "runAsUser": 65532,
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+            },
         }
         self.kubectl.apply(json.dumps(pod), MONITORING)
         try:
