@@ -1,5 +1,6 @@
 """The ways to get programs, with real archives, real packages and a real Go."""
 
+import gzip
 import hashlib
 import http.server
 import io
@@ -34,8 +35,12 @@ def silent(_: str) -> None:
 
 
 def an_archive() -> bytes:
+    """The same bytes every time: their checksum is in a test's name, which all workers must agree on."""
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
         member = tarfile.TarInfo("tool-1.0-amd64/tool")
         member.size = len(SCRIPT)
         archive.addfile(member, io.BytesIO(SCRIPT))
