@@ -175,11 +175,18 @@ async def test_the_end_of_a_release_is_no_gateway_that_begins_anew(gateway: Gate
     assert (look.silent, offered(look, ObjectKey("ads", "v4"))) == ((), 10.0)
 
 
-async def restarted(gateway: Gateway) -> None:
-    """The gateway as a new process on the same port, with all counters at zero."""
+async def restarted(gateway: Gateway) -> Client:
+    """The gateway as a new process on the same port, with all counters at zero; once it has answered one request."""
     gateway.envoy.ports = {"admin_port": int(gateway.envoy.admin.rpartition(":")[2]), "metrics_port": None}  # type: ignore[dict-item]
     gateway.envoy.stop()
     await gateway.envoy.start(gateway.control_plane.port)
+    client = gateway.client()
+
+    async def answers() -> bool:
+        return await outcome(client) == "v1"
+
+    await eventually("the new process has its routes", answers)
+    return client
 
 
 def watch_of(source: Looking | PrometheusTraffic) -> Callable[[], Awaitable[Signals]]:
@@ -195,11 +202,9 @@ async def test_a_gateway_that_begins_anew_lowers_nothing(gateway: Gateway) -> No
     await outcomes(client, 30)
     assert (await read()).by_key[CTR].offered_per_s == 30.0
 
-    await restarted(gateway)
+    client = await restarted(gateway)
     # Half a minute between two looks, as in life: the age of one that ran for a second tells little.
     looking.now_s += 29
-    client = gateway.client()
-    await outcomes(client, 5)
     signals = await read()
     assert (signals.by_key[CTR].offered_per_s, signals.fresh) == (30.0, False)
     assert "gateway-1 says nothing" in signals.message
@@ -383,8 +388,7 @@ async def test_a_restart_of_a_gateway_is_no_drop_and_no_spike_to_prometheus(
     await until("it knows it", source, lambda look: counted(look, CTR) == 0)
     await outcomes(client, 300)
     before = await until("all were counted", source, lambda look: counted(look, CTR) >= 300)
-    await restarted(gateway)
-    await outcomes(gateway.client(), 100)
+    await outcomes(await restarted(gateway), 100)
     after = await until(
         "the new ones too", source, lambda look: counted(look, CTR) > counted(before, CTR) + 5
     )

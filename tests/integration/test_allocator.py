@@ -6,6 +6,7 @@ No kubelet runs: a test says of pods that they are ready, and ends those on thei
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Mapping
 from datetime import timedelta
@@ -200,7 +201,8 @@ def test_a_solver_that_hangs_is_ended_and_the_decision_says_that_it_is_greedy(
     )
     decision = allocated.decisions()[0]
     assert decision["spec"]["solver"] == "Greedy"
-    assert "did not answer within" in decision["spec"]["note"]
+    # The next one may have been stopped before it said that it is there.
+    assert re.search("did not (answer|start) within", decision["spec"]["note"])
     wait_until(
         lambda: {each.pid for each in _solvers(controllers)} - stopped != set(),
         what="another solver runs",

@@ -68,6 +68,10 @@ class NoClaims:
         del pool
         return ""
 
+    def refused(self, pool: ComputePool) -> str:
+        del pool
+        return ""
+
     def plan(self, pool: ComputePool) -> None:
         del pool
 

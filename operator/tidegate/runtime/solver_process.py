@@ -93,8 +93,10 @@ class SolverProcess:
             self._process = await asyncio.create_subprocess_exec(*self._command, stdin=PIPE, stdout=PIPE)
             async with asyncio.timeout(_START_S):
                 await _exchange(self._process, b"")
-        except (OSError, TimeoutError) as error:
-            raise _NoAnswerError(f"the solver did not start: {error!r}") from error
+        except TimeoutError as error:
+            raise _NoAnswerError(f"the solver did not start within {_START_S:g} s") from error
+        except OSError as error:
+            raise _NoAnswerError(f"the solver did not start: {error}") from error
         return self._process
 
     async def _end(self) -> None:
