@@ -1,5 +1,14 @@
 """Fixtures for all tests, one module of tests/fixtures per kind of surroundings."""
 
+import os
+
+from hypothesis import settings
+
+if not os.environ.get("CI"):  # there Hypothesis takes a profile of its own, which has no deadline either
+    # Two busy cores take as long as they take.
+    settings.register_profile("any-machine", deadline=None)
+    settings.load_profile("any-machine")
+
 # A module that others import stands before them: pytest must meet it first to rewrite its assertions.
 pytest_plugins = [
     "fixtures.failures",
