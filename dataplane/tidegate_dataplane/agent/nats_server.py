@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from tidegate_dataplane.agent.artefacts.checked_client import checked_addresses
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
 from tidegate_dataplane.agent.broker_error import BrokerError
+from tidegate_dataplane.agent.broker_tls import CA, CERTIFICATE, PRIVATE_KEY, broker_tls
 from tidegate_dataplane.agent.refusals import ArtefactError
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ PING_EVERY_S = 5
 TOKEN, USERNAME, PASSWORD = "nats-token", "nats-username", "nats-password"
 """What is sent to the server of the user's choice has names that no other Secret has: whoever may write an Inference
 could otherwise send any Secret of the namespace to a host of theirs."""
-CA, CERTIFICATE, PRIVATE_KEY = "ca.crt", "tls.crt", "tls.key"
 
 
 class NatsServer:
@@ -145,15 +145,9 @@ class NatsServer:
 
     def _tls(self, values: Mapping[str, str]) -> ssl.SSLContext:
         try:
-            context = ssl.create_default_context()
-            if CA in values:
-                context.load_verify_locations(cadata=values[CA])
-            if CERTIFICATE in values:
-                context.load_cert_chain(self._secret_dir / CERTIFICATE, self._secret_dir / PRIVATE_KEY)
-        except (OSError, ValueError) as error:
-            where = f"{CA}, {CERTIFICATE} or {PRIVATE_KEY} in Secret {self._secret} of the namespace"
-            raise self.refusal(f"{where} cannot be used: {error}") from error
-        return context
+            return broker_tls(values, self._secret_dir, self._secret)
+        except ValueError as error:
+            raise self.refusal(str(error)) from error
 
     def _hint(self, credentials: Credentials) -> str:
         if credentials.values.keys() & {TOKEN, USERNAME, CERTIFICATE}:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from tidegate_dataplane.agent.artefacts.checked_client import checked_addresses
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
 from tidegate_dataplane.agent.broker_error import BrokerError
-from tidegate_dataplane.agent.nats_server import CA, CERTIFICATE, PRIVATE_KEY
+from tidegate_dataplane.agent.broker_tls import CA, broker_tls
 from tidegate_dataplane.agent.nearline.kafka_client import library
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import KafkaOrder
@@ -137,15 +137,9 @@ class KafkaServer:
 
     def _tls(self, values: Mapping[str, str]) -> ssl.SSLContext:
         try:
-            context = ssl.create_default_context()
-            if CA in values:
-                context.load_verify_locations(cadata=values[CA])
-            if CERTIFICATE in values:
-                context.load_cert_chain(self._secret_dir / CERTIFICATE, self._secret_dir / PRIVATE_KEY)
-        except (OSError, ValueError) as error:
-            where = f"{CA}, {CERTIFICATE} or {PRIVATE_KEY} in Secret {self.order.secret} of the namespace"
-            raise self.refusal(f"{where} cannot be used: {error}") from error
-        return context
+            return broker_tls(values, self._secret_dir, self.order.secret)
+        except ValueError as error:
+            raise self.refusal(str(error)) from error
 
     def _hint(self) -> str:
         return self._credentials().hint()
