@@ -88,6 +88,21 @@ def one_process_on_one_slice(slices: int, model: ModelFormat) -> Refused | None:
     return None
 
 
+def gpu_slice_takes(resource: str, one: MpsSlice) -> Taken:
+    """What a slice of a GPU takes of its node: one of `resource`, and the CPU and memory beside it."""
+    return {
+        resource: Decimal(1),
+        "cpu": parse_quantity(one.cpu),
+        "memory": parse_quantity(one.memory),
+        "pods": Decimal(1),
+    }
+
+
+def gpu_tolerations(pool: ComputePool) -> tuple[Toleration, ...]:
+    """The pool's own, and the one of the taint that GPU nodes usually have."""
+    return (GPU_TAINT, *pool.spec.tolerations)
+
+
 @dataclass(frozen=True, slots=True)
 class DevicePluginSharing:
     """NVIDIA's device plugin shares each GPU of a node out in equal slices."""
@@ -98,17 +113,12 @@ class DevicePluginSharing:
     @property
     def slice_takes(self) -> Taken:
         """One device, and the CPU and memory beside it."""
-        return {
-            SHARED_GPU: Decimal(1),
-            "cpu": parse_quantity(self.one.cpu),
-            "memory": parse_quantity(self.one.memory),
-            "pods": Decimal(1),
-        }
+        return gpu_slice_takes(SHARED_GPU, self.one)
 
     @property
     def tolerations(self) -> tuple[Toleration, ...]:
         """The pool's own, and the one of the taint that GPU nodes usually have."""
-        return (GPU_TAINT, *self.pool.spec.tolerations)
+        return gpu_tolerations(self.pool)
 
     @property
     def together(self) -> None:

@@ -14,7 +14,6 @@ from typing import Any, Final
 from tidegate.api.compute_pool import ComputePool, MpsSlice, Toleration
 from tidegate.api.inference import ModelFormat, Tier
 from tidegate.api.meta import API_VERSION, ObjectKey
-from tidegate.api.quantities import parse_quantity
 from tidegate.errors import InvalidSpecError
 from tidegate.resources.manifest import Manifest, owner_reference
 from tidegate.resources.names import MANAGED_BY, MANAGER, POOL_LABEL, child_name, label_value
@@ -27,7 +26,11 @@ from tidegate.resources.sharing.backend import (
     left_for_server,
     pool_labels,
 )
-from tidegate.resources.sharing.device_plugin import GPU_TAINT, one_process_on_one_slice
+from tidegate.resources.sharing.device_plugin import (
+    gpu_slice_takes,
+    gpu_tolerations,
+    one_process_on_one_slice,
+)
 from tidegate.resources.sharing.gpus import DEVICE_CLASS, DRIVER, Gpu
 
 GPU_SLICE: Final = "gpu.nvidia.com/slice"
@@ -99,17 +102,12 @@ class SharedClaimSharing:
     @property
     def slice_takes(self) -> Taken:
         """A part of a GPU, and the CPU and memory beside it."""
-        return {
-            GPU_SLICE: Decimal(1),
-            "cpu": parse_quantity(self.one.cpu),
-            "memory": parse_quantity(self.one.memory),
-            "pods": Decimal(1),
-        }
+        return gpu_slice_takes(GPU_SLICE, self.one)
 
     @property
     def tolerations(self) -> tuple[Toleration, ...]:
         """The pool's own, and the one of the taint that GPU nodes usually have."""
-        return (GPU_TAINT, *self.pool.spec.tolerations)
+        return gpu_tolerations(self.pool)
 
     @property
     def together(self) -> int:
