@@ -1,5 +1,7 @@
 """The allocator: every so often decides who holds how many slices of a pool, and carries that out where it may."""
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, Protocol
@@ -43,12 +45,16 @@ from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.placements import Placements
 from tidegate_controllers.pool_views import PoolViews
+from tidegate_controllers.questions import Question, Questions
 from tidegate_controllers.stores import Stores
 
 FIELD_MANAGER: Final = "tidegate-allocator"
 _UNTIL_KNOWN: Final = timedelta(milliseconds=200)
 _ON_THE_WAY: Final = timedelta(seconds=1)
 """How soon to look again while pods come and go."""
+
+_AT_ONCE: Final = 16
+"""Statuses that are written at the same time."""
 
 log: Final = structlog.stdlib.get_logger()
 
@@ -77,6 +83,7 @@ class AllocatorParts:
     solver: Solver
     demand: Demand
     autoscalers: Autoscalers
+    questions: Questions
     metrics: AllocatorMetrics
 
 
@@ -135,6 +142,7 @@ class Allocator:
             self._looks.pop(key, None)
             self._correct_nothing(key)
             self._allocations.forget(key)
+            self._parts.questions.forget(key)
             return None
         self._known.occupancy.begin()
         if not self._known.occupancy.known:
@@ -151,6 +159,7 @@ class Allocator:
             # Nothing to decide; or no node is heard of, and who would be lowered gave nobody anything.
             if not observed.scaled:
                 self._correct_nothing(key)
+            self._parts.questions.forget(key)
             newest = observed.decisions[0].metadata.name if observed.decisions else None
             self._allocations.put(key, PoolAllocation(observed.mode, newest))
             return interval
@@ -202,6 +211,7 @@ class Allocator:
         signals = await self._demand(parse_duration(observed.pool.spec.policy.interval))
         observed = self._correct(replace(self._observe(observed.pool), signals=signals))
         view = allocation_view(observed)
+        self._parts.questions.put(observed.pool.key, Question(observed.now, observed.mode, view.snapshot))
         before = self._clock.monotonic()
         assignment = await self._parts.solver.solve(view.snapshot)
         seconds = self._clock.monotonic() - before
@@ -239,8 +249,7 @@ class Allocator:
         """What was under way when nothing is to be carried out any more."""
         for each in observed.decisions[:1]:
             if each.executed and not each.finished:
-                for key, share in put_back(observed).items():
-                    await self._allocate(key, share, each)
+                await self._allocate_all(put_back(observed), each)
                 await self._end(each, given_up(observed, each, why))
 
     async def _write(self, observed: AllocationObserved, body: Manifest) -> None:
@@ -272,8 +281,7 @@ class Allocator:
         if standing is None or not standing.executed:
             return
         progress = carry_out(observed, standing)
-        for key, share in progress.writes.items():
-            await self._allocate(key, share, standing)
+        await self._allocate_all(progress.writes, standing)
         self._count(standing, progress)
         if progress.outcome is not None:
             await self._end(standing, progress.outcome)
@@ -296,6 +304,23 @@ class Allocator:
             elif self._cleared.get(member.key) != member.inference.metadata.uid:
                 await self._status(member.key, {})
                 self._cleared[member.key] = member.inference.metadata.uid
+
+    async def _allocate_all(self, shares: Mapping[ObjectKey, Share], decision: AllocationDecision) -> None:
+        """All that one step of a decision writes, a few at a time: a thousand Inferences one by one would take their time."""
+        waiting = iter(shares.items())
+
+        async def write() -> None:
+            for key, share in waiting:
+                await self._allocate(key, share, decision)
+
+        writers = [asyncio.ensure_future(write()) for _ in range(min(_AT_ONCE, len(shares)))]
+        try:
+            # The first error is the one to tell, as it was said; the others end before anybody looks again.
+            await asyncio.gather(*writers)
+        finally:
+            for each in writers:
+                each.cancel()
+            await asyncio.gather(*writers, return_exceptions=True)
 
     async def _allocate(self, key: ObjectKey, share: Share, decision: AllocationDecision) -> None:
         """What an Inference is to have by a decision."""

@@ -190,6 +190,7 @@ class Terms:
                     tasks.create_task(queue.resync(keys))
         finally:
             self._current.reconcilers = None
+            parts.allocator.questions.clear()
 
     def _allocator(self, fence: Fence) -> Allocator:
         parts = self._parts

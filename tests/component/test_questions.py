@@ -1,0 +1,56 @@
+"""What the controllers tell of the allocator's last question, and whom."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry
+
+from builders.allocation import a_model, a_pool, a_snapshot
+from tidegate.allocation import codec
+from tidegate.api.compute_pool import PolicyMode
+from tidegate.api.meta import ObjectKey
+from tidegate.runtime.probes import Probes, ProbeServer
+from tidegate_controllers.questions import Question, Questions
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+ASKED = Question(AT, PolicyMode.AUTO, a_snapshot(a_pool(), a_model()))
+
+
+@pytest.mark.parametrize(
+    ("pool", "comes_from", "status", "said"),
+    [
+        ("gpu-a", "127.0.0.1", 200, ""),
+        ("gpu-b", "127.0.0.1", 404, "has not looked at a ComputePool gpu-b"),
+        ("gpu-a", "127.0.0.9", 403, "only the pod itself is told"),
+    ],
+)
+async def test_only_the_pod_itself_is_told(pool: str, comes_from: str, status: int, said: str) -> None:
+    questions = Questions()
+    questions.put(ObjectKey("", "gpu-a"), ASKED)
+    server = ProbeServer(Probes(), CollectorRegistry(), questions.routes())
+    connector = aiohttp.TCPConnector(local_addr=(comes_from, 0))
+    async with (
+        server.serve(host="127.0.0.1", port=0) as port,
+        aiohttp.ClientSession(connector=connector) as session,
+        session.get(f"http://127.0.0.1:{port}/allocation/{pool}") as response,
+    ):
+        body = await response.json()
+    assert response.status == status
+    if status == 200:
+        assert (body["pool"], body["at"], body["mode"]) == ("gpu-a", "2026-01-01T00:00:00Z", "Auto")
+        assert codec.read(body["snapshot"]) == ASKED.snapshot
+    else:
+        assert said in body["error"]
+
+
+def test_of_a_pool_that_is_gone_and_after_a_term_nothing_is_known() -> None:
+    questions = Questions()
+    questions.put(ObjectKey("", "gpu-a"), ASKED)
+    questions.put(ObjectKey("", "gpu-b"), ASKED)
+    questions.forget(ObjectKey("", "gpu-a"))
+    assert questions.known() == {ObjectKey("", "gpu-b")}
+    questions.clear()
+    assert questions.known() == set()
