@@ -10,7 +10,7 @@ import functools
 import subprocess
 import sys
 
-from fixtures import cluster, go_programs, kafka
+from fixtures import browser, cluster, go_programs, kafka
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.supplies import find_supplies
@@ -29,6 +29,10 @@ def main() -> int:
             go_programs.go_program(name)
         except (LocalClusterError, OSError, subprocess.SubprocessError) as error:
             say(f"without {name}: {error}", file=sys.stderr)
+    try:
+        browser.chromium_binary(say)
+    except LocalClusterError as error:
+        say(f"without a browser: {error}", file=sys.stderr)
     try:
         kafka.jars()
     except (OSError, subprocess.SubprocessError) as error:

@@ -59,7 +59,8 @@ class MachineUnfitError(LocalClusterError):
         lines = "\n".join(f"  - {problem}" for problem in problems)
         super().__init__(
             f"this machine cannot run a whole cluster:\n{lines}\n"
-            "(`tidegate local up --control-plane-only` needs none of it; a cluster of your own does as well)"
+            "(`tidegate local up --control-plane-only` needs none of it, and `make demo-fleet` shows a thousand models on it; "
+            "a cluster of your own does as well)"
         )
 
 

@@ -8,8 +8,8 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -23,9 +23,11 @@ from tidegate_localcluster.namespaces import Namespace, start_detached, supervis
 from tidegate_localcluster.node import CONTAINERD_SOCKET, NAMESPACE_FOLDER, TOOLS, node_name
 from tidegate_localcluster.pki import Pki
 from tidegate_localcluster.remains import Remains, Traces, find_remains
-from tidegate_localcluster.state import Forward, Image, Phase, Plan, State, StateDir
+from tidegate_localcluster.state import FLEET_PROCESSES, Fleet, Forward, Image, Phase, Plan, State, StateDir
 
 READY_TIMEOUT_S = 300.0
+FILLED_TIMEOUT_S = 3900.0
+"""A fleet demo fills its pool pod by pod the first time."""
 STOP_TIMEOUT_S = 15.0
 POLL_INTERVAL_S = 0.1
 
@@ -40,6 +42,8 @@ class ClusterOptions:
     nodes: int = 1
     simulated_gpu_nodes: int = 0
     control_plane_only: bool = False
+    fleet: Fleet | None = None
+    """A fleet demo on the control plane alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class Supplies:
     binaries: Mapping[str, Path]
     images: Mapping[str, Image] = field(default_factory=dict[str, Image])
     image_store: Path | None = None
+    home: Path | None = None
+    """Where filled fleets are kept."""
 
 
 class Cluster:
@@ -98,8 +104,9 @@ class Cluster:
             nodes=plan.nodes,
             simulated_gpu_nodes=plan.simulated_gpu_nodes,
             control_plane_only=plan.control_plane_only,
+            fleet=_alike(plan.fleet),
         )
-        if running != options:
+        if running != replace(options, fleet=_alike(options.fleet)):
             raise LocalClusterError(
                 f"the cluster in {self.files.path} runs with other options ({running}); "
                 "run `tidegate local down` first, or name another --state-dir"
@@ -125,6 +132,9 @@ class Cluster:
                 binaries=supplies.binaries,
                 images=supplies.images,
                 image_store=supplies.image_store,
+                fleet=options.fleet,
+                home=supplies.home,
+                probes=self._probes(stack) if options.fleet is not None else {},
             )
             plan.write(files.plan)
             pki = Pki(files.pki)
@@ -151,6 +161,12 @@ class Cluster:
             listeners[forward] = stack.enter_context(listener)
         return listeners
 
+    @staticmethod
+    def _probes(stack: ExitStack) -> Mapping[str, int]:
+        """A port for the probes of each process of a fleet demo."""
+        held = {name: stack.enter_context(forwards.listen(0)) for name in FLEET_PROCESSES}
+        return {name: listener.getsockname()[1] for name, listener in held.items()}
+
     def _start_alone(self) -> None:
         log = self.files.logs / "supervisor.log"
         log.unlink(missing_ok=True)
@@ -173,7 +189,8 @@ class Cluster:
         )
 
     def _wait_ready(self, progress: Progress) -> None:
-        deadline = time.monotonic() + READY_TIMEOUT_S
+        patience_s = READY_TIMEOUT_S if self.plan().fleet is None else FILLED_TIMEOUT_S
+        deadline = time.monotonic() + patience_s
         said: set[str] = set()
         while True:
             state = self.state()
@@ -190,7 +207,7 @@ class Cluster:
                     progress(line)
             if time.monotonic() > deadline:
                 raise NotReadyError(
-                    f"not ready after {READY_TIMEOUT_S:g} s; it goes on starting: "
+                    f"not ready after {patience_s:g} s; it goes on starting: "
                     "see `tidegate local status` and `tidegate local logs`"
                 )
             time.sleep(POLL_INTERVAL_S)
@@ -208,6 +225,18 @@ class Cluster:
             plan = Plan.read(self.files.plan)
             return find_remains(self.files.path, plan.cgroup if plan is not None else None, traces)
 
+    def end_fleet(self) -> None:
+        """End the processes of a fleet demo at once, also while somebody waits for it to be filled, who then gives up."""
+        pid = self.supervisor()
+        if pid is not None:
+            _end_at_once(pid)
+
+    def remove(self) -> None:
+        """Remove the whole folder of a cluster that is down, what `down` keeps for the next time included."""
+        if self.supervisor() is not None:
+            raise LocalClusterError(f"the cluster in {self.files.path} runs; end it first")
+        run_checked("rm", "-rf", "--one-file-system", self.files.path)
+
     def _end(self, progress: Progress) -> None:
         namespace, pid = self.namespace(), self.supervisor()
         if namespace is not None:
@@ -216,7 +245,11 @@ class Cluster:
             namespace.kill()
         elif pid is not None:
             progress("stopping")
-            _end_process(pid)
+            plan = Plan.read(self.files.plan)
+            if plan is not None and plan.fleet is not None:
+                _end_at_once(pid)
+            else:
+                _end_process(pid)
         if namespace is not None and not namespace.wait_ended():
             raise LocalClusterError(
                 f"process {namespace.pid} cannot be ended; it may hang in the kernel: see dmesg"
@@ -288,6 +321,8 @@ class Cluster:
         }
 
     def _existing_services(self, plan: Plan) -> frozenset[Forward]:
+        if plan.fleet is not None:
+            return frozenset({Forward.DASHBOARD, Forward.PROMETHEUS})
         if plan.control_plane_only:
             return frozenset()
         server = f"https://127.0.0.1:{plan.ports[Forward.APISERVER]}"
@@ -371,9 +406,29 @@ class Cluster:
             yield
 
 
+def _alike(fleet: Fleet | None) -> Fleet | None:
+    """Without how it came about."""
+    return None if fleet is None else fleet.model_copy(update={"fresh": False})
+
+
 def cgroup_name(name: str, state_dir: Path) -> str:
     """The cgroup of a cluster: readable, and its own even when another state folder has the same name."""
     return f"tidegate-{name}-{hashlib.sha256(str(state_dir).encode()).hexdigest()[:8]}"
+
+
+def _end_at_once(pid: int) -> None:
+    """End a process, its children and theirs: they die with it, and whoever does not is ended by its number."""
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+        process.kill()
+    except psutil.NoSuchProcess:
+        return
+    _, alive = psutil.wait_procs(family, timeout=STOP_TIMEOUT_S / 3)
+    for each in alive:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    psutil.wait_procs(alive, timeout=STOP_TIMEOUT_S)
 
 
 def _end_process(pid: int) -> None:

@@ -86,5 +86,5 @@ class DebianPackages:
 
 
 def _with_libraries(root: Path, executable: Path) -> str:
-    folders = sorted({str(path.parent) for path in root.rglob("*.so.*")})
+    folders = sorted({str(path.parent) for path in root.rglob("*.so*") if path.is_file()})
     return f'#!/bin/sh\nLD_LIBRARY_PATH="{":".join(folders)}" exec "{executable}" "$@"\n'

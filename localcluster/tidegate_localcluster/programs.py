@@ -91,6 +91,66 @@ _ETCD = "https://github.com/etcd-io/etcd/releases/download/v{version}/"
 _COREDNS = "https://github.com/coredns/coredns/releases/download/v{version}/coredns_{version}_linux_{architecture}.tgz"
 _HELM = "https://get.helm.sh/helm-v{version}-linux-{architecture}.tar.gz"
 
+_CHROMIUM_LIBRARIES = (
+    "libasound2",
+    "libasyncns0",
+    "libatk1.0-0",
+    "libatspi2.0-0",
+    "libbrotli1",
+    "libbsd0",
+    "libdav1d6",
+    "libdbus-1-3",
+    "libdouble-conversion3",
+    "libdrm2",
+    "libexpat1",
+    "libflac12",
+    "libfontconfig1",
+    "libfreetype6",
+    "libgbm1",
+    "libglib2.0-0",
+    "libgraphite2-3",
+    "libharfbuzz-subset0",
+    "libharfbuzz0b",
+    "libjpeg62-turbo",
+    "liblcms2-2",
+    "libminizip1",
+    "libmp3lame0",
+    "libmpg123-0",
+    "libnspr4",
+    "libnss3",
+    "libogg0",
+    "libopenh264-7",
+    "libopenjp2-7",
+    "libopus0",
+    "libpng16-16",
+    "libpulse0",
+    "libsndfile1",
+    "libsqlite3-0",
+    "libvorbis0a",
+    "libvorbisenc2",
+    "libwayland-server0",
+    "libx11-6",
+    "libx11-xcb1",
+    "libxau6",
+    "libxcb1",
+    "libxcomposite1",
+    "libxdamage1",
+    "libxdmcp6",
+    "libxext6",
+    "libxfixes3",
+    "libxi6",
+    "libxkbcommon0",
+    "libxnvctrl0",
+    "libxrandr2",
+    "libxrender1",
+)
+"""Without what every Debian has: apt and the essential packages stand on those.
+
+A newer Chromium that says 'error while loading shared libraries' needs one more.
+"""
+_FONTS = ("fonts-inter", "fonts-dejavu-core")
+"""The same text on every machine: Inter where pages leave the choice to us, DejaVu for monospace and for signs."""
+
 PROGRAMS: Mapping[str, Program] = {
     program.name: program
     for program in (
@@ -147,6 +207,13 @@ PROGRAMS: Mapping[str, Program] = {
             accepted="",
             debian=("prometheus",),
             debian_path="usr/bin/prometheus",
+        ),
+        Program(
+            # Debian keeps the newest alone, so none is pinned. The one of an installed package is not taken: it is started
+            # by a script that stays in between, and has the machine's fonts.
+            name="chromium-headless-shell",
+            debian=("chromium-headless-shell", "chromium-common", *_CHROMIUM_LIBRARIES, *_FONTS),
+            debian_path="usr/lib/chromium/chromium-headless-shell",
         ),
         Program(
             name="nft",

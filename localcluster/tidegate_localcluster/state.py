@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tidegate_localcluster.errors import LocalClusterError
 
+FLEET_PROCESSES = ("controllers",)
+"""Processes of Tidegate that a fleet demo runs, and that answer probes."""
+
 
 class Phase(StrEnum):
     """How far a cluster is."""
@@ -61,6 +64,18 @@ class Image(_Document):
     archive: Path
 
 
+class Fleet(_Document):
+    """A fleet demo: simulated GPU nodes, Inferences on them, and a day's load."""
+
+    nodes: int = 500
+    inferences: int = 1000
+    speed: float = 200.0
+    """Times as fast as the clock; 0: the day stands still."""
+    seed: int = 1
+    fresh: bool = False
+    """Fill the pool anew, and do not begin where an earlier fleet was filled."""
+
+
 class Plan(_Document):
     """Everything the supervisor needs to know; written before anything is started."""
 
@@ -74,6 +89,12 @@ class Plan(_Document):
     images: Mapping[str, Image] = Field(default_factory=dict[str, Image])
     image_store: Path | None = None
     """Where unpacked images are kept between clusters."""
+    fleet: Fleet | None = None
+    """The fleet demo that runs on a control plane alone."""
+    home: Path | None = None
+    """Where filled fleets are kept."""
+    probes: Mapping[str, int] = Field(default_factory=dict[str, int])
+    """Ports of the probes of a fleet demo's processes."""
 
 
 class Part(_Document):

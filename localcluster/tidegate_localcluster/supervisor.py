@@ -22,6 +22,7 @@ from tidegate_localcluster.api_client import ApiClient
 from tidegate_localcluster.commands import run_checked
 from tidegate_localcluster.control_plane import COMPONENTS, LOOPBACK, ControlPlane, ControlPlaneOptions
 from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.fleet_demo.site import ARGUMENTS, FleetSite, Said
 from tidegate_localcluster.image_store import ImageStore
 from tidegate_localcluster.namespaces import run_as_init
 from tidegate_localcluster.node import Node, NodeSettings, kube_proxy, link_tools, node_name
@@ -53,6 +54,8 @@ class Supervisor:
         self._steps_s: dict[str, float] = {}
         self._started_at = time.monotonic()
         self._stopping = threading.Event()
+        said = Said(self._step, lambda message: self._write(Phase.STARTING, message))
+        self._site = FleetSite(files, plan, self._pki, self._parts, said) if plan.fleet is not None else None
 
     def run(self) -> int:
         """Start, watch, stop; the exit status is 0 only after an orderly stop."""
@@ -65,6 +68,8 @@ class Supervisor:
             self._write(Phase.FAILED, str(error))
             return 1
         finally:
+            # Whoever waits sees the failure, and may tell us to stop while we do.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self._parts.stop()
             self._control_plane.stop()
         self._write(Phase.STOPPED)
@@ -83,6 +88,8 @@ class Supervisor:
         else:
             self._start_whole()
         self._start_fleet()
+        if self._site is not None:
+            self._site.start(self._control_plane.pids)
         client = ApiClient.of_administrator(self._files.pki, self._control_plane.server)
         for requirement in requirements(self._plan):
             wait_for(requirement, client, self._parts.processes, READY_TIMEOUT_S)
@@ -114,6 +121,8 @@ class Supervisor:
         self._apply_addons()
 
     def _start_control_plane(self) -> None:
+        if self._site is not None:
+            self._site.prepare()
         self._control_plane.start()
         self._parts.adopt(self._control_plane.processes)
         self._step("control plane")
@@ -237,6 +246,7 @@ def _control_plane(files: StateDir, plan: Plan, pki: Pki) -> ControlPlane:
         port=network.APISERVER_PORT if whole else plan.ports[Forward.APISERVER],
         hostpath_provisioner=whole,
         service_cidr=str(network.SERVICE_NETWORK),
+        arguments=ARGUMENTS if plan.fleet is not None else {},
     )
     address = network.node_network(0).address if whole else LOOPBACK
     binaries = {name: plan.binaries[name] for name in COMPONENTS}

@@ -186,6 +186,23 @@ def test_unpacks_a_program_with_its_libraries(archive: Path, tmp_path: Path) -> 
     assert argument == "a b"
 
 
+@pytest.mark.parametrize("library", [LIBRARY, "usr/lib/somewhere/libtoolcommon-16.1.so"])
+def test_finds_libraries_however_they_carry_their_version(
+    archive: Path, tmp_path: Path, library: str
+) -> None:
+    a_package(archive, "tool", {"usr/bin/tool": b'#!/bin/sh\necho "$LD_LIBRARY_PATH"\n'})
+    a_package(archive, "libtool", {library: b"", "usr/share/doc/libtool.sources/copyright": b""})
+    program = Program(name="tool", debian=("tool", "libtool"), debian_path="usr/bin/tool")
+    packages = DebianPackages(tmp_path / "debian")
+
+    packages.provide([program], silent)
+
+    root = packages.path(program).with_name("root")
+    assert subprocess.check_output([packages.path(program)], text=True).strip() == str(
+        (root / library).parent
+    )
+
+
 def test_a_package_without_the_program_is_an_error(archive: Path, tmp_path: Path) -> None:
     a_package(archive, "tool", {"usr/share/doc/tool": b""})
     program = Program(name="tool", debian=("tool",), debian_path="usr/bin/tool")

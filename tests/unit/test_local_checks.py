@@ -90,3 +90,7 @@ def test_one_message_holds_all_problems() -> None:
 
 def test_a_state_folder_that_does_not_exist_yet_is_judged_by_its_parent(tmp_path: Path) -> None:
     assert existing_ancestor(tmp_path / "not" / "yet") == tmp_path
+
+
+def test_who_cannot_run_containers_is_shown_what_runs_without() -> None:
+    assert "make demo-fleet" in str(MachineUnfitError([Problem("not root", "run it with sudo")]))
