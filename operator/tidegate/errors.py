@@ -24,6 +24,10 @@ class ApiUnavailableError(RetryableError):
     """The API server did not answer, was too busy (429) or failed (5xx)."""
 
 
+class UnauthorizedError(ApiUnavailableError):
+    """The API server does not take the credentials, now: they have ended, or it cannot check them right now."""
+
+
 class UnknownKindError(ApiUnavailableError):
     """The API server has no such kind: its CRD is not installed."""
 
@@ -42,6 +46,10 @@ class AgentUnreachableError(RetryableError):
 
 class PermanentError(TidegateError):
     """Trying again changes nothing: a new spec, another object or a right must come first."""
+
+
+class NotAllowedError(PermanentError):
+    """The API server knows who asks, and they have no right to it, or an admission policy refuses it (403)."""
 
 
 class InvalidSpecError(PermanentError):

@@ -1,4 +1,4 @@
-"""Writes what is derived from code into the repository: CRDs, the chart's copies of them, roles, Envoy's bootstrap, Prometheus's rules, the page of reasons."""
+"""Writes what is derived from code into the repository: CRDs, the chart's copies of them, roles, Envoy's bootstrap, Prometheus's rules, the pages of messages."""
 
 import argparse
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from tidegate.api import crd
-from tidegate.api.reference import reasons_page
+from tidegate.api.reference import message_pages, reasons_page
 from tidegate.kube.permissions import (
     AUTH_RULES,
     CLAIM_RULES,
@@ -61,7 +61,12 @@ def generate(root: Path) -> None:
         (chart / "files" / f"{name}.yaml").write_text(_HEADER + yaml.safe_dump(content, sort_keys=False))
     recorded = _HEADER + yaml.safe_dump(rule_groups(), sort_keys=False, width=110)
     (chart / "files" / "prometheus-rules.yaml").write_text(recorded)
-    (root / "docs" / "reference" / "reasons.md").write_text(reasons_page())
+    reference = root / "docs" / "reference"
+    (reference / "reasons.md").write_text(reasons_page())
+    shutil.rmtree(reference / "messages", ignore_errors=True)
+    (reference / "messages").mkdir()
+    for name, page in message_pages().items():
+        (reference / "messages" / name).write_text(page)
 
 
 def _write(path: Path, rules: Iterable[Rule]) -> None:

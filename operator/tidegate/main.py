@@ -15,10 +15,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tidegate import __version__
+from tidegate.cli.bench import register as register_bench
 from tidegate.cli.calibrate import calibrate
 from tidegate.cli.decisions import register as register_decisions
+from tidegate.cli.diagnosis import register as register_diagnosis
+from tidegate.cli.get import register as register_get
+from tidegate.cli.options import ActingFor, Context, Format, Output, show
 from tidegate.cli.overrides import register as register_overrides
+from tidegate.cli.plan import register as register_plan
 from tidegate.cli.pools import register as register_pools
+from tidegate.cli.release import register as register_release
+from tidegate.cli.report import register as register_report
+from tidegate.cli.status import register as register_status
+from tidegate.cli.top import register as register_top
 from tidegate.cli.xds import register
 from tidegate.errors import TidegateError
 
@@ -57,6 +66,18 @@ register_pools(pools)
 app.add_typer(pools)
 
 
+release = typer.Typer(
+    name="release", help="Releases of ModelAccesses: look at them, steer them.", no_args_is_help=True
+)
+register_release(release)
+app.add_typer(release)
+
+
+top = typer.Typer(name="top", help="What pools and Inferences do right now.", no_args_is_help=True)
+register_top(top)
+app.add_typer(top)
+
+
 @pools.callback()
 def _pools() -> None:
     """A group, though it has one command so far."""
@@ -78,20 +99,61 @@ def serve_xds(context: typer.Context, kubeconfig: Kubeconfig = None) -> None:
 def web(kubeconfig: Kubeconfig = None) -> None:
     """Run the dashboard and the REST API."""
     from tidegate.processes.web import run_web
+    from tidegate.settings import PodIdentity
 
     settings = _start()
-    _run(run_web(settings, _cluster(kubeconfig)))
-
-
-app.command()(calibrate)
-register_decisions(app)
-register_overrides(app)
+    _run(run_web(settings, PodIdentity(), _cluster(kubeconfig)))
 
 
 @app.command()
-def version() -> None:
-    """Print the version."""
-    typer.echo(__version__)
+def dashboard(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="On loopback; default one that is free.")] = 0,
+    browser: Annotated[bool, typer.Option(help="Open it, where this is a terminal.")] = True,
+    prometheus: Annotated[
+        str, typer.Option(help="Address of Prometheus, for rates and latencies, like http://127.0.0.1:9090.")
+    ] = "",
+    controllers: Annotated[
+        str, typer.Option(help="host:port of the controllers' probes, where they are no pods.")
+    ] = "",
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Of the installation, where there are several.")
+    ] = None,
+    context: Context = None,
+    acting_for: ActingFor = "",
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Open the dashboard with the rights of your kubeconfig, on this machine alone; nothing need be installed for it."""
+    from tidegate.cli.servers import usual_kubeconfig
+    from tidegate.processes.dashboard import DashboardOptions, run_dashboard
+
+    where = kubeconfig or usual_kubeconfig()
+    _run(
+        run_dashboard(
+            DashboardOptions(where, context, acting_for, namespace, port, browser, prometheus, controllers)
+        )
+    )
+
+
+app.command()(calibrate)
+register_status(app)
+register_get(app)
+register_report(app)
+register_bench(app)
+register_decisions(app)
+register_overrides(app)
+register_diagnosis(app)
+register_plan(app)
+
+
+@app.command()
+def version(output: Output = Format.TEXT) -> None:
+    """Print the version of this command; `tidegate status` says the installation's."""
+    if output is Format.TEXT:
+        typer.echo(__version__)
+        return
+    from tidegate.reports.version import VersionReport
+
+    show(VersionReport(version=__version__), output)
 
 
 def _start() -> "Settings":
@@ -127,7 +189,7 @@ def _mount_local_cluster() -> None:
     if find_spec("tidegate_localcluster") is None:
         return
     for name, module, about in _LOCAL:
-        if f"_{Path(sys.argv[0]).name}_COMPLETE".replace("-", "_").upper() in os.environ:
+        if _complete_variable(Path(sys.argv[0]).name) in os.environ:
             # A shell that completes has to know their commands.
             app.add_typer(import_module(module).app, name=name)
         else:
@@ -159,4 +221,11 @@ def _handed_on(module: str) -> Callable[[typer.Context], None]:
 def main() -> None:
     """Entry point of `tidegate` and `kubectl tidegate`."""
     _mount_local_cluster()
-    app()
+    program = Path(sys.argv[0]).name
+    # kubectl's users read what they have typed.
+    app(prog_name=program.replace("kubectl-", "kubectl ", 1), complete_var=_complete_variable(program))
+
+
+def _complete_variable(program: str) -> str:
+    """What a shell sets that wants to complete."""
+    return f"_{program}_COMPLETE".replace("-", "_").upper()

@@ -20,6 +20,10 @@ class Settings(BaseSettings):
     )
     log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
     log_format: Annotated[str, Field(pattern="^(json|console)$")] = "json"
+    listen_address: Annotated[
+        str,
+        Field(description="Where the probes and the dashboard listen; every address of a pod unless said."),
+    ] = "0.0.0.0"  # noqa: S104
     probe_port: Annotated[int, Field(ge=0, le=65535, description="/healthz, /readyz and /metrics.")] = 8081
 
     dataplane_image: str = "tidegate.local/dataplane:dev"
@@ -90,6 +94,27 @@ class Settings(BaseSettings):
     )
 
     web_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    web_auth: Annotated[
+        str, Field(pattern="^(token|proxy)$", description="Who says who a visitor of the dashboard is.")
+    ] = "token"
+    web_hosts: Annotated[
+        tuple[str, ...], Field(description="Names that the dashboard is known by, besides its own, as JSON.")
+    ] = ()
+    web_key_file: Annotated[
+        Path | None, Field(description="What sessions are sealed with; absent: a key of this process alone.")
+    ] = None
+    web_proxy_secret_file: Annotated[
+        Path | None, Field(description="What an authenticating proxy shows that it is the one.")
+    ] = None
+    web_proxy_groups: Annotated[
+        tuple[str, ...], Field(description="The only groups that the proxy may name, as JSON; empty: any.")
+    ] = ()
+    web_controllers: Annotated[
+        str,
+        Field(
+            description="host:port of the controllers' probes where they are no pods; empty: the leader's pod."
+        ),
+    ] = ""
     prometheus_url: str = ""
 
     @property

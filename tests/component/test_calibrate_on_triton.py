@@ -1,4 +1,4 @@
-"""A ramp against a real Triton: what it measures is what the server counted, and what it cannot measure it says."""
+"""A ramp and a load test against a real Triton: what they measure is what the server counted, and what they cannot they say."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 import tritonclient.grpc as triton_grpc
 import yaml
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
 from builders.inference import inference_body
+from builders.port_forward import carried_to
 from builders.probe_model import publish
 from fixtures.agent import ModelPod
 from tidegate.api.meta import ObjectKey
@@ -121,32 +122,10 @@ async def an_api_server(folder: Path, model: str, target: str, *, ready: bool = 
         items = [a_ready_pod("ctr-0", ready=False), a_ready_pod("ctr-1", ready=ready)]
         return web.json_response({"metadata": {"resourceVersion": "1"}, "items": items})
 
-    async def portforward(request: web.Request) -> web.WebSocketResponse:
-        assert request.query["ports"] == "8001"
-        socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
-        await socket.prepare(request)
-        for channel in (b"\0", b"\1"):
-            await socket.send_bytes(channel + (8001).to_bytes(2, "little"))
-        host, _, port = target.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-
-        async def back() -> None:
-            while data := await reader.read(1 << 15):
-                await socket.send_bytes(b"\0" + data)
-
-        async with asyncio.TaskGroup() as tasks:
-            answering = tasks.create_task(back())
-            async for message in socket:
-                if message.type is WSMsgType.BINARY:
-                    writer.write(message.data[1:])
-            answering.cancel()
-        writer.close()
-        return socket
-
     application = web.Application()
     application.router.add_get("/apis/tidegate.io/v1alpha1/namespaces/ads/inferences/{name}", inference)
     application.router.add_get("/api/v1/namespaces/ads/pods", pods)
-    application.router.add_get("/api/v1/namespaces/ads/pods/ctr-1/portforward", portforward)
+    application.router.add_get("/api/v1/namespaces/ads/pods/ctr-1/portforward", carried_to(target, 8001))
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
     try:
@@ -164,10 +143,10 @@ async def an_api_server(folder: Path, model: str, target: str, *, ready: bool = 
         await runner.cleanup()
 
 
-async def command(kubeconfig: Path, *arguments: str) -> tuple[int, str, str]:
-    """Exit status and what `tidegate calibrate` wrote."""
+async def command(kubeconfig: Path, *arguments: str, name: str = "calibrate") -> tuple[int, str, str]:
+    """Exit status and what `tidegate <name>` wrote."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tidegate", "calibrate", *arguments, "--kubeconfig", str(kubeconfig),
+        sys.executable, "-m", "tidegate", name, *arguments, "--kubeconfig", str(kubeconfig),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     said, complained = await asyncio.wait_for(process.communicate(), 90)
@@ -197,3 +176,17 @@ async def test_the_command_says_what_is_missing(pod: ModelPod, tmp_path: Path) -
         assert (status, "there is no Inference ads/cvr" in complained) == (1, True)
         status, _, complained = await command(kubeconfig, "ads/ctr", "--slo=soon")
         assert (status, "soon" in complained) == (1, True)
+
+
+async def test_a_load_test_counts_what_triton_counted(pod: ModelPod, tmp_path: Path) -> None:
+    before = counted(pod)
+    asked = ("ads/ctr", "--for", "2s", "--concurrency", "3", "--errors", "0", "-o", "json")
+    async with an_api_server(tmp_path, pod.model, pod.triton.grpc) as kubeconfig:
+        status, said, complained = await command(kubeconfig, *asked, name="bench")
+    assert (status, complained) == (0, "")
+    report = json.loads(said)
+    # One more was sent beforehand, to see that the model takes them.
+    assert counted(pod) - before == report["sent"] + 1 == report["answered"] + 1
+    assert report["server"]["inferences"] == report["answered"]
+    assert report["way"] == "port forward to pod ctr-1"
+    assert 0 < report["latencyP50Ms"] <= report["latencyP99Ms"]

@@ -72,7 +72,7 @@ def test_a_good_model_is_promoted_under_load_and_aborted_afterwards(space: Space
     assert space.counted("b") - before > 200
     assert {space.ask().version for _ in range(20)} == {"2"}
 
-    space.kubectl.run("annotate", "modelaccess", "probe", "-n", space.namespace, "tidegate.io/release=abort")
+    space.installed.tidegate("release", "abort", f"{space.namespace}/probe")
     release_is(space, "RolledBack")
     until(lambda: _answered_by(space, 5) == {"1"}, "every request goes to the stable target")
     asked = space.counted("b")

@@ -2,45 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from fixtures.allocated import Allocated, looks_again
+from fixtures.command_line import CommandLine
 from fixtures.control_plane import Kubectl
 from fixtures.processes import Running
-from tidegate.main import app
 from tidegate_localcluster.process import wait_until
 
 pytestmark = pytest.mark.usefixtures("controllers")
 
 
-class Commands:
-    """`tidegate` as an administrator types it; what is left of overrides goes at the end."""
+class Commands(CommandLine):
+    """With what the tests are about; what is left of overrides goes at the end."""
 
     def __init__(self, kubeconfig: Path, allocated: Allocated) -> None:
-        self._kubeconfig = kubeconfig
+        super().__init__(kubeconfig)
         self.namespace, self.pool = allocated.pools.namespace, allocated.pool
-
-    def run(self, *arguments: str) -> Result:
-        return CliRunner().invoke(app, [*arguments, "--kubeconfig", str(self._kubeconfig)])
-
-    def __call__(self, *arguments: str) -> Mapping[str, Any]:
-        """What it answers as JSON."""
-        done = self.run(*arguments, "-o", "json")
-        assert done.exit_code == 0, done.stderr
-        answer: Mapping[str, Any] = json.loads(done.stdout)
-        return answer
-
-    def refused(self, *arguments: str) -> str:
-        done = self.run(*arguments)
-        assert done.exit_code == 1, done.stdout + done.stderr
-        assert done.stdout == ""
-        return done.stderr
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from tidegate.api.conditions import (
     own_conditions,
 )
 from tidegate.api.inference import InferenceStatus
-from tidegate.api.reasons import DOCS, Reason
+from tidegate.api.messages.catalogue import OF_REASONS
+from tidegate.api.reasons import Reason
 
 MORNING = datetime(2026, 1, 1, 8, tzinfo=UTC)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -129,8 +130,8 @@ def test_true_counts_only_for_the_generation_that_was_asked_for() -> None:
 
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_says_what_it_means_and_what_to_do(reason: Reason) -> None:
-    assert DOCS[reason].meaning.endswith(".")
-    assert DOCS[reason].what_to_do.endswith(".")
+    assert OF_REASONS[reason].meaning.endswith(".")
+    assert OF_REASONS[reason].what_to_do.endswith(".")
 
 
 # What kstatus (kubectl wait, Flux, Argo) makes of an object, by its published rules, for a kind it does not know.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,14 @@ from pathlib import Path
 import kopf
 import pytest
 import yaml
+from typer.testing import CliRunner
 
-from tidegate.main import _cluster
+from fixtures.golden import CheckGolden
+from tidegate import __version__
+from tidegate.main import _cluster, app
+from tidegate.reports.version import VersionReport
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "reports"
 
 
 def a_kubeconfig(path: Path, server: str) -> Path:
@@ -76,3 +83,10 @@ def test_commands_of_the_local_cluster_are_handed_on() -> None:
     assert (unknown.returncode, "No such command" in unknown.stderr) == (2, True)
     known = tidegate("local", "down", "--help")
     assert (known.returncode, "--state-dir" in known.stdout) == (0, True)
+
+
+def test_the_version_is_one_line_or_json_in_an_agreed_shape(check_golden: CheckGolden) -> None:
+    assert CliRunner().invoke(app, ["version"]).stdout == f"{__version__}\n"
+    assert json.loads(CliRunner().invoke(app, ["version", "-o", "json"]).stdout) == {"version": __version__}
+    schema = VersionReport.model_json_schema(mode="serialization", by_alias=True)
+    check_golden(GOLDEN / "version.schema.json", json.dumps(schema, indent=2) + "\n")

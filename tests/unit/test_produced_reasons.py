@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.api.reasons import DOCS, Reason
+from tidegate.api.messages.catalogue import OF_REASONS
+from tidegate.api.reasons import Reason
 from tidegate_dataplane.contract import FailureReason
 
 TESTS = Path(__file__).parents[1]
@@ -26,7 +27,7 @@ STEPS = ("Nothing.", "Wait")
 FAILURES = [
     reason
     for reason in Reason
-    if not DOCS[reason].what_to_do.startswith(STEPS) and reason is not Reason.SCALED_TO_ZERO
+    if not OF_REASONS[reason].what_to_do.startswith(STEPS) and reason is not Reason.SCALED_TO_ZERO
 ]
 
 

@@ -22,10 +22,13 @@ from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.cli.connection import usual_namespace
 from tidegate.cli.options import Format, Where, show
-from tidegate.cli.reports.decision import HistoryReport, history
-from tidegate.cli.reports.report import Report
-from tidegate.cli.reports.standing import OverrideAction
-from tidegate.cli.reports.steered import (
+from tidegate.cli.targets import Named, named
+from tidegate.errors import PermanentError
+from tidegate.main import app
+from tidegate.reports.decision import HistoryReport, history
+from tidegate.reports.report import Report
+from tidegate.reports.standing import OverrideAction
+from tidegate.reports.steered import (
     Done,
     Steered,
     SteeringReport,
@@ -37,10 +40,7 @@ from tidegate.cli.reports.steered import (
     told,
     told_end,
 )
-from tidegate.cli.reports.why import InferenceReport, PoolReport, Seen, why_inference, why_pool
-from tidegate.cli.targets import Named, named
-from tidegate.errors import PermanentError
-from tidegate.main import app
+from tidegate.reports.why import InferenceReport, PoolReport, Seen, why_inference, why_pool
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "reports"
 POOL_HELD = {"target": {"kind": "ComputePool", "namespace": None, "name": "cpu-a"}, "hold": True}

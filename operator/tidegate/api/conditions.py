@@ -44,6 +44,17 @@ class ConditionType(StrEnum):
 
 
 _OWN_TYPES: Final = frozenset(kind.value for kind in ConditionType)
+_BETTER_FALSE: Final = frozenset(
+    {ConditionType.RECONCILING.value, ConditionType.STALLED.value, ConditionType.ROLLED_BACK.value}
+)
+_FALSE_AND_WELL: Final = frozenset(
+    {
+        (ConditionType.COMPLETE.value, Reason.SCORING.value),
+        (ConditionType.RELEASING.value, Reason.PROMOTED.value),
+        (ConditionType.RELEASING.value, Reason.RECONCILED.value),
+    }
+)
+"""A batch is not complete while it is at work, and nothing is released where all of it was, or where nobody asks for it."""
 
 
 class ConditionStatus(StrEnum):
@@ -83,6 +94,12 @@ class ObservedCondition(StatusModel):
         int, Field(description="The metadata.generation that this is about.", ge=0)
     ] = 0
     last_transition_time: Annotated[datetime, Field(description="When status last changed.")]
+
+    @property
+    def as_it_should_be(self) -> bool:
+        """Whether it says that all is well: True for most types, False for Reconciling, Stalled and RolledBack."""
+        wanted = ConditionStatus.of(self.type not in _BETTER_FALSE)
+        return self.status is wanted or (self.type, self.reason) in _FALSE_AND_WELL
 
 
 def merge(

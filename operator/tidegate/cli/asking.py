@@ -48,24 +48,29 @@ async def _through_api_server(servers: Servers, port: int, target: str) -> Answe
     )
     kubeconfig = servers.kubeconfig or usual_kubeconfig()
     async with await KubeClient.connect(settings, kubeconfig=kubeconfig, context=servers.context) as client:
-        pods = await client.list(POD, namespace=servers.namespace, selector=_SELECTOR)
-        names = [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") == "Running"]
-        if not names:
-            message = (
-                f"none of {len(pods)} pods with the labels {_SELECTOR} in namespace {servers.namespace} runs: "
-                "name the namespace of the xDS servers with -n, or look at them with kubectl get pods -A -l "
-                f"{_SELECTOR}"
-            )
-            raise PermanentError(message)
+        return await ask_all(client, servers.namespace, port, target)
 
-        async def one(name: str) -> dict[str, Any] | TidegateError:
-            try:
-                found = await client.read_from_pod(ObjectKey(servers.namespace, name), port, target)
-                return _known(found)
-            except TidegateError as error:
-                return error
 
-        answers = dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
+async def ask_all(client: KubeClient, namespace: str, port: int, target: str) -> Answers:
+    """What every xDS server of a namespace says. Raises as `ask` does."""
+    pods = await client.list(POD, namespace=namespace, selector=_SELECTOR)
+    names = [pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") == "Running"]
+    if not names:
+        message = (
+            f"none of {len(pods)} pods with the labels {_SELECTOR} in namespace {namespace} runs: "
+            "name the namespace of the xDS servers with -n, or look at them with kubectl get pods -A -l "
+            f"{_SELECTOR}"
+        )
+        raise PermanentError(message)
+
+    async def one(name: str) -> dict[str, Any] | TidegateError:
+        try:
+            found = await client.read_from_pod(ObjectKey(namespace, name), port, target)
+            return _known(found)
+        except TidegateError as error:
+            return error
+
+    answers = dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
     failed = [answer for answer in answers.values() if isinstance(answer, TidegateError)]
     said = {name: answer for name, answer in answers.items() if not isinstance(answer, TidegateError)}
     if not said:

@@ -10,9 +10,12 @@ from typing import Annotated
 
 import typer
 
+from tidegate.cli.completion import Named, names_of
 from tidegate.errors import TidegateError
 
-Name = Annotated[str, typer.Argument(help="namespace/name of the Inference.")]
+Name = Annotated[
+    str, typer.Argument(help="namespace/name of the Inference.", autocompletion=names_of(Named.INFERENCE))
+]
 
 
 def calibrate(

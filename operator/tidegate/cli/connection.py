@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import logging
+from collections.abc import AsyncGenerator, MutableMapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
+import structlog
+import typer
 import yaml
 
 from tidegate.cli.options import Where
@@ -25,6 +28,7 @@ async def connected(where: Where) -> AsyncGenerator[tuple[KubeClient, str]]:
 
     Raises PermanentError when there are no credentials.
     """
+    _log_to_stderr()
     settings = ClientSettings(
         field_manager="tidegate-cli",
         user_agent="tidegate-cli",
@@ -48,3 +52,17 @@ def usual_namespace(kubeconfig: Path | None, context: str | None) -> str:
     except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
         message = f"cannot read the context's namespace from kubeconfig {kubeconfig}: {error}"
         raise PermanentError(message) from error
+
+
+def _log_to_stderr() -> None:
+    """Answers are on stdout, so what the layers below have to say goes elsewhere, and only from warnings on."""
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[_told], wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING)
+        )
+
+
+def _told(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> NoReturn:
+    facts = "".join(f", {name} {value}" for name, value in event.items() if name != "event")
+    typer.echo(f"tidegate: {event['event']}{facts}", err=True)
+    raise structlog.DropEvent

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tidegate.cli.completion import Named, names_of
 from tidegate.cli.options import (
     ActingFor,
     Context,
@@ -24,6 +25,7 @@ Target = Annotated[
     typer.Argument(
         metavar="INFERENCE|POOL",
         help="Its name; namespace/name of an Inference; or with its kind: inference/name, computepool/name.",
+        autocompletion=names_of(Named.INFERENCE, Named.POOL),
     ),
 ]
 OptionalTarget = Annotated[
@@ -31,6 +33,7 @@ OptionalTarget = Annotated[
     typer.Argument(
         metavar="[INFERENCE|POOL]",
         help="Whose decisions; default all. A name; namespace/name of an Inference; inference/name or computepool/name.",
+        autocompletion=names_of(Named.INFERENCE, Named.POOL),
     ),
 ]
 

@@ -16,7 +16,8 @@ import typer
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
-    from tidegate.cli.reports.report import Report
+    from tidegate.api.messages.message import Level
+    from tidegate.reports.report import Report
 
 AnswerT = TypeVar("AnswerT")
 
@@ -29,6 +30,22 @@ class Format(StrEnum):
     JSON = "json"
     YAML = "yaml"
     NAME = "name"
+
+
+class FailOn(StrEnum):
+    """From which level of findings on the exit status is 1."""
+
+    ERROR = "Error"
+    WARNING = "Warning"
+    INFO = "Info"
+    NEVER = "Never"
+
+    @property
+    def level(self) -> Level | None:
+        """None: from none on."""
+        from tidegate.api.messages.message import Level
+
+        return None if self is FailOn.NEVER else Level(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +81,13 @@ Context = Annotated[
 ]
 ActingFor = Annotated[
     str, typer.Option("--as", help="User in whose name it is asked, for those who may impersonate.")
+]
+Threshold = Annotated[FailOn, typer.Option("--fail-on", help="Exit status 1 from this level of findings on.")]
+Suppressed = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--suppress", "-S", help="A code to leave out, as TG5006, or TG5006=ads/ctr for one object."
+    ),
 ]
 Output = Annotated[Format, typer.Option("--output", "-o", help="text, wide, json, yaml or name.")]
 

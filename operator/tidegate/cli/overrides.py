@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tidegate.cli.completion import Named, names_of
 from tidegate.cli.decisions import Target
 from tidegate.cli.options import (
     ActingFor,
@@ -24,7 +25,12 @@ from tidegate.cli.options import (
 Lasting = Annotated[str, typer.Option("--for", help="How long, from 1m to 168h, like 30m or 2h.")]
 WhyNot = Annotated[str, typer.Option("--reason", help="Why, in words for those who find it.")]
 InferenceName = Annotated[
-    str, typer.Argument(metavar="INFERENCE", help="Its name, namespace/name, or inference/name.")
+    str,
+    typer.Argument(
+        metavar="INFERENCE",
+        help="Its name, namespace/name, or inference/name.",
+        autocompletion=names_of(Named.INFERENCE),
+    ),
 ]
 
 
@@ -47,8 +53,8 @@ def hold(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Keep an Inference's number of replicas as it is, or a whole ComputePool, for a while; again to change until when."""
-    from tidegate.cli.reports.steered import Wanted
     from tidegate.cli.steering import steer
+    from tidegate.reports.steered import Wanted
 
     where = Where(namespace, everywhere, kubeconfig, context, acting_for)
     show(answered(steer(target, where, Wanted(lasting, reason))), output)
@@ -92,8 +98,8 @@ def override(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Decide over the allocator how many replicas an Inference has, within its range, for a while; again to change it."""
-    from tidegate.cli.reports.steered import Wanted
     from tidegate.cli.steering import override_ended, steer
+    from tidegate.reports.steered import Wanted
 
     where = Where(namespace, everywhere, kubeconfig, context, acting_for)
     if [pin is not None, floor is not None, end].count(True) != 1:

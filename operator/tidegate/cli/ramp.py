@@ -153,13 +153,13 @@ async def calibration(
         inference = Inference.parse(body)
         if slo_s is None and inference.spec.slo is not None:
             slo_s = parse_duration(inference.spec.slo.latency_p99).total_seconds()
-        async with _reached(client, key, where, timedelta(seconds=ramp.total_s + _GRACE_S)) as (pod, address):
+        async with reached(client, key, where, timedelta(seconds=ramp.total_s + _GRACE_S)) as (pod, address):
             replica = Replica(str(key), inference.served_name, pod, address, slo_s)
             return await ramp_up(replica, ramp, inputs)
 
 
 @asynccontextmanager
-async def _reached(
+async def reached(
     client: KubeClient, key: ObjectKey, where: tuple[str | None, str | None], lasting: timedelta
 ) -> AsyncGenerator[tuple[str, str]]:
     """The replica's name and where to call it."""

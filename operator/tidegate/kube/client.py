@@ -13,14 +13,20 @@ import aiohttp
 
 from tidegate.api.conditions import own_conditions
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import ApiUnavailableError, ConflictError, TidegateError, UnknownKindError
+from tidegate.errors import (
+    ApiUnavailableError,
+    ConflictError,
+    PermanentError,
+    TidegateError,
+    UnknownKindError,
+)
 from tidegate.kube.changes import stamped
 from tidegate.kube.events import EventRecorder
 from tidegate.kube.fence import Fence
-from tidegate.kube.kinds import EVENT, JOB, Kind, kind_of
+from tidegate.kube.kinds import EVENT, JOB, POD, Kind, kind_of
 from tidegate.kube.port import EventNote, Manifest
 from tidegate.kube.portforward import forwarded, get_json
-from tidegate.kube.transport import APPLY_PATCH, MERGE_PATCH, Request, Transport
+from tidegate.kube.transport import APPLY_PATCH, MERGE_PATCH, Impersonated, Request, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +56,24 @@ class KubeClient:
 
     @classmethod
     async def connect(
-        cls, settings: ClientSettings, *, kubeconfig: Path | None = None, context: str | None = None
+        cls,
+        settings: ClientSettings,
+        *,
+        kubeconfig: Path | None = None,
+        context: str | None = None,
+        anonymous: bool = False,
     ) -> Self:
         """A client from `kubeconfig` and one of its contexts, or without one from the pod's ServiceAccount.
 
+        `anonymous` leaves the credentials out, so that there is nothing but what `bearing` brings.
         Raises PermanentError when there are no such credentials.
         """
         transport = await Transport.connect(
-            kubeconfig, context=context, user_agent=settings.user_agent, acting_for=settings.acting_for
+            kubeconfig,
+            context=context,
+            user_agent=settings.user_agent,
+            acting_for=settings.acting_for,
+            anonymous=anonymous,
         )
         return cls(transport, settings)
 
@@ -74,6 +90,28 @@ class KubeClient:
     def acting_as(self, field_manager: str) -> KubeClient:
         """The same connections under another field manager; closed with this client."""
         return KubeClient(self._transport, replace(self._settings, field_manager=field_manager))
+
+    def bearing(self, token: str) -> KubeClient:
+        """The same connections with somebody's own token; for an anonymous client, and closed with it."""
+        return KubeClient(self._transport.bearing(token), self._settings)
+
+    def impersonating(self, someone: Impersonated) -> KubeClient:
+        """The same connections in somebody else's name, for those who may; closed with this client."""
+        return KubeClient(self._transport.impersonating(someone), self._settings)
+
+    async def review(self, path: str, body: Manifest) -> Manifest:
+        """What the API server says to a TokenReview or a SubjectAccessReview, which it answers and does not store."""
+        request = Request("POST", path, self._settings.request_timeout, body=body)
+        answer = await self._transport.call(request)
+        if answer is None:
+            message = f"the API server has no {path}"
+            raise ApiUnavailableError(message)
+        return answer
+
+    async def version(self) -> str:
+        """The API server's, as v1.34.1."""
+        found = await self._transport.call(Request("GET", "/version", self._settings.request_timeout))
+        return str((found or {}).get("gitVersion", ""))
 
     async def get(self, kind: Kind, key: ObjectKey) -> Manifest | None:
         """See port.Cluster."""
@@ -140,6 +178,28 @@ class KubeClient:
     async def read_from_pod(self, pod: ObjectKey, port: int, target: str) -> dict[str, Any]:
         """The JSON that a pod answers to GET `target`, on its loopback too: see portforward.get_json."""
         return await get_json(self._transport, pod, port, target, self._settings.request_timeout)
+
+    async def log_of_pod(
+        self, pod: ObjectKey, container: str, *, lines: int, most_bytes: int, previous: bool = False
+    ) -> tuple[bytes, int]:
+        """The newest lines of a container's log, or of the one that ran there before, and how many bytes of them were too many.
+
+        Raises as Transport.call does, and PermanentError when the pod is gone.
+        """
+        # limitBytes would keep the oldest of these lines.
+        query = {"container": container, "tailLines": str(lines), "timestamps": "true"}
+        path = POD.path(pod.namespace, pod.name, "log")
+        request = Request(
+            "GET",
+            path,
+            self._settings.list_timeout,
+            query={**query, **({"previous": "true"} if previous else {})},
+        )
+        found = await self._transport.end_of(request, most_bytes)
+        if found is None:
+            message = f"pod {pod} has no log of {container}: it is gone"
+            raise PermanentError(message)
+        return found
 
     def forwarded(self, pod: ObjectKey, port: int, lasting: timedelta) -> AbstractAsyncContextManager[str]:
         """A host:port on loopback that leads to a pod's port: see portforward.forwarded."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 from tidegate.api.meta import GROUP, VERSION
+
+_PLAIN: Final = ":"
+"""What names have and paths may; a slash or a question mark in one would lead elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +32,9 @@ class Kind:
         """The URL path of one object, of all in a namespace, or (both empty) of all there are."""
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if namespace and self.namespaced:
-            parts += ["namespaces", namespace]
+            parts += ["namespaces", quote(namespace, safe=_PLAIN)]
         parts.append(self.plural)
-        parts += [part for part in (name, subresource) if part]
+        parts += [quote(part, safe=_PLAIN) for part in (name, subresource) if part]
         return "/".join(parts)
 
     def __str__(self) -> str:
@@ -66,6 +70,23 @@ RESOURCE_SLICE: Final = Kind("resource.k8s.io", "v1", "ResourceSlice", "resource
 DEVICE_CLASS: Final = Kind("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", namespaced=False)
 EVENT: Final = Kind("", "v1", "Event", "events")
 NAMESPACE: Final = Kind("", "v1", "Namespace", "namespaces", namespaced=False)
+CUSTOM_RESOURCE_DEFINITION: Final = Kind(
+    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False
+)
+VALIDATING_ADMISSION_POLICY: Final = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "ValidatingAdmissionPolicy",
+    "validatingadmissionpolicies",
+    namespaced=False,
+)
+VALIDATING_ADMISSION_POLICY_BINDING: Final = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "ValidatingAdmissionPolicyBinding",
+    "validatingadmissionpolicybindings",
+    namespaced=False,
+)
 
 KINDS: Final = (
     INFERENCE,

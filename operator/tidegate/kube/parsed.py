@@ -16,7 +16,7 @@ class Parsed(Generic[ResourceT]):
 
     def __init__(self, kind: type[ResourceT], store: ObjectStore) -> None:
         self.store = store
-        self._kind = kind
+        self.kind = kind
         self._cache: dict[ObjectKey, tuple[Manifest, ResourceT | None]] = {}
         store.subscribe(self._forget)
 
@@ -38,7 +38,7 @@ class Parsed(Generic[ResourceT]):
         if known is not None and known[0] is body:
             return known[1]
         try:
-            parsed = self._kind.parse(body)
+            parsed = self.kind.parse(body)
         except InvalidSpecError:
             parsed = None
         self._cache[key] = (body, parsed)

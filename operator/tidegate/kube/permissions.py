@@ -58,7 +58,11 @@ CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
         Rule("tidegate.io", _KINDS, _READ),
         Rule("", ("pods",), _READ),
     ),
-    Process.WEB: (Rule("tidegate.io", _KINDS, _READ),),
+    Process.WEB: (
+        Rule("tidegate.io", (*_KINDS, *_OF_POOLS), _READ),
+        Rule("", ("pods",), _READ),
+        Rule("authentication.k8s.io", ("tokenreviews",), ("create",)),
+    ),
 }
 
 SHARING_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {

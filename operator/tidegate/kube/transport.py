@@ -18,8 +18,17 @@ import aiohttp
 import yaml
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+from multidict import CIMultiDict
 
-from tidegate.errors import ApiUnavailableError, ConflictError, PermanentError, RetryableError, TidegateError
+from tidegate.errors import (
+    ApiUnavailableError,
+    ConflictError,
+    NotAllowedError,
+    PermanentError,
+    RetryableError,
+    TidegateError,
+    UnauthorizedError,
+)
 from tidegate.kube.port import Manifest
 
 APPLY_PATCH: Final = "application/apply-patch+yaml"
@@ -31,6 +40,7 @@ _CONFLICT: Final = 409
 _GONE: Final = 410
 # 401: the token has just been rotated, or the API server cannot check it right now. 408 and 429 say so themselves.
 _TRY_AGAIN: Final = frozenset({401, 408, 429, *range(500, 600)})
+_MOST_WORDS: Final = 1 << 16
 _NETWORK_ERRORS: Final = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError)
 _LONGEST_RETRY_AFTER: Final = timedelta(minutes=5)
 
@@ -56,28 +66,47 @@ class Request:
         return f"{self.method} {self.path}"
 
 
+@dataclass(frozen=True, slots=True)
+class Impersonated:
+    """Somebody in whose name things are asked, as the API server's impersonation takes them."""
+
+    user: str
+    groups: tuple[str, ...] = ()
+
+
 class Transport:
     """Connections to one API server, kept open and shared."""
 
-    def __init__(self, api: ApiClient, *, user_agent: str, acting_for: str = "") -> None:
+    def __init__(
+        self, api: ApiClient, *, user_agent: str, acting_for: Impersonated | None = None, token: str = ""
+    ) -> None:
         self._api = api
         self._user_agent = user_agent
         self._acting_for = acting_for
+        self._token = token
 
     @classmethod
     async def connect(
-        cls, kubeconfig: Path | None, *, context: str | None = None, user_agent: str, acting_for: str = ""
+        cls,
+        kubeconfig: Path | None,
+        *,
+        context: str | None = None,
+        user_agent: str,
+        acting_for: str = "",
+        anonymous: bool = False,
     ) -> Self:
         """To the cluster of `kubeconfig` (its current context, unless another is named), or without one to the pod's own, as its ServiceAccount.
 
-        `acting_for` is a user in whose name everything is asked, for those who may impersonate.
+        `acting_for` is a user in whose name everything is asked, for those who may impersonate. `anonymous` leaves the
+        credentials out: such connections are for the tokens of others (`bearing`).
         The ServiceAccount's token is read again each minute, since the kubelet rotates it.
         Raises PermanentError when there are no such credentials.
         """
         configuration = Configuration()
         configuration.connection_pool_maxsize = 0  # no limit: the work queue already bounds what is in flight
         # Else each request looks for a proxy and a ~/.netrc in a thread: slower, and whose credentials would win?
-        configuration.client_session_kwargs = {"trust_env": False}
+        # What a proxy before the API server gives one visitor is not sent along for another.
+        configuration.client_session_kwargs = {"trust_env": False, "cookie_jar": aiohttp.DummyCookieJar()}
         try:
             if kubeconfig is None:
                 load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
@@ -89,7 +118,18 @@ class Transport:
             place = f"kubeconfig {kubeconfig}" if kubeconfig else "the pod's ServiceAccount"
             message = f"cannot read the cluster's address and credentials from {place}: {exc}"
             raise PermanentError(message) from exc
-        return cls(ApiClient(configuration), user_agent=user_agent, acting_for=acting_for)
+        if anonymous:
+            _forget_credentials(configuration)
+        someone = Impersonated(acting_for) if acting_for else None
+        return cls(ApiClient(configuration), user_agent=user_agent, acting_for=someone)
+
+    def bearing(self, token: str) -> Transport:
+        """The same connections with somebody's own token. Where they have a client certificate, that would count instead."""
+        return Transport(self._api, user_agent=self._user_agent, token=token)
+
+    def impersonating(self, someone: Impersonated) -> Transport:
+        """The same connections and credentials in somebody else's name."""
+        return Transport(self._api, user_agent=self._user_agent, acting_for=someone)
 
     async def close(self) -> None:
         """Closes every connection."""
@@ -128,6 +168,24 @@ class Transport:
         except _NETWORK_ERRORS as exc:
             raise _unavailable(exc, request) from exc
 
+    async def end_of(self, request: Request, most_bytes: int) -> tuple[bytes, int] | None:
+        """The last bytes of an answer that is no JSON, such as a log, and how many came before them; None for 404.
+
+        Raises like `call`.
+        """
+        try:
+            limit = aiohttp.ClientTimeout(total=request.within.total_seconds())
+            async with self._session().get(
+                self._url(request), headers=await self._headers(request, "*/*"), timeout=limit
+            ) as response:
+                if response.status == _NOT_FOUND:
+                    return None
+                if response.status not in _OK:
+                    raise _translated(response, await response.content.read(_MOST_WORDS), request)
+                return await _last(response.content, most_bytes)
+        except _NETWORK_ERRORS as exc:
+            raise _unavailable(exc, request) from exc
+
     @asynccontextmanager
     async def websocket(
         self, request: Request, protocol: str
@@ -157,9 +215,9 @@ class Transport:
 
     async def _send(self, request: Request, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         about = await self._headers(request, "application/json")
-        headers = {"Content-Type": request.content_type, **about}
+        about["Content-Type"] = request.content_type
         answer = await self._api.rest_client.request(  # type: ignore[no-untyped-call]
-            request.method, self._url(request), headers=headers, body=request.body, _request_timeout=limit
+            request.method, self._url(request), headers=about, body=request.body, _request_timeout=limit
         )
         response: aiohttp.ClientResponse = answer.response
         return response
@@ -168,11 +226,16 @@ class Transport:
         query = f"?{urlencode(request.query)}" if request.query else ""
         return f"{self._api.configuration.host}{request.path}{query}"
 
-    async def _headers(self, request: Request, accept: str) -> dict[str, str]:
+    async def _headers(self, request: Request, accept: str) -> CIMultiDict[str]:
         """Who asks, by what right, and for what; for the answers of pods the API server takes nothing but */* (406)."""
-        headers = {"Accept": accept, "User-Agent": self._user_agent}
-        if self._acting_for:
-            headers["Impersonate-User"] = self._acting_for
+        headers = CIMultiDict({"Accept": accept, "User-Agent": self._user_agent})
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+            return headers
+        if self._acting_for is not None:
+            headers["Impersonate-User"] = self._acting_for.user
+            for group in self._acting_for.groups:
+                headers.add("Impersonate-Group", group)
         await self._api.update_params_for_auth(
             headers, [], ["BearerToken"], request.path, request.method, None
         )
@@ -187,6 +250,27 @@ class Transport:
         return session
 
 
+def _forget_credentials(configuration: Configuration) -> None:
+    """Leaves its address, and whom it trusts."""
+    configuration.api_key = {}
+    configuration.api_key_prefix = {}
+    configuration.refresh_api_key_hook = None
+    configuration.username = configuration.password = None
+    configuration.cert_file = configuration.key_file = None
+
+
+async def _last(stream: aiohttp.StreamReader, most_bytes: int) -> tuple[bytes, int]:
+    """So many bytes at the end of a stream, and how many came before them."""
+    found, before = bytearray(), 0
+    async for part in stream.iter_any():
+        found += part
+        if len(found) > 2 * most_bytes:
+            before += len(found) - most_bytes
+            del found[: len(found) - most_bytes]
+    over = max(len(found) - most_bytes, 0)
+    return bytes(found[over:]), before + over
+
+
 def _unavailable(error: BaseException, request: Request) -> ApiUnavailableError:
     why = str(error) or type(error).__name__
     return ApiUnavailableError(f"{request}: the API server did not answer: {why}")
@@ -199,6 +283,10 @@ def _translated(response: aiohttp.ClientResponse, content: bytes, request: Reque
         return ConflictError(message)
     if response.status == _GONE:
         return ExpiredError(message)
+    if response.status == HTTPStatus.UNAUTHORIZED:
+        return UnauthorizedError(message)
+    if response.status == HTTPStatus.FORBIDDEN:
+        return NotAllowedError(message)
     if response.status in _TRY_AGAIN:
         return ApiUnavailableError(message, retry_after=_retry_after(response))
     return PermanentError(message)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tidegate.allocation.assignment import Action, Assignment, Move, Relaxation
 from tidegate.allocation.spares import Spare
 from tidegate.api.allocation_decision import AllocationDecision, NotKept, Predicted, Trigger
-from tidegate.api.compute_pool import ComputePool
+from tidegate.api.compute_pool import ComputePool, PolicyMode
 from tidegate.api.meta import API_VERSION
 from tidegate.planning.allocation_view import AllocationObserved
 from tidegate.resources.names import POOL_LABEL, label_value
@@ -30,11 +30,12 @@ _CHANGES: Final = frozenset({Action.START, Action.STOP, Action.PROMOTE})
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """An answer, what is expected of it, what made the allocator ask, how many seconds it took, and who gets warm spares."""
+    """An answer, what is expected of it, why it was asked, how many seconds it took, and who gets warm spares."""
 
     assignment: Assignment
     predicted: Predicted
-    trigger: Trigger
+    trigger: Trigger | None
+    """None: somebody has only asked."""
     seconds: float
     spares: Sequence[Spare] = ()
 
@@ -58,35 +59,7 @@ def plan_decision(observed: AllocationObserved, solved: Solved) -> dict[str, Any
     same = wanted == stands and kept == stand_by
     if same and (_on_its_way(observed) or _broken(assignment.relaxed) == _known_broken(observed)):
         return None
-    moves = _moves(assignment)
-    promoted = _promoted(assignment)
-    spec = {
-        "pool": observed.name,
-        "at": _at(observed).isoformat(timespec="milliseconds"),
-        "trigger": solved.trigger.value,
-        "mode": observed.mode.value,
-        "moves": [_move(each, promoted.get(each.inference, 0)) for each in moves[:_MOST_MOVES]],
-        "moveCount": len(moves),
-        "spares": [
-            {"inference": each.inference, "replicas": each.replicas, "slices": each.slices}
-            for each in solved.spares[:_MOST_MOVES]
-        ],
-        "binding": [
-            {"constraint": each.constraint, "price": _number(each.price)} for each in assignment.bindings
-        ],
-        "notKept": [
-            {"rule": each.rule, "subject": each.subject, "message": each.message[:_LONGEST_NOTE]}
-            for each in assignment.relaxed[:_MOST_NOT_KEPT]
-        ],
-        "price": _number(max(dict(assignment.prices).get(observed.name, 0.0), 0.0)),
-        "objective": _number(assignment.objective),
-        "solver": assignment.method.value,
-        "predicted": solved.predicted.model_dump(mode="json", by_alias=True),
-        "seconds": round(solved.seconds, 3),
-        "inputsHash": assignment.inputs_hash,
-        **({"gap": _number(assignment.gap)} if assignment.gap is not None else {}),
-        **({"note": _note(assignment)} if _note(assignment) else {}),
-    }
+    spec = decided_spec(observed.name, _at(observed), observed.mode, solved)
     return {
         "apiVersion": API_VERSION,
         "kind": AllocationDecision.KIND,
@@ -104,6 +77,40 @@ def plan_decision(observed: AllocationObserved, solved: Solved) -> dict[str, Any
             ],
         },
         "spec": spec,
+    }
+
+
+def decided_spec(pool: str, at: datetime, mode: PolicyMode, solved: Solved) -> dict[str, Any]:
+    """The spec of a decision about one pool, in the API's spelling."""
+    assignment = solved.assignment
+    moves = _moves(assignment)
+    promoted = _promoted(assignment)
+    return {
+        "pool": pool,
+        "at": at.isoformat(timespec="milliseconds"),
+        **({"trigger": solved.trigger.value} if solved.trigger is not None else {}),
+        "mode": mode.value,
+        "moves": [_move(each, promoted.get(each.inference, 0)) for each in moves[:_MOST_MOVES]],
+        "moveCount": len(moves),
+        "spares": [
+            {"inference": each.inference, "replicas": each.replicas, "slices": each.slices}
+            for each in solved.spares[:_MOST_MOVES]
+        ],
+        "binding": [
+            {"constraint": each.constraint, "price": _number(each.price)} for each in assignment.bindings
+        ],
+        "notKept": [
+            {"rule": each.rule, "subject": each.subject, "message": each.message[:_LONGEST_NOTE]}
+            for each in assignment.relaxed[:_MOST_NOT_KEPT]
+        ],
+        "price": _number(max(dict(assignment.prices).get(pool, 0.0), 0.0)),
+        "objective": _number(assignment.objective),
+        "solver": assignment.method.value,
+        "predicted": solved.predicted.model_dump(mode="json", by_alias=True),
+        "seconds": round(solved.seconds, 3),
+        "inputsHash": assignment.inputs_hash,
+        **({"gap": _number(assignment.gap)} if assignment.gap is not None else {}),
+        **({"note": _note(assignment)} if _note(assignment) else {}),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypeAlias
 
@@ -42,9 +42,13 @@ class Probes:
 class ProbeServer:
     """Serves the probes and the metrics of a process in plain HTTP; it tells nothing but names and numbers."""
 
-    def __init__(self, probes: Probes, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, probes: Probes, registry: CollectorRegistry, routes: Sequence[web.RouteDef] = ()
+    ) -> None:
+        """`routes`: what the process has to say besides."""
         self._probes = probes
         self._registry = registry
+        self._routes = routes
 
     @asynccontextmanager
     async def serve(self, *, host: str, port: int) -> AsyncGenerator[int]:
@@ -64,6 +68,7 @@ class ProbeServer:
                 web.get("/healthz", self._healthz),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
+                *self._routes,
             ]
         )
         return application

@@ -27,6 +27,8 @@ class Traffic:
     requests_per_s: float
     latency_p99_ms: float | None
     """None while there were no requests to take it from."""
+    latency_p50_ms: float | None = None
+    """The same of one of two requests."""
 
 
 class Prometheus:
@@ -53,17 +55,21 @@ class Prometheus:
 
     def _traffic(self) -> dict[str, Traffic]:
         rates = self._by_cluster(f"sum by ({_CLUSTER}) (rate(envoy_cluster_upstream_rq_total[{_WINDOW}]))")
-        p99 = self._by_cluster(
-            f"histogram_quantile(0.99, sum by ({_CLUSTER}, le) "
-            f"(rate(envoy_cluster_upstream_rq_time_bucket[{_WINDOW}])))"
-        )
+        p99, p50 = self._slowest(0.99), self._slowest(0.5)
         total: defaultdict[str, float] = defaultdict(float)
         for name, rate in rates:
             total[name] += rate
-        slowest: dict[str, float] = {}
-        for name, latency in p99:
-            slowest[name] = max(latency, slowest.get(name, 0.0))
-        return {name: Traffic(rate, slowest.get(name)) for name, rate in total.items()}
+        return {name: Traffic(rate, p99.get(name), p50.get(name)) for name, rate in total.items()}
+
+    def _slowest(self, quantile: float) -> dict[str, float]:
+        """Milliseconds by cluster; of several that count for one, the slowest."""
+        found: dict[str, float] = {}
+        for name, latency in self._by_cluster(
+            f"histogram_quantile({quantile:g}, sum by ({_CLUSTER}, le) "
+            f"(rate(envoy_cluster_upstream_rq_time_bucket[{_WINDOW}])))"
+        ):
+            found[name] = max(latency, found.get(name, 0.0))
+        return found
 
     def _by_cluster(self, query: str) -> list[tuple[str, float]]:
         """Values by cluster; what a release has of an Inference counts for the Inference."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 import grpc.aio
 
 from tidegate.errors import ApiUnavailableError, PermanentError
+from tidegate.planning.bench import ServerCounters
 from tidegate.planning.calibration import Inputs, Measured
 
 # tritonclient publishes no types for its generated modules.
@@ -36,7 +37,16 @@ _CODES: Final = {
 class ModelLoad:
     """One model behind one address (host:port), over gRPC."""
 
-    def __init__(self, address: str, model: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        address: str,
+        model: str,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """`headers` go with every call, as a gateway wants one that names the ModelAccess."""
+        self._headers = tuple(headers)
         self._address = address
         self._model = model
         self._monotonic = monotonic
@@ -59,20 +69,46 @@ class ModelLoad:
         """
         try:
             question = _messages.ModelMetadataRequest(name=self._model)
-            metadata = await self._stub.ModelMetadata(question, timeout=_ASK_S)
+            metadata = await self._stub.ModelMetadata(question, timeout=_ASK_S, metadata=self._headers)
             chance = random.Random(inputs.seed)  # noqa: S311  figures for a model, no secret
             self._requests = [_request(self._model, metadata.inputs, inputs, chance) for _ in range(variants)]
-            await self._stub.ModelInfer(self._requests[0], timeout=_REQUEST_S)
+            await self.ask(0)
             times: list[float] = []
             for _ in range(9):
                 began = self._monotonic()
-                await self._stub.ServerLive(_messages.ServerLiveRequest(), timeout=_ASK_S)
+                await self._stub.ServerLive(
+                    _messages.ServerLiveRequest(), timeout=_ASK_S, metadata=self._headers
+                )
                 times.append(self._monotonic() - began)
             return sorted(times)[4]
         except grpc.aio.AioRpcError as error:
             message = f"model {self._model} at {self._address}: {error.code().name}: {error.details()}"
             away = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
             raise (ApiUnavailableError if away else PermanentError)(message) from error
+
+    async def ask(self, number: int) -> None:
+        """Sends one of the requests, in turn by `number`. Raises grpc.aio.AioRpcError for one that fails."""
+        request = self._requests[number % len(self._requests)]
+        await self._stub.ModelInfer(request, timeout=_REQUEST_S, metadata=self._headers)
+
+    async def counters(self) -> ServerCounters | None:
+        """What the server counted for all versions of the model; None where it does not say, as behind a gateway."""
+        question = _messages.ModelStatisticsRequest(name=self._model)
+        try:
+            said = await self._stub.ModelStatistics(question, timeout=_ASK_S, metadata=self._headers)
+        except grpc.aio.AioRpcError:
+            return None
+        versions = list(said.model_stats)
+        if not versions:
+            return None
+        times = [each.inference_stats for each in versions]
+        return ServerCounters(
+            inferences=sum(each.inference_count for each in versions),
+            executions=sum(each.execution_count for each in versions),
+            failures=sum(each.fail.count for each in times),
+            queue_s=sum(each.queue.ns for each in times) / 1e9,
+            compute_s=sum(each.compute_infer.ns for each in times) / 1e9,
+        )
 
     async def measure(self, concurrency: int, seconds: float) -> Measured:
         """Keeps `concurrency` requests under way for `seconds`; gives up after a few errors."""
@@ -87,9 +123,7 @@ class ModelLoad:
             while self._monotonic() < until and errors < _MOST_ERRORS:
                 sent = self._monotonic()
                 try:
-                    await self._stub.ModelInfer(
-                        self._requests[number % len(self._requests)], timeout=_REQUEST_S
-                    )
+                    await self.ask(number)
                 except grpc.aio.AioRpcError:
                     errors += 1
                     continue

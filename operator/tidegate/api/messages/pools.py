@@ -1,0 +1,133 @@
+"""Of the nodes of a ComputePool, and of MPS there."""
+
+from typing import Final
+
+from tidegate.api.messages.message import NOTHING, Level, Message
+from tidegate.api.reasons import Reason
+
+MESSAGES: Final = {
+    Reason.POOL_READY: Message(
+        "TG4001",
+        Level.INFO,
+        "The pool has slices that pods can be given.",
+        NOTHING,
+    ),
+    Reason.NODES_HEALTHY: Message(
+        "TG4002",
+        Level.INFO,
+        "Every node of the pool takes pods.",
+        NOTHING,
+    ),
+    Reason.NODES_UNHEALTHY: Message(
+        "TG4003",
+        Level.WARNING,
+        "Nodes of the pool take no pods: they are not ready, cordoned, on their way out, or have a taint that"
+        " the pool does not tolerate. Or some of their GPUs have failed, and the device plugin offers fewer "
+        "slices. Those slices are not healthy; what runs there goes on as long as the node lets it.",
+        "Repair or uncordon the node that the message names, add its taint to spec.tolerations, or look at "
+        "the device plugin's logs there.",
+    ),
+    Reason.NO_NODES: Message(
+        "TG4004",
+        Level.ERROR,
+        "No node has all labels of spec.nodeSelector.",
+        "Label a node as the message says, or correct spec.nodeSelector.",
+    ),
+    Reason.NODES_OVERLAP: Message(
+        "TG4005",
+        Level.ERROR,
+        "A node that this pool selects belongs to an older pool, so nothing is placed in this one.",
+        "Change spec.nodeSelector of one of the two pools that the message names.",
+    ),
+    Reason.SLICE_TOO_LARGE: Message(
+        "TG4006",
+        Level.ERROR,
+        "No healthy node of the pool has room for one slice beside what runs there from outside the pool.",
+        "Make spec.slice smaller, or add larger nodes; the message has the figures.",
+    ),
+    Reason.FLOORS_EXCEED_POOL: Message(
+        "TG4007",
+        Level.ERROR,
+        "The floors of all tiers together are more slices than the pool has, so no tier is given what others "
+        "are kept.",
+        "Lower the floors in spec.tiers, or add nodes.",
+    ),
+    Reason.SHARING_CONFIGURED: Message(
+        "TG4008",
+        Level.INFO,
+        "Every node shares its GPUs out as the pool says.",
+        NOTHING,
+    ),
+    Reason.SHARING_NOT_CONFIGURED: Message(
+        "TG4009",
+        Level.ERROR,
+        "A node does not share its GPUs out as the pool says, so its slices are not healthy: it has another "
+        "configuration of the device plugin, or offers another number of slices than it should. With backend "
+        "SharedClaim: the API server or the node lacks what is needed for it, or a GPU is still shared out as"
+        " the pool said before.",
+        "Run the commands in the message; a node is drained first, since the change restarts MPS under all "
+        "pods.",
+    ),
+    Reason.SHARING_HEALTHY: Message(
+        "TG4010",
+        Level.INFO,
+        "MPS and the device plugin work on every node of the pool.",
+        NOTHING,
+    ),
+    Reason.DAEMON_LOST: Message(
+        "TG4011",
+        Level.ERROR,
+        "The MPS control daemon of a node does not answer. New processes get no GPU there, so the node takes "
+        "no pods, its pods of the pool are moved away, and the daemon's pod is made anew.",
+        "Wait; status.repairs says how far it is. If the node ends up quarantined, see NodeQuarantined.",
+    ),
+    Reason.GPU_FAULT: Message(
+        "TG4012",
+        Level.WARNING,
+        "A process met a fatal fault on a GPU, which ends all processes on it; MPS takes new ones when the "
+        "last of them has gone. Their pods are deleted at once, and made anew elsewhere or, when MPS is well,"
+        " there.",
+        "Wait. If it comes back, look for the model that causes it: the server's logs of the pods named in "
+        "the events.",
+    ),
+    Reason.CLIENT_STUCK: Message(
+        "TG4013",
+        Level.WARNING,
+        "A process is still connected to MPS although its pod should have ended, or is gone. It is ended, and"
+        " if that does not help, MPS of that node is started anew.",
+        "Wait. If it comes back, raise the pod's terminationGracePeriodSeconds or look at the driver's "
+        "messages (dmesg).",
+    ),
+    Reason.ALLOCATABLE_GONE: Message(
+        "TG4014",
+        Level.ERROR,
+        "A node that is configured as the pool says offers no slices any more. The pod of the device plugin "
+        "is made anew; pods that run go on.",
+        "Wait; if the node ends up quarantined, look at the logs of the device plugin there.",
+    ),
+    Reason.ADMISSION_ERRORS: Message(
+        "TG4015",
+        Level.ERROR,
+        "The kubelet of a node refused pods of the pool (UnexpectedAdmissionError), since the device plugin "
+        "did not give them their slice. They are deleted, so that others are made; when it goes on, the "
+        "device plugin's pod is made anew.",
+        "Wait; if the node ends up quarantined, look at the logs of the device plugin there.",
+    ),
+    Reason.NODE_AGENT_SILENT: Message(
+        "TG4016",
+        Level.ERROR,
+        "Nothing is known of MPS on a node, since its node agent does not run, does not answer, or has no "
+        "control program of MPS that it could ask. Nothing is done to the node.",
+        "Look at the node agent's pod on that node, and whether the controllers reach its port 8444. Where it"
+        " cannot ask MPS, set nodeAgent.runtimeClassName in the Helm values to the RuntimeClass of the "
+        "driver's programs.",
+    ),
+    Reason.NODE_QUARANTINED: Message(
+        "TG4017",
+        Level.ERROR,
+        "Repairs of a node were tried three times in vain. It takes no pods of the pool until a person says "
+        "so.",
+        "Repair the node (the message says what failed), then remove the taint with the command in the "
+        "message.",
+    ),
+}

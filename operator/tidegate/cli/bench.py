@@ -1,0 +1,111 @@
+"""`tidegate bench`: a bounded load test, for a first impression and for pipelines."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from tidegate.cli.completion import Named, names_of
+from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, Where, answered, show
+
+_LONGEST_S = 300.0
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to `tidegate`."""
+    app.command("bench")(bench)
+
+
+def bench(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="INFERENCE|URL",
+            help="Its name, namespace/name, or grpc://host:port.",
+            autocompletion=names_of(Named.INFERENCE),
+        ),
+    ],
+    lasting: Annotated[str, typer.Option("--for", help="How long, at most 5m.")] = "10s",
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=1024, help="Requests at once; with --rate at most.")
+    ] = 8,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0.1, max=50_000, help="Requests per second, whatever the answers."),
+    ] = None,
+    p99: Annotated[
+        str | None, typer.Option("--p99", help="Exit status 1 where p99 is above, like 30ms.")
+    ] = None,
+    errors: Annotated[
+        str | None, typer.Option("--errors", help="Exit status 1 where more are not answered, like 0.1%.")
+    ] = None,
+    access: Annotated[
+        str | None,
+        typer.Option("--access", help="Ask a gateway, for this ModelAccess, instead of a replica."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Name that clients ask for; default the Inference's.")
+    ] = None,
+    pod: Annotated[str | None, typer.Option(help="Replica to ask; default the first ready one.")] = None,
+    rows: Annotated[int, typer.Option(min=1, max=4096, help="Rows of each request.")] = 1,
+    length: Annotated[int, typer.Option(min=1, max=65536, help="Length of other free dimensions.")] = 1,
+    largest: Annotated[int, typer.Option(min=0, help="Largest whole number in inputs, such as an id.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
+    system: Annotated[
+        str | None, typer.Option("--system-namespace", help="Of the installation, where there are several.")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Of the Inference; default that of the context.")
+    ] = None,
+    context: Context = None,
+    acting_for: ActingFor = "",
+    output: Output = Format.TEXT,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Send random requests to one replica, or through a gateway, for a while: requests per second, latency, errors.
+
+    Real callers share the server with it meanwhile. It comes from this machine: what it shows is not the most a model can do.
+    """
+    from tidegate.api.durations import parse_duration
+    from tidegate.cli.benching import Bench, tested
+    from tidegate.planning.bench import Load
+    from tidegate.planning.calibration import Inputs
+    from tidegate.reports.bench import Limits
+
+    try:
+        seconds = parse_duration(lasting).total_seconds()
+        limit_s = None if p99 is None else parse_duration(p99).total_seconds()
+        share = None if errors is None else _share(errors)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if not 0 < seconds <= _LONGEST_S:
+        message = f"--for {lasting}: want more than nothing and at most 5m"
+        raise typer.BadParameter(message)
+    wanted = Bench(
+        target=target,
+        load=Load(seconds, concurrency, rate),
+        inputs=Inputs(rows, length, largest, seed),
+        limits=Limits(limit_s, share),
+        model=model,
+        access=access,
+        pod=pod,
+        system=system,
+    )
+    report = answered(tested(wanted, Where(namespace, False, kubeconfig, context, acting_for)))
+    show(report, output)
+    if not report.passed:
+        sys.exit(1)
+
+
+def _share(text: str) -> float:
+    """0.1% or 0.001. Raises ValueError for what is neither."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        message = f"--errors {text}: want a share, like 0.1% or 0.001"
+        raise ValueError(message)
+    return share

@@ -1,0 +1,111 @@
+"""Finds the server that `tidegate bench` is about, by one of three ways, and has it tested."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from tidegate.api.inference import Inference
+from tidegate.api.meta import ObjectKey
+from tidegate.cli.connection import connected
+from tidegate.cli.naming import find_object
+from tidegate.cli.options import Where
+from tidegate.cli.ramp import reached
+from tidegate.errors import PermanentError
+from tidegate.kube.client import KubeClient
+from tidegate.kube.kinds import INFERENCE, POD
+from tidegate.operations.installation import INSTANCE, OURS, release_of
+from tidegate.planning.bench import Load
+from tidegate.planning.calibration import Inputs
+from tidegate.planning.pods import pod_views
+from tidegate.reports.bench import Asked, BenchReport, Limits, bench
+from tidegate.routing.envoy.routes import ACCESS_HEADER
+
+_GRPC: Final = "grpc://"
+_GATEWAY_PORT: Final = 8080
+_GRACE: Final = timedelta(seconds=60)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What was asked for on the command line."""
+
+    target: str
+    """An Inference, or grpc://host:port."""
+    load: Load
+    inputs: Inputs
+    limits: Limits
+    model: str | None = None
+    access: str | None = None
+    """The ModelAccess through which a gateway is asked."""
+    pod: str | None = None
+    system: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    address: str
+    model: str
+    said: str
+    access: str | None = None
+
+
+async def tested(wanted: Bench, where: Where) -> BenchReport:
+    """One load test. Raises TidegateError or ValueError with the way out."""
+    if wanted.target.startswith(_GRPC):
+        address = wanted.target.removeprefix(_GRPC).rstrip("/")
+        if wanted.model is None:
+            message = f"which model of {wanted.target}? name it with --model"
+            raise ValueError(message)
+        return await _run(wanted, _Way(address, wanted.model, f"at {address}", wanted.access))
+    async with connected(where) as (client, usual):
+        found = await find_object(client, wanted.target, where, usual)
+        body = await client.get(found.kind, found.key)
+        if found.kind != INFERENCE or body is None:
+            message = f"{found.kind} {found.key} is no Inference: name one, and --access for the way through a gateway"
+            raise PermanentError(message)
+        model = wanted.model or Inference.parse(body).served_name
+        lasting = timedelta(seconds=wanted.load.seconds) + _GRACE
+        if wanted.access is None:
+            async with reached(client, found.key, (wanted.pod, None), lasting) as (pod, address):
+                return await _run(wanted, _Way(address, model, f"port forward to pod {pod}"))
+        key = ObjectKey.parse(wanted.access)
+        access = str(key if key.namespace else ObjectKey(found.key.namespace, key.name))
+        async with _gateway(client, wanted.system, lasting) as (pod, address):
+            said = f"through ModelAccess {access}, port forward to gateway {pod}"
+            return await _run(wanted, _Way(address, model, said, access))
+
+
+async def _run(wanted: Bench, way: _Way) -> BenchReport:
+    # gRPC takes a while to import, for which nobody waits who asks something else.
+    from tidegate.triton.bench import run
+    from tidegate.triton.load import ModelLoad
+
+    headers = () if way.access is None else ((ACCESS_HEADER, way.access),)
+    async with ModelLoad(way.address, way.model, headers=headers) as load:
+        way_s = await load.prepare(wanted.inputs)
+        # Behind a gateway it would be the counters of one replica out of several.
+        before = await load.counters() if way.access is None else None
+        found = await run(load, wanted.load)
+        after = await load.counters() if before is not None else None
+    meanwhile = after.since(before) if after is not None and before is not None else None
+    return bench(Asked(way.model, wanted.target, way.said, way_s), found, meanwhile, wanted.limits)
+
+
+@asynccontextmanager
+async def _gateway(
+    client: KubeClient, system: str | None, lasting: timedelta
+) -> AsyncGenerator[tuple[str, str]]:
+    """The name of a ready gateway, and where to call it."""
+    release, namespace = await release_of(client, system)
+    selector = f"{OURS},{INSTANCE}={release},app.kubernetes.io/component=gateway"
+    views = pod_views(await client.list(POD, namespace=namespace, selector=selector))
+    ready = [view.key for view in views if view.ready and not view.terminating]
+    if not ready:
+        message = f"none of {len(views)} gateways of release {release} in namespace {namespace} is ready"
+        raise PermanentError(message)
+    async with client.forwarded(ready[0], _GATEWAY_PORT, lasting) as address:
+        yield ready[0].name, address

@@ -1,0 +1,91 @@
+"""`tidegate analyze` and `tidegate doctor`: what is wrong with objects, and with the installation."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegate.cli.options import (
+    ActingFor,
+    Context,
+    FailOn,
+    Format,
+    Kubeconfig,
+    Output,
+    Suppressed,
+    Threshold,
+    Where,
+    answered,
+    show,
+)
+
+Files = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--filename", "-f", help="A file, a folder, or - for stdin: as if it were applied; may be repeated."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to `tidegate`."""
+    app.command("analyze")(analyze)
+    app.command("doctor")(doctor)
+
+
+def analyze(
+    files: Files = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Look at the files alone, and ask no cluster.")
+    ] = False,
+    suppressed: Suppressed = None,
+    fail_on: Threshold = FailOn.ERROR,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Whose objects; default that of the context.")
+    ] = None,
+    everywhere: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Objects of all namespaces.")
+    ] = False,
+    context: Context = None,
+    acting_for: ActingFor = "",
+    output: Output = Format.TEXT,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Find what is wrong with objects, by their conditions and beside each other, each with its code and what to do."""
+    from tidegate.cli.analysing import analyse, analyse_files
+
+    where = Where(namespace, everywhere, kubeconfig, context, acting_for)
+    if offline:
+        if not files:
+            message = "--offline looks at files alone: name them with -f"
+            raise typer.BadParameter(message)
+        report = answered(analyse_files(files, namespace or "default", suppressed or ()))
+    else:
+        report = answered(analyse(where, files or (), suppressed or ()))
+    show(report, output)
+    if report.fails(fail_on.level):
+        sys.exit(1)
+
+
+def doctor(
+    suppressed: Suppressed = None,
+    fail_on: Threshold = FailOn.ERROR,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Of the installation, where there are several.")
+    ] = None,
+    context: Context = None,
+    acting_for: ActingFor = "",
+    output: Output = Format.TEXT,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Find what is wrong with the installation: kinds, processes, leader, policies and certificates."""
+    from tidegate.cli.examining import examined
+
+    where = Where(namespace, False, kubeconfig, context, acting_for)
+    report = answered(examined(where, suppressed or ()))
+    show(report, output)
+    if report.fails(fail_on.level):
+        sys.exit(1)

@@ -1,0 +1,99 @@
+"""`tidegate plan`: what the allocator would do with other demand, floors or capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from tidegate.cli.completion import Named, names_of
+from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, Where, answered, show
+
+Pairs = list[str] | None
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to `tidegate`."""
+    app.command("plan")(plan)
+
+
+def plan(
+    pool: Annotated[
+        str,
+        typer.Argument(metavar="POOL", help="Name of a ComputePool.", autocompletion=names_of(Named.POOL)),
+    ],
+    demand: Annotated[
+        Pairs,
+        typer.Option(
+            "--demand", help="Requests per second of an Inference, as ads/ctr=1200, or ads/ctr=x1.5."
+        ),
+    ] = None,
+    factor: Annotated[
+        float, typer.Option("--factor", min=0, help="All demand that is known, so many times.")
+    ] = 1.0,
+    slices: Annotated[
+        int | None, typer.Option("--slices", min=0, help="Slices in good health that the pool has.")
+    ] = None,
+    floor: Annotated[
+        Pairs, typer.Option("--floor", help="Slices that a tier holds at least, as offline=4.")
+    ] = None,
+    ceiling: Annotated[Pairs, typer.Option("--ceiling", help="Slices that a tier holds at most.")] = None,
+    least: Annotated[
+        Pairs, typer.Option("--min", help="Least replicas of an Inference, as ads/ctr=2.")
+    ] = None,
+    most: Annotated[Pairs, typer.Option("--max", help="Most replicas of an Inference.")] = None,
+    value: Annotated[Pairs, typer.Option("--value", help="What a request to an Inference is worth.")] = None,
+    without_budget: Annotated[
+        bool, typer.Option("--without-budget", help="Leave aside how much may move, and what holds the pool.")
+    ] = False,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Of the installation, where there are several.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="Ask the controllers at this host:port, and no API server."),
+    ] = None,
+    context: Context = None,
+    acting_for: ActingFor = "",
+    output: Output = Format.TEXT,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Ask what would be decided if something were otherwise; nothing is changed. Without options: what would be now."""
+    from tidegate.cli.asking_otherwise import plan_otherwise
+
+    inferences: dict[str, dict[str, Any]] = {}
+    for name, text in _pairs("--demand", demand):
+        field = "factor" if text.startswith("x") else "demand"
+        inferences.setdefault(name, {"inference": name})[field] = text.removeprefix("x")
+    for option, field, given in (
+        ("--min", "minReplicas", least),
+        ("--max", "maxReplicas", most),
+        ("--value", "value", value),
+    ):
+        for name, text in _pairs(option, given):
+            inferences.setdefault(name, {"inference": name})[field] = text
+    tiers: dict[str, dict[str, Any]] = {}
+    for option, field, given in (("--floor", "floor", floor), ("--ceiling", "ceiling", ceiling)):
+        for name, text in _pairs(option, given):
+            tiers.setdefault(name, {"tier": name})[field] = text
+    body = {
+        "factor": factor,
+        "slices": slices,
+        "inferences": list(inferences.values()),
+        "tiers": list(tiers.values()),
+        "withoutBudget": without_budget,
+    }
+    where = Where(namespace, False, kubeconfig, context, acting_for)
+    show(answered(plan_otherwise(pool, where, body, address)), output)
+
+
+def _pairs(option: str, given: Pairs) -> Sequence[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    for text in given or ():
+        name, equals, number = text.partition("=")
+        if not (name and equals and number):
+            message = f"{option} {text}: want name=number"
+            raise typer.BadParameter(message)
+        pairs.append((name, number))
+    return pairs

@@ -1,0 +1,77 @@
+"""`tidegate release`: how far a release is; pause, resume, promote, abort or restart it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Annotated, Final
+
+import typer
+
+from tidegate.cli.completion import Named, names_of
+from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, Where, answered, show
+
+_PATIENCE: Final = timedelta(seconds=30)
+_COMMANDS: Final = {
+    "pause": "Hold a release at its step; it is still judged there.",
+    "resume": "Let a release go on, with a fresh sample.",
+    "promote": "Give a release's target everything now.",
+    "abort": "Give a release's target nothing now, after a promotion too.",
+    "restart": "Begin a release at its first step, also after an end.",
+}
+
+Access = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODELACCESS", help="Its name, or namespace/name.", autocompletion=names_of(Named.ACCESS)
+    ),
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="Namespace of the ModelAccess; default that of the context."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to `tidegate release`."""
+    app.command("status")(status)
+    for name, about in _COMMANDS.items():
+        app.command(name, help=f"{about} Waits until the controllers have acted on it.")(_telling(name))
+
+
+def status(
+    access: Access,
+    namespace: Namespace = None,
+    context: Context = None,
+    acting_for: ActingFor = "",
+    output: Output = Format.TEXT,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show how far a release is, and what its checks say."""
+    from tidegate.cli.releasing import release_of
+
+    where = Where(namespace, False, kubeconfig, context, acting_for)
+    show(answered(release_of(access, where)), output)
+
+
+def _telling(name: str) -> Callable[..., None]:
+    def tell(
+        access: Access,
+        namespace: Namespace = None,
+        context: Context = None,
+        acting_for: ActingFor = "",
+        output: Output = Format.TEXT,
+        kubeconfig: Kubeconfig = None,
+    ) -> None:
+        from tidegate.api.release import ReleaseCommand
+        from tidegate.cli import releasing
+        from tidegate.reports.release import Acted
+
+        where = Where(namespace, False, kubeconfig, context, acting_for)
+        report = answered(releasing.tell(access, where, ReleaseCommand(name), _PATIENCE))
+        show(report, output)
+        if report.acted in {Acted.ASKED, Acted.WITHOUT_EFFECT}:
+            sys.exit(1)
+
+    return tell

@@ -1,0 +1,52 @@
+"""`tidegate report`: a support bundle, without secrets, to pass on to who helps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, Where, answered, show
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to `tidegate`."""
+    app.command("report")(report)
+
+
+def report(
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", "-f", help="What to write: .tar.gz or .zip; default tidegate-report-<time>.tar.gz here."
+        ),
+    ] = None,
+    log_lines: Annotated[
+        int, typer.Option("--log-lines", min=0, max=100_000, help="Newest lines of each log.")
+    ] = 2_000,
+    max_size: Annotated[
+        int, typer.Option("--max-size", min=1, max=1_024, help="Most MiB in all, before they are compressed.")
+    ] = 64,
+    system: Annotated[
+        str | None, typer.Option("--system-namespace", help="Of the installation, where there are several.")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Whose objects; default all that can be listed.")
+    ] = None,
+    context: Context = None,
+    acting_for: ActingFor = "",
+    output: Output = Format.TEXT,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Write a support bundle: objects, events, the operator's logs, and what status, analyze, doctor and xds status say.
+
+    Secrets are not in it; values of environment variables, annotations and what looks like a credential are taken out.
+    """
+    from datetime import UTC, datetime
+
+    from tidegate.cli.collecting import Bounds, collect, usual_file
+
+    where = Where(namespace, False, kubeconfig, context, acting_for)
+    bounds = Bounds(most_bytes=max_size << 20, log_lines=log_lines)
+    show(answered(collect(where, system, file or usual_file(datetime.now(UTC)), bounds)), output)

@@ -1,0 +1,106 @@
+"""Asks the leading controllers what they decided from last, and the solver what it would be otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+import aiohttp
+from pydantic import ValidationError
+
+from tidegate.allocation import codec
+from tidegate.allocation.solve import Solver
+from tidegate.api.compute_pool import PolicyMode
+from tidegate.api.meta import ObjectKey, StatusModel
+from tidegate.api.what_if import WhatIf
+from tidegate.errors import ApiUnavailableError, PermanentError
+from tidegate.kube.client import KubeClient
+from tidegate.kube.kinds import LEASE
+from tidegate.kube.lease import LeaseRecord
+from tidegate.kube.port import Manifest
+from tidegate.planning.what_if import answer, changed
+from tidegate.reports.plan import PlanReport
+
+_PORT: Final = 8081
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=30)
+
+
+class LastQuestion(StatusModel):
+    """What the allocator asked its solver last, as tidegate_controllers.questions answers; fields of a newer version are left aside."""
+
+    at: datetime
+    mode: PolicyMode
+    snapshot: dict[str, Any]
+
+
+def question(body: Mapping[str, Any]) -> WhatIf:
+    """A WhatIf from JSON's spelling. Raises PermanentError that names the field."""
+    try:
+        return WhatIf.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = ".".join(str(part) for part in first["loc"])
+        message = f"{path}: {first['msg']}"
+        raise PermanentError(message) from error
+
+
+async def plan_otherwise(pool: str, asked: WhatIf, last: LastQuestion) -> PlanReport:
+    """What would be decided of the last question if it were as `asked` says; solved in a thread.
+
+    Raises TidegateError with the way out.
+    """
+    return await asyncio.to_thread(_solved, pool, asked, last)
+
+
+def _solved(pool: str, asked: WhatIf, last: LastQuestion) -> PlanReport:
+    snapshot = changed(codec.read(last.snapshot), asked)
+    began = time.monotonic()
+    assignment = Solver(time.monotonic).solve(snapshot)
+    seconds = time.monotonic() - began
+    found = answer(snapshot, assignment, pool=pool, at=last.at, mode=last.mode, seconds=seconds)
+    return PlanReport.of(found, last.at, asked)
+
+
+async def of_leader(client: KubeClient, pool: str, release: str, namespace: str) -> LastQuestion:
+    """What the controllers that lead a release say of a pool, by a port forward to their pod."""
+    body = await client.get(LEASE, ObjectKey(namespace, f"{release}-controllers"))
+    leader = _pod(body, namespace)
+    return _read(await client.read_from_pod(leader, _PORT, f"/allocation/{quote(pool, safe='')}"))
+
+
+async def at_address(address: str, pool: str) -> LastQuestion:
+    """What the controllers at host:port say of a pool."""
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=_TIMEOUT) as session,
+            session.get(f"http://{address}/allocation/{quote(pool, safe='')}") as response,
+        ):
+            return _read(await response.json())
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        message = f"no controllers answer at {address}: {error}"
+        raise ApiUnavailableError(message) from error
+
+
+def _pod(body: Manifest | None, namespace: str) -> ObjectKey:
+    leader = LeaseRecord.parse(body).holder.partition("_")[0] if body is not None else ""
+    if not leader:
+        message = (
+            f"nobody leads the controllers in namespace {namespace}: run tidegate doctor -n {namespace}, or name the "
+            "installation's namespace with -n"
+        )
+        raise PermanentError(message)
+    return ObjectKey(namespace, leader)
+
+
+def _read(said: Mapping[str, Any]) -> LastQuestion:
+    if "error" in said:
+        raise PermanentError(str(said["error"]))
+    try:
+        return LastQuestion.model_validate(said)
+    except ValidationError as error:
+        message = "the controllers are of another version than this command, which cannot read what they say"
+        raise PermanentError(message) from error

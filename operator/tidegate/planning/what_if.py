@@ -1,0 +1,145 @@
+"""The allocator's question with other demand, floors or capacity: a changed copy of its snapshot, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from tidegate.allocation.assignment import Assignment
+from tidegate.allocation.errors import InvalidInputError
+from tidegate.allocation.snapshot import Bounds, Inference, Load, Pool, Snapshot, TierRule
+from tidegate.allocation.spares import warm_spares
+from tidegate.api.allocation_decision import AllocationDecisionSpec, Predicted
+from tidegate.api.compute_pool import PolicyMode
+from tidegate.api.what_if import InferenceChange, TierChange, WhatIf
+from tidegate.planning.decision import Solved, decided_spec
+from tidegate.planning.predicted import predicted
+
+_NAMED = 5
+_BY = "the question"
+
+
+def changed(snapshot: Snapshot, question: WhatIf) -> Snapshot:
+    """The snapshot of one pool as the question has it. Raises InvalidInputError that names what is not there or cannot be."""
+    changes = {each.inference: each for each in question.inferences}
+    there = {each.key for each in snapshot.inferences}
+    for name in changes:
+        if name not in there:
+            raise InvalidInputError("inferences", f"the allocator decides about no {name}; {_those(there)}")
+    return replace(
+        snapshot,
+        pools=tuple(_pool(pool, question) for pool in snapshot.pools),
+        inferences=tuple(
+            _inference(each, question.factor, changes.get(each.key), len(snapshot.steps))
+            for each in snapshot.inferences
+        ),
+    )
+
+
+def _pool(pool: Pool, question: WhatIf) -> Pool:
+    rules = {rule.tier: rule for rule in pool.tiers}
+    for change in question.tiers:
+        rules[change.tier] = _rule(rules.get(change.tier, TierRule(change.tier)), change)
+    if question.without_budget:
+        pool = replace(pool, budget=None, hold=False)
+    slices = pool.slices if question.slices is None else question.slices
+    return replace(pool, slices=slices, tiers=tuple(rules.values()))
+
+
+def _rule(rule: TierRule, change: TierChange) -> TierRule:
+    floor = rule.floor if change.floor is None else change.floor
+    ceiling = rule.ceiling if change.ceiling is None else change.ceiling
+    return TierRule(rule.tier, floor, ceiling)
+
+
+def _inference(one: Inference, factor: float, change: InferenceChange | None, steps: int) -> Inference:
+    load = _load(one.load, factor, change, steps)
+    if change is None:
+        return replace(one, load=load)
+    return replace(one, load=load, bounds=_bounds(one, change), value=change.value or one.value)
+
+
+def _load(load: Load | None, factor: float, change: InferenceChange | None, steps: int) -> Load | None:
+    if change is not None and change.demand is not None:
+        return Load((change.demand,) * steps, load.urgency if load is not None else ())
+    if load is None:
+        return None
+    times = factor if change is None or change.factor is None else change.factor
+    return replace(load, rates=tuple(rate * times for rate in load.rates))
+
+
+def _bounds(one: Inference, change: InferenceChange) -> Bounds:
+    bounds = one.bounds
+    if change.min_replicas is not None:
+        bounds = replace(bounds, least=change.min_replicas, least_by=_BY)
+        if bounds.most is not None and bounds.most < bounds.least and change.max_replicas is None:
+            path = f"inferences: {one.key}: minReplicas"
+            raise InvalidInputError(path, f"{bounds.least} is above {bounds.most}, {bounds.most_by}")
+    if change.max_replicas is not None:
+        bounds = replace(bounds, most=change.max_replicas, most_by=_BY)
+        if bounds.least > change.max_replicas:
+            bounds = replace(bounds, least=change.max_replicas, least_by=_BY)
+    return bounds
+
+
+def _those(there: Collection[str]) -> str:
+    named = sorted(there)
+    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return f"there are {', '.join(named[:_NAMED])}{more}" if named else "it decides about nothing there"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One Inference in the question: what is asked of it, what it has, and what it would have."""
+
+    inference: Inference
+    before: int
+    """Replicas."""
+    after: int
+
+    @property
+    def demand(self) -> float | None:
+        """Requests per second (offline: slices) of the first step; None: nobody knows."""
+        return None if self.inference.load is None else self.inference.load.rates[0]
+
+    def serves(self, replicas: int) -> float:
+        """Requests per second within the SLO by so many replicas (offline: slices)."""
+        return self.inference.placements[0].curve.at(replicas)
+
+    @property
+    def wanted(self) -> int | None:
+        """Slices that would serve its demand; None where that is not known, or where no number of them would."""
+        if self.demand is None:
+            return None
+        placement = self.inference.placements[0]
+        replicas = placement.curve.needed(self.demand)
+        return None if replicas is None else replicas * placement.slices
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What would be decided, and what the replicas that are there serve meanwhile."""
+
+    decision: AllocationDecisionSpec
+    now: Predicted
+    asked: tuple[Asked, ...]
+    pool: Pool
+
+
+def answer(
+    snapshot: Snapshot, assignment: Assignment, *, pool: str, at: datetime, mode: PolicyMode, seconds: float
+) -> Answer:
+    """From the changed snapshot and what the solver made of it, in so many seconds."""
+    solved = Solved(
+        assignment,
+        predicted(snapshot, assignment),
+        None,
+        seconds,
+        warm_spares(snapshot, assignment),
+    )
+    spec = AllocationDecisionSpec.model_validate(decided_spec(pool, at, mode, solved))
+    stays = replace(assignment, replicas=())
+    after = {each.inference: each.replicas for each in assignment.replicas}
+    asked = tuple(Asked(each, each.held, after.get(each.key, each.held)) for each in snapshot.inferences)
+    return Answer(spec, predicted(snapshot, stays), asked, snapshot.pools[0])

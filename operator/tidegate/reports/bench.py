@@ -1,0 +1,176 @@
+"""What came of a load test, in figures and in a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tidegate.api.meta import ApiModel
+from tidegate.planning.bench import Run, ServerCounters
+from tidegate.reports.report import Report
+
+_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is still good enough; None: anything."""
+
+    p99_s: float | None = None
+    error_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who was asked, and by which way."""
+
+    model: str
+    target: str
+    """The Inference or the address, as it was named."""
+    way: str
+    """In words: by a port forward to which pod, or at which address."""
+    way_s: float
+    """An empty question there and back, which is part of every latency."""
+
+
+class ServerReport(ApiModel):
+    """What the server itself counted meanwhile, whoever asked."""
+
+    inferences: int
+    executions: int
+    failures: int
+    rows_per_execution: float | None
+    """More than one where requests were joined, or have several rows."""
+    queue_ms: float | None
+    """Of one inference, on average."""
+    compute_ms: float | None
+
+
+class BenchReport(Report):
+    """One load test."""
+
+    target: str
+    model: str
+    way: str
+    way_ms: float
+    seconds: float
+    concurrency: int
+    """Requests at once; with a rate at most."""
+    rate: float | None
+    """Requests per second that were due; absent: as many as were answered."""
+    sent: int
+    answered: int
+    not_sent: int
+    """Due by the rate while as many as may be open were."""
+    requests_per_second: float
+    latency_p50_ms: float | None
+    latency_p90_ms: float | None
+    latency_p99_ms: float | None
+    latency_max_ms: float | None
+    errors: Mapping[str, int]
+    """By the name of the gRPC status."""
+    error_share: float
+    server: ServerReport | None
+    """Absent where the server does not say, as behind a gateway."""
+    failures: tuple[str, ...]
+    """Why it is not good enough; empty where it is."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is good enough."""
+        return not self.failures
+
+    def lines(self, *, wide: bool) -> Iterator[str]:
+        """As text."""
+        del wide
+        how = f"{self.concurrency} at once" if self.rate is None else f"{self.rate:g} per second"
+        yield f"{self.target}: model {self.model}, {self.way}, {how} for {self.seconds:g} s"
+        yield _line(
+            "requests",
+            f"{self.sent} sent, {self.answered} answered: {self.requests_per_second:.1f} per second",
+        )
+        times = (self.latency_p50_ms, self.latency_p90_ms, self.latency_p99_ms, self.latency_max_ms)
+        told = " ".join(
+            f"{name} {'-' if time is None else f'{time:.2f}'}"
+            for name, time in zip(("p50", "p90", "p99", "max"), times, strict=True)
+        )
+        yield _line("latency", f"{told} ms, of which an empty question takes {self.way_ms:.2f} ms")
+        said = ", ".join(f"{count} {kind}" for kind, count in self.errors.items()) or "none"
+        yield _line("errors", f"{said} ({self.error_share:.2%})")
+        if self.not_sent:
+            yield _line(
+                "not sent",
+                f"{self.not_sent} were due while {self.concurrency} were open: raise --concurrency",
+            )
+        server = self.server
+        if server is None:
+            yield _line("server", "does not say what it counted")
+        else:
+            mean = f"{_number(server.queue_ms)} ms in the queue, {_number(server.compute_ms)} ms at work on average"
+            yield _line("server", f"{server.inferences} inferences in {server.executions} executions, {mean}")
+        for failure in self.failures:
+            yield _line("failed", failure)
+
+    def names(self) -> Iterator[str]:
+        """A load test is about no object of its own."""
+        return iter(())
+
+
+def bench(asked: Asked, run: Run, server: ServerCounters | None, limits: Limits) -> BenchReport:
+    """From one run; `server` is what it counted meanwhile."""
+    return BenchReport(
+        target=asked.target,
+        model=asked.model,
+        way=asked.way,
+        way_ms=_ms(asked.way_s) or 0.0,
+        seconds=round(run.lasted_s, 3),
+        concurrency=run.load.concurrency,
+        rate=run.load.rate,
+        sent=run.sent,
+        answered=len(run.times_s),
+        not_sent=run.not_sent,
+        requests_per_second=round(run.per_second, 3),
+        latency_p50_ms=_ms(run.quantile_s(0.5)),
+        latency_p90_ms=_ms(run.quantile_s(0.9)),
+        latency_p99_ms=_ms(run.quantile_s(0.99)),
+        latency_max_ms=_ms(run.quantile_s(1.0)),
+        errors=dict(sorted(run.errors.items())),
+        error_share=round(run.error_share, 6),
+        server=_server(server) if server is not None else None,
+        failures=tuple(_failures(run, limits)),
+    )
+
+
+def _failures(run: Run, limits: Limits) -> Iterator[str]:
+    p99 = run.quantile_s(0.99)
+    if p99 is None:
+        yield "no request was answered"
+        return
+    if limits.p99_s is not None and p99 > limits.p99_s:
+        yield f"p99 is {p99 * _MS:.2f} ms, above {limits.p99_s * _MS:g} ms"
+    if limits.error_share is not None and run.error_share > limits.error_share:
+        yield f"{run.error_share:.2%} were not answered, above {limits.error_share:.2%}"
+
+
+def _server(counted: ServerCounters) -> ServerReport:
+    each = counted.inferences
+    return ServerReport(
+        inferences=each,
+        executions=counted.executions,
+        failures=counted.failures,
+        rows_per_execution=round(each / counted.executions, 3) if counted.executions else None,
+        queue_ms=_ms(counted.queue_s / each) if each else None,
+        compute_ms=_ms(counted.compute_s / each) if each else None,
+    )
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * _MS, 3)
+
+
+def _number(number: float | None) -> str:
+    return "-" if number is None else f"{number:.3g}"
+
+
+def _line(what: str, said: str) -> str:
+    return f"  {what:12}{said}"

@@ -1,0 +1,188 @@
+"""One AllocationDecision as people read it, and many of them as a history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Self
+
+from tidegate.api.allocation_decision import (
+    AllocationDecision,
+    DecidedBinding,
+    DecidedMove,
+    NotKept,
+    SolverMethod,
+    Trigger,
+)
+from tidegate.api.compute_pool import PolicyMode
+from tidegate.api.conditions import timestamp
+from tidegate.api.meta import ApiModel
+from tidegate.planning.decision import newest_first
+from tidegate.reports.report import Report, columns, named
+
+_NAMED = 3
+
+
+class OutcomeState(StrEnum):
+    """What came of a decision."""
+
+    CARRIED_OUT = "CarriedOut"
+    ON_ITS_WAY = "OnItsWay"
+    GIVEN_UP = "GivenUp"
+    """`error` says why, and `movedSlices` what was moved until then."""
+    RECOMMENDED = "Recommended"
+    """It was made to be read."""
+
+
+class OutcomeReport(ApiModel):
+    """What came of a decision, and by when."""
+
+    state: OutcomeState
+    applied_at: datetime | None
+    reclaim_seconds: float | None
+    moved_slices: int | None
+    error: str
+
+
+class DecisionReport(ApiModel):
+    """One decision."""
+
+    name: str
+    pool: str
+    at: datetime
+    mode: PolicyMode
+    trigger: Trigger | None
+    moves: tuple[DecidedMove, ...]
+    """At most a thousand; `move_count` has all."""
+    move_count: int
+    binding: tuple[DecidedBinding, ...]
+    not_kept: tuple[NotKept, ...]
+    solver: SolverMethod
+    gap: float | None
+    outcome: OutcomeReport
+
+    @classmethod
+    def of(cls, decision: AllocationDecision) -> Self:
+        """What a decision says."""
+        spec = decision.spec
+        return cls(
+            name=decision.metadata.name,
+            pool=spec.pool,
+            at=spec.at,
+            mode=spec.mode,
+            trigger=spec.trigger,
+            moves=spec.moves,
+            move_count=max(spec.move_count, len(spec.moves)),
+            binding=spec.binding,
+            not_kept=spec.not_kept,
+            solver=spec.solver,
+            gap=spec.gap,
+            outcome=_outcome(decision),
+        )
+
+    def move_of(self, inference: str) -> DecidedMove | None:
+        """What it does with one Inference, by namespace/name."""
+        return next((move for move in self.moves if move.inference == inference), None)
+
+    def came_to(self) -> str:
+        """Its outcome in a few words."""
+        outcome = self.outcome
+        if outcome.applied_at is not None:
+            freed = (
+                ""
+                if outcome.reclaim_seconds is None
+                else f", slices free after {outcome.reclaim_seconds:g} s"
+            )
+            return f"carried out at {timestamp(outcome.applied_at)}{freed}"
+        if outcome.state is OutcomeState.GIVEN_UP:
+            moved = "" if outcome.moved_slices is None else f" after {outcome.moved_slices} slices"
+            return f"given up{moved}: {outcome.error}"
+        return "recommended" if outcome.state is OutcomeState.RECOMMENDED else "on its way"
+
+
+class HistoryReport(Report):
+    """Decisions, the newest first."""
+
+    about: str
+    """Whose: a ComputePool's, an Inference's, a namespace's, or everybody's."""
+    inference: str | None
+    """Only decisions that move it."""
+    decisions: tuple[DecisionReport, ...]
+
+    def lines(self, *, wide: bool) -> Iterator[str]:
+        """One row for each; `wide` has the decision's name and how it was found besides."""
+        if not self.decisions:
+            yield f"no decision about {self.about}"
+            return
+        head = ["AT", "POOL", "MODE", "TRIGGER", "MOVES", "BINDING", "OUTCOME"]
+        rows = [[*head, "SOLVER", "GAP", "DECISION"] if wide else head]
+        rows += [_row(each, self.inference, wide=wide) for each in self.decisions]
+        yield from columns(rows)
+
+    def names(self) -> Iterator[str]:
+        """Those of the decisions."""
+        return (named(AllocationDecision.KIND, each.name) for each in self.decisions)
+
+
+def history(
+    decisions: Iterable[AllocationDecision],
+    about: str,
+    *,
+    pool: str | None = None,
+    inference: str | None = None,
+    namespace: str | None = None,
+) -> HistoryReport:
+    """Those of a pool, those that move an Inference, or those that move one of a namespace; else all."""
+
+    def wanted(decision: AllocationDecision) -> bool:
+        movers = [move.inference for move in decision.spec.moves]
+        return (
+            (pool is None or decision.spec.pool == pool)
+            and (inference is None or inference in movers)
+            and (namespace is None or any(mover.startswith(f"{namespace}/") for mover in movers))
+        )
+
+    found = tuple(DecisionReport.of(each) for each in newest_first(decisions) if wanted(each))
+    return HistoryReport(about=about, inference=inference, decisions=found)
+
+
+def _row(decision: DecisionReport, inference: str | None, *, wide: bool) -> list[str]:
+    moves = [move for move in decision.moves if inference is None or move.inference == inference]
+    count = decision.move_count if inference is None else len(moves)
+    row = [
+        timestamp(decision.at),
+        decision.pool,
+        decision.mode.value,
+        decision.trigger.value if decision.trigger is not None else "-",
+        _moves(moves, count),
+        decision.binding[0].constraint if decision.binding else "-",
+        decision.came_to(),
+    ]
+    if wide:
+        row += [decision.solver.value, "-" if decision.gap is None else f"{decision.gap:.2%}", decision.name]
+    return row
+
+
+def _moves(moves: Sequence[DecidedMove], count: int) -> str:
+    shown = moves[:_NAMED]
+    said = ", ".join(f"{move.inference} {move.before}->{move.after}" for move in shown)
+    return f"{said} and {count - len(shown)} more" if count > len(shown) else said or "-"
+
+
+def _outcome(decision: AllocationDecision) -> OutcomeReport:
+    outcome = decision.status.outcome
+    applied_at = outcome.applied_at if outcome is not None else None
+    error = outcome.error if outcome is not None else ""
+    state = OutcomeState.ON_ITS_WAY if decision.executed else OutcomeState.RECOMMENDED
+    if applied_at is not None:
+        state = OutcomeState.CARRIED_OUT
+    elif error:
+        state = OutcomeState.GIVEN_UP
+    return OutcomeReport(
+        state=state,
+        applied_at=applied_at,
+        reclaim_seconds=outcome.reclaim_seconds if outcome is not None else None,
+        moved_slices=outcome.moved_slices if outcome is not None else None,
+        error=error,
+    )

@@ -1,0 +1,140 @@
+"""Parts that several reports have: conditions that are not as they should be, overrides in force, and what holds a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Self
+
+from tidegate.api.compute_override import ComputeOverride, OverrideKind
+from tidegate.api.compute_pool import ComputePool, PolicyMode
+from tidegate.api.conditions import ConditionStatus, ObservedCondition
+from tidegate.api.meta import ApiModel, ObjectKey
+from tidegate.planning.freeze import freeze
+from tidegate.planning.overrides import about, described, in_force
+
+
+class ConditionReport(ApiModel):
+    """One condition, in its own words."""
+
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str
+    as_it_should_be: bool
+
+    @classmethod
+    def of(cls, condition: ObservedCondition) -> Self:
+        """What a condition says."""
+        return cls(
+            type=condition.type,
+            status=condition.status,
+            reason=condition.reason,
+            message=condition.message,
+            as_it_should_be=condition.as_it_should_be,
+        )
+
+    def line(self) -> str:
+        """As text."""
+        return f"{self.type} is {self.status}, {self.reason}: {self.message}"
+
+
+class OverrideAction(StrEnum):
+    """What an override does."""
+
+    HOLD = "Hold"
+    PIN = "Pin"
+    FLOOR = "Floor"
+
+
+class OverrideReport(ApiModel):
+    """One ComputeOverride."""
+
+    name: str
+    target_kind: OverrideKind
+    target: str
+    action: OverrideAction
+    replicas: int | None
+    reason: str
+    author: str
+    """Empty where the API server does not say."""
+    until: datetime
+    said: str
+
+    @classmethod
+    def of(cls, override: ComputeOverride) -> Self:
+        """What an override says."""
+        spec = override.spec
+        action, number = OverrideAction.HOLD, None
+        if spec.pin is not None:
+            action, number = OverrideAction.PIN, spec.pin.replicas
+        elif spec.floor is not None:
+            action, number = OverrideAction.FLOOR, spec.floor.replicas
+        return cls(
+            name=override.metadata.name,
+            target_kind=spec.target.kind,
+            target=str(spec.target.key),
+            action=action,
+            replicas=number,
+            reason=spec.reason,
+            author=override.author,
+            until=override.ends,
+            said=described(override),
+        )
+
+
+class Holder(StrEnum):
+    """What can hold a pool or an Inference."""
+
+    OVERRIDE = "ComputeOverride"
+    MODE = "policy.mode"
+    FREEZE = "policy.freeze"
+
+
+class HoldReport(ApiModel):
+    """One thing that holds a pool or an Inference."""
+
+    by: Holder
+    name: str | None
+    """Of the ComputeOverride."""
+    until: datetime | None
+    """Absent: until somebody changes it."""
+    said: str
+
+
+def conditions_of(conditions: Iterable[ObservedCondition]) -> tuple[ConditionReport, ...]:
+    """In their order."""
+    return tuple(ConditionReport.of(each) for each in conditions)
+
+
+def in_force_about(
+    overrides: Iterable[ComputeOverride], kind: OverrideKind, key: ObjectKey, now: datetime
+) -> tuple[ComputeOverride, ...]:
+    """Those with this target that have not ended, the oldest first."""
+    return about(in_force(overrides, now), kind, key)
+
+
+def holds_of(overrides: Sequence[ComputeOverride]) -> tuple[HoldReport, ...]:
+    """Those that hold their target."""
+    return tuple(
+        HoldReport(by=Holder.OVERRIDE, name=each.metadata.name, until=each.ends, said=described(each))
+        for each in overrides
+        if each.spec.hold
+    )
+
+
+def holds_of_pool(
+    pool: ComputePool, overrides: Iterable[ComputeOverride], now: datetime
+) -> tuple[HoldReport, ...]:
+    """All that holds it, whether or not its mode lets anything move."""
+    found = list(holds_of(in_force_about(overrides, OverrideKind.COMPUTE_POOL, pool.key, now)))
+    policy = pool.spec.policy
+    if policy.mode is PolicyMode.HOLD:
+        said = f"spec.policy.mode of ComputePool {pool.key} is Hold: set it to Auto to let go"
+        found.append(HoldReport(by=Holder.MODE, name=None, until=None, said=said))
+    frozen = freeze(policy.freeze, now)
+    if frozen is not None:
+        said = f"ComputePool {pool.key}: {frozen.why}"
+        found.append(HoldReport(by=Holder.FREEZE, name=None, until=frozen.until, said=said))
+    return tuple(found)

@@ -1,0 +1,176 @@
+"""How one Inference is: its versions, its replicas and pods, and which ModelAccesses lead to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from tidegate.api.compute_override import ComputeOverride, OverrideKind
+from tidegate.api.inference import Inference, Tier
+from tidegate.api.meta import ApiModel, StatusModel
+from tidegate.api.model_access import ModelAccess, Route, RouteStatus
+from tidegate.reports.standing import OverrideReport, in_force_about
+from tidegate.reports.status import Beside, RouteRole, StatusReport, field, parts, table
+
+
+class LeadsHere(ApiModel):
+    """One route of a ModelAccess that leads to the Inference."""
+
+    access: str
+    route: str
+    role: RouteRole
+    weight: int | None
+    """In effect, of a target; of a mirror the percent of requests that it gets a copy of."""
+    endpoints: int | None
+    """Ready pods that the proxies see."""
+
+
+class VersionsReport(ApiModel):
+    """Which versions there are."""
+
+    target: str
+    serving: str | None
+    loaded: tuple[str, ...]
+    swapping_to: str | None
+    """Absent while no change goes on."""
+    swapped_replicas: int | None
+    failed: str | None
+    """The version that does not serve."""
+    failure: str
+    """Why, in a sentence."""
+
+
+class InferenceStatusReport(StatusReport):
+    """One Inference."""
+
+    kind: Literal["Inference"] = "Inference"
+    model: str
+    uri: str
+    format: str
+    tier: Tier
+    versions: VersionsReport
+    decided: int
+    """Replicas that are to get requests."""
+    spares: int
+    """Replicas that are to be loaded besides, without requests."""
+    existing: int
+    ready: int
+    pool: str | None
+    slices: int | None
+    """Slices of the pool that each replica has."""
+    accesses: tuple[LeadsHere, ...]
+    overrides: tuple[OverrideReport, ...]
+
+    def summary(self, *, wide: bool) -> Iterator[str]:
+        """Model, versions, replicas and place."""
+        versions = self.versions
+        yield field(
+            "model", f"{self.model}, {self.format}, tier {self.tier}{f', {self.uri}' if wide else ''}"
+        )
+        loaded = f", loaded {' '.join(versions.loaded)}" if versions.loaded else ""
+        yield field(
+            "version", f"serving {versions.serving or 'none'}, spec asks for {versions.target}{loaded}"
+        )
+        if versions.swapping_to is not None:
+            yield field(
+                "swap", f"to {versions.swapping_to}: {versions.swapped_replicas} replicas serve it so far"
+            )
+        if versions.failed is not None:
+            yield field("failed", f"version {versions.failed}: {versions.failure}")
+        spares = f", {self.spares} warm spares" if self.spares else ""
+        yield field("replicas", f"{self.ready} ready of {self.decided}{spares}, {self.existing} exist")
+        if self.pool is not None:
+            yield field("placed in", f"ComputePool {self.pool}, {self.slices} slices each")
+        for override in self.overrides:
+            yield field("override", override.said)
+
+    def related(self) -> Iterator[str]:
+        """The routes that lead to it."""
+        rows = [["MODELACCESS", "ROUTE", "AS", "WEIGHT", "ENDPOINTS"]]
+        rows += [
+            [each.access, each.route, each.role.value, _number(each.weight), _number(each.endpoints)]
+            for each in self.accesses
+        ]
+        yield from table("ROUTES THAT LEAD TO IT", rows)
+
+
+def inference_status(
+    one: Inference, accesses: Sequence[ModelAccess], overrides: Sequence[ComputeOverride], beside: Beside
+) -> InferenceStatusReport:
+    """From the Inference, the ModelAccesses of its namespace, all overrides, and what was read beside them."""
+    spec, status = one.spec, one.status
+    placement = spec.placement
+    return InferenceStatusReport(
+        **parts(one, beside),
+        model=one.served_name,
+        uri=spec.model.uri,
+        format=spec.model.format.value,
+        tier=spec.tier,
+        versions=_versions(one),
+        decided=one.decided_replicas,
+        spares=one.decided_spares,
+        existing=status.replicas,
+        ready=status.ready_replicas,
+        pool=placement.pool if placement is not None else None,
+        slices=placement.slices if placement is not None else None,
+        accesses=tuple(found for access in accesses for found in _leading(access, one)),
+        overrides=tuple(
+            OverrideReport.of(each)
+            for each in in_force_about(overrides, OverrideKind.INFERENCE, one.key, beside.now)
+        ),
+    )
+
+
+def _versions(one: Inference) -> VersionsReport:
+    status = one.status
+    failure, swap = status.failure, status.swap
+    return VersionsReport(
+        target=one.spec.model.version,
+        serving=status.versions.serving,
+        loaded=status.versions.loaded,
+        swapping_to=swap.version if swap is not None else None,
+        swapped_replicas=swap.replicas if swap is not None else None,
+        failed=failure.version if failure is not None else None,
+        failure=f"{failure.reason}: {failure.message}" if failure is not None else "",
+    )
+
+
+def _leading(access: ModelAccess, one: Inference) -> Iterator[LeadsHere]:
+    name = one.metadata.name
+    if access.metadata.namespace != one.metadata.namespace or name not in access.spec.inferences:
+        return
+    in_effect = {route.name: route for route in access.status.routes}
+    for route in access.spec.routes:
+        for role, weight, endpoints in _roles(route, in_effect.get(route.name), name):
+            yield LeadsHere(
+                access=str(access.key), route=route.name, role=role, weight=weight, endpoints=endpoints
+            )
+
+
+def _roles(
+    route: Route, status: RouteStatus | None, name: str
+) -> Iterator[tuple[RouteRole, int | None, int | None]]:
+    """What the Inference is to the route, its weight in effect and its ready pods; absent where the proxies say nothing."""
+    if any(each.inference == name for each in route.targets):
+        target = next((each for each in status.targets if each.inference == name), None) if status else None
+        yield RouteRole.TARGET, _of(target, "weight"), _of(target, "endpoints")
+    if any(each.inference == name for each in route.mirror):
+        mirrors = (status.mirror or ()) if status else ()
+        mirror = next((each for each in mirrors if each.inference == name), None)
+        yield RouteRole.MIRROR, _of(mirror, "percent"), _of(mirror, "endpoints")
+    if route.fallback is not None and route.fallback.inference == name:
+        yield RouteRole.FALLBACK, None, _of(status.fallback if status else None, "endpoints")
+    if route.pipeline is not None and name in route.pipeline.inferences:
+        models = status.pipeline.models if status and status.pipeline else ()
+        part = next((each for each in models if each.inference == name), None)
+        yield RouteRole.PIPELINE, None, _of(part, "endpoints")
+
+
+def _of(status: StatusModel | None, name: str) -> int | None:
+    """A number of a status; None where the proxies say nothing."""
+    found: int | None = getattr(status, name, None)
+    return found
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)

@@ -1,0 +1,259 @@
+"""Why an Inference or a ComputePool has what it has: who decided so, what holds it, and what is not as it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+from tidegate.api.allocation_decision import AllocationDecision, DecidedMove
+from tidegate.api.compute_override import ComputeOverride, OverrideKind
+from tidegate.api.compute_pool import ComputePool, PolicyMode, SliceCounts, TierUse
+from tidegate.api.conditions import timestamp
+from tidegate.api.inference import Inference, Tier
+from tidegate.api.meta import ApiModel
+from tidegate.planning.decision import newest_first
+from tidegate.reports.decision import DecisionReport, OutcomeState
+from tidegate.reports.report import Report, named
+from tidegate.reports.standing import (
+    ConditionReport,
+    HoldReport,
+    OverrideReport,
+    conditions_of,
+    holds_of_pool,
+    in_force_about,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a report of an Inference or a pool is made from."""
+
+    pool: ComputePool | None
+    decisions: Sequence[AllocationDecision]
+    """Of the pool, in any order."""
+    overrides: Sequence[ComputeOverride]
+    now: datetime
+
+
+class Decider(StrEnum):
+    """Who decided how many replicas there are."""
+
+    SPEC = "spec.replicas"
+    ALLOCATOR = "Allocator"
+    MINIMUM = "spec.scaling.minReplicas"
+    """Nothing is decided yet."""
+
+
+class ReplicaReport(ApiModel):
+    """Numbers of pods."""
+
+    decided: int
+    spares: int
+    """Decided, besides: loaded and without requests."""
+    existing: int
+    ready: int
+    least: int | None
+    """As spec.scaling says; absent without it."""
+    most: int | None
+
+
+class InferenceReport(Report):
+    """Why an Inference has its replicas."""
+
+    kind: Literal["Inference"] = "Inference"
+    inference: str
+    tier: Tier
+    pool: str | None
+    replicas: ReplicaReport
+    decided_by: Decider
+    decision: str | None
+    """The AllocationDecision that decided the number."""
+    decided_at: datetime | None
+    """Absent where that decision is not kept any more."""
+    move: DecidedMove | None
+    """What that decision did with it."""
+    newest: DecisionReport | None
+    """The pool's newest decision, whose `binding` says what binds."""
+    held_by: tuple[HoldReport, ...]
+    """What holds its pool."""
+    overrides: tuple[OverrideReport, ...]
+    """In force about itself."""
+    conditions: tuple[ConditionReport, ...]
+    outdated: bool
+    """Whether the status is about an older spec."""
+
+    def lines(self, *, wide: bool) -> Iterator[str]:
+        """`wide` has the conditions that are as they should be, too."""
+        where = f"ComputePool {self.pool}" if self.pool else "no ComputePool"
+        yield f"Inference {self.inference}, tier {self.tier}, {where}"
+        yield _line("has", self._has())
+        yield _line("decided", self._decided())
+        if self.move is not None:
+            yield _line("since", f"{self.move.before} -> {self.move.after}: {self.move.why}")
+        yield from self._next()
+        if self.newest is not None:
+            yield from _of_decision(self.newest)
+        for override in self.overrides:
+            yield _line("override", override.said)
+        for hold in self.held_by:
+            yield _line("held", hold.said)
+        yield from _conditions(self.conditions, wide=wide, outdated=self.outdated)
+
+    def names(self) -> Iterator[str]:
+        """Its own."""
+        yield named(Inference.KIND, self.inference.partition("/")[2])
+
+    def _has(self) -> str:
+        replicas = self.replicas
+        between = "" if replicas.least is None else f", of {replicas.least} to {replicas.most}"
+        spares = f", {replicas.spares} of them to be warm spares" if replicas.spares else ""
+        return f"{replicas.existing} replicas, {replicas.ready} ready{spares}{between}"
+
+    def _decided(self) -> str:
+        if self.decided_by is not Decider.ALLOCATOR:
+            return f"{self.replicas.decided} replicas, by {self.decided_by}"
+        when = (
+            f"at {timestamp(self.decided_at)}"
+            if self.decided_at is not None
+            else "which is not kept any more"
+        )
+        return f"{self.replicas.decided} replicas, by AllocationDecision {self.decision} {when}"
+
+    def _next(self) -> Iterator[str]:
+        """What the newest decision says of it, where another one decided what it has."""
+        newest = self.newest
+        move = newest.move_of(self.inference) if newest is not None else None
+        if newest is None or move is None or newest.name == self.decision:
+            return
+        verb = "would move" if newest.outcome.state is OutcomeState.RECOMMENDED else "moves"
+        yield _line(
+            verb,
+            f"{move.before} -> {move.after}: {move.why} (AllocationDecision {newest.name}, {newest.came_to()})",
+        )
+
+
+class PoolReport(Report):
+    """Why a ComputePool is shared out as it is."""
+
+    kind: Literal["ComputePool"] = "ComputePool"
+    pool: str
+    nodes: int
+    slices: SliceCounts
+    tiers: tuple[TierUse, ...]
+    policy_mode: PolicyMode
+    """As spec.policy says."""
+    mode: PolicyMode | None
+    """As the allocator took it at its last look: Hold also where something else holds the pool."""
+    held_by: tuple[HoldReport, ...]
+    newest: DecisionReport | None
+    conditions: tuple[ConditionReport, ...]
+    outdated: bool
+
+    def lines(self, *, wide: bool) -> Iterator[str]:
+        """`wide` has the conditions that are as they should be, too."""
+        slices = self.slices
+        yield f"ComputePool {self.pool}, {self.nodes} nodes"
+        used = "".join(f", {each.name} {each.slices}" for each in self.tiers)
+        yield _line("slices", f"{slices.total}, {slices.healthy} healthy, {slices.free} free{used}")
+        seen = "" if self.mode in {None, self.policy_mode} else f"; {self.mode} at the allocator's last look"
+        yield _line("mode", f"{self.policy_mode}{seen}")
+        for hold in self.held_by:
+            yield _line("held", hold.said)
+        if self.newest is None:
+            yield _line("decided", "nothing yet")
+        else:
+            newest = self.newest
+            yield _line(
+                "decided", f"AllocationDecision {newest.name} at {timestamp(newest.at)}, {newest.came_to()}"
+            )
+            for move in newest.moves:
+                yield _line("moves", f"{move.inference} {move.before} -> {move.after}: {move.why}")
+            yield from _of_decision(newest)
+        yield from _conditions(self.conditions, wide=wide, outdated=self.outdated)
+
+    def names(self) -> Iterator[str]:
+        """Its own."""
+        yield named(ComputePool.KIND, self.pool)
+
+
+def why_inference(inference: Inference, seen: Seen) -> InferenceReport:
+    """From the Inference, its pool, that pool's decisions, and all overrides."""
+    status, spec = inference.status, inference.spec
+    decider = Decider.SPEC
+    if spec.scaling is not None:
+        decider = Decider.MINIMUM if status.allocation is None else Decider.ALLOCATOR
+    decision = (
+        status.allocation.decision if status.allocation is not None and spec.scaling is not None else None
+    )
+    made = next((each for each in seen.decisions if each.metadata.name == decision), None)
+    overrides = in_force_about(seen.overrides, OverrideKind.INFERENCE, inference.key, seen.now)
+    return InferenceReport(
+        inference=str(inference.key),
+        tier=spec.tier,
+        pool=spec.placement.pool if spec.placement is not None else None,
+        replicas=ReplicaReport(
+            decided=inference.decided_replicas,
+            spares=inference.decided_spares,
+            existing=status.replicas,
+            ready=status.ready_replicas,
+            least=spec.scaling.min_replicas if spec.scaling is not None else None,
+            most=spec.scaling.max_replicas if spec.scaling is not None else None,
+        ),
+        decided_by=decider,
+        decision=decision or None,
+        decided_at=made.spec.at if made is not None else None,
+        move=DecisionReport.of(made).move_of(str(inference.key)) if made is not None else None,
+        newest=_newest(seen),
+        held_by=holds_of_pool(seen.pool, seen.overrides, seen.now) if seen.pool is not None else (),
+        overrides=tuple(OverrideReport.of(each) for each in overrides),
+        conditions=conditions_of(status.conditions),
+        outdated=status.observed_generation < inference.metadata.generation,
+    )
+
+
+def why_pool(pool: ComputePool, seen: Seen) -> PoolReport:
+    """From the pool, its decisions, and all overrides."""
+    status = pool.status
+    return PoolReport(
+        pool=pool.metadata.name,
+        nodes=status.nodes,
+        slices=status.slices,
+        tiers=status.tiers,
+        policy_mode=pool.spec.policy.mode,
+        mode=status.mode,
+        held_by=holds_of_pool(pool, seen.overrides, seen.now),
+        newest=_newest(seen),
+        conditions=conditions_of(status.conditions),
+        outdated=status.observed_generation < pool.metadata.generation,
+    )
+
+
+def _newest(seen: Seen) -> DecisionReport | None:
+    return next((DecisionReport.of(each) for each in newest_first(seen.decisions)), None)
+
+
+def _of_decision(decision: DecisionReport) -> Iterator[str]:
+    for each in decision.binding:
+        price = f", worth {each.price:g} per second and unit" if each.price else ""
+        yield _line("binds", f"{each.constraint}{price}")
+    for rule in decision.not_kept:
+        yield _line("not kept", f"{rule.rule} of {rule.subject}: {rule.message}")
+
+
+def _conditions(conditions: Sequence[ConditionReport], *, wide: bool, outdated: bool) -> Iterator[str]:
+    if outdated:
+        yield _line(
+            "outdated", "its status is about an older spec: the controllers have not answered the newest"
+        )
+    for each in conditions:
+        if not each.as_it_should_be:
+            yield _line("look", each.line())
+        elif wide:
+            yield _line("well", each.line())
+
+
+def _line(what: str, said: str) -> str:
+    return f"  {what:12}{said}"

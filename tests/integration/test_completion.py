@@ -1,0 +1,78 @@
+"""What a shell offers when it completes, asked as bash and as kubectl ask it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from builders.inference import inference_body
+from builders.model_access import model_access_body
+from fixtures.control_plane import Kubectl
+
+pytestmark = pytest.mark.usefixtures("crds")
+
+
+def run(arguments: list[str], kubeconfig: Path, **environment: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, "KUBECONFIG": str(kubeconfig), **environment},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def by_bash(kubeconfig: Path, *words: str) -> list[str]:
+    """The last word is the one that is being typed."""
+    line = ["tidegate", *words]
+    code = "import sys; sys.argv[0] = 'tidegate'; from tidegate.main import main; main()"
+    return run(
+        ["-c", code],
+        kubeconfig,
+        _TIDEGATE_COMPLETE="complete_bash",
+        COMP_WORDS=shlex.join(line),
+        COMP_CWORD=str(len(line) - 1),
+    )
+
+
+@pytest.fixture
+def objects(kubectl: Kubectl, namespace: str) -> str:
+    for name in ("ctr", "cvr"):
+        body = inference_body(name)
+        kubectl.apply({**body, "metadata": {"name": name}}, namespace=namespace)
+    body = model_access_body("home")
+    kubectl.apply({**body, "metadata": {"name": "home"}}, namespace=namespace)
+    return namespace
+
+
+def test_names_of_objects_are_offered_in_the_namespace_that_was_typed(objects: str, kubeconfig: Path) -> None:
+    assert by_bash(kubeconfig, "why", "-n", objects, "") == ["ctr", "cvr"]
+    assert by_bash(kubeconfig, "why", "-n", objects, "ct") == ["ctr"]
+    assert by_bash(kubeconfig, "why", f"{objects}/cv") == [f"{objects}/cvr"]
+    assert by_bash(kubeconfig, "release", "status", "-n", objects, "") == ["home"]
+    assert "override" in by_bash(kubeconfig, "over")
+
+
+def test_kubectl_gets_its_plugins_candidates_and_what_the_shell_is_to_do(
+    objects: str, kubeconfig: Path
+) -> None:
+    module = ["-m", "tidegate.kubectl_complete"]
+    assert run([*module, "why", "-n", objects, "c"], kubeconfig) == ["ctr", "cvr", ":4"]
+    assert run([*module, "why", "-n", objects, "z"], kubeconfig) == [":4"]
+
+
+def test_nothing_is_offered_and_nothing_said_where_no_cluster_answers(
+    objects: str, kubeconfig: Path, tmp_path: Path
+) -> None:
+    away = tmp_path / "kubeconfig"
+    away.write_text(kubeconfig.read_text().replace("https://127.0.0.1:", "https://127.0.0.1:1"))
+    assert by_bash(away, "why", "-n", objects, "c") == []
+    assert by_bash(tmp_path / "missing", "why", "c") == []

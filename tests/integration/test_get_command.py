@@ -1,0 +1,204 @@
+"""`tidegate get` against the real API server: once, and live in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from builders.compute_override import compute_override_body
+from builders.inference import inference_body
+from fixtures.command_line import CommandLine
+from fixtures.control_plane import Kubectl
+
+pytestmark = pytest.mark.usefixtures("crds")
+
+
+class Models:
+    """Inferences of one namespace, which nobody but the test touches."""
+
+    def __init__(self, kubectl: Kubectl, namespace: str) -> None:
+        self.kubectl, self.namespace = kubectl, namespace
+
+    def apply(self, name: str, *, team: str = "a", **spec: Any) -> None:
+        body = inference_body(name, **spec)
+        metadata = {"name": name, "labels": {"team": team}}
+        self.kubectl.apply({**body, "metadata": metadata}, namespace=self.namespace)
+
+    def stalled(self, name: str) -> None:
+        at = "2026-01-01T00:00:00Z"
+        conditions = [
+            {
+                "type": kind,
+                "status": status,
+                "reason": "PoolNotFound",
+                "message": "m",
+                "lastTransitionTime": at,
+            }
+            for kind, status in (("Ready", "False"), ("Stalled", "True"))
+        ]
+        patch = {"status": {"observedGeneration": 1, "conditions": conditions}}
+        self.kubectl(
+            *("patch", "inference", name, "-n", self.namespace, "--subresource=status"),
+            *("--type=merge", "-p", json.dumps(patch)),
+        )
+
+
+@pytest.fixture
+def models(kubectl: Kubectl, namespace: str) -> Models:
+    made = Models(kubectl, namespace)
+    made.apply("ctr")
+    made.apply("cvr", team="b")
+    made.stalled("cvr")
+    return made
+
+
+def test_objects_are_listed_chosen_and_sorted(models: Models, command_line: CommandLine) -> None:
+    def names(*arguments: str) -> list[str]:
+        return [each["name"] for each in command_line("get", *arguments)["items"]]
+
+    here = ("-n", models.namespace)
+    assert names(*here) == ["ctr", "cvr"]
+    assert names("inf", *here, "--sort", "state") == ["cvr", "ctr"]
+    assert names("inferences", "-l", "team=b", *here) == ["cvr"]
+    assert names("inference", "ctr", *here) == ["ctr"]
+    everywhere = command_line("get", "inferences", "-A")["items"]
+    assert {(each["namespace"], each["name"]) for each in everywhere} >= {(models.namespace, "ctr")}
+    assert command_line.run("get", *("modelaccesses", *here)).stdout == (
+        f"no ModelAccess in namespace {models.namespace}\n"
+    )
+    assert command_line.run("get", "inf", *here, "-o", "name").stdout.split() == [
+        "inference.tidegate.io/ctr",
+        "inference.tidegate.io/cvr",
+    ]
+    text = command_line.run("get", "inf", "-A", "-o", "wide").stdout
+    assert re.search(rf"{models.namespace} +cvr +Stalled +0/1 .*PoolNotFound: m", text), text
+
+
+def test_every_kind_can_be_listed(
+    models: Models, kubectl: Kubectl, command_line: CommandLine, request: pytest.FixtureRequest
+) -> None:
+    name = f"{models.namespace}-sale"
+    body = compute_override_body(
+        name,
+        target={"kind": "Inference", "namespace": models.namespace, "name": "ctr"},
+        pin={"replicas": 2},
+        expiresAt=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600)),
+    )
+    kubectl.apply({**body, "metadata": {"name": name}})
+    request.addfinalizer(lambda: kubectl.run("delete", "computeoverride", name))
+    [override] = command_line("get", "overrides", name)["items"]
+    assert override["override"]["action"] == "Pin"
+    for kind in ("modelaccesses", "featurecomputes", "computepools", "decisions"):
+        assert command_line("get", kind, "-A")["kind"]
+
+
+def test_what_is_not_there_and_what_may_not_be_seen(models: Models, command_line: CommandLine) -> None:
+    here = ("-n", models.namespace)
+    assert "there is no Inference gone" in command_line.refused("get", "inf", "gone", *here)
+    assert "is no kind of ours" in command_line.refused("get", "pods", *here)
+    assert 'User "eve" cannot list' in command_line.refused("get", "inf", *here, "--as", "eve")
+    assert 'User "eve" cannot list' in command_line.refused("get", "inf", "-w", *here, "--as", "eve")
+
+
+class Followed:
+    """What a process writes, a part at a time, with a deadline."""
+
+    def __init__(self, process: subprocess.Popen[bytes], stream: IO[bytes] | int) -> None:
+        self.process = process
+        self._stream = stream if isinstance(stream, int) else stream.fileno()
+        self.text = ""
+
+    def until(self, pattern: str, timeout_s: float = 30.0) -> str:
+        """Reads until there is a match; all that came."""
+        ends = time.monotonic() + timeout_s
+        while not re.search(pattern, self.text, re.DOTALL):
+            left = ends - time.monotonic()
+            assert left > 0, f"no {pattern} in {self.text}"
+            if select.select([self._stream], [], [], left)[0]:
+                try:
+                    part = os.read(self._stream, 65_536)
+                except OSError:  # a terminal whose other side has ended
+                    part = b""
+                assert part, f"it ended without {pattern}: {self.text}"
+                self.text += part.decode()
+        return self.text
+
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+
+@contextmanager
+def following(kubeconfig: Path, *arguments: str, terminal: bool = False) -> Iterator[Followed]:
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tidegate", "get", *arguments, "-w", "--kubeconfig", str(kubeconfig)],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "COLUMNS": "160", "LINES": "40", "TERM": "xterm"},
+    )
+    os.close(theirs)
+    try:
+        yield Followed(process, ours)
+    finally:
+        process.kill()
+        process.wait(10)
+        if process.stderr is not None:
+            process.stderr.close()
+        os.close(ours)
+
+
+def test_json_of_a_watch_is_one_document_a_line(models: Models, kubeconfig: Path) -> None:
+    with following(kubeconfig, "inf", "-n", models.namespace, "-o", "json") as seen:
+        seen.until("cvr.*\n")
+        models.apply("ctr", replicas=3)
+        seen.until("Modified.*\n")
+        models.kubectl("delete", "inference", "cvr", "-n", models.namespace)
+        seen.until("Deleted.*\n")
+        seen.process.send_signal(signal.SIGINT)
+        assert seen.process.wait(15) == 130
+        told = [json.loads(line) for line in seen.lines()]
+    assert [(each["type"], each["object"]["name"]) for each in told] == [
+        ("Added", "ctr"),
+        ("Added", "cvr"),
+        ("Modified", "ctr"),
+        ("Deleted", "cvr"),
+    ]
+    assert told[2]["object"]["decided"] == 3
+
+
+def test_elsewhere_than_on_a_terminal_there_is_a_line_for_each_change(
+    models: Models, kubeconfig: Path
+) -> None:
+    with following(kubeconfig, "inf", "ctr", "-n", models.namespace) as seen:
+        seen.until(r"ctr +Progressing +0/1 .*\n")
+        models.apply("cvr", replicas=3)
+        models.apply("ctr", replicas=4)
+        seen.until(r"ctr +Progressing +0/4 .*\n")
+        models.kubectl("delete", "inference", "ctr", "-n", models.namespace)
+        seen.until(r"ctr .*\(deleted\)\n")
+        head, *rows = seen.lines()
+    assert head.split()[:3] == ["NAME", "STATE", "READY"]
+    assert {row.split()[0] for row in rows} == {"ctr"}
+    assert "\x1b" not in seen.text
+
+
+def test_on_a_terminal_the_table_is_drawn_again(models: Models, kubeconfig: Path) -> None:
+    with following(kubeconfig, "inf", "-n", models.namespace, "--sort", "state", terminal=True) as seen:
+        drawn = seen.until("Stalled.*ctr")
+        assert "NAME" in drawn
+        models.apply("new")
+        seen.until("new")
+        assert seen.text.count("NAME") > 1

@@ -1,0 +1,50 @@
+"""`tidegate plan` against real controllers: the allocator's own question, changed, and nothing moved by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures.allocated import SLICES, Allocated, looks_again
+from fixtures.command_line import CommandLine
+from fixtures.processes import Running
+from tidegate_localcluster.process import wait_until
+
+
+def test_what_if_answers_as_the_allocator_would_and_moves_nothing(
+    allocated: Allocated, controllers: Running, command_line: CommandLine
+) -> None:
+    allocated.mode("Auto")
+    allocated.model("batch", 0, 2, tier="offline")
+    allocated.settled(batch=2)
+    looks_again(controllers, allocated.pool)
+    address, batch = f"127.0.0.1:{controllers.probe_port}", f"{allocated.pools.namespace}/batch"
+    decided = len(allocated.decisions())
+
+    def plan(*arguments: str) -> list[tuple[str, int, int]]:
+        said = command_line("plan", allocated.pool, "--address", address, *arguments)
+        return [(each["inference"], each["from"], each["to"]) for each in said["decision"]["moves"]]
+
+    assert plan() == []
+    more = ("--max", f"{batch}={SLICES}", "--demand", f"{batch}={SLICES}")
+    assert plan(*more) == [(batch, 2, SLICES)]
+    assert plan(*more, "--slices", "3") == [(batch, 2, 3)]
+    looks_again(controllers, allocated.pool)
+    assert len(allocated.decisions()) == decided
+    # What it says is what the allocator does when it becomes true.
+    allocated.model("batch", 0, SLICES, tier="offline")
+    wait_until(lambda: len(allocated.decisions()) > decided, what="it is decided as was said", timeout_s=30.0)
+    [move] = allocated.decisions()[0]["spec"]["moves"]
+    assert (move["inference"], move["from"], move["to"]) == (batch, 2, SLICES)
+
+
+@pytest.mark.usefixtures("crds")
+def test_a_pool_that_nobody_decides_about_and_a_model_that_is_not_there(
+    allocated: Allocated, controllers: Running, command_line: CommandLine
+) -> None:
+    allocated.model("batch", 0, SLICES, tier="offline")
+    looks_again(controllers, allocated.pool, times=1)
+    address = f"127.0.0.1:{controllers.probe_port}"
+    said = command_line.refused("plan", "no-such-pool", "--address", address)
+    assert "has not looked at a ComputePool no-such-pool" in said
+    said = command_line.refused("plan", allocated.pool, "--address", address, "--demand", "ads/none=3")
+    assert f"decides about no ads/none; there are {allocated.pools.namespace}/batch" in said

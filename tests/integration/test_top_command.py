@@ -1,0 +1,126 @@
+"""`tidegate top` against the real API server and a real Envoy that counts real requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders.inference import inference_body
+from builders.model_access import a_model_access, a_route, model_access_body
+from fixtures.command_line import CommandLine
+from fixtures.control_plane import Kubectl
+from fixtures.envoy import Client, Gateway, backend_of
+from fixtures.processes import SYSTEM_NAMESPACE
+
+pytestmark = pytest.mark.usefixtures("crds")
+LABELS = {
+    "app.kubernetes.io/name": "tidegate",
+    "app.kubernetes.io/instance": "tidegate",
+    "app.kubernetes.io/component": "gateway",
+}
+
+
+@pytest.fixture
+def models(kubectl: Kubectl, namespace: str) -> str:
+    """ctr with two ready replicas, and a ModelAccess that leads to it; the namespace."""
+    body = inference_body("ctr", value={"perRequest": "3"}, slo={"latencyP99": "10s"}, replicas=2)
+    access = model_access_body("ctr", routes=[a_route("all", "ctr")])
+    for each in (body, access, inference_body("idle")):
+        kubectl.apply({**each, "metadata": {"name": each["metadata"]["name"]}}, namespace=namespace)
+    patch = json.dumps({"status": {"readyReplicas": 2}})
+    kubectl("patch", "inference", "ctr", "-n", namespace, "--subresource=status", "--type=merge", "-p", patch)
+    return namespace
+
+
+async def top(kubeconfig: Path, *arguments: str) -> Mapping[str, Any]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tidegate", "top", *arguments, "-o", "json", "--kubeconfig", str(kubeconfig)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    said, complained = await asyncio.wait_for(process.communicate(), 90)
+    assert process.returncode == 0, complained.decode()
+    report: Mapping[str, Any] = json.loads(said)
+    return report
+
+
+async def asking(
+    client: Client, namespace: str, question: Callable[[], Awaitable[Mapping[str, Any]]]
+) -> Mapping[str, Any]:
+    """The answer to a question that is asked while requests are sent."""
+
+    async def send() -> None:
+        while True:
+            await client.infer(metadata=(("x-tidegate-access", f"{namespace}/ctr"),))
+            await asyncio.sleep(0.01)
+
+    sending = asyncio.create_task(send())
+    try:
+        return await question()
+    finally:
+        sending.cancel()
+        await asyncio.wait({sending})
+
+
+async def test_requests_latency_and_value_are_what_the_gateway_counted(
+    models: str, kubeconfig: Path, gateway: Gateway
+) -> None:
+    model = await gateway.upstream("v1")
+    access = a_model_access("ctr", models, routes=[a_route("all", "ctr")])
+    client = await gateway.start(access, backend_of("ctr", model, namespace=models))
+    before = model.inferences
+    said = await asking(
+        client,
+        models,
+        lambda: top(
+            kubeconfig, "inferences", "-n", models, "--window", "2", "--gateway", gateway.envoy.admin
+        ),
+    )
+    sent = model.inferences - before
+    found = {each["inference"]: each for each in said["items"]}
+    ctr = found[f"{models}/ctr"]
+    assert said["items"][0] is ctr
+    assert 0 < ctr["requestsPerSecond"] * 2 <= sent
+    assert ctr["valuePerSecond"] == pytest.approx(3 * ctr["servedPerSecond"], abs=0.01)
+    assert 0 < ctr["latencyP99Ms"] < 10_000
+    assert found[f"{models}/idle"]["requestsPerSecond"] is None
+    # Nobody asks any more, and that is seen as well.
+    idle = await top(
+        kubeconfig, "inferences", "-n", models, "--window", "1", "--gateway", gateway.envoy.admin
+    )
+    assert {each["inference"]: each["requestsPerSecond"] for each in idle["items"]}[f"{models}/ctr"] == 0.0
+
+
+def test_without_a_gateway_that_answers_it_says_what_is_not_known_and_why(
+    models: str, kubectl: Kubectl, command_line: CommandLine, request: pytest.FixtureRequest
+) -> None:
+    said = command_line.run("top", "inferences", "-n", models, "--window", "1")
+    assert said.exit_code == 0
+    assert "gateways: none of 0 pods" in said.stdout
+    kubectl.run("create", "namespace", SYSTEM_NAMESPACE)
+    name = f"gateway-{models}"
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": LABELS},
+        "spec": {"containers": [{"name": "envoy", "image": "x"}], "nodeSelector": {"no": "where"}},
+    }
+    kubectl("apply", "--validate=false", "-n", SYSTEM_NAMESPACE, "-f", "-", stdin=json.dumps(pod))
+    delete = ("delete", "pod", name, "-n", SYSTEM_NAMESPACE, "--force", "--grace-period=0")
+    request.addfinalizer(lambda: kubectl.run(*delete))
+    ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+    kubectl(
+        *("patch", "pod", name, "-n", SYSTEM_NAMESPACE, "--subresource=status", "--type=merge"),
+        *("-p", json.dumps(ready)),
+    )
+    told = command_line("top", "pools", "--window", "1")
+    [note] = [each for each in told["notes"] if "gateways" in each]
+    assert "pods/portforward" in note
+    refused = command_line.refused("top", "pools", "--as", "eve")
+    assert 'User "eve" cannot list' in refused

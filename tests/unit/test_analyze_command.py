@@ -1,0 +1,155 @@
+"""`tidegate analyze` over files: what it reads, what it says, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from builders.compute_pool import compute_pool_body
+from builders.inference import inference_body
+from builders.model_access import model_access_body
+from fixtures.golden import CheckGolden
+from tidegate.cli.options import FailOn
+from tidegate.main import app
+from tidegate.reports.analysis import AnalysisReport
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "reports"
+
+
+class Files:
+    """Manifests in a folder, and the command over them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, name: str, *bodies: dict[str, Any]) -> Path:
+        path = self.folder / name
+        path.write_text(yaml.safe_dump_all(bodies))
+        return path
+
+    def run(self, *arguments: str, stdin: str | None = None) -> Result:
+        given = arguments if "-f" in arguments else ("-f", str(self.folder), *arguments)
+        return CliRunner().invoke(app, ["analyze", "--offline", *given], input=stdin)
+
+    def codes(self, *arguments: str) -> Sequence[tuple[str, str]]:
+        done = self.run(*arguments, "-o", "json", "--fail-on", "Never")
+        assert done.exit_code == 0, done.output
+        return [(each["code"], each["object"]) for each in json.loads(done.stdout)["findings"]]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def test_files_that_fit_each_other_end_well(files: Files) -> None:
+    files.write("models.yaml", inference_body(replicas=2))
+    files.write("accesses.yaml", model_access_body())
+    done = files.run()
+    assert (done.exit_code, done.stdout) == (0, "nothing is wrong in 2 looked at\n")
+
+
+def test_each_finding_has_its_code_its_object_and_the_way_out(files: Files) -> None:
+    placed = inference_body(replicas=2, placement={"pool": "gold"})
+    files.write("all.yaml", placed, model_access_body())
+    alone = files.run()
+    assert (alone.exit_code, "Skipped  computepools: the files have none" in alone.stdout) == (0, True)
+    files.write("pool.yaml", compute_pool_body("silver"))
+    done = files.run()
+    assert done.exit_code == 1
+    first, second, total = done.stdout.splitlines()
+    assert first == "Error    TG1202 Inference ads/ctr: spec.placement.pool: there is no ComputePool gold"
+    assert second.strip().startswith("PoolNotFound: ")
+    assert total == "1 error in 3 looked at"
+    assert files.run("-o", "name").stdout == "inference.tidegate.io/ctr\n"
+    assert "docs/reference/messages/TG1202.md" in files.run("-o", "wide").stdout
+
+
+def test_what_the_api_server_would_refuse_is_told_and_its_name_is_not_missed(files: Files) -> None:
+    broken = inference_body(replicas=2, tier="sometime")
+    path = files.write("all.yaml", broken, model_access_body())
+    done = files.run()
+    assert done.exit_code == 1
+    assert done.stdout.startswith("Error    TG5002 Inference ads/ctr: spec.tier: ")
+    assert f"(in {path})" in done.stdout
+    assert files.codes() == [("TG5002", "ads/ctr")]
+
+
+@pytest.mark.parametrize(
+    ("suppressed", "codes"),
+    [
+        ((), [("TG5006", "ads/ctr"), ("TG5005", "ads/cvr")]),
+        (("-S", "TG5006"), [("TG5005", "ads/cvr")]),
+        (("-S", "TG5006", "-S", "TG5005=ads/cvr"), []),
+        (("-S", "TG5006=ads/cvr"), [("TG5006", "ads/ctr"), ("TG5005", "ads/cvr")]),
+    ],
+)
+def test_what_is_suppressed_is_left_out_and_counted(
+    files: Files, suppressed: tuple[str, ...], codes: list[tuple[str, str]]
+) -> None:
+    files.write("all.yaml", inference_body(), inference_body("cvr", replicas=2), model_access_body())
+    assert files.codes(*suppressed) == codes
+    left = 2 - len(codes)
+    assert (f"; {left} suppressed" in files.run(*suppressed).stdout) is (left > 0)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "ends"),
+    [(FailOn.ERROR, 0), (FailOn.WARNING, 1), (FailOn.INFO, 1), (FailOn.NEVER, 0)],
+)
+def test_the_exit_status_is_for_scripts(files: Files, threshold: FailOn, ends: int) -> None:
+    files.write("all.yaml", inference_body(), model_access_body())
+    assert files.run("--fail-on", threshold).exit_code == ends
+
+
+def test_stdin_lists_and_other_kinds(files: Files) -> None:
+    namespaceless = inference_body(replicas=2)
+    del namespaceless["metadata"]["namespace"]
+    listed = {"apiVersion": "v1", "kind": "List", "items": [namespaceless, {"kind": "Secret"}]}
+    done = files.run("-f", "-", "-n", "shop", "-o", "json", stdin=yaml.safe_dump(listed))
+    said = json.loads(done.stdout)
+    assert [each["object"] for each in said["findings"]] == ["shop/ctr"]
+    assert (said["lookedAt"], said["skipped"]) == (1, ["1 documents of other kinds"])
+
+
+def test_odd_documents_are_refused_or_left_out(files: Files) -> None:
+    odd = {**inference_body(replicas=2), "metadata": "ctr"}
+    spaceless = inference_body(replicas=2, metadata={"namespace": None})
+    files.write("odd.yaml", odd, spaceless, {"kind": "List", "items": [None, 3]})
+    assert files.codes("-n", "shop") == [("TG5002", "shop/?"), ("TG5005", "shop/ctr")]
+
+
+def test_a_part_of_a_planned_pipeline_is_missed(files: Files) -> None:
+    part = {"name": "all", "pipeline": {"models": [{"name": "ctr", "inference": "ctr"}]}}
+    files.write("access.yaml", model_access_body("home", routes=[part]))
+    assert files.codes() == [("TG2008", "ads/home")]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("a: b: c", "is no YAML"), (None, "cannot read"), ("\x00", "is no YAML")]
+)
+def test_files_that_cannot_be_read_are_named(files: Files, text: str | None, said: str) -> None:
+    path = files.folder / "broken.yaml"
+    if text is not None:
+        path.write_text(text)
+    done = files.run("-f", str(path))
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert str(path) in done.stderr
+    assert said in done.stderr
+
+
+def test_offline_needs_files() -> None:
+    refused = CliRunner().invoke(app, ["analyze", "--offline"], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert refused.exit_code == 2
+    assert "name them with -f" in refused.output
+
+
+def test_what_json_has_is_agreed_upon(check_golden: CheckGolden) -> None:
+    schema = AnalysisReport.model_json_schema(mode="serialization")
+    check_golden(GOLDEN / "analyze.schema.json", json.dumps(schema, indent=2) + "\n")

@@ -1,0 +1,62 @@
+"""What `tidegate release` says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from builders.model_access import a_model_access
+from builders.release import a_release, released
+from fixtures.golden import CheckGolden
+from tidegate.api.release import ReleaseCommand
+from tidegate.reports.release import Acted, ReleaseReport
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "reports"
+CHECKS = [
+    {"check": "ErrorRate", "verdict": "Passing", "message": "0.02 % of 12,000"},
+    {"check": "LatencyP99", "verdict": "Undecided", "message": "61 ms of 60 ms"},
+]
+
+
+def lines(report: ReleaseReport, *, wide: bool = False) -> list[str]:
+    return list(report.lines(wide=wide))
+
+
+def test_a_release_on_its_way_says_how_far_it_is_and_which_checks_do_not_pass() -> None:
+    access = released(
+        a_release(steps=[10, 50, 100]),
+        step=2,
+        weight=50,
+        reason="Undecided",
+        message="2 of 10 looks",
+        checks=CHECKS,
+    )
+    report = ReleaseReport.of(access, Acted.NOTHING_ASKED)
+    assert lines(report) == [
+        "ModelAccess ads/ctr, route default: Inference v4 has 50 %, Progressing at step 2 of 3 since 2026-01-01T00:00:00Z",
+        "  Undecided   2 of 10 looks",
+        "  Undecided   LatencyP99: 61 ms of 60 ms",
+    ]
+    assert "  Passing     ErrorRate: 0.02 % of 12,000" in lines(report, wide=True)
+
+
+def test_what_nobody_has_begun_or_acted_on_is_said() -> None:
+    report = ReleaseReport.of(a_release(), Acted.ASKED, ReleaseCommand.PAUSE)
+    assert lines(report) == [
+        "ModelAccess ads/ctr, route default: Inference v4 is not begun yet",
+        "  asked       pause is written, and the controllers have not acted on it yet",
+    ]
+    again = ReleaseReport.of(released(a_release(), phase="Paused"), Acted.ALREADY, ReleaseCommand.PAUSE)
+    assert lines(again)[-1] == "  already     it was so before: nothing was written"
+
+
+def test_without_a_release_there_is_nothing_to_say() -> None:
+    with pytest.raises(ValueError, match=r"ModelAccess ads/ctr has no spec\.release"):
+        ReleaseReport.of(a_model_access(), Acted.NOTHING_ASKED)
+
+
+def test_what_json_has_is_agreed_upon(check_golden: CheckGolden) -> None:
+    schema = ReleaseReport.model_json_schema(mode="serialization")
+    check_golden(GOLDEN / "release.schema.json", json.dumps(schema, indent=2) + "\n")

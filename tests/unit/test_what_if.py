@@ -1,0 +1,177 @@
+"""The allocator's question, changed: what the solver is told then, and what it answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots
+from fixtures.golden import CheckGolden
+from tidegate.allocation import codec
+from tidegate.allocation.errors import InvalidInputError
+from tidegate.allocation.snapshot import Bounds, Load, Snapshot, TierRule
+from tidegate.allocation.solve import Solver
+from tidegate.api.compute_pool import PolicyMode
+from tidegate.api.inference import Tier
+from tidegate.api.what_if import WhatIf
+from tidegate.main import app
+from tidegate.planning.what_if import Answer, answer, changed
+from tidegate.reports.plan import PlanReport
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "reports"
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def four_slices() -> Snapshot:
+    """ads/ctr has one of the four and is asked for what one serves; nobody has the others."""
+    held = a_placement(ready=1)
+    return a_snapshot(
+        a_pool(slices=4), a_model("ctr", Tier.REALTIME, held, load=Load((90.0,)), bounds=Bounds(1, 4))
+    )
+
+
+def otherwise(snapshot: Snapshot, **question: Any) -> Snapshot:
+    return changed(snapshot, WhatIf.model_validate(question))
+
+
+def asked(snapshot: Snapshot, **question: Any) -> Answer:
+    after = otherwise(snapshot, **question)
+    assignment = Solver(time.monotonic).solve(after)
+    return answer(after, assignment, pool="gpu-a", at=NOW, mode=PolicyMode.AUTO, seconds=0.01)
+
+
+@given(snapshots())
+def test_a_snapshot_is_read_as_it_was_written(snapshot: Snapshot) -> None:
+    read = codec.read(json.loads(json.dumps(codec.written(snapshot), allow_nan=False)))
+    assert read == snapshot
+
+
+def test_what_was_read_is_decided_about_alike() -> None:
+    assert codec.read(codec.written(four_slices())).inputs_hash == four_slices().inputs_hash
+
+
+@pytest.mark.parametrize("body", [None, [], {"pools": []}, {"pools": [], "inferences": [{"key": 1}]}])
+def test_what_is_no_snapshot_is_refused(body: object) -> None:
+    with pytest.raises(InvalidInputError):
+        codec.read(body)
+
+
+@given(snapshots())
+def test_without_changes_it_is_the_same_question(snapshot: Snapshot) -> None:
+    assert changed(snapshot, WhatIf()) == snapshot
+
+
+def test_more_demand_takes_more_slices_and_says_what_they_serve() -> None:
+    calm = asked(four_slices())
+    assert (calm.decision.moves, calm.now.slo_misses) == ((), 0.0)
+    rush = asked(four_slices(), inferences=[{"inference": "ads/ctr", "demand": 250}])
+    [move] = rush.decision.moves
+    assert (move.before, move.after) == (1, 3)
+    assert (rush.now.slo_misses, rush.decision.predicted and rush.decision.predicted.slo_misses) == (
+        150.0,
+        0.0,
+    )
+    assert rush.decision.trigger is None
+    twice = asked(four_slices(), factor=2)
+    assert [each.after for each in twice.decision.moves] == [2]
+    # Its own factor is the one that counts.
+    own = otherwise(four_slices(), factor=2, inferences=[{"inference": "ads/ctr", "factor": 3}])
+    assert own.inferences[0].load == Load((270.0,))
+
+
+def test_fewer_slices_are_not_exceeded() -> None:
+    rush = asked(four_slices(), slices=2, inferences=[{"inference": "ads/ctr", "demand": 400}])
+    assert [each.after for each in rush.decision.moves] == [2]
+    assert rush.decision.predicted is not None
+    assert rush.decision.predicted.slo_misses == 200.0
+
+
+def test_bounds_floors_and_values() -> None:
+    bounded = otherwise(four_slices(), inferences=[{"inference": "ads/ctr", "maxReplicas": 2, "value": 5}])
+    [model] = bounded.inferences
+    assert (model.bounds.most, model.bounds.most_by, model.value) == (2, "the question", 5.0)
+    below = otherwise(four_slices(), inferences=[{"inference": "ads/ctr", "maxReplicas": 0}])
+    assert (below.inferences[0].bounds.least, below.inferences[0].bounds.most) == (0, 0)
+    floors = otherwise(
+        four_slices(), tiers=[{"tier": "offline", "floor": 2}, {"tier": "realtime", "ceiling": 1}]
+    )
+    assert set(floors.pools[0].tiers) == {TierRule(Tier.OFFLINE, 2), TierRule(Tier.REALTIME, 0, 1)}
+
+
+def test_what_holds_the_pool_can_be_left_aside() -> None:
+    held = a_snapshot(a_pool(slices=4, hold=True, budget=0), a_model("ctr", Tier.REALTIME, a_placement()))
+    [pool] = otherwise(held, withoutBudget=True).pools
+    assert (pool.hold, pool.budget) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        (
+            {"inferences": [{"inference": "ads/cvr", "factor": 2}]},
+            "decides about no ads/cvr; there are ads/ctr",
+        ),
+        ({"inferences": [{"inference": "ads/ctr", "minReplicas": 9}]}, "9 is above 4"),
+        ({"tiers": [{"tier": "offline", "floor": 3, "ceiling": 2}]}, "2 is below 3"),
+    ],
+)
+def test_questions_that_cannot_be_are_refused_by_name(question: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInputError, match=said):
+        otherwise(four_slices(), **question)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"inferences": [{"inference": "ads/ctr", "demand": 1, "factor": 2}]},
+        {"factor": -1},
+        {"slices": 1.5},
+        {"tiers": [{"tier": "sometime"}]},
+        {"unknown": 1},
+    ],
+)
+def test_questions_of_another_shape_are_refused(question: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        WhatIf.model_validate(question)
+
+
+def test_the_report_says_moves_and_what_they_are_for() -> None:
+    question = WhatIf.model_validate({"inferences": [{"inference": "ads/ctr", "demand": 250}]})
+    report = PlanReport.of(asked(four_slices(), **question.model_dump(by_alias=True)), NOW, question)
+    lines = list(report.lines(wide=True))
+    assert lines[0] == "ComputePool gpu-a, as the allocator saw it at 2026-01-01T12:00:00Z"
+    assert lines[1].startswith("  moves       ads/ctr (realtime) 1 -> 3: ")
+    assert any(line.startswith("  missed      150 -> 0 real-time") for line in lines)
+    assert lines[-1].startswith("  found       by LP in 0.01 s")
+    assert list(report.names()) == ["inference.tidegate.io/ctr"]
+    calm = list(PlanReport.of(asked(four_slices()), NOW, WhatIf()).lines(wide=False))
+    assert calm[1] == "  moves       nothing: everybody has what they would be given"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--demand", "ads/ctr"), 2, "want name=number"),
+        (("--demand", "ads/ctr=many"), 1, "inferences.0.demand"),
+        (("--floor", "sometime=1"), 1, "tiers.0.tier"),
+        ((), 1, "no controllers answer at 127.0.0.1:1"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(arguments: tuple[str, ...], code: int, said: str) -> None:
+    given = ["plan", "gpu-a", "--address", "127.0.0.1:1", *arguments]
+    refused = CliRunner().invoke(app, given, env={"COLUMNS": "200", "TERM": "dumb"})
+    assert refused.exit_code == code
+    assert said in refused.output + refused.stderr
+
+
+def test_what_json_has_is_agreed_upon(check_golden: CheckGolden) -> None:
+    schema = PlanReport.model_json_schema(mode="serialization")
+    check_golden(GOLDEN / "plan.schema.json", json.dumps(schema, indent=2) + "\n")
