@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help:  ## List the targets
-	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(STAMP)  ## Install what is missing and the Python environment in .venv
@@ -56,6 +56,14 @@ demo: setup  ## Cluster, chart, model, predictions, a version swap under load; l
 .PHONY: demo-down
 demo-down: setup  ## End what `make demo` started
 	@$(BIN)/python -m tidegate_localcluster.demo down $(DEMO_ARGUMENTS)
+
+.PHONY: demo-fleet
+demo-fleet: setup  ## 500 simulated GPU nodes, 1,000 Inferences, a day's load at 200x; no root; leaves it running
+	@$(BIN)/python -m tidegate_localcluster.fleet_demo up $(DEMO_ARGUMENTS)
+
+.PHONY: demo-fleet-down
+demo-fleet-down: setup  ## End what `make demo-fleet` started
+	@$(BIN)/python -m tidegate_localcluster.fleet_demo down $(DEMO_ARGUMENTS)
 
 .PHONY: test
 test: setup supplies  ## All tests; those that need root or a cluster say so loudly when they cannot run
@@ -99,6 +107,10 @@ verify: generate  ## Fail when something generated, the lock or an installed ver
 	@test -z "$$(git ls-files --others --exclude-standard -- crds charts images)" || { echo "generated files are not committed: see git status" >&2; exit 1; }
 	@$(UV) lock --check
 	@$(UV) pip check
+
+.PHONY: screenshots
+screenshots: setup  ## Take the pictures of the dashboard for docs/, light and dark
+	@$(BIN)/python tests/screenshots.py
 
 .PHONY: bench
 bench: setup  ## Print the figures of bench/, one file each

@@ -1,0 +1,143 @@
+"""Many calls of the API server at once, and a watch that never ends; for what makes and plays a fleet."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+
+from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.pki import KeyPair
+
+APPLY: Final = "application/apply-patch+yaml"
+MERGE: Final = "application/merge-patch+json"
+JSON: Final = "application/json"
+FIELD_MANAGER: Final = "fleet-demo"
+AT_ONCE: Final = 32
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=30)
+_WATCH_S: Final = 3600
+_AGAIN_S: Final = 0.5
+_GONE: Final = 410
+
+Manifest = Mapping[str, Any]
+
+
+class RefusedError(LocalClusterError):
+    """The API server said no, with an HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        """Put both into the message."""
+        super().__init__(f"the API server answered {status}: {message}")
+        self.status = status
+
+
+class Api:
+    """JSON in, JSON out, as one user; use it as an async context manager."""
+
+    def __init__(self, server: str, authority: str, credentials: KeyPair) -> None:
+        """Talk to `server` (an https URL) as the owner of `credentials`; `authority` is the path of its CA."""
+        self._server = server
+        self._tls = ssl.create_default_context(cafile=authority)
+        self._tls.load_cert_chain(credentials.certificate, credentials.key)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open it."""
+        connector = aiohttp.TCPConnector(ssl=self._tls, limit=0)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        await self._open.close()
+
+    @property
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            message = "used outside of its context"
+            raise RuntimeError(message)
+        return self._session
+
+    async def call(
+        self, method: str, path: str, body: Manifest | None = None, content_type: str = JSON
+    ) -> dict[str, Any] | None:
+        """The answer; None where there is nothing. Raises RefusedError, and OSError or aiohttp.ClientError where nobody answers."""
+        data = None if body is None else json.dumps(body)
+        headers = {"Content-Type": content_type}
+        async with self._open.request(method, self._server + path, data=data, headers=headers) as answer:
+            text = await answer.text()
+            if answer.status == 404:
+                return None
+            if answer.status >= 400:
+                raise RefusedError(answer.status, text[:500])
+            return dict(json.loads(text))
+
+    async def get(self, path: str) -> dict[str, Any] | None:
+        """One object."""
+        return await self.call("GET", path)
+
+    async def items(self, path: str) -> Sequence[dict[str, Any]]:
+        """All of a list."""
+        return tuple((await self.call("GET", path) or {}).get("items", ()))
+
+    async def apply(self, path: str, body: Manifest) -> None:
+        """Server-side applies one object."""
+        where = f"{path}?fieldManager={FIELD_MANAGER}&force=true"
+        if await self.call("PATCH", where, body, APPLY) is None:
+            raise RefusedError(404, f"there is no {path}")
+
+    async def create(self, path: str, body: Manifest) -> None:
+        """Makes one object; one that is there already stays."""
+        try:
+            await self.call("POST", path, body)
+        except RefusedError as error:
+            if error.status != 409:
+                raise
+
+    async def follow(self, path: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """Every object of a list and whatever becomes of it, for ever: a watch that ended begins again with a list.
+
+        `path` ends with its field selector. The kinds of events are those of the API, and SYNC before each list.
+        """
+        while True:
+            try:
+                found = await self.call("GET", path) or {}
+                yield "SYNC", {}
+                for each in found.get("items", ()):
+                    yield "ADDED", each
+                async for event in self._watch(path, found["metadata"]["resourceVersion"]):
+                    yield event
+            except (OSError, aiohttp.ClientError, TimeoutError, RefusedError):
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _watch(self, path: str, version: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        query = f"&watch=true&timeoutSeconds={_WATCH_S}&resourceVersion={version}"
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with self._open.get(self._server + path + query, timeout=timeout) as answer:
+            rest = b""
+            async for chunk in answer.content.iter_any():
+                # Not readline: a pod may be longer than the longest line that aiohttp takes.
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise RefusedError(int(event["object"].get("code", _GONE)), str(event["object"]))
+                    yield event["type"], event["object"]
+
+
+async def several(calls: Iterable[Callable[[], Awaitable[object]]], at_once: int = AT_ONCE) -> None:
+    """All of them, so many at a time; the first that fails ends the others."""
+    pending = iter(calls)
+
+    async def work() -> None:
+        for call in pending:
+            await call()
+
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(at_once):
+            workers.create_task(work())

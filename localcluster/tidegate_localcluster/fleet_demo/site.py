@@ -1,0 +1,333 @@
+"""From a control plane that runs to a fleet whose compute moves: objects, processes, the first decision, the day."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self
+
+import aiohttp
+
+from tidegate_localcluster.control_plane import LOOPBACK
+from tidegate_localcluster.errors import LocalClusterError, NotReadyError
+from tidegate_localcluster.fleet_demo import objects
+from tidegate_localcluster.fleet_demo.api import Api, RefusedError, several
+from tidegate_localcluster.fleet_demo.simulation import day_of
+from tidegate_localcluster.fleet_demo.store import FilledFleet
+from tidegate_localcluster.parts import Parts
+from tidegate_localcluster.pki import Pki
+from tidegate_localcluster.process import Process
+from tidegate_localcluster.state import Forward, Plan, StateDir
+from tidegate_localcluster.supplies import source_root
+
+_UNUSED: Final = (
+    # Nobody routes to these pods, and a thousand Services would be followed for nothing.
+    "endpoints-controller",
+    "endpointslice-controller",
+    "endpointslice-mirroring-controller",
+    # Nobody evicts one, and each pod that turns ready would be written down for its disruption budget as well.
+    "disruption-controller",
+    # Nobody renews the leases of simulated nodes, which are ready from their birth.
+    "node-lifecycle-controller",
+    "ttl-controller",
+)
+ARGUMENTS: Final[Mapping[str, Sequence[str]]] = {
+    "kube-apiserver": ("--disable-admission-plugins=TaintNodesByCondition",),
+    "kube-controller-manager": (
+        f"--controllers={','.join(f'-{name}' for name in _UNUSED)}",
+        "--concurrent-replicaset-syncs=10",
+        "--concurrent-deployment-syncs=10",
+    ),
+}
+"""What a control plane is told that has no kubelets: what follows pods for others costs more than all the rest."""
+FILLED_WITHIN_S: Final = 3600.0
+"""On a machine that others load, too; how far it is, is said every few seconds."""
+MOVED_WITHIN_S: Final = 60.0
+SERVED_WITHIN_S: Final = 90.0
+POLL_S: Final = 0.5
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=2)
+_LEASE: Final = (
+    f"/apis/coordination.k8s.io/v1/namespaces/{objects.SYSTEM}/leases/{objects.RELEASE}-controllers"
+)
+_RETRIED: Final = frozenset({403, 404, 429, 503})
+
+DASHBOARD: Final = "dashboard"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How a site tells how far it is: `step` is over, `progress` goes on."""
+
+    step: Say
+    progress: Say
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What the pool's status says: a decision itself may have a thousand moves, and is long."""
+
+    taken: int = 0
+    """Slices that have a pod."""
+    decision: str = ""
+    """Name of the newest one."""
+    settled: bool = False
+    """Whether something was decided, and nothing is on its way."""
+
+    @classmethod
+    async def read(cls, api: Api) -> Self:
+        """As it is now."""
+        found: Mapping[str, Any] = await api.get(f"{objects.OURS}/computepools/{objects.POOL}") or {}
+        status = found.get("status") or {}
+        slices = status.get("slices") or {}
+        allocated: Mapping[str, Any] = next(
+            (each for each in status.get("conditions") or () if each["type"] == "Allocated"), {}
+        )
+        return cls(
+            taken=int(slices.get("total", 0)) - int(slices.get("free", 0)),
+            decision=str(status.get("lastDecision") or ""),
+            settled=bool(status.get("lastDecision")) and allocated.get("status") == "True",
+        )
+
+
+class FleetSite:
+    """What a supervisor makes of a control plane for a fleet demo."""
+
+    def __init__(self, files: StateDir, plan: Plan, pki: Pki, parts: Parts, said: Said) -> None:
+        """Start processes among `parts`, which ends them."""
+        self._files, self._plan, self._pki, self._parts, self._said = files, plan, pki, parts, said
+        self._server = f"https://{LOOPBACK}:{plan.ports[Forward.APISERVER]}"
+        self._root = source_root()
+        self._day = day_of(files, plan)
+        self._store = FilledFleet(plan.home or files.path, self._root, plan)
+        self._restored = False
+
+    def prepare(self) -> None:
+        """Before the control plane is started: begin where an earlier fleet of the kind was filled."""
+        self._restored = self._store.restore(self._files)
+        if self._restored:
+            self._said.step("begins where an earlier run had filled such a fleet (--fresh fills it anew)")
+
+    def start(self, control_plane: Mapping[str, int]) -> None:
+        """Return when the pool is filled, and compute has moved; raises LocalClusterError.
+
+        `control_plane` are the process ids of its parts.
+        """
+        asyncio.run(self._start(control_plane))
+
+    async def _start(self, control_plane: Mapping[str, int]) -> None:
+        async with Api(self._server, str(self._pki.authority.certificate), self._pki.admin()) as api:
+            if self._restored:
+                await api.call("DELETE", _LEASE)  # nobody who could renew it runs any more
+                self._parts.start(self._simulation())
+            else:
+                await self._install(api)
+                self._parts.start(self._simulation())
+                await self._populate(api)
+            self._parts.start(self._tidegate("controllers"))
+            await self._until(self._decides, "the allocator decides", SERVED_WITHIN_S)
+            self._said.step("controllers, and the stand-in for Prometheus")
+            # Only now: two processes that start at once would take twice as long.
+            self._parts.start(self._dashboard())
+            first = await self._filled(api)
+            self._keep(control_plane["etcd"])
+            self._day.begin()
+            if self._plan.fleet is not None and self._plan.fleet.speed > 0:
+                await self._moved(api, first)
+            await self._until(self._open, "the dashboard answers", SERVED_WITHIN_S)
+            self._said.step("dashboard")
+
+    def _keep(self, etcd: int) -> None:
+        """A store that cannot be used costs the next run its time, and this one nothing."""
+        try:
+            self._store.keep(self._files, etcd)
+        except (LocalClusterError, OSError) as error:
+            self._said.progress(f"the filled fleet cannot be kept: {error}")
+
+    async def _install(self, api: Api) -> None:
+        for made in (objects.definitions(self._root), objects.around(self._root)):
+            await several(partial(api.apply, path, body) for path, body in made)
+        await self._until(
+            lambda: _served(api, self._root), "the API server serves Tidegate's kinds", SERVED_WITHIN_S
+        )
+        self._said.step("kinds, rights and policies of the chart")
+
+    async def _populate(self, api: Api) -> None:
+        assert self._plan.fleet is not None  # noqa: S101  this site is of a fleet
+        nodes = [objects.node(number) for number in range(self._plan.fleet.nodes)]
+        await several(partial(api.create, "/api/v1/nodes", body) for body in nodes)
+        self._said.step(f"{len(nodes):,} simulated GPU nodes")
+        models = objects.models_of(self._plan)
+        await api.create(f"{objects.OURS}/computepools", objects.pool(len(models)))
+        path = f"{objects.OURS}/namespaces/{objects.NAMESPACE}/inferences"
+        await several(partial(api.create, path, objects.inference(model)) for model in models)
+        self._said.step(f"{len(models):,} Inferences in three tiers")
+        gateways = f"/api/v1/namespaces/{objects.SYSTEM}/pods"
+        # Refused until the namespace has its ServiceAccount.
+        await self._until(
+            lambda: _accepted(api.create(gateways, objects.gateway())),
+            f"namespace {objects.SYSTEM} takes pods",
+            SERVED_WITHIN_S,
+        )
+
+    async def _filled(self, api: Api) -> str:
+        """The name of the decision by which the pool was filled, once all of it is there."""
+        slices, told, status = objects.slices_of(self._plan), time.monotonic(), Pool()
+
+        async def there() -> bool:
+            nonlocal status, told
+            status = await Pool.read(api)
+            if status.settled:
+                return True
+            if time.monotonic() - told >= 2.0:
+                told = time.monotonic()
+                self._said.progress(f"{status.taken:,} of {slices:,} slices have a pod")
+            return False
+
+        await self._until(there, "the pool is filled", FILLED_WITHIN_S)
+        self._said.step(f"the pool is filled: {status.taken:,} of {slices:,} slices have a pod")
+        return status.decision
+
+    async def _moved(self, api: Api, first: str) -> None:
+        """Wait until another decision moves something; one may also be written since another bound holds."""
+        seen, count = first, 0
+
+        async def moves() -> bool:
+            nonlocal seen, count
+            newest = (await Pool.read(api)).decision
+            if newest != seen:
+                decision = await api.get(f"{objects.OURS}/allocationdecisions/{newest}") or {}
+                seen, count = newest, int(decision.get("spec", {}).get("moveCount", 0))
+            return count > 0
+
+        await self._until(moves, "compute moves with the load", MOVED_WITHIN_S)
+        self._said.step(f"the day has begun, and compute moves: {count} Inferences by decision {seen}")
+
+    async def _until(self, holds: Callable[[], Awaitable[bool]], what: str, timeout_s: float) -> None:
+        """Wait until `holds`; raises ProcessDiedError when a part ends, and NotReadyError after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while not await holds():
+            for process in self._parts.processes:
+                process.check()
+            if time.monotonic() > deadline:
+                raise NotReadyError(f"waited {timeout_s:g} s in vain until {what}; see {self._files.logs}")
+            await asyncio.sleep(POLL_S)
+
+    async def _decides(self) -> bool:
+        """Whether the controllers lead, and have looked at the pool."""
+        return await _answers(self._plan.probes["controllers"], f"/allocation/{objects.POOL}")
+
+    def _simulation(self) -> Process:
+        return Process(
+            "simulation",
+            [sys.executable, "-m", "tidegate_localcluster.fleet_demo.simulation", self._files.path],
+            log=self._files.logs / "simulation.log",
+        )
+
+    def _tidegate(self, name: str) -> Process:
+        """`tidegate controllers`, as in a pod of the chart."""
+        credentials = self._pki.client(f"tidegate-{name}", user=objects.USERS[name])
+        kubeconfig = self._pki.write_kubeconfig(
+            self._files.data / f"{name}.kubeconfig", server=self._server, credentials=credentials
+        )
+        ports = self._plan.ports
+        environment = {
+            "KUBECONFIG": str(kubeconfig),
+            "POD_NAME": f"tidegate-{name}",
+            "POD_NAMESPACE": objects.SYSTEM,
+            "TIDEGATE_RELEASE": objects.RELEASE,
+            "TIDEGATE_LISTEN_ADDRESS": LOOPBACK,
+            "TIDEGATE_PROBE_PORT": str(self._plan.probes[name]),
+            "TIDEGATE_PROMETHEUS_URL": f"http://{LOOPBACK}:{ports[Forward.PROMETHEUS]}",
+            # The simulated gateways have no page of counters: whoever asks for one is told so by our own process.
+            "TIDEGATE_GATEWAY_METRICS_PORT": str(ports[Forward.PROMETHEUS]),
+            "TIDEGATE_MODELS_HOST_PATH": "/models",
+            "TIDEGATE_TLS_DIRECTORY": str(self._certificates()),
+        }
+        return Process(
+            name,
+            [sys.executable, "-m", "tidegate", name],
+            log=self._files.logs / f"{name}.log",
+            environment=environment,
+        )
+
+    def _dashboard(self) -> Process:
+        """As a person opens it on their own machine: it lets in whoever has the address that it prints."""
+        ports = self._plan.ports
+        options = {
+            "--kubeconfig": str(self._files.kubeconfig),
+            "--port": str(ports[Forward.DASHBOARD]),
+            "--prometheus": f"http://{LOOPBACK}:{ports[Forward.PROMETHEUS]}",
+            "--controllers": f"{LOOPBACK}:{self._plan.probes['controllers']}",
+        }
+        arguments = [each for option in options.items() for each in option]
+        return Process(
+            DASHBOARD,
+            [sys.executable, "-m", "tidegate", "dashboard", "--no-browser", *arguments],
+            log=self._files.logs / f"{DASHBOARD}.log",
+        )
+
+    async def _open(self) -> bool:
+        return entrance(self._files) is not None
+
+    def _certificates(self) -> Path:
+        """What the controllers would show to agents, as the chart's Secret is mounted."""
+        folder = self._files.data / "tls"
+        if folder.exists():
+            return folder  # restored: pods carry the authority that was in it
+        folder.mkdir(mode=0o700)
+        shown = self._pki.client("tidegate-agents", user="tidegate-controllers")
+        for name, path in (
+            ("ca.crt", self._pki.authority.certificate),
+            ("tls.crt", shown.certificate),
+            ("tls.key", shown.key),
+        ):
+            (folder / name).write_bytes(path.read_bytes())
+            (folder / name).chmod(0o600)
+        return folder
+
+
+def entrance(files: StateDir) -> str | None:
+    """The address that the dashboard has printed last; None: none yet."""
+    log = files.logs / f"{DASHBOARD}.log"
+    if not log.exists():
+        return None
+    found = [line for line in log.read_text().splitlines() if line.startswith("http://")]
+    return found[-1] if found else None
+
+
+async def _answers(port: int, path: str) -> bool:
+    url = f"http://{LOOPBACK}:{port}{path}"
+    try:
+        async with aiohttp.ClientSession(timeout=_TIMEOUT) as session, session.get(url) as answer:
+            return answer.status == 200
+    except (OSError, aiohttp.ClientError, TimeoutError):
+        return False
+
+
+async def _accepted(call: Awaitable[object]) -> bool:
+    try:
+        await call
+    except RefusedError as error:
+        if error.status not in _RETRIED:
+            raise
+        return False
+    except (OSError, aiohttp.ClientError, TimeoutError):
+        return False
+    return True
+
+
+async def _served(api: Api, root: Path) -> bool:
+    """A CRD is served a moment after it was accepted; until then the API server says 404, then 429."""
+    for path, _ in objects.definitions(root):
+        plural = path.rpartition("/")[2].partition(".")[0]
+        try:
+            if await api.get(f"{objects.OURS}/{plural}") is None:
+                return False
+        except RefusedError:
+            return False
+    return True

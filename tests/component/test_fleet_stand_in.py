@@ -1,0 +1,168 @@
+"""The stand-in for Prometheus answers all that Tidegate asks: asked by the very classes that ask a real one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from aiohttp.test_utils import TestServer
+
+from tidegate.api.meta import ObjectKey
+from tidegate.planning.signals import Look
+from tidegate.telemetry import expressions
+from tidegate.telemetry.gateways import Gateway
+from tidegate.telemetry.prometheus import Prometheus
+from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
+from tidegate_localcluster.fleet_demo.day import BEGINS_H, Day
+from tidegate_localcluster.fleet_demo.kubelet import Pods
+from tidegate_localcluster.fleet_demo.prometheus import GATEWAY_POD, SLO_S, StandIn, read_rules
+from tidegate_localcluster.fleet_demo.simulation import Server
+from tidegate_localcluster.fleet_demo.workload import Model, population
+
+ROOT = Path(__file__).resolve().parents[2]
+ASKED = {
+    name: getattr(expressions, name)
+    for name in ("SEEN_AGO", "RUNNING_FOR", "OFFERED", "SERVED", "LATENCY_P99", "UNSERVED", "QUEUE", "BUSY")
+}
+MODELS = population(12, 32, seed=1)
+CTR = next(model for model in MODELS if model.tier == "realtime")
+
+
+@dataclass
+class Served:
+    """A stand-in that answers at `url`; `ready` replicas of CTR answer."""
+
+    url: str
+    stand_in: StandIn
+    pods: Pods
+    day: Day
+    clock: list[float]
+
+    def ready(self, model: Model, count: int) -> None:
+        self.pods.clear()
+        for number in range(count):
+            self.pods.put(("fleet", model.name), f"{model.name}-{number}")
+        self.stand_in.scrape(self.clock[0])
+
+    def source(self) -> PrometheusTraffic:
+        owners = {
+            ObjectKey("fleet", f"{CTR.name}-{number}"): ObjectKey("fleet", CTR.name) for number in range(9)
+        }
+        return PrometheusTraffic(
+            self.url, lambda: [Gateway(GATEWAY_POD, "127.0.0.1:1")], dict, lambda: owners
+        )
+
+    async def look(self) -> Look:
+        return await self.source().look()
+
+    async def get(self, path: str, **query: str) -> Any:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{self.url}{path}", params=query) as answer,
+        ):
+            return await (answer.json() if "json" in answer.content_type else answer.text())
+
+
+@pytest_asyncio.fixture
+async def served(tmp_path: Path) -> AsyncGenerator[Served]:
+    clock = [time.time()]
+    day, pods = Day(tmp_path / "day.json", 200.0, lambda: clock[0]), Pods()
+    stand_in = StandIn(MODELS, "fleet", day, pods, read_rules(ROOT))
+    async with TestServer(Server(stand_in, day).application(), host="127.0.0.1") as server:
+        url = f"http://127.0.0.1:{server.port}"
+        made = Served(url, stand_in, pods, day, clock)
+        made.ready(CTR, 2)
+        yield made
+
+
+@pytest.mark.parametrize("name", sorted(ASKED))
+def test_it_knows_each_question_of_the_controllers(served: Served, name: str) -> None:
+    assert served.stand_in.knows(ASKED[name])
+
+
+@pytest.mark.parametrize("record", sorted(expressions.RECORDED))
+def test_it_knows_the_names_that_the_chart_records(served: Served, record: str) -> None:
+    assert served.stand_in.knows(record)
+    assert served.stand_in.knows(expressions.RECORDED[record])
+
+
+async def test_the_controllers_own_source_has_demand_latency_and_load_of_every_model_that_is_asked(
+    served: Served,
+) -> None:
+    seen = await served.look()
+    assert (seen.failure, seen.silent) == ("", ())
+    asked = {ObjectKey("fleet", model.name) for model in MODELS if model.tier in SLO_S}
+    assert set(seen.by_key) == asked
+    reading = seen.by_key[ObjectKey("fleet", CTR.name)]
+    assert reading.offered_per_s == pytest.approx(CTR.asked_per_s(BEGINS_H), rel=1e-4)
+    assert reading.served_per_s == reading.offered_per_s
+    assert 0 < (reading.latency_p99_s or 0) < SLO_S["realtime"]
+    assert 0 < (reading.busy or 0) < 1
+    assert (reading.queue_s or 0) > 0
+
+
+async def test_replicas_that_do_not_suffice_miss_the_slo_and_serve_less(served: Served) -> None:
+    served.day.begin()
+    served.clock[0] = (served.day.began or 0) + 4.5 * 18  # the morning's peak
+    served.ready(CTR, 1)
+    at = served.clock[0]
+    offered, served_now, p99 = (
+        {each.metric["inference"]: each.value for each in served.stand_in.instant(ASKED[name], at)}
+        for name in ("OFFERED", "SERVED", "LATENCY_P99")
+    )
+    assert offered[CTR.name] > served_now[CTR.name] == CTR.capacity_per_s
+    assert p99[CTR.name] > SLO_S["realtime"]
+
+
+async def test_a_model_without_a_pod_has_demand_and_no_latency(served: Served) -> None:
+    served.ready(CTR, 0)
+    reading = (await served.look()).by_key[ObjectKey("fleet", CTR.name)]
+    assert (reading.offered_per_s or 0) > 0
+    assert (reading.served_per_s, reading.latency_p99_s, reading.busy) == (0.0, None, None)
+
+
+async def test_the_dashboards_own_questions_have_answers(served: Served) -> None:
+    traffic = await Prometheus(served.url).traffic()
+    found = traffic[f"inference/fleet/{CTR.name}/grpc"]
+    assert found.requests_per_s == pytest.approx(CTR.asked_per_s(BEGINS_H), rel=1e-4)
+    assert 0 < (found.latency_p99_ms or 0) < 1000 * SLO_S["realtime"]
+
+
+async def test_what_it_does_not_know_has_an_empty_answer_of_the_right_shape(served: Served) -> None:
+    unknown = await served.get("/api/v1/query", query="up")
+    assert unknown == {"status": "success", "data": {"resultType": "vector", "result": []}}
+    window = {"start": "1", "end": "9", "step": "1"}
+    unknown = await served.get("/api/v1/query_range", query="up", **window)
+    assert unknown == {"status": "success", "data": {"resultType": "matrix", "result": []}}
+    assert await Prometheus(served.url).value("up") is None
+
+
+async def test_a_range_begins_with_the_first_scrape_and_follows_the_day(served: Served) -> None:
+    served.day.begin()
+    began = served.day.began or 0.0
+    served.clock[0] = began + 60
+    served.stand_in.scrape(served.clock[0])
+    window = {"start": str(began - 10), "end": str(began + 60), "step": "10"}
+    found = await served.get("/api/v1/query_range", query="tidegate:inference_offered:rate1m", **window)
+    [series] = [one for one in found["data"]["result"] if one["metric"]["inference"] == CTR.name]
+    rates = [float(value) for _, value in series["values"]]
+    assert len(rates) == 7
+    assert rates[-1] > rates[0]
+
+
+@pytest.mark.parametrize(
+    "query", [{}, {"start": "1", "end": "0", "step": "1"}, {"start": "1", "end": "2", "step": "0"}]
+)
+async def test_a_range_that_is_none_is_refused(served: Served, query: dict[str, str]) -> None:
+    assert (await served.get("/api/v1/query_range", query="up", **query))["status"] == "error"
+
+
+@pytest.mark.parametrize("path", ["/", "/-/healthy", "/api/v1/status/buildinfo"])
+async def test_it_says_that_it_is_no_prometheus(served: Served, path: str) -> None:
+    assert "a stand-in for Prometheus" in str(await served.get(path))
