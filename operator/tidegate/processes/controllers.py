@@ -39,6 +39,7 @@ from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.proxies import Proxies
+from tidegate_controllers.questions import Questions
 from tidegate_controllers.release import Measurements
 from tidegate_controllers.sharing import Helpers, Sharing, SharingMetrics
 from tidegate_controllers.stores import OURS, Stores
@@ -62,12 +63,14 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
     node_agent_pods, plugin_pods = ObjectStore(kinds.POD), ObjectStore(kinds.POD)
     autoscalers = ObjectStore(kinds.HORIZONTAL_POD_AUTOSCALER)
     context = client_context(settings.tls_directory)
-    stores = Stores()
+    stores, questions = Stores(), Questions()
     async with (
         await KubeClient.connect(client_settings, kubeconfig=kubeconfig) as client,
         Agents(context) as agents,
         NodeAgentClient(context, port=settings.node_agent_port) as node_agent_client,
-        ProbeServer(probes, registry).serve(host="0.0.0.0", port=settings.probe_port),  # noqa: S104
+        ProbeServer(probes, registry, questions.routes()).serve(
+            host=settings.listen_address, port=settings.probe_port
+        ),
     ):
         proxies = Proxies(lambda: _report_addresses(xds_pods, settings.report_port))
         gateway = f"{settings.release}-gateway.{pod.namespace}.svc:{settings.gateway_port}"
@@ -88,6 +91,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
             solver,
             demand,
             Autoscalers(as_allocator, autoscalers),
+            questions,
             AllocatorMetrics(registry),
         )
         occupancy = Occupancy(stores.pods)

@@ -1,79 +1,124 @@
 """`tidegate web`: the dashboard and the REST API over caches of our kinds."""
 
 import asyncio
-from collections.abc import Mapping
+import socket
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import uvicorn
+from cryptography.fernet import Fernet
+from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
-from tidegate.api.feature_compute import FeatureCompute
-from tidegate.api.inference import Inference
-from tidegate.api.model_access import ModelAccess
-from tidegate.kube import kinds
+from tidegate.errors import PermanentError
 from tidegate.kube.client import ClientSettings, KubeClient
-from tidegate.kube.parsed import Parsed
-from tidegate.kube.store import ObjectStore
 from tidegate.processes.caches import report_sync, start_watches
 from tidegate.processes.lifecycle import until
+from tidegate.resources.names import POOL_LABEL
 from tidegate.runtime.probes import Probes, ProbeServer
-from tidegate.settings import Settings
-from tidegate.telemetry.prometheus import Prometheus, Traffic
+from tidegate.settings import PodIdentity, Settings
+from tidegate.telemetry.prometheus import Prometheus
+from tidegate.web.access.door import AuthMode, Door, ProxyDoor, TokenDoor
+from tidegate.web.access.sessions import Seal
+from tidegate.web.access.tokens import Tokens
 from tidegate.web.app import create_app
+from tidegate.web.fleet import Fleet
+from tidegate.web.parts import Installation, Parts, make_parts
+from tidegate.web.traffic import Source
+
+_CLIENT = ClientSettings(field_manager="tidegate-web", user_agent="tidegate-web")
 
 
-class CachedFleet:
-    """The objects as the caches hold them; implements web.read_model.Fleet."""
-
-    def __init__(self) -> None:
-        self._inferences = Parsed(Inference, ObjectStore(kinds.INFERENCE))
-        self._features = Parsed(FeatureCompute, ObjectStore(kinds.FEATURE_COMPUTE))
-        self._accesses = Parsed(ModelAccess, ObjectStore(kinds.MODEL_ACCESS))
-
-    def stores(self) -> tuple[ObjectStore, ...]:
-        """Every cache."""
-        return self._inferences.store, self._features.store, self._accesses.store
-
-    def inferences(self) -> tuple[Inference, ...]:
-        """See Fleet."""
-        return self._inferences.all()
-
-    def accesses(self) -> tuple[ModelAccess, ...]:
-        """See Fleet."""
-        return self._accesses.all()
-
-    def features(self) -> tuple[FeatureCompute, ...]:
-        """See Fleet."""
-        return self._features.all()
-
-
-async def run_web(settings: Settings, kubeconfig: Path | None) -> None:
+async def run_web(settings: Settings, pod: PodIdentity, kubeconfig: Path | None) -> None:
     """Runs until told to stop. Raises PermanentError when there are no credentials for the API server."""
-    registry, probes, fleet = CollectorRegistry(), Probes(), CachedFleet()
-    report_sync(probes, fleet.stores())
-    prometheus = Prometheus(settings.prometheus_url) if settings.prometheus_url else None
+    registry, probes, fleet = CollectorRegistry(), Probes(), Fleet()
+    report_sync(probes, (*fleet.stores(), fleet.pods))
+    seal = Seal(_key(settings.web_key_file))
+    async with (
+        await KubeClient.connect(_CLIENT, kubeconfig=kubeconfig) as client,
+        await KubeClient.connect(_CLIENT, kubeconfig=kubeconfig, anonymous=True) as anonymous,
+        ProbeServer(probes, registry).serve(host=settings.listen_address, port=settings.probe_port),
+    ):
+        parts = make_parts(
+            fleet,
+            traffic_source(settings.prometheus_url),
+            _door(settings, client, anonymous, seal),
+            seal,
+            Installation(settings.release, pod.namespace, settings.web_controllers),
+            now=lambda: datetime.now(UTC),
+            monotonic=time.monotonic,
+        )
+        app = create_app(parts, hosts(settings, pod.namespace))
+        # uvicorn takes SIGTERM and SIGINT itself, and returns when it has closed its connections.
+        await until(served(app, host=settings.listen_address, port=settings.web_port), keep(parts, client))
 
-    async def traffic() -> Mapping[str, Traffic]:
-        return await prometheus.traffic() if prometheus is not None else {}
 
-    app = create_app(fleet, traffic)
+async def served(
+    app: FastAPI, listener: socket.socket | None = None, *, host: str = "", port: int = 0
+) -> None:
+    """Answers on `listener`, or on a host's port, until a signal; open pages are given a second to notice."""
     config = uvicorn.Config(
         app,
-        host="0.0.0.0",  # noqa: S104
-        port=settings.web_port,
+        host=host,
+        port=port,
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=1,
     )
-    client_settings = ClientSettings(field_manager="tidegate-web", user_agent="tidegate-web")
-    async with (
-        await KubeClient.connect(client_settings, kubeconfig=kubeconfig) as client,
-        ProbeServer(probes, registry).serve(host="0.0.0.0", port=settings.probe_port),  # noqa: S104
-    ):
+    await uvicorn.Server(config).serve(None if listener is None else [listener])
 
-        async def work() -> None:
-            async with asyncio.TaskGroup() as tasks:
-                start_watches(tasks, client, fleet.stores())
 
-        # uvicorn takes SIGTERM and SIGINT itself, and returns when it has closed its connections.
-        await until(uvicorn.Server(config).serve(), work())
+async def keep(parts: Parts, client: KubeClient) -> None:
+    """Fills the caches, and keeps what is made from them."""
+    async with asyncio.TaskGroup() as tasks:
+        start_watches(tasks, client, parts.fleet.stores())
+        start_watches(tasks, client, (parts.fleet.pods,), selector=POOL_LABEL)
+        for plural, listing in parts.listings.items():
+            tasks.create_task(listing.keep(), name=f"rows-{plural}")
+        tasks.create_task(parts.history.keep(), name="history")
+        if parts.traffic.known:
+            tasks.create_task(parts.traffic.keep(lambda: parts.changes.tell("traffic")), name="traffic")
+
+
+def traffic_source(url: str) -> Source | None:
+    """Asks Prometheus, where there is one."""
+    return Prometheus(url).traffic if url else None
+
+
+def hosts(settings: Settings, namespace: str) -> frozenset[str]:
+    """The names by which the dashboard is known: its Service's, loopback's, and those of the settings."""
+    service = f"{settings.release}-web"
+    own = (service, f"{service}.{namespace}", f"{service}.{namespace}.svc")
+    return frozenset({"localhost", "127.0.0.1", "[::1]", *own, *settings.web_hosts})
+
+
+def _door(settings: Settings, client: KubeClient, anonymous: KubeClient, seal: Seal) -> Door:
+    if settings.web_auth == AuthMode.PROXY:
+        if settings.web_proxy_secret_file is None:
+            message = "web.auth.mode is proxy: name the file with the proxy's secret in TIDEGATE_WEB_PROXY_SECRET_FILE"
+            raise PermanentError(message)
+        secret = _read(settings.web_proxy_secret_file).decode().strip()
+        return ProxyDoor(client, secret, settings.web_proxy_groups)
+    return TokenDoor(Tokens(client, time.monotonic), anonymous, seal)
+
+
+def _key(path: Path | None) -> bytes:
+    """That of the file, or one for this process alone: with several replicas browsers would be sent to sign in again."""
+    key = Fernet.generate_key() if path is None else _read(path).strip()
+    try:
+        Fernet(key)
+    except ValueError as error:
+        message = f"{path}: wants 32 random bytes in URL-safe base64, as Fernet's keys are"
+        raise PermanentError(message) from error
+    return key
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        message = f"cannot read {path}: {error}"
+        raise PermanentError(message) from error

@@ -121,7 +121,7 @@ async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | 
     client_settings = ClientSettings(field_manager="tidegate-xds", user_agent="tidegate-xds")
     async with (
         await KubeClient.connect(client_settings, kubeconfig=kubeconfig) as client,
-        ProbeServer(probes, registry).serve(host="0.0.0.0", port=settings.probe_port),  # noqa: S104
+        ProbeServer(probes, registry).serve(host=settings.listen_address, port=settings.probe_port),
     ):
 
         async def work() -> None:

@@ -1,1 +1,1 @@
-"""The dashboard and the REST API: they read; nothing here writes to the cluster."""
+"""The dashboard and the REST API: pages and JSON over caches of our kinds; what changes something is done in the user's name."""

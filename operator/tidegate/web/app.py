@@ -1,70 +1,111 @@
-"""The web process: a read-only REST API and the overview page, from caches, never from the API server."""
+"""The application: pages, API, and how each refusal is told."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from importlib.resources import files
+from __future__ import annotations
+
+from collections.abc import Collection
+from importlib.resources import as_file, files
 from typing import Final
 
-from fastapi import FastAPI, HTTPException, Request, Response
-from fastapi.responses import HTMLResponse
-from jinja2 import Environment, PackageLoader, select_autoescape
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
-from tidegate.api.meta import ObjectKey, Resource
-from tidegate.telemetry.prometheus import Traffic
-from tidegate.web.read_model import Fleet, Overview, overview
+from tidegate import __version__
+from tidegate.errors import (
+    ConflictError,
+    NotAllowedError,
+    RetryableError,
+    TidegateError,
+    UnauthorizedError,
+)
+from tidegate.web import api, entrance, pages
+from tidegate.web.access.guard import Guard
+from tidegate.web.access.tokens import TooManyError
+from tidegate.web.parts import Parts
+from tidegate.web.rendering import asset_hash, shown_to_anybody
+from tidegate.web.visitor import ForbiddenError, NotThereError, SignInNeededError
 
-TrafficSource = Callable[[], Awaitable[Mapping[str, Traffic]]]
+_STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
+    (SignInNeededError, 401),
+    (UnauthorizedError, 401),
+    (ForbiddenError, 403),
+    (NotAllowedError, 403),
+    (NotThereError, 404),
+    (TooManyError, 429),
+    (ConflictError, 409),
+    (RetryableError, 503),
+    (TidegateError, 400),
+    (ValueError, 400),
+)
+log: Final = structlog.stdlib.get_logger()
 
-_HEADERS: Final = {
-    "content-security-policy": "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cache-control": "no-store",
-}
+_YEAR: Final = "public, max-age=31536000, immutable"
 
 
-def create_app(fleet: Fleet, traffic: TrafficSource) -> FastAPI:
-    """The application over `fleet`; `traffic` may answer with nothing."""
-    app = FastAPI(title="Tidegate", version="v1alpha1", docs_url=None, redoc_url=None)
-    pages = Environment(loader=PackageLoader("tidegate.web"), autoescape=select_autoescape())
-    style = files("tidegate.web").joinpath("templates/tidegate.css").read_text()
-
-    @app.middleware("http")
-    async def harden(  # pyright: ignore[reportUnusedFunction]
-        request: Request, call_next: Callable[[Request], Awaitable[Response]]
-    ) -> Response:
-        response = await call_next(request)
-        response.headers.update(_HEADERS)
-        return response
-
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    async def page() -> str:  # pyright: ignore[reportUnusedFunction]
-        return pages.get_template("overview.html").render(overview=overview(fleet, await traffic()))
-
-    @app.get("/static/tidegate.css", include_in_schema=False)
-    async def stylesheet() -> Response:  # pyright: ignore[reportUnusedFunction]
-        return Response(style, media_type="text/css")
-
-    @app.get("/api/v1/overview", response_model=Overview)
-    async def whole() -> Overview:  # pyright: ignore[reportUnusedFunction]
-        return overview(fleet, await traffic())
-
-    @app.get("/api/v1/{kind}/{namespace}/{name}")
-    async def one(kind: str, namespace: str, name: str) -> dict[str, object]:  # pyright: ignore[reportUnusedFunction]
-        return _find(fleet, kind, ObjectKey(namespace, name))
-
+def create_app(parts: Parts, hosts: Collection[str]) -> FastAPI:
+    """The application over `parts`; it answers to the names in `hosts` alone."""
+    app = FastAPI(title="Tidegate", version=__version__, docs_url=None, redoc_url=None)
+    app.state.parts = parts
+    app.include_router(entrance.router)
+    app.include_router(pages.router)
+    app.include_router(api.router)
+    with as_file(files("tidegate.web").joinpath("static")) as folder:
+        app.mount("/static", _Assets(directory=folder))
+    for error, _ in _STATUS:
+        app.add_exception_handler(error, _told)
+    app.add_exception_handler(HTTPException, _told)
+    app.add_exception_handler(RequestValidationError, _told)
+    app.add_middleware(Guard, hosts=hosts)
     return app
 
 
-def _find(fleet: Fleet, kind: str, key: ObjectKey) -> dict[str, object]:
-    lists: Mapping[str, Callable[[], Sequence[Resource]]] = {
-        "inferences": fleet.inferences,
-        "modelaccesses": fleet.accesses,
-        "featurecomputes": fleet.features,
-    }
-    if kind not in lists:
-        raise HTTPException(404, f"no kind '{kind[:40]}'; there are {', '.join(lists)}")
-    found = next((item for item in lists[kind]() if item.key == key), None)
-    if found is None:
-        raise HTTPException(404, f"no {kind} named {str(key)[:130]}")
-    return found.dump()
+class _Assets(StaticFiles):
+    """Files whose address has their hash: browsers need not ask again."""
+
+    def file_response(self, *args: object, **kwargs: object) -> Response:
+        response = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
+        scope: Scope = args[2]  # type: ignore[assignment]
+        name = str(scope["path"]).partition("/static/")[2]
+        # While two versions of us answer, a page of one may ask the other: what is not that file is not kept.
+        if scope.get("query_string", b"") == f"v={asset_hash(name)}".encode():
+            response.headers["cache-control"] = _YEAR
+        return response
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    """JSON for the API, a page for browsers; whoever is not known is sent to sign in."""
+    status, said = _status(error), _said(error)
+    if status >= 500:
+        log.warning("request_failed", path=request.url.path, status=status, error=said)
+    headers = {"www-authenticate": "Bearer"} if status == 401 else {}
+    if isinstance(error, HTTPException):
+        headers |= error.headers or {}
+    if isinstance(error, TooManyError):
+        headers["retry-after"] = str(error.seconds)
+    if request.url.path.startswith("/api/"):
+        return api.refused(status, said, headers)
+    if status == 401 and request.method == "GET":
+        query = f"?{request.url.query}" if request.url.query else ""
+        return entrance.to_sign_in(f"{request.url.path}{query}")
+    return shown_to_anybody("refused.html", status, said=said, status_code=status)
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, HTTPException):
+        return error.status_code
+    if isinstance(error, RequestValidationError):
+        return 422
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, HTTPException):
+        return str(error.detail)
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+    return str(error)

@@ -1,0 +1,134 @@
+"""The dashboard with 10,000 Inferences against one with none: first byte of a page, and how soon a change is told and shown.
+
+    python bench/dashboard.py [--inferences 10000] [--rounds 30]
+
+Two applications in one process, each with its caches, asked in turn over loopback by somebody who is signed in; an API server
+is stood in for by one that knows two users, since pages are made from caches. A page is the first of 50 rows, a search, or the
+overview. After it one object changes, and it is timed until an open page hears of it, and until it has the page with the change.
+Prints one JSON document; exits 1 where a page takes more than three times the empty one's time, or a change more than a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+import httpx
+
+from builders.inference import an_inference, inference_body
+from builders.shown_fleet import ready
+from builders.waiting import until
+from fixtures.app_server import served
+from fixtures.dashboard import Dashboard, a_dashboard
+
+RATIO, CHANGE_S = 3.0, 1.0
+PAGES = {"overview": "/", "list": "/list/inferences", "search": "/list/inferences?q=model-77"}
+TOKEN = "token-of-ann"
+
+
+def fill(dashboard: Dashboard, count: int) -> None:
+    """Inferences, one in twenty of them not well."""
+    store = dashboard.parts.fleet.inferences.store
+    for number in range(count):
+        well = number % 20 != 0
+        said = ready("AllReplicasReady" if well else "ModelLoadFailed", f"object {number}", status=well)
+        body = inference_body(f"model-{number}", f"team-{number % 40}")
+        store.observe("ADDED", {**body, "status": {"conditions": [said]}})
+
+
+async def first_byte(client: httpx.AsyncClient, path: str) -> float:
+    """Seconds."""
+    began = time.perf_counter()
+    async with client.stream("GET", path) as answer:
+        async for _ in answer.aiter_raw():
+            assert answer.status_code == 200
+            return time.perf_counter() - began
+    message = f"{path}: nothing came"
+    raise AssertionError(message)
+
+
+async def compared(
+    empty: httpx.AsyncClient, full: httpx.AsyncClient, rounds: int
+) -> Mapping[str, Mapping[str, float]]:
+    """Medians in milliseconds, and their ratio; the two take turns."""
+    found: dict[str, Mapping[str, float]] = {}
+    for name, path in PAGES.items():
+        times: dict[str, list[float]] = {"empty": [], "full": []}
+        for _ in range(rounds + 3):
+            times["empty"].append(await first_byte(empty, path))
+            times["full"].append(await first_byte(full, path))
+        middle = {arm: median(each[3:]) for arm, each in times.items()}
+        found[name] = {
+            "emptyMs": round(middle["empty"] * 1e3, 1),
+            "fullMs": round(middle["full"] * 1e3, 1),
+            "ratio": round(middle["full"] / middle["empty"], 2),
+        }
+    return found
+
+
+async def change(dashboard: Dashboard, client: httpx.AsyncClient, rounds: int) -> Mapping[str, float]:
+    """Seconds from a change until an open page hears of it, and until it has it; the longest of all rounds."""
+    heard_s, shown_s = 0.0, 0.0
+    async with client.stream("GET", "/api/v1/events", params={"topic": "inferences"}) as stream:
+        lines = stream.aiter_lines()
+        await anext(lines)
+        for number in range(rounds):
+            began = time.perf_counter()
+            said = ready("ModelLoadFailed", f"changed {number}", status=False)
+            dashboard.put(an_inference("model-0", "team-0", status={"conditions": [said]}))
+            while await anext(lines) != "event: inferences":
+                pass
+            heard_s = max(heard_s, time.perf_counter() - began)
+            page = await client.get("/list/inferences?namespace=team-0")
+            assert f"changed {number}" in page.text
+            shown_s = max(shown_s, time.perf_counter() - began)
+    return {"heardS": round(heard_s, 3), "shownS": round(shown_s, 3)}
+
+
+async def measured(inferences: int, rounds: int) -> dict[str, Any]:
+    async with a_dashboard() as nothing, a_dashboard() as much:
+        began = time.perf_counter()
+        fill(much, inferences)
+        await asyncio.sleep(0)
+        keeping = asyncio.create_task(much.parts.listings["inferences"].keep())
+        await until(lambda: not much.parts.listings["inferences"].waiting, what="every row is made")
+        filled_s = time.perf_counter() - began
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        async with (
+            served(nothing.app) as here,
+            served(much.app) as there,
+            httpx.AsyncClient(base_url=here, headers=headers, timeout=30, trust_env=False) as empty,
+            httpx.AsyncClient(base_url=there, headers=headers, timeout=30, trust_env=False) as full,
+        ):
+            pages = await compared(empty, full, rounds)
+            changes = await change(much, full, rounds)
+        keeping.cancel()
+        return {"inferences": inferences, "filledS": round(filled_s, 1), "pages": pages, "change": changes}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--inferences", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=30)
+    options = parser.parse_args()
+    found = asyncio.run(measured(options.inferences, options.rounds))
+    missed = [name for name, page in found["pages"].items() if page["ratio"] > RATIO]
+    if found["change"]["shownS"] > CHANGE_S:
+        missed.append("change")
+    print(json.dumps({"missed": missed, **found}, indent=2))
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""`tidegate dashboard`: the dashboard on one's own machine, with the rights of one's own kubeconfig; nothing need be installed for it."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import sys
+import time
+import webbrowser
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import structlog
+import typer
+from cryptography.fernet import Fernet
+from fastapi import FastAPI
+
+from tidegate.errors import PermanentError, TidegateError
+from tidegate.kube.client import ClientSettings, KubeClient
+from tidegate.operations.installation import release_of
+from tidegate.processes.lifecycle import until
+from tidegate.processes.web import keep, served, traffic_source
+from tidegate.web.access.door import LocalDoor
+from tidegate.web.access.identity import Identity
+from tidegate.web.access.sessions import Seal
+from tidegate.web.app import create_app
+from tidegate.web.fleet import Fleet
+from tidegate.web.parts import Installation, make_parts
+
+_WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardOptions:
+    """Which cluster, in whose name, and where the dashboard is to be."""
+
+    kubeconfig: Path | None
+    context: str | None = None
+    acting_for: str = ""
+    namespace: str | None = None
+    """Of the installation; None: the only one."""
+    port: int = 0
+    browser: bool = True
+    prometheus: str = ""
+    controllers: str = ""
+    """host:port of the controllers' probes where they are no pods."""
+
+
+async def run_dashboard(options: DashboardOptions) -> None:
+    """Runs until Ctrl-C. Raises TidegateError when the cluster does not answer, or the port is taken."""
+    # What a terminal shows is where the dashboard is; a watch that is refused shows as an empty list, with its reason.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    settings = ClientSettings("tidegate-web", user_agent="tidegate-web", acting_for=options.acting_for)
+    async with await KubeClient.connect(
+        settings, kubeconfig=options.kubeconfig, context=options.context
+    ) as client:
+        identity = await _identity(client)
+        release, namespace = await release_of(client, options.namespace)
+        ticket, seal = secrets.token_urlsafe(32), Seal(Fernet.generate_key())
+        parts = make_parts(
+            Fleet(),
+            traffic_source(options.prometheus),
+            LocalDoor(client, identity, ticket, seal),
+            seal,
+            Installation(release, namespace, options.controllers),
+            now=lambda: datetime.now(UTC),
+            monotonic=time.monotonic,
+        )
+        app = create_app(parts, {_LOOPBACK, "localhost"})
+        with _listening(options.port) as listener:
+            address = f"http://{_LOOPBACK}:{listener.getsockname()[1]}"
+            await until(
+                _served(app, listener, f"{address}/enter?ticket={ticket}", identity, options),
+                keep(parts, client),
+            )
+
+
+async def _served(
+    app: FastAPI, listener: socket.socket, entrance: str, identity: Identity, options: DashboardOptions
+) -> None:
+    typer.echo(f"the dashboard, with the rights of {identity.user}; Ctrl-C ends it:\n{entrance}")
+    if options.browser and sys.stdout.isatty():
+        loop = asyncio.get_running_loop()
+        # In a thread: a browser of the console waits for the page, and the page for the loop.
+        loop.call_later(0.5, lambda: loop.run_in_executor(None, webbrowser.open, entrance))
+    await served(app, listener)
+
+
+def _listening(port: int) -> socket.socket:
+    try:
+        return socket.create_server((_LOOPBACK, port))
+    except OSError as error:
+        message = f"cannot listen on {_LOOPBACK}:{port}: {error.strerror}; choose another with --port"
+        raise PermanentError(message) from error
+
+
+async def _identity(client: KubeClient) -> Identity:
+    """Who one is by one's kubeconfig, as the API server sees it."""
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}}
+    try:
+        answer = await client.review(_WHO_AM_I, body)
+    except TidegateError as error:
+        message = f"the cluster does not say who you are: {error}"
+        raise PermanentError(message) from error
+    user: dict[str, Any] = (answer.get("status") or {}).get("userInfo") or {}
+    return Identity(user.get("username", ""), tuple(user.get("groups") or ()))

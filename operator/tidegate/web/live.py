@@ -1,0 +1,72 @@
+"""Tells open pages what has changed, at most a few times a second, however much changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidegate.api.meta import ObjectKey
+from tidegate.kube.store import ObjectStore
+
+AT_MOST_EVERY_S: Final = 0.3
+"""What changes within it is told once."""
+HEARTBEAT_S: Final = 15.0
+"""Proxies cut what is silent for longer, usually after a minute."""
+
+
+@dataclass(slots=True, eq=False)
+class _Listener:
+    wanted: frozenset[str]
+    heard: set[str] = field(default_factory=set[str])
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Changes:
+    """Topics are the plural of a kind (`inferences`), or one object (`inferences/ads/ctr`)."""
+
+    def __init__(self) -> None:
+        self._listeners: set[_Listener] = set()
+
+    def follow(self, store: ObjectStore) -> None:
+        """From now on a change in `store` is told."""
+        store.subscribe(self._teller(store.kind.plural))
+
+    def tell(self, topic: str) -> None:
+        """Something has changed that no store holds."""
+        for listener in self._listeners:
+            if topic in listener.wanted:
+                listener.heard.add(topic)
+                listener.woken.set()
+
+    @property
+    def listeners(self) -> int:
+        """How many pages are open."""
+        return len(self._listeners)
+
+    async def heard(self, wanted: Collection[str]) -> AsyncGenerator[frozenset[str]]:
+        """What has changed of `wanted`, again and again; nothing as a heartbeat where it stays quiet."""
+        listener = _Listener(frozenset(wanted))
+        self._listeners.add(listener)
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        await listener.woken.wait()
+                except TimeoutError:
+                    yield frozenset()
+                    continue
+                listener.woken.clear()
+                heard, listener.heard = frozenset(listener.heard), set()
+                yield heard
+                await asyncio.sleep(AT_MOST_EVERY_S)
+        finally:
+            self._listeners.discard(listener)
+
+    def _teller(self, plural: str) -> Callable[[ObjectKey], None]:
+        def changed(key: ObjectKey) -> None:
+            self.tell(plural)
+            self.tell(f"{plural}/{key}")
+
+        return changed

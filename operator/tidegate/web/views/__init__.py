@@ -1,0 +1,1 @@
+"""What pages and API show of the fleet, as values: nothing here knows HTTP."""

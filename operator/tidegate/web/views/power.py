@@ -1,0 +1,324 @@
+"""How a pool's compute is shared out: its tiers, what flowed between them, who has which slots, and what may still move."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import ceil
+from typing import Any, Final
+
+from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.api.compute_pool import ComputePool
+from tidegate.api.durations import parse_duration
+from tidegate.api.inference import Tier
+from tidegate.api.meta import ApiModel
+from tidegate.kube.port import Manifest
+from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, SLICES_LABEL, TIER_LABEL, label_value
+from tidegate.web.parts import Parts
+from tidegate.web.views.standing import decisions_of
+
+WINDOW: Final = timedelta(hours=1)
+NODES_SHOWN: Final = 24
+_UNPLACED: Final = ""
+_ENDS: Final = (*(tier.value for tier in Tier), "free")
+_SLOTS_SHOWN: Final = 128
+"""Pods of one node: what waits for a node may be many."""
+_DRAWN, _THIN, _LABEL, _GAP, _LEFT, _RIGHT = 120.0, 2.0, 14.0, 8.0, 94.0, 226.0
+"""Of the drawing of flows, in its own units."""
+
+
+class Flow(ApiModel):
+    """Slices that went from one tier to another; `Free` is nobody."""
+
+    giver: str
+    taker: str
+    slices: int
+
+
+class Budget(ApiModel):
+    """How much may still change hands."""
+
+    most: int
+    """Slices in each window."""
+    left: int
+    per: str
+
+
+class Slot(ApiModel):
+    """What one pod has of a node."""
+
+    inference: str
+    """Empty where the visitor may not list pods; so is the pod."""
+    pod: str
+    tier: str
+    slices: int
+    ready: bool
+    leaving: bool
+
+
+class NodeSlots(ApiModel):
+    """One node and who is on it; `node` is empty for pods that have none yet."""
+
+    node: str
+    used: int
+    """Slices."""
+    slots: tuple[Slot, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsAsked:
+    """Which nodes: those with pods of an Inference whose namespace/name has `text`, and which page of them, from 1."""
+
+    text: str = ""
+    page: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPage:
+    """Some nodes, and how full all are: a page costs what it shows, however many nodes there are."""
+
+    nodes: tuple[NodeSlots, ...]
+    total: int
+    """Nodes that fit what was asked for."""
+    number: int
+    pages: int
+    fullness: tuple[tuple[int, int], ...]
+    """Slices in use, and how many nodes have so many; the fullest first."""
+    unplaced: int
+    """Pods that wait for a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """One flow as it is drawn."""
+
+    flow: Flow
+    path: str
+    """Of an SVG."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One giver or taker as it is drawn."""
+
+    name: str
+    slices: int
+    y: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Flows from the left to the right, as wide as they are large."""
+
+    givers: tuple[End, ...]
+    takers: tuple[End, ...]
+    bands: tuple[Band, ...]
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """One look at a pool."""
+
+    pool: ComputePool
+    tiers: Mapping[str, int]
+    """Slices by tier."""
+    free: int
+    price: float
+    budget: Budget | None
+    flows: tuple[Flow, ...]
+    newest: AllocationDecision | None
+
+
+def power_of(parts: Parts, pool: ComputePool) -> Power:
+    """What flowed is of the last hour."""
+    decisions = decisions_of(parts, pool.metadata.name)
+    now = parts.now()
+    recent = [each for each in decisions if each.spec.at >= now - WINDOW]
+    newest = decisions[0] if decisions else None
+    return Power(
+        pool,
+        {each.name: each.slices for each in pool.status.tiers},
+        pool.status.slices.free,
+        newest.spec.price if newest is not None else 0.0,
+        budget_of(pool, decisions, now),
+        flows(recent),
+        newest,
+    )
+
+
+def budget_of(pool: ComputePool, decisions: Iterable[AllocationDecision], now: datetime) -> Budget | None:
+    """None where the policy sets no limit. What is on its way counts: its slices are not free for others."""
+    moves = pool.spec.policy.moves
+    if moves is None:
+        return None
+    since = now - parse_duration(moves.per)
+    moved = sum(each.moved_slices for each in decisions if each.executed and each.spec.at >= since)
+    most = ceil(pool.status.slices.healthy * moves.max_percent / 100)
+    return Budget(most=most, left=max(most - moved, 0), per=moves.per)
+
+
+def flows(decisions: Iterable[AllocationDecision]) -> tuple[Flow, ...]:
+    """Between tiers, as the decisions that were carried out moved slices.
+
+    A decision says who gives and who takes, and not to whom: its givers' slices are shared out among its takers in the
+    order of the tiers, and what is left over came from the free ones, or became free.
+    """
+    total: Counter[tuple[str, str]] = Counter()
+    for decision in decisions:
+        if decision.executed:
+            total += _flow(decision)
+    return tuple(
+        Flow(giver=giver, taker=taker, slices=slices) for (giver, taker), slices in sorted(total.items())
+    )
+
+
+def namespaces_of(parts: Parts, pool: str) -> tuple[str, ...]:
+    """Those that have pods in a pool, in order."""
+    found = {
+        body["metadata"]["namespace"] for body in parts.fleet.pods.by_label(POOL_LABEL, label_value(pool))
+    }
+    return tuple(sorted(found))
+
+
+def slots(parts: Parts, pool: str, within: Collection[str] | None) -> tuple[NodeSlots, ...]:
+    """Who has what of each node that has any pods of the pool, by node; those that wait for one come first.
+
+    `within` are the namespaces whose pods may be seen, None: all; others' have slices, and no name.
+    """
+    nodes: dict[str, list[Slot]] = {}
+    for body in parts.fleet.pods.by_label(POOL_LABEL, label_value(pool)):
+        nodes.setdefault(body["spec"].get("nodeName") or _UNPLACED, []).append(_slot(body, within))
+    return tuple(
+        NodeSlots(node=name, used=sum(each.slices for each in found), slots=tuple(sorted(found, key=_order)))
+        for name, found in sorted(nodes.items())
+    )
+
+
+def slot_page(parts: Parts, pool: str, asked: SlotsAsked, within: Collection[str] | None) -> SlotPage:
+    """Pods are counted for all nodes, and looked at closely for those of the page alone; `within`: see slots."""
+    text = asked.text.lower()
+    nodes: defaultdict[str, list[Manifest]] = defaultdict(list)
+    used: Counter[str] = Counter()
+    fits: set[str] = set()
+    for body in parts.fleet.pods.by_label(POOL_LABEL, label_value(pool)):
+        name = body["spec"].get("nodeName") or _UNPLACED
+        nodes[name].append(body)
+        used[name] += _slices(body)
+        if not text or text in _inference(body, within).lower():
+            fits.add(name)
+    found = sorted(fits)
+    pages = max(-(-len(found) // NODES_SHOWN), 1)
+    number = min(max(asked.page, 1), pages)
+    shown = found[(number - 1) * NODES_SHOWN : number * NODES_SHOWN]
+    full = Counter(count for name, count in used.items() if name != _UNPLACED)
+    return SlotPage(
+        tuple(_node(name, used[name], nodes[name], within) for name in shown),
+        len(fits - {_UNPLACED}),
+        number,
+        pages,
+        tuple(sorted(full.items(), reverse=True)),
+        len(nodes.get(_UNPLACED, ())),
+    )
+
+
+def drawn(flows: Sequence[Flow]) -> Drawing:
+    """Each end is as high as what it gives or takes; the smallest can still be seen."""
+    flows = sorted(flows, key=lambda each: (_ENDS.index(each.giver), _ENDS.index(each.taker)))
+    total = sum(each.slices for each in flows)
+    scale = _DRAWN / total if total else 0.0
+    givers, left = _ends(flows, scale, taking=False)
+    takers, right = _ends(flows, scale, taking=True)
+    bands = []
+    for flow in flows:
+        thick = max(flow.slices * scale, _THIN)
+        middle_left, middle_right = left[flow.giver] + thick / 2, right[flow.taker] + thick / 2
+        left[flow.giver] += thick
+        right[flow.taker] += thick
+        bands.append(Band(flow, _band(middle_left, middle_right, thick)))
+    height = max((each.y + each.height for each in (*givers, *takers)), default=0.0)
+    return Drawing(givers, takers, tuple(bands), round(height, 1))
+
+
+def _ends(flows: Sequence[Flow], scale: float, *, taking: bool) -> tuple[tuple[End, ...], dict[str, float]]:
+    ends: list[End] = []
+    y = 0.0
+    for name in _ENDS:
+        mine = [each.slices for each in flows if (each.taker if taking else each.giver) == name]
+        if mine:
+            height = sum(max(slices * scale, _THIN) for slices in mine)
+            ends.append(End(name, sum(mine), round(y, 1), round(height, 1)))
+            y += max(height, _LABEL) + _GAP
+    return tuple(ends), {end.name: end.y for end in ends}
+
+
+def _band(left: float, right: float, thick: float) -> str:
+    begin, end, middle = _LEFT, _RIGHT, (_LEFT + _RIGHT) / 2
+    top_left, top_right = left - thick / 2, right - thick / 2
+    low_left, low_right = left + thick / 2, right + thick / 2
+    return (
+        f"M{begin:g} {top_left:.1f} C{middle:g} {top_left:.1f} {middle:g} {top_right:.1f} {end:g} {top_right:.1f} "
+        f"L{end:g} {low_right:.1f} C{middle:g} {low_right:.1f} {middle:g} {low_left:.1f} {begin:g} {low_left:.1f} Z"
+    )
+
+
+def _node(name: str, used: int, bodies: Sequence[Manifest], within: Collection[str] | None) -> NodeSlots:
+    found = sorted((_slot(body, within) for body in bodies[:_SLOTS_SHOWN]), key=_order)
+    return NodeSlots(node=name, used=used, slots=tuple(found))
+
+
+def _flow(decision: AllocationDecision) -> Counter[tuple[str, str]]:
+    given, taken = Counter[str](), Counter[str]()
+    for move in decision.spec.moves:
+        slices = (move.after - move.before - move.promoted) * move.slices
+        if slices < 0:
+            given[move.tier.value] -= slices
+        elif slices:
+            taken[move.tier.value] += slices
+    found: Counter[tuple[str, str]] = Counter()
+    for taker in (tier.value for tier in Tier):
+        for giver in (tier.value for tier in Tier):
+            slices = min(given[giver], taken[taker])
+            if slices and giver != taker:
+                found[giver, taker] += slices
+            given[giver] -= slices
+            taken[taker] -= slices
+    for tier in Tier:
+        if given[tier.value]:
+            found[tier.value, "free"] += given[tier.value]
+        if taken[tier.value]:
+            found["free", tier.value] += taken[tier.value]
+    return found
+
+
+def _slot(body: Manifest, within: Collection[str] | None) -> Slot:
+    metadata: Mapping[str, Any] = body["metadata"]
+    labels: Mapping[str, str] = metadata.get("labels") or {}
+    conditions: Sequence[Mapping[str, Any]] = (body.get("status") or {}).get("conditions") or ()
+    return Slot(
+        inference=_inference(body, within),
+        pod=metadata["name"] if within is None or metadata["namespace"] in within else "",
+        tier=labels.get(TIER_LABEL, ""),
+        slices=_slices(body),
+        ready=any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions),
+        leaving="deletionTimestamp" in metadata,
+    )
+
+
+def _inference(body: Manifest, within: Collection[str] | None) -> str:
+    metadata: Mapping[str, Any] = body["metadata"]
+    if within is not None and metadata["namespace"] not in within:
+        return ""
+    return f"{metadata['namespace']}/{(metadata.get('labels') or {}).get(INFERENCE_LABEL, '')}"
+
+
+def _slices(body: Manifest) -> int:
+    count = str((body["metadata"].get("labels") or {}).get(SLICES_LABEL, "1"))
+    return int(count) if count.isdecimal() else 1
+
+
+def _order(slot: Slot) -> tuple[str, str, str]:
+    return slot.tier, slot.inference, slot.pod

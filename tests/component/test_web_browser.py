@@ -1,0 +1,166 @@
+"""The dashboard in a real browser: what a person sees, what the browser refuses, and what axe finds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse
+
+from builders.inference import an_inference
+from builders.shown_fleet import ready
+from builders.waiting import until
+from fixtures.app_server import served
+from fixtures.browser import ColorScheme, Visitor, axe, chromium_binary, running_chromium, visiting
+from fixtures.dashboard import Dashboard
+
+
+@pytest.fixture
+async def shown(dashboard: Dashboard) -> AsyncIterator[tuple[Dashboard, str]]:
+    """With a fleet, and its address."""
+    dashboard.show_fleet()
+    async with served(dashboard.app) as address:
+        yield dashboard, address
+
+
+Shown = tuple[Dashboard, str]
+PAGES = {
+    "overview": "/",
+    "list": "/list/inferences",
+    "inference": "/inferences/ads/din",
+    "failed": "/inferences/ads/wide",
+    "access": "/modelaccesses/ads/din",
+    "power": "/computepools/cpu-a",
+    "decisions": "/decisions",
+    "decision": "/decisions/cpu-a-2",
+    "overrides": "/overrides",
+}
+
+
+async def test_the_overview_shows_the_worst_first(shown: Shown, visitor: Visitor) -> None:
+    dashboard, address = shown
+    page = await visitor.page(address)
+    await dashboard.signed_in(page)
+
+    rows = page.get_by_role("region", name="Inferences").get_by_role("row")
+    text = [await row.inner_text() for row in await rows.all()]
+    named = [next(name for name in ("wide", "young", "din", "score-all") if name in row) for row in text[1:]]
+    assert named == ["wide", "young", "din", "score-all"]
+    assert "no such file: /models/wide/1/model.onnx" in text[1]
+
+
+async def test_a_change_is_seen_within_a_second_and_without_a_reload(shown: Shown, visitor: Visitor) -> None:
+    dashboard, address = shown
+    page = await visitor.page(address)
+    await dashboard.signed_in(page)
+    await page.evaluate("window.same = true")
+    await until(lambda: dashboard.parts.changes.listeners > 0, what="the page listens")
+    dashboard.put(
+        an_inference("young", status={"conditions": [ready("ModelLoadFailed", "changed", status=False)]})
+    )
+
+    await page.get_by_text("changed").first.wait_for(timeout=5_000)
+    shown_at = await page.evaluate("performance.now()")
+    assert shown_at > 0
+    assert await page.evaluate("window.same")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 1280])
+async def test_axe_finds_nothing_serious(
+    shown: Shown, visitor: Visitor, width: int, scheme: ColorScheme
+) -> None:
+    dashboard, address = shown
+    page = await visitor.page(address, scheme=scheme, width=width)
+    await page.goto("/sign-in")
+    assert list(map(str, await axe(page))) == []
+    await dashboard.signed_in(page)
+    found: dict[str, list[str]] = {}
+    for name, path in PAGES.items():
+        answer = await page.goto(path)
+        assert answer is not None
+        assert answer.ok, path
+        faults = list(map(str, await axe(page)))
+        if faults:
+            found[name] = faults
+        wider = await page.evaluate(
+            "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+        )
+        assert not wider, f"{path} is wider than {width} px"
+    assert found == {}
+
+
+# -- that the tests above can fail -------------------------------------------------------------------------
+
+WHOLE = '<!doctype html><html lang="en"><title>Planted</title><main><h1>Planted</h1>{}</main>'
+PLANTED = {
+    "image-alt": '<img src="data:image/gif;base64,R0lGODlhAQABAAAAACw=">',
+    "color-contrast": '<p style="color: #999; background: #fff">pale</p>',
+    "label": "<input>",
+}
+
+
+@pytest.mark.parametrize("rule", PLANTED)
+async def test_axe_finds_what_was_planted(visitor: Visitor, rule: str) -> None:
+    page = await visitor.page()
+    await page.set_content(WHOLE.format(PLANTED[rule]))
+
+    assert [fault.rule for fault in await axe(page)] == [rule]
+    assert await axe(page, but=[rule]) == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "noticed"),
+    [
+        pytest.param("<style>p { color: red }</style>", "style-src", id="style-element"),
+        pytest.param('<p style="color: red">', "style-src", id="style-attribute"),
+        pytest.param("<script>document.title = 'mine'</script>", "script-src", id="script"),
+        pytest.param(
+            '<img alt="" src="http://elsewhere.example/x.png">', "img-src", id="image-from-elsewhere"
+        ),
+    ],
+)
+async def test_a_violated_policy_is_noticed(visitor: Visitor, content: str, noticed: str) -> None:
+    app = FastAPI()
+
+    @app.get("/")
+    async def planted() -> HTMLResponse:
+        return HTMLResponse(
+            WHOLE.format(content),
+            headers={"content-security-policy": f"default-src 'none'; {noticed} 'self'"},
+        )
+
+    async with served(app) as address:
+        page = await visitor.page(address)
+        await page.goto("/")
+
+    (error,) = visitor.errors
+    assert "Content Security Policy" in error
+    assert noticed in error
+    visitor.errors.clear()
+
+
+async def see_what_goes_wrong(chromium: str) -> None:
+    async with served(FastAPI()) as address, visiting(chromium) as visitor:
+        page = await visitor.page(address)
+        await page.goto("/nothing-here")
+        async with page.expect_event("pageerror"):
+            await page.evaluate("() => { setTimeout(() => { throw new Error('planted') }) }")
+
+
+async def test_a_failed_load_and_an_uncaught_exception_fail_a_test(chromium: str) -> None:
+    with pytest.raises(AssertionError, match=r"(?s)in the browser: .* 404 .*\nuncaught: planted"):
+        await see_what_goes_wrong(chromium)
+
+
+def test_no_process_of_chromium_stays(tmp_path: Path, chromium: str) -> None:
+    del chromium  # skips where there is none
+    before = set(psutil.Process().children(recursive=True))
+    with running_chromium(chromium_binary(), tmp_path / "chromium"):
+        started = set(psutil.Process().children(recursive=True)) - before
+        assert len(started) > 1
+
+    assert psutil.wait_procs(started, timeout=20)[1] == []

@@ -1,0 +1,545 @@
+"""Every page of the dashboard: full, empty, broken and hostile; what it offers to whom; and that the browser runs all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from builders.allocation import a_model, a_placement, a_pool, a_snapshot
+from builders.compute_override import a_compute_override
+from builders.compute_pool import a_compute_pool
+from builders.feature_compute import a_feature_compute
+from builders.inference import an_inference
+from builders.model_access import a_model_access
+from builders.release import a_release, released
+from builders.shown_fleet import SHOWN_AT as NOW
+from fixtures.dashboard import Dashboard
+from tidegate.allocation import codec
+from tidegate.allocation.snapshot import Bounds, Load
+from tidegate.api.allocation_decision import AllocationDecision
+from tidegate.api.compute_pool import PolicyMode
+from tidegate.api.inference import Tier
+from tidegate.operations.what_if import LastQuestion
+from tidegate.web import acting
+from tidegate.web.views.power import NODES_SHOWN
+
+HOSTILE = '<script>alert(1)</script><img src=x onerror="alert(2)">\'" {{ 7 * 7 }} ' + "long " * 400
+CSRF = 'name="csrf" value="'
+
+
+class Page(HTMLParser):
+    """What of a page a browser would refuse under its policy, or run though nobody meant it to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.elements = 0
+        self.ids: list[str] = []
+        self.headings: list[int] = []
+        self.texts: list[str] = []
+        self._raw = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements += 1
+        given = dict(attrs)
+        self._raw = tag if tag in {"script", "style"} else ""
+        if tag == "style" or (tag == "script" and not (given.get("src") or "").startswith("/static/")):
+            self.found.append(f"inline {tag}")
+        for name, value in attrs:
+            if name == "style" or name.startswith(("on", "hx-on")) or "javascript:" in (value or ""):
+                self.found.append(f"{tag} {name}={value}")
+            if name in {"hx-vals", "hx-headers"} or (name == "src" and not (value or "").startswith("/")):
+                self.found.append(f"{tag} {name}={value}")
+        if given.get("id"):
+            self.ids.append(str(given["id"]))
+        if tag in {"h1", "h2", "h3", "h4"}:
+            self.headings.append(int(tag[1]))
+
+    def handle_data(self, data: str) -> None:
+        if self._raw and data.strip():
+            self.found.append(f"inline {self._raw}: {data[:40]}")
+        self.texts.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._raw = ""
+
+
+def a_condition(
+    kind: str = "Ready", status: str = "False", reason: str = "LoadFailed", message: str = ""
+) -> dict[str, Any]:
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+
+
+def a_decision(name: str = "gpu-a-1", **spec: Any) -> AllocationDecision:
+    base = {"pool": "gpu-a", "at": "2026-06-01T11:50:00Z", "mode": "Auto", "solver": "MILP"}
+    return AllocationDecision.parse(
+        {
+            "apiVersion": "tidegate.io/v1alpha1",
+            "kind": "AllocationDecision",
+            "metadata": {"name": name, "uid": f"uid-{name}", "creationTimestamp": "2026-06-01T11:50:00Z"},
+            "spec": {**base, **spec},
+        }
+    )
+
+
+def a_move(
+    inference: str = "ads/fine",
+    tier: str = "realtime",
+    before: int = 1,
+    after: int = 3,
+    why: str = "more is asked",
+) -> dict[str, Any]:
+    return {"inference": inference, "tier": tier, "from": before, "to": after, "slices": 2, "why": why}
+
+
+def a_pod(number: int, node: str = "n", inference: str = "fine", **labels: str) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": f"p-{number}",
+            "namespace": "ads",
+            "uid": f"uid-{number}",
+            "resourceVersion": "1",
+            "labels": {
+                "tidegate.io/pool": "gpu-a",
+                "tidegate.io/inference": inference,
+                "tidegate.io/tier": "realtime",
+                **labels,
+            },
+        },
+        "spec": {"nodeName": node},
+        "status": {},
+    }
+
+
+def fill(dashboard: Dashboard, said: str) -> None:
+    """One of everything, with `said` wherever somebody can write what they like."""
+    conditions = [a_condition(message=said), a_condition("Reconciling", "True", said[:200], said)]
+    scaled: dict[str, Any] = {
+        "scaling": {"minReplicas": 1, "maxReplicas": 4},
+        "placement": {"pool": "gpu-a", "slices": 2},
+        "replicas": None,
+    }
+    status = {
+        "conditions": conditions,
+        "allocation": {"replicas": 3, "decision": "gpu-a-1", "epoch": 1},
+        "failure": {
+            "version": "4",
+            "reason": said[:60],
+            "message": said,
+            "attempts": 2,
+            "time": "2026-06-01T11:00:00Z",
+        },
+        "swap": {"version": "4", "replicas": 1, "since": "2026-06-01T11:59:00Z"},
+        "versions": {"serving": "3", "target": "4", "memory": [{"version": "3", "bytes": 5_000_000}]},
+    }
+    access = released(
+        a_release(),
+        phase="Paused",
+        step=2,
+        weight=5,
+        message=said,
+        reason=said[:60],
+        checks=[{"check": said[:2000], "verdict": "Failed", "message": said[:1000]}],
+    )
+    routes = [
+        {
+            "name": "default",
+            "targets": [{"inference": "v3", "weight": 95, "endpoints": 1}, {"inference": "v4", "weight": 5}],
+            "mirror": [{"inference": "fine", "percent": 5}],
+            "fallback": {"inference": "fine", "serving": True},
+        },
+        {
+            "name": "both",
+            "pipeline": {
+                "replicas": 1,
+                "models": [{"as": "a", "inference": "fine", "endpoints": 1}, {"as": "b", "access": "ctr"}],
+            },
+        },
+        {"name": "none", "targets": [{"inference": "fine", "weight": 0}]},
+    ]
+    shown = {**access.status.dump(), "routes": routes, "url": said[:900], "conditions": conditions}
+    dashboard.put(
+        an_inference("fine", status=status, **scaled),
+        an_inference("plain"),
+        access.model_copy(update={"status": type(access.status).model_validate(shown)}),
+        a_feature_compute("plan", status={"conditions": conditions}),
+        a_compute_pool(
+            "gpu-a",
+            policy={
+                "mode": "Hold",
+                "moves": {"maxPercent": 10},
+                "freeze": [{"schedule": "0 0 * * *", "duration": "1h"}],
+            },
+            status={
+                "nodes": 2,
+                "slices": {"total": 16, "healthy": 16, "free": 4},
+                "tiers": [{"name": "realtime", "slices": 12}],
+                "conditions": conditions,
+            },
+        ),
+        a_decision(
+            moves=[a_move(why=said[:2000]), a_move("ads/other", "offline", 4, 1)],
+            moveCount=7,
+            binding=[{"constraint": said[:500], "price": 2.5}],
+            notKept=[{"rule": "floor", "subject": "gpu-a", "message": said[:1000]}],
+            spares=[{"inference": "ads/fine", "replicas": 1, "slices": 2}],
+            predicted={"value": 3.0, "sloMisses": 1.0},
+            gap=0.01,
+            note=said[:1000],
+        ),
+        a_compute_override(
+            reason=said[:500],
+            hold=True,
+            target={"kind": "Inference", "namespace": "ads", "name": "fine"},
+            metadata={
+                "annotations": {"tidegate.io/author": said[:100]},
+                "creationTimestamp": "2026-06-01T11:00:00Z",
+            },
+            expiresAt="2026-06-01T13:00:00Z",
+        ),
+        a_compute_override(
+            "over", hold=True, target={"kind": "ComputePool", "name": "gpu-a", "namespace": None}
+        ),
+    )
+    for number in range(3):
+        dashboard.parts.fleet.pods.observe(
+            "ADDED", a_pod(number, node="" if number else "n", **{"tidegate.io/slices": "12"})
+        )
+    for _ in range(3):
+        dashboard.parts.history.look()
+
+
+@pytest.fixture
+def full(dashboard: Dashboard) -> Dashboard:
+    fill(dashboard, "no such file")
+    return dashboard
+
+
+@pytest.fixture
+def hostile(dashboard: Dashboard) -> Dashboard:
+    fill(dashboard, HOSTILE)
+    return dashboard
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The allocator was last asked about two Inferences, one of them short of slices."""
+    models = [
+        a_model("fine", Tier.REALTIME, a_placement(ready=1), load=Load((250.0,)), bounds=Bounds(1, 4)),
+        a_model("other", Tier.OFFLINE, a_placement(ready=2), rate=None, bounds=Bounds(0, 4)),
+    ]
+    said = LastQuestion(
+        at=NOW, mode=PolicyMode.AUTO, snapshot=dict(codec.written(a_snapshot(a_pool(slices=8), *models)))
+    )
+
+    async def last(*_: object) -> LastQuestion:
+        return said
+
+    monkeypatch.setattr(acting, "_last_question", last)
+
+
+PAGES = (
+    "/",
+    "/list/inferences",
+    "/list/modelaccesses",
+    "/list/featurecomputes",
+    "/list/computepools",
+    "/inferences/ads/fine",
+    "/inferences/ads/plain",
+    "/modelaccesses/ads/ctr",
+    "/featurecomputes/ads/plan",
+    "/computepools/gpu-a",
+    "/computepools/gpu-a/demand",
+    "/plan/gpu-a",
+    "/decisions",
+    "/decisions?inference=ads/fine",
+    "/decisions/gpu-a-1",
+    "/overrides",
+    "/messages/TG1001",
+    "/sign-in",
+    "/inferences/ads/gone",
+)
+
+
+SAYING = (
+    "/list/inferences",
+    "/inferences/ads/fine",
+    "/modelaccesses/ads/ctr",
+    "/featurecomputes/ads/plan",
+    "/computepools/gpu-a",
+    "/decisions",
+    "/decisions/gpu-a-1",
+    "/overrides",
+)
+"""Those that show what the objects of `fill` say."""
+
+
+async def read(dashboard: Dashboard, path: str, token: str = "token-of-ann") -> str:
+    async with dashboard.browser(token) as browser:
+        page = await browser.get(path)
+    assert page.status_code in {200, 404}, page.text
+    return page.text
+
+
+def told(page: Page) -> str:
+    """Its text, in one line."""
+    return " ".join(" ".join(page.texts).split())
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("path", PAGES)
+async def test_what_people_write_is_text_and_nothing_else(hostile: Dashboard, path: str) -> None:
+    text = await read(hostile, path)
+    page = Page(text)
+
+    assert page.found == []
+    assert "<script>alert" not in text
+    assert "<img" not in text
+    if path in SAYING:
+        assert "<script>alert(1)</script><img src=x" in told(page)
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("path", PAGES)
+async def test_a_page_has_one_title_headings_in_order_and_ids_of_its_own(full: Dashboard, path: str) -> None:
+    page = Page(await read(full, path))
+
+    assert page.headings.count(1) == 1
+    ordered = [after - before for before, after in zip(page.headings, page.headings[1:], strict=False)]
+    assert max(ordered, default=0) <= 1, page.headings
+    assert sorted(page.ids) == sorted(set(page.ids))
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("path", ["/", "/list/inferences", "/decisions", "/overrides", "/power"])
+async def test_an_empty_fleet_has_pages_too(dashboard: Dashboard, path: str) -> None:
+    async with dashboard.browser() as browser:
+        page = await browser.get(path, follow_redirects=True)
+
+    assert page.status_code == 200
+    assert Page(page.text).found == []
+
+
+async def test_objects_without_a_status_have_pages(dashboard: Dashboard) -> None:
+    dashboard.put(
+        an_inference("fine"), a_model_access("ctr"), a_feature_compute("plan"), a_compute_pool("gpu-a")
+    )
+
+    texts = [
+        told(Page(await read(dashboard, path)))
+        for path in (
+            "/inferences/ads/fine",
+            "/modelaccesses/ads/ctr",
+            "/featurecomputes/ads/plan",
+            "/computepools/gpu-a",
+        )
+    ]
+
+    assert all("the controllers have not looked at it yet" in text for text in texts)
+    assert "None in effect yet. The spec names default." in texts[1]
+    assert "No pod of the pool is there." in texts[3]
+
+
+async def test_an_object_that_cannot_be_read_says_who_says_why(dashboard: Dashboard) -> None:
+    body = {
+        "apiVersion": "tidegate.io/v1alpha1",
+        "kind": "Inference",
+        "metadata": {"name": "odd", "namespace": "ads"},
+        "spec": 7,
+    }
+    dashboard.parts.fleet.inferences.store.observe("ADDED", body)
+
+    assert "tidegate analyze says what is wrong with it" in await read(dashboard, "/inferences/ads/odd")
+
+
+async def test_why_is_told_with_its_code_and_the_way_to_its_meaning(full: Dashboard) -> None:
+    text = await read(full, "/inferences/ads/fine")
+
+    assert 'href="/messages/TG1312"' in text
+    assert "more is asked" not in text  # another said so
+    assert "1 → 3</span>: no such file" in text
+    meaning = told(Page(await read(full, "/messages/TG1312")))
+    assert "LoadFailed" in meaning
+    assert "What to do" in meaning
+
+
+WRITING: Mapping[str, tuple[str, ...]] = {
+    "/inferences/ads/fine": ('action="/overrides/confirm"', 'action="/overrides/sale/end"'),
+    "/modelaccesses/ads/ctr": ('action="/modelaccesses/ads/ctr/release"',),
+    "/computepools/gpu-a": (
+        'action="/overrides/confirm"',
+        'href="/plan/gpu-a"',
+        "/computepools/gpu-a/demand",
+    ),
+    "/overrides": ('action="/overrides/confirm"', 'action="/overrides/sale/end"'),
+}
+
+
+@pytest.mark.parametrize("path", WRITING)
+async def test_who_may_not_is_offered_nothing_and_told_which_right_is_missing(
+    full: Dashboard, path: str
+) -> None:
+    anns, bobs = await read(full, path), await read(full, path, "token-of-bob")
+
+    assert all(offer in anns for offer in WRITING[path])
+    assert not any(offer in bobs for offer in WRITING[path])
+    assert "you need the right" in bobs
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/overrides",
+        "/overrides/confirm",
+        "/overrides/sale/end",
+        "/modelaccesses/ads/ctr/release",
+        "/plan/gpu-a",
+    ],
+)
+async def test_who_may_not_and_posts_all_the_same_is_refused(full: Dashboard, path: str) -> None:
+    fields = {
+        "namespace": "ads",
+        "name": "fine",
+        "action": "hold",
+        "reason": "a",
+        "lasting": "30m",
+        "command": "pause",
+    }
+    async with full.browser("token-of-bob") as bob:
+        csrf = (await bob.get("/overrides")).text.partition(CSRF)[2].partition('"')[0]
+        refused = await bob.post(path, data={**fields, "csrf": csrf})
+
+    assert refused.status_code == 403, refused.text
+    assert "user bob may not" in refused.text
+
+
+async def test_an_override_is_shown_in_words_before_it_is_made(full: Dashboard) -> None:
+    wanted = {
+        "namespace": "ads",
+        "name": "fine",
+        "action": "pin",
+        "replicas": "9",
+        "reason": "<b>a sale</b>",
+        "lasting": "2h",
+    }
+    async with full.browser() as ann:
+        csrf = (await ann.get("/overrides")).text.partition(CSRF)[2].partition('"')[0]
+        shown = await ann.post("/overrides/confirm", data={**wanted, "csrf": csrf})
+        forever = await ann.post("/overrides/confirm", data={**wanted, "lasting": "9999h", "csrf": csrf})
+        nobody = await ann.post("/overrides/confirm", data={**wanted, "name": "gone", "csrf": csrf})
+
+    text = told(Page(shown.text))
+    assert "You, ann , pin Inference ads/ fine to 9 replicas until" in text
+    assert "2026-06-01T14:00:00Z" in text
+    assert "In the way: " in text  # nine is more than spec.scaling has
+    assert "it is newer" not in text  # than what is being made
+    assert "<b>" not in shown.text
+    assert 'name="replicas" value="9"' in shown.text
+    assert full.allowed.written == []
+    assert (forever.status_code, nobody.status_code) == (400, 404)
+    assert "lasts from 1m to 168h" in forever.text
+
+
+@pytest.mark.parametrize(
+    ("phase", "offered"),
+    [
+        ("Progressing", {"pause", "promote", "abort", "restart"}),
+        ("Paused", {"resume", "promote", "abort", "restart"}),
+        ("Promoted", {"abort", "restart"}),
+        ("RolledBack", {"restart"}),
+    ],
+)
+async def test_a_release_is_offered_what_would_change_it(
+    dashboard: Dashboard, phase: str, offered: set[str]
+) -> None:
+    dashboard.put(released(a_release(), phase=phase, step=1))
+
+    text = await read(dashboard, "/modelaccesses/ads/ctr")
+
+    every = ("pause", "resume", "promote", "abort", "restart")
+    assert {each for each in every if f'name="command" value="{each}"' in text} == offered
+
+
+@pytest.mark.usefixtures("asked")
+async def test_a_question_is_answered_with_moves_and_keeps_what_was_asked(full: Dashboard) -> None:
+    async with full.browser() as ann:
+        csrf = (await ann.get("/overrides")).text.partition(CSRF)[2].partition('"')[0]
+        asked = {"csrf": csrf, "demand:ads/fine": "390", "factor": "", "filter": "other"}
+        answer = await ann.post("/plan/gpu-a", data=asked)
+        wrong = await ann.post("/plan/gpu-a", data={**asked, "demand:ads/gone": "1"})
+
+    text = told(Page(answer.text))
+    assert "1 → 4" in text
+    assert "1 of 2 shown, 1 fit; 1 changed in the question, those not shown included" in text
+    assert '<input type="hidden" name="demand:ads/fine" value="390">' in answer.text
+    assert wrong.status_code == 400
+    assert "the allocator decides about no ads/gone" in wrong.text
+
+
+@pytest.mark.usefixtures("asked")
+async def test_demand_is_told_by_tier_and_what_is_not_known(full: Dashboard) -> None:
+    text = told(Page(await read(full, "/computepools/gpu-a/demand")))
+
+    assert "3 slices would serve all that is asked; 8 are there" in text
+    assert "The demand of 1 Inference is not known" in text
+
+
+async def test_a_pool_of_a_thousand_nodes_stays_a_page(dashboard: Dashboard) -> None:
+    dashboard.put(
+        a_compute_pool("gpu-a", status={"nodes": 1_000, "slices": {"total": 32_000, "healthy": 32_000}})
+    )
+    for number in range(32_000):
+        inference = "rare" if number == 31_999 else f"m-{number % 50}"
+        dashboard.parts.fleet.pods.observe("ADDED", a_pod(number, f"node-{number // 32:04}", inference))
+
+    whole = await read(dashboard, "/computepools/gpu-a")
+    last = await read(dashboard, "/computepools/gpu-a?nodes=9999")
+    rare = await read(dashboard, "/computepools/gpu-a?on=ads/rare")
+
+    assert Page(whole).elements < 2_500
+    assert len(whole) < 300_000
+    assert "Page 1 of 42" in whole
+    assert whole.count('class="node"') == NODES_SHOWN
+    assert "node-0999" in last
+    assert (rare.count('class="node"'), "node-0999" in rare) == (1, True)
+
+
+async def test_what_is_live_asks_for_itself_when_a_topic_of_its_has_changed(full: Dashboard) -> None:
+    text = await read(full, "/computepools/gpu-a")
+
+    # htmx reads a slash as the beginning of a quoted text: what has one is the last.
+    assert (
+        'hx-trigger="refresh, sse:computeoverrides, sse:allocationdecisions, sse:computepools/gpu-a"' in text
+    )
+    assert "topic=computepools/gpu-a" in text
+
+
+async def test_nobody_listens_to_what_they_may_not_see(full: Dashboard) -> None:
+    full.allowed.namespaces["bob"] = frozenset({"ads"})
+
+    text = await read(full, "/inferences/ads/fine", "token-of-bob")
+
+    assert "topic=inferences/ads/fine" in text
+    assert "topic=allocationdecisions" not in text
+    assert "the right <code>list allocationdecisions</code> is missing" in text
+
+
+async def test_events_stay_when_a_page_reads_itself_again(full: Dashboard) -> None:
+    async with full.browser() as browser:
+        first = await browser.get("/inferences/ads/fine")
+        again = await browser.get("/inferences/ads/fine", headers={"hx-request": "true"})
+
+    assert 'id="events"' in first.text
+    assert 'id="events"' not in again.text

@@ -1,0 +1,317 @@
+"""The dashboard on a real API server: who comes in, what is done in whose name, and what open pages cost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from builders.waiting import until
+from fixtures.allocated import Allocated, looks_again
+from fixtures.control_plane import Kubectl
+from fixtures.processes import Running
+from fixtures.web_process import ALL_KINDS, READER, STEERER, WebProcess, grant, web_process, web_rules
+from tidegate_localcluster.process import wait_until
+
+pytestmark = pytest.mark.timeout(240)
+CSRF = re.compile(r'name="csrf" value="([0-9a-f]+)"')
+
+
+@pytest.fixture
+def steerer(dashboard_process: WebProcess) -> Iterator[str]:
+    """The token of somebody who may override."""
+    yield dashboard_process.visitor("sre", STEERER)
+    dashboard_process.forget("sre")
+
+
+@pytest.fixture
+def reader(dashboard_process: WebProcess) -> Iterator[str]:
+    """The token of somebody who may only look."""
+    yield dashboard_process.visitor("looks", READER)
+    dashboard_process.forget("looks")
+
+
+@contextmanager
+def signed_in(web: WebProcess, token: str) -> Iterator[httpx.Client]:
+    """A browser that has typed its token."""
+    with web.browser() as browser:
+        answer = browser.post("/sign-in", data={"token": token, "next": "/overrides"})
+        assert answer.status_code == 200, answer.text
+        assert answer.url.path == "/overrides"
+        yield browser
+
+
+def test_somebody_signs_in_overrides_and_is_seen_by_kubectl(
+    allocated: Allocated, controllers: Running, dashboard_process: WebProcess, steerer: str
+) -> None:
+    allocated.mode("Auto")
+    allocated.model("batch", 0, 3, tier="offline")
+    allocated.settled(batch=3)
+    looks_again(controllers, allocated.pool)
+    with signed_in(dashboard_process, steerer) as browser:
+        page = browser.get(f"/inferences/{allocated.pools.namespace}/batch")
+        assert page.status_code == 200
+        [csrf] = set(CSRF.findall(page.text))
+        form = {
+            "csrf": csrf,
+            "kind": "Inference",
+            "namespace": allocated.pools.namespace,
+            "name": "batch",
+            "action": "pin",
+            "replicas": "1",
+            "reason": "the sale",
+            "lasting": "30m",
+        }
+        asked = browser.post("/overrides/confirm", data=form)
+        assert "the sale" in asked.text
+        assert allocated.overrides() == []
+        made = browser.post("/overrides", data=form)
+        assert made.status_code == 200, made.text
+
+        [override] = allocated.overrides()
+        assert (override["spec"]["pin"], override["spec"]["reason"]) == ({"replicas": 1}, "the sale")
+        allocated.settled(batch=1)
+        newest = allocated.decisions()[0]["metadata"]["name"]
+        wait_until(
+            lambda: newest in browser.get("/decisions").text,
+            what=f"the decision log shows {newest}",
+            timeout_s=20.0,
+        )
+        logged = browser.get("/api/v1/history", params={"pool": allocated.pool}).json()["decisions"]
+        assert "OverrideChanged" in [each["trigger"] for each in logged]
+        ended = browser.post(f"/overrides/{override['metadata']['name']}/end", data={"csrf": csrf})
+        assert ended.status_code == 200
+    assert allocated.overrides() == []
+
+
+def test_somebody_without_rights_sees_no_buttons_and_gets_403(
+    allocated: Allocated, dashboard_process: WebProcess, reader: str
+) -> None:
+    allocated.model("batch", 0, 3, tier="offline")
+    path = f"/inferences/{allocated.pools.namespace}/batch"
+    with signed_in(dashboard_process, reader) as browser, dashboard_process.api(reader) as api:
+        wait_until(lambda: browser.get(path).status_code == 200, what="the page is there", timeout_s=10.0)
+        page = browser.get(path).text
+        [csrf] = set(CSRF.findall(page))
+        assert 'action="/overrides' not in page
+        form = {"csrf": csrf, "name": "batch", "namespace": allocated.pools.namespace, "action": "hold"}
+        refused = browser.post("/overrides", data={**form, "reason": "no", "lasting": "1h"})
+        told = api.post(
+            "/api/v1/overrides",
+            json={
+                "kind": "ComputePool",
+                "name": allocated.pool,
+                "action": "hold",
+                "reason": "no",
+                "lasting": "1h",
+            },
+        )
+
+    assert (refused.status_code, told.status_code) == (403, 403)
+    assert "may not create computeoverrides.tidegate.io" in told.json()["detail"]
+    assert allocated.overrides() == []
+
+
+def test_the_api_server_itself_decides_in_the_visitors_name(
+    allocated: Allocated, dashboard_process: WebProcess, kubectl: Kubectl
+) -> None:
+    """Even where the dashboard's own look at rights is outdated, the write is the visitor's, and refused as theirs."""
+    token = dashboard_process.visitor("soon-gone", STEERER)
+    try:
+        body = {
+            "kind": "ComputePool",
+            "name": allocated.pool,
+            "action": "hold",
+            "reason": "a test",
+            "lasting": "1h",
+        }
+        with dashboard_process.api(token) as api:
+            assert api.get("/api/v1/me").json()["mayOverride"] is True
+            kubectl("delete", "clusterrolebinding", "soon-gone")
+
+            def refused() -> bool:
+                answer = api.post("/api/v1/overrides", json=body)
+                if answer.status_code == 200:
+                    for each in allocated.overrides():
+                        kubectl.run("delete", "computeoverride", each["metadata"]["name"])
+                    return False
+                assert answer.status_code == 403
+                return "soon-gone" in answer.json()["detail"]
+
+            wait_until(refused, what="the write is refused", timeout_s=14.0)
+    finally:
+        dashboard_process.forget("soon-gone")
+
+
+def test_what_if_answers_over_http_as_on_the_command_line(
+    allocated: Allocated, controllers: Running, dashboard_process: WebProcess, steerer: str, reader: str
+) -> None:
+    allocated.mode("Auto")
+    allocated.model("batch", 0, 2, tier="offline")
+    allocated.settled(batch=2)
+    looks_again(controllers, allocated.pool)
+    batch = f"{allocated.pools.namespace}/batch"
+    more = {"pool": allocated.pool, "inferences": [{"inference": batch, "maxReplicas": 4, "demand": 4}]}
+    with dashboard_process.api(steerer) as api, dashboard_process.api(reader) as looking:
+        now = api.post("/api/v1/plan", json={"pool": allocated.pool})
+        then = api.post("/api/v1/plan", json=more)
+        unknown = api.post("/api/v1/plan", json={"pool": "no-such-pool"})
+        wrong = api.post("/api/v1/plan", json={**more, "factor": -1})
+        refused = looking.post("/api/v1/plan", json=more)
+
+    assert now.json()["decision"]["moves"] == []
+    [move] = then.json()["decision"]["moves"]
+    assert (move["inference"], move["from"], move["to"]) == (batch, 2, 4)
+    [asked] = then.json()["asked"]
+    assert (asked["inference"], asked["demand"], asked["wanted"]) == (batch, 4, 4)
+    assert (unknown.status_code, wrong.status_code, refused.status_code) == (400, 422, 403)
+    assert "has not looked at a ComputePool no-such-pool" in unknown.json()["detail"]
+
+
+async def test_two_hundred_open_pages_watch_no_more_than_one_and_hear_at_once(
+    allocated: Allocated, dashboard_process: WebProcess, reader: str, kubectl: Kubectl
+) -> None:
+    pages = Pages(dashboard_process.url, reader)
+    async with pages:
+        await pages.open(1)
+        one = watches(kubectl)
+        await pages.open(199)
+        assert watches(kubectl) == one
+        assert one["inferences"] >= 1
+        before = time.monotonic()
+        await asyncio.to_thread(kubectl, "annotate", "computepool", allocated.pool, "seen=now")
+        writing_s = time.monotonic() - before
+        await until(lambda: len(pages.heard) >= 200, what="every page has heard", timeout_s=10.0)
+        assert max(pages.heard.values()) - before < writing_s + 1.0
+
+
+class Pages:
+    """Pages that follow the pools, and when each first heard of a change."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.heard: dict[int, float] = {}
+        self._client = httpx.AsyncClient(
+            base_url=url,
+            headers={"authorization": f"Bearer {token}"},
+            timeout=60,
+            limits=httpx.Limits(max_connections=None),
+            trust_env=False,
+        )
+        self._opened = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Pages:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._client.aclose()
+
+    async def open(self, count: int) -> None:
+        wanted = self._opened + count
+        first = len(self._tasks)
+        self._tasks += [asyncio.create_task(self._follow(number)) for number in range(first, first + count)]
+        await until(lambda: self._opened >= wanted, what=f"{wanted} pages are open")
+
+    async def _follow(self, number: int) -> None:
+        query = {"topic": "computepools"}
+        async with self._client.stream("GET", "/api/v1/events", params=query) as stream:
+            assert stream.status_code == 200
+            self._opened += 1
+            async for line in stream.aiter_lines():
+                if line == "event: computepools":
+                    self.heard.setdefault(number, time.monotonic())
+
+
+def watches(kubectl: Kubectl) -> dict[str, int]:
+    """Open watches of our kinds, as the API server counts them."""
+    found = re.findall(
+        r'^apiserver_longrunning_requests\{[^}]*resource="(\w+)"[^}]*verb="WATCH"[^}]*\} (\S+)$',
+        kubectl("get", "--raw", "/metrics"),
+        re.MULTILINE,
+    )
+    counted: Counter[str] = Counter()
+    for resource, count in found:  # one line for each scope
+        counted[resource] += int(float(count))
+    return {resource: counted[resource] for resource in ALL_KINDS}
+
+
+def test_a_proxy_says_who_somebody_is_and_nobody_else_does(
+    allocated: Allocated, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    rules = [{"apiGroups": [""], "resources": ["users", "groups"], "verbs": ["impersonate"]}]
+    secret = tmp_path / "secret"
+    secret.write_text("known to the proxy alone\n")
+    folder = tmp_path / "web"
+    folder.mkdir()
+    with (
+        web_process(kubectl, folder, web_auth="proxy", web_proxy_secret_file=str(secret)) as web,
+        web.browser() as browser,
+    ):
+        kubectl(
+            "create", "clusterrole", "pool-readers", "--verb=get,list", "--resource=computepools.tidegate.io"
+        )
+        kubectl("create", "clusterrolebinding", "pool-readers", "--clusterrole=pool-readers", "--group=sre")
+        grant(kubectl, "tidegate-web", [*rules, *web_rules()])
+        said = {"x-forwarded-user": "ann", "x-forwarded-groups": "sre"}
+        proven = {**said, "x-tidegate-proxy-secret": "known to the proxy alone"}
+        try:
+            wait_until(
+                lambda: browser.get("/api/v1/rows/computepools", headers=proven).status_code == 200,
+                what="ann may list pools as one of group sre",
+                timeout_s=20.0,
+            )
+            rows = browser.get("/api/v1/rows/computepools", headers=proven).json()
+            assert allocated.pool in [row["name"] for row in rows["items"]]
+            assert browser.get("/api/v1/rows/inferences", headers=proven).status_code == 403
+            assert browser.get("/api/v1/me", headers=said).status_code == 401
+            forged = {**said, "x-tidegate-proxy-secret": "guessed"}
+            assert browser.get("/api/v1/me", headers=forged).status_code == 401
+            masters = {**proven, "x-forwarded-groups": "system:masters"}
+            assert browser.get("/api/v1/me", headers=masters).json()["groups"] == ["system:authenticated"]
+            cluster = {**proven, "x-forwarded-user": "system:admin"}
+            assert browser.get("/api/v1/me", headers=cluster).status_code == 401
+        finally:
+            kubectl.run("delete", "clusterrole,clusterrolebinding", "pool-readers")
+
+
+@pytest.mark.usefixtures("crds")
+def test_the_dashboard_of_ones_own_machine_lets_in_whoever_started_it(
+    allocated: Allocated, kubeconfig: Path
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tidegate", "dashboard", "--no-browser"],
+        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        said = [process.stdout.readline(), process.stdout.readline()]
+        entrance = said[1].strip()
+        assert entrance.startswith("http://127.0.0.1:"), said
+        with httpx.Client(follow_redirects=True, timeout=10, trust_env=False) as browser:
+            root = entrance.partition("/enter")[0]
+            assert browser.get(f"{root}/api/v1/me").status_code == 401
+            assert browser.get(f"{root}/enter?ticket=guessed").status_code == 401
+            assert browser.get(entrance).status_code == 200
+            me = browser.get(f"{root}/api/v1/me").json()
+            assert me["mayOverride"] is True
+            wait_until(
+                lambda: allocated.pool in browser.get(f"{root}/list/computepools").text,
+                what="the pool is shown",
+                timeout_s=20.0,
+            )
+        process.terminate()
+        assert process.wait(10) in {0, -15}
