@@ -9,9 +9,12 @@ from tidegate.api.model_access import ModelAccess
 
 
 def a_route(name: str = "default", *inferences: str, **fields: Any) -> dict[str, Any]:
-    """A route to those Inferences (`ctr` when none is named) with a weight of 100 each, as the API spells it."""
+    """A route to those Inferences (`ctr` when none is named) with a weight of 100 each, as the API spells it.
+
+    Its timeout is longer than a busy machine ever keeps a request waiting: a test of timeouts names its own.
+    """
     targets = [{"inference": inference, "weight": 100} for inference in inferences or ("ctr",)]
-    return overlaid({"name": name, "targets": targets}, fields)
+    return overlaid({"name": name, "targets": targets, "timeout": "20s"}, fields)
 
 
 def model_access_body(

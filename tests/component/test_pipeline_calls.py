@@ -281,10 +281,10 @@ def test_the_deadline_ends_it_and_the_next_call_is_answered(serving: Serving, tr
 
     server = serving(says)
     server.trickles = trickles
-    worker = a_worker(server.address, timeout_ms=150)
+    worker = a_worker(server.address, timeout_ms=1500)
     began = time.monotonic()
-    assert asked(worker) == (FailureKind.TIMED_OUT, "no answer within 150 ms")
-    assert time.monotonic() - began < 2
+    assert asked(worker) == (FailureKind.TIMED_OUT, "no answer within 1500 ms")
+    assert time.monotonic() - began < 10
     server.trickles = False
     assert asked(worker) == [5.0, 6.0]
     worker.close()

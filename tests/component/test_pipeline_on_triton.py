@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
@@ -95,8 +94,8 @@ async def test_three_models_answer_in_the_time_of_one(rig: Rig) -> None:
 
     assert values(answer) == ANSWERED
     assert marks(answer) == {b""}
-    # One after the other they would take 150 ms.
-    assert statistics.median(seconds) < 0.080, seconds
+    # One after the other they would never take less than 150 ms, however idle the machine; at once, a busy one takes more than 50 ms.
+    assert min(seconds) < 0.120, seconds
 
 
 async def test_sixty_four_requests_at_once_are_few_calls_of_each_model(rig: Rig) -> None:

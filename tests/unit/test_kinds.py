@@ -35,7 +35,7 @@ def test_defaults_are_those_of_the_api() -> None:
     assert spec.model.format is ModelFormat.ONNX
     assert (spec.own_resources.cpu, spec.own_resources.memory) == ("1", "2Gi")
     assert (spec.batching.mode, spec.batching.max_batch_size) == (BatchingMode.DISABLED, 128)
-    route = a_model_access().spec.routes[0]
+    route = a_model_access(routes=[{"name": "default", "targets": [{"inference": "ctr"}]}]).spec.routes[0]
     assert (route.timeout, route.targets[0].weight, route.retry, route.match) == ("1s", 100, None, None)
     assert a_feature_compute().spec.features[0].operations[0] is not None
 
