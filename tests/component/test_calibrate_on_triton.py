@@ -20,9 +20,10 @@ from builders.port_forward import carried_to
 from builders.probe_model import publish
 from fixtures.agent import ModelPod
 from tidegate.api.meta import ObjectKey
-from tidegate.cli.ramp import Calibration, Ramp, Replica, closing_lines, ramp_up
+from tidegate.cli.ramp import Ramp, ramp_up
 from tidegate.errors import ApiUnavailableError, PermanentError
 from tidegate.planning.calibration import Inputs
+from tidegate.reports.calibration import CalibrationReport, Replica
 from tidegate_dataplane.contract import Phase
 from tidegate_localcluster.ports import HeldPort
 
@@ -45,7 +46,7 @@ def pod(shared_pod: ModelPod, request: pytest.FixtureRequest) -> ModelPod:
 
 
 def replica_of(pod: ModelPod, slo_s: float | None) -> Replica:
-    return Replica("ads/ctr", pod.model, "ctr-1", pod.triton.grpc, slo_s)
+    return Replica(KEY, pod.model, "ctr-1", pod.triton.grpc, slo_s)
 
 
 def counted(pod: ModelPod) -> int:
@@ -55,7 +56,7 @@ def counted(pod: ModelPod) -> int:
         return sum(int(one.get("inference_count", 0)) for one in statistics["model_stats"])
 
 
-async def measured(pod: ModelPod, slo_s: float | None) -> Calibration:
+async def measured(pod: ModelPod, slo_s: float | None) -> CalibrationReport:
     return await ramp_up(replica_of(pod, slo_s), SHORT, Inputs(), lambda _: None)
 
 
@@ -65,32 +66,33 @@ async def test_what_is_measured_is_what_the_server_answered(pod: ModelPod) -> No
     assert [one.concurrency for one in found.measured][:3] == [1, 2, 4]
     assert all(not one.errors for one in found.measured)
     # A fifth of each second warms up, and is counted by the server alone.
-    asked = sum(one.requests_per_s * 0.8 * SHORT.step_s for one in found.measured)
+    asked = sum(one.requests_per_second * 0.8 * SHORT.step_s for one in found.measured)
     assert asked <= counted(pod) - before <= asked * 2 + 20
-    best = found.best
-    assert best is not None
-    assert best.requests_per_s == max(one.requests_per_s for one in found.measured)
-    assert closing_lines(found, KEY)[-1] == (
-        'kubectl patch inference ctr -n ads --type=merge -p \'{"spec": {"capacity": '
-        f'{{"requestsPerSecond": "{best.requests_per_s:.1f}"}}}}}}\''
+    best = found.requests_per_second
+    assert best == max(one.requests_per_second for one in found.measured)
+    assert list(found.lines(wide=False))[-1] == (
+        f'kubectl patch inference ctr -n ads --type=merge -p \'{{"spec": {{"capacity": {{"requestsPerSecond": "{best}"}}}}}}\''
     )
-    assert found.serialised()["requestsPerSecond"] == round(best.requests_per_s, 1)
+    assert found.serialised()["requestsPerSecond"] == best
 
 
 async def test_an_slo_that_nobody_can_keep_gives_no_figure_and_ends_at_once(pod: ModelPod) -> None:
     found = await measured(pod, slo_s=1e-5)
     assert [one.concurrency for one in found.measured] == [1]
     assert found.serialised()["requestsPerSecond"] is None
-    assert "no request was answered within 0.01 ms, even one at a time" in closing_lines(found, KEY)[-1]
+    assert "no request was answered within 0.01 ms, even one at a time" in list(found.lines(wide=False))[-1]
 
 
 async def test_a_model_that_is_not_there_and_a_server_that_is_not_there_are_told_apart(pod: ModelPod) -> None:
     with pytest.raises(PermanentError, match="unknown model"):
         await ramp_up(
-            Replica("ads/x", "absent", "x-1", pod.triton.grpc, None), SHORT, Inputs(), lambda _: None
+            Replica(ObjectKey("ads", "x"), "absent", "x-1", pod.triton.grpc, None),
+            SHORT,
+            Inputs(),
+            lambda _: None,
         )
     with HeldPort("127.0.0.1") as nobody:
-        away = Replica("ads/x", pod.model, "x-1", f"127.0.0.1:{nobody.number}", None)
+        away = Replica(ObjectKey("ads", "x"), pod.model, "x-1", f"127.0.0.1:{nobody.number}", None)
         with pytest.raises(ApiUnavailableError, match="UNAVAILABLE"):
             await ramp_up(away, SHORT, Inputs(), lambda _: None)
 
@@ -157,15 +159,15 @@ async def test_the_command_measures_a_ready_replica_through_the_api_server(
     pod: ModelPod, tmp_path: Path
 ) -> None:
     before = counted(pod)
-    bounds = ("--max-concurrency=2", "--step-seconds=1", f"--output={tmp_path / 'ctr.json'}")
+    bounds = ("--max-concurrency=2", "--step-seconds=1", "--output=json")
     async with an_api_server(tmp_path, pod.model, pod.triton.grpc) as kubeconfig:
         status, said, complained = await command(kubeconfig, "ads/ctr", *bounds)
-    assert (status, complained) == (0, "")
-    written = json.loads((tmp_path / "ctr.json").read_text())
+    assert status == 0, complained
+    assert "CONCURRENCY" in complained  # progress is not mixed into what a program reads
+    written = json.loads(said)
     assert (written["replica"], written["sloMs"]) == ("ctr-1", 30_000)
     assert [one["concurrency"] for one in written["measured"]] == [1, 2]
     assert counted(pod) - before >= written["requestsPerSecond"] * 0.8
-    assert f'"requestsPerSecond": "{written["requestsPerSecond"]}"' in said.splitlines()[-1]
 
 
 async def test_the_command_says_what_is_missing(pod: ModelPod, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from builders.certificates import Authority, Pair
-from tidegate.cli.xds import secret_lines
+from tidegate.reports.xds import XdsStatusReport
 from tidegate.routing.certificates import authority, certificate
 from tidegate.routing.credentials import SecretData, Unfit
 from tidegate.routing.envoy.tls import TlsSettings
@@ -164,7 +164,8 @@ def test_status_says_what_is_wrong_and_what_gateways_have(signer: Authority) -> 
     holder = GatewaySecrets(TlsSettings(("front", "back")))
     holder.look({"front": secret(signer.pair("a.com"))}, now())
     documents = inspection.held(holder.look({"front": SecretData({})}, now()))
-    text = "\n".join(secret_lines([{**one, "server": "xds-1"} for one in documents]))
+    report = XdsStatusReport.of({"xds-1": {"proxies": [], "gatewaySecrets": documents}})
+    text = "\n".join(report.lines(wide=False))
     assert "it has no entry tls.crt; the last good one stays" in text
     assert "gateways have none from this server" in text
-    assert secret_lines([]) == []
+    assert list(XdsStatusReport.of({"xds-1": {"proxies": []}}).lines(wide=False)) == ["no proxy is connected"]

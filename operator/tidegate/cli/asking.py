@@ -11,9 +11,10 @@ from urllib.parse import urlencode
 import aiohttp
 
 from tidegate.api.meta import ObjectKey
-from tidegate.cli.servers import Answers, Servers, usual_kubeconfig
+from tidegate.cli.connection import connected
+from tidegate.cli.servers import Answers, Servers
 from tidegate.errors import ApiUnavailableError, PermanentError, TidegateError
-from tidegate.kube.client import ClientSettings, KubeClient
+from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import POD
 
 _PATIENCE: Final = timedelta(seconds=30)
@@ -43,11 +44,7 @@ async def _directly(address: str, target: str) -> Answers:
 
 
 async def _through_api_server(servers: Servers, port: int, target: str) -> Answers:
-    settings = ClientSettings(
-        field_manager="tidegate-cli", user_agent="tidegate-cli", request_timeout=_PATIENCE
-    )
-    kubeconfig = servers.kubeconfig or usual_kubeconfig()
-    async with await KubeClient.connect(settings, kubeconfig=kubeconfig, context=servers.context) as client:
+    async with connected(servers.where) as (client, _):
         return await ask_all(client, servers.namespace, port, target)
 
 

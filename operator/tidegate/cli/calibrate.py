@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tidegate.cli.completion import Named, names_of
-from tidegate.errors import TidegateError
+from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, Where, answered, show
 
 Name = Annotated[
     str, typer.Argument(help="namespace/name of the Inference.", autocompletion=names_of(Named.INFERENCE))
@@ -35,22 +32,19 @@ def calibrate(
     length: Annotated[int, typer.Option(min=1, max=65536, help="Length of other free dimensions.")] = 1,
     largest: Annotated[int, typer.Option(min=0, help="Largest whole number in inputs, such as an id.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="Default $KUBECONFIG, then ~/.kube/config.", show_default=False)
-    ] = None,
-    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File for what was measured, as JSON.")
-    ] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    acting_for: ActingFor = "",
+    output: Output = Format.TEXT,
 ) -> None:
     """Measure what one replica answers within the SLO: random requests, more and more at once, through its own port.
 
-    What the replica serves meanwhile counts against it, and suffers: best take one without traffic.
+    Each step is told as it is done; on stderr where the answer is to be read by a program. What the replica serves meanwhile counts against it, and suffers: best take one without traffic.
     """
     # What measures takes a second to import, for which nobody waits who asks for help.
     from tidegate.api.durations import parse_duration
     from tidegate.api.meta import ObjectKey
-    from tidegate.cli.ramp import Ramp, calibration, closing_lines
+    from tidegate.cli.ramp import Ramp, calibration
     from tidegate.planning.calibration import Inputs
 
     ramp = Ramp(max_concurrency, step_seconds, total_seconds)
@@ -58,13 +52,15 @@ def calibrate(
     try:
         key = ObjectKey.parse(inference)
         limit_s = None if slo is None else parse_duration(slo).total_seconds()
-        found = asyncio.run(calibration(key, limit_s, (pod, address), (kubeconfig, context), ramp, inputs))
-    except (TidegateError, ValueError) as error:
+    except ValueError as error:
         typer.echo(f"tidegate: {error}", err=True)
         sys.exit(1)
-    for line in closing_lines(found, key):
-        typer.echo(line)
-    if output is not None:
-        output.write_text(json.dumps(found.serialised(), indent=2) + "\n")
-    if found.best is None:
+    where = Where(None, False, kubeconfig, context, acting_for)
+
+    def say(step: str) -> None:
+        typer.echo(step, err=output is not Format.TEXT)
+
+    found = answered(calibration(key, limit_s, (pod, address), where, ramp, inputs, say))
+    show(found, output)
+    if found.requests_per_second is None:
         sys.exit(1)

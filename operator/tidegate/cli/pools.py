@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from tidegate.cli.options import Format, Output, show
+
 SlicesPerGpu = Annotated[
     int, typer.Option("--slices-per-gpu", min=2, max=48, help="As spec.slice.mps.slicesPerGPU of the pool.")
 ]
@@ -14,12 +16,9 @@ def register(app: typer.Typer) -> None:
     app.command("device-plugin-config")(device_plugin_config)
 
 
-def device_plugin_config(slices_per_gpu: SlicesPerGpu) -> None:
+def device_plugin_config(slices_per_gpu: SlicesPerGpu, output: Output = Format.TEXT) -> None:
     """Print the key and the value to put into the device plugin's ConfigMap (its Helm values: config.map)."""
-    import yaml
-
+    from tidegate.reports.device_plugin import DevicePluginReport
     from tidegate.resources.sharing.device_plugin import config_key, plugin_config
 
-    text = yaml.safe_dump(plugin_config(slices_per_gpu), sort_keys=False)
-    value = "".join(f"  {line}\n" for line in text.splitlines())
-    typer.echo(f"{config_key(slices_per_gpu)}: |\n{value}", nl=False)
+    show(DevicePluginReport(key=config_key(slices_per_gpu), config=plugin_config(slices_per_gpu)), output)

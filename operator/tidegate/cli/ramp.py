@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
-
-import typer
 
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.cli.servers import usual_kubeconfig
+from tidegate.cli.connection import connected
+from tidegate.cli.options import Where
 from tidegate.errors import PermanentError
-from tidegate.kube.client import ClientSettings, KubeClient
+from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import INFERENCE, POD
-from tidegate.planning.calibration import Inputs, Measured, ended_by, next_concurrency, throughput
+from tidegate.planning.calibration import Inputs, Measured, ended_by, next_concurrency
 from tidegate.planning.pods import pod_views
+from tidegate.reports.calibration import CalibrationReport, Replica, calibrated
 from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.resources.pod import GRPC_PORT
 
-_PATIENCE: Final = timedelta(seconds=30)
 _GRACE_S: Final = 60
 
 
@@ -38,59 +35,9 @@ class Ramp:
     total_s: float = 90.0
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """What is measured: which model, where it answers, and within what time it should."""
-
-    inference: str
-    model: str
-    pod: str
-    address: str
-    slo_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """What came of it. `way_s`: an empty question there and back, which is part of every latency."""
-
-    replica: Replica
-    measured: tuple[Measured, ...]
-    way_s: float
-    ended_by: str
-
-    @property
-    def best(self) -> Measured | None:
-        """The most within the SLO."""
-        return throughput(self.measured, self.replica.slo_s)
-
-    def serialised(self) -> dict[str, Any]:
-        """As it is written to a file. Times are in milliseconds."""
-        best = self.best
-        return {
-            "inference": self.replica.inference,
-            "model": self.replica.model,
-            "replica": self.replica.pod,
-            "sloMs": None if self.replica.slo_s is None else self.replica.slo_s * 1_000,
-            "requestsPerSecond": None if best is None else round(best.requests_per_s, 1),
-            "concurrency": None if best is None else best.concurrency,
-            "endedBy": self.ended_by,
-            "wayMs": round(self.way_s * 1_000, 3),
-            "measured": [
-                {
-                    "concurrency": one.concurrency,
-                    "requestsPerSecond": round(one.requests_per_s, 1),
-                    "latencyP50Ms": round(one.latency_p50_s * 1_000, 3),
-                    "latencyP99Ms": round(one.latency_p99_s * 1_000, 3),
-                    "errors": one.errors,
-                }
-                for one in self.measured
-            ],
-        }
-
-
 async def ramp_up(
-    replica: Replica, ramp: Ramp, inputs: Inputs, say: Callable[[str], None] = typer.echo
-) -> Calibration:
+    replica: Replica, ramp: Ramp, inputs: Inputs, say: Callable[[str], None]
+) -> CalibrationReport:
     """Measures one replica, step by step; says each as it is done. Raises as ModelLoad.prepare does."""
     # gRPC takes a while to import, for which nobody waits who asks something else.
     from tidegate.triton.load import ModelLoad
@@ -109,43 +56,20 @@ async def ramp_up(
             measured.append(one)
             p50, p99 = one.latency_p50_s * 1_000, one.latency_p99_s * 1_000
             say(f"{one.concurrency:>12}{one.requests_per_s:>12.1f}{p50:>10.2f}{p99:>10.2f}{one.errors:>8}")
-    return Calibration(replica, tuple(measured), way_s, ended_by(measured, replica.slo_s, ramp.most))
-
-
-def closing_lines(found: Calibration, key: ObjectKey) -> list[str]:
-    """What it comes to, and how it gets into the Inference."""
-    slo_s, best = found.replica.slo_s, found.best
-    within = "" if slo_s is None else f" within {slo_s * 1_000:g} ms"
-    lines = [f"ended: {found.ended_by}"]
-    if best is None:
-        return [
-            *lines,
-            f"no request was answered{within}, even one at a time: raise the SLO, or give the replica more",
-        ]
-    lines.append(
-        f"one replica answers {best.requests_per_s:.1f} requests/s{within}, {best.concurrency} at once"
-    )
-    if slo_s is None:
-        lines.append("no SLO is given: set spec.slo.latencyP99 or --slo to measure within one")
-    patch = json.dumps({"spec": {"capacity": {"requestsPerSecond": f"{best.requests_per_s:.1f}"}}})
-    lines.append(f"kubectl patch inference {key.name} -n {key.namespace} --type=merge -p '{patch}'")
-    return lines
+    return calibrated(replica, measured, way_s, ended_by(measured, replica.slo_s, ramp.most))
 
 
 async def calibration(
     key: ObjectKey,
     slo_s: float | None,
-    where: tuple[str | None, str | None],
-    cluster: tuple[Path | None, str | None],
+    pod: tuple[str | None, str | None],
+    where: Where,
     ramp: Ramp,
     inputs: Inputs,
-) -> Calibration:
-    """Finds a replica of the Inference, and measures it. `where`: its pod and address; `cluster`: kubeconfig and context."""
-    settings = ClientSettings(
-        field_manager="tidegate-cli", user_agent="tidegate-cli", request_timeout=_PATIENCE
-    )
-    kubeconfig = cluster[0] or usual_kubeconfig()
-    async with await KubeClient.connect(settings, kubeconfig=kubeconfig, context=cluster[1]) as client:
+    say: Callable[[str], None],
+) -> CalibrationReport:
+    """Finds a replica of the Inference, and measures it. `pod`: its name and its address, where one is given."""
+    async with connected(where) as (client, _):
         body = await client.get(INFERENCE, key)
         if body is None:
             message = f"there is no Inference {key}: kubectl get inferences -A shows those there are"
@@ -153,9 +77,9 @@ async def calibration(
         inference = Inference.parse(body)
         if slo_s is None and inference.spec.slo is not None:
             slo_s = parse_duration(inference.spec.slo.latency_p99).total_seconds()
-        async with reached(client, key, where, timedelta(seconds=ramp.total_s + _GRACE_S)) as (pod, address):
-            replica = Replica(str(key), inference.served_name, pod, address, slo_s)
-            return await ramp_up(replica, ramp, inputs)
+        async with reached(client, key, pod, timedelta(seconds=ramp.total_s + _GRACE_S)) as (name, address):
+            replica = Replica(key, inference.served_name, name, address, slo_s)
+            return await ramp_up(replica, ramp, inputs, say)
 
 
 @asynccontextmanager

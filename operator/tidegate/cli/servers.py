@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tidegate.cli.options import Where
+
 REPORT_PORT: Final = 18001
 CONTENTS_PORT: Final = 18002
 
@@ -18,8 +20,7 @@ class Servers:
 
     address: str | None
     namespace: str
-    kubeconfig: Path | None
-    context: str | None
+    where: Where
 
 
 @dataclass(frozen=True, slots=True)

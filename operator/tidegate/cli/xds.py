@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 import uuid
-from collections.abc import Iterator, Mapping
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import quote
 
 import typer
 
+from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, Where, show
 from tidegate.cli.servers import CONTENTS_PORT, REPORT_PORT, Servers
 from tidegate.errors import TidegateError
 
+if TYPE_CHECKING:
+    from tidegate.reports.report import Report
 
-class Format(StrEnum):
-    """How answers are written."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
+ReportT = TypeVar("ReportT", bound="Report")
 Address = Annotated[
     str | None,
     typer.Option(help="host:port of one xDS server, instead of asking all through the API server."),
 ]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Where the xDS servers run.")]
-KubeconfigOption = Annotated[
-    Path | None,
-    typer.Option(help="Cluster to connect to; default $KUBECONFIG, then ~/.kube/config.", show_default=False),
-]
-ContextOption = Annotated[
-    str | None, typer.Option("--context", help="Context of the kubeconfig; default its current one.")
-]
 Revision = Annotated[str, typer.Argument(help="A revision, its beginning, current or previous.")]
 Name = Annotated[
     str | None,
@@ -45,7 +32,6 @@ Name = Annotated[
         help=f"Show the content under this name, from port {CONTENTS_PORT}, which listens on loopback alone.",
     ),
 ]
-Output = Annotated[Format, typer.Option("--output", "-o", help="text or json.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -59,24 +45,17 @@ def register(app: typer.Typer) -> None:
 def status(
     address: Address = None,
     namespace: Namespace = "tidegate-system",
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    acting_for: ActingFor = "",
     output: Output = Format.TEXT,
 ) -> None:
     """Show every connected proxy, and for each type whether it runs the newest (SYNCED, STALE, NACKED); and the Secrets of their TLS port."""
-    servers = Servers(address, namespace, kubeconfig, context)
+    servers = Servers(address, namespace, Where(namespace, False, kubeconfig, context, acting_for))
     answers = _ask(servers, REPORT_PORT, "/v1/proxies", {})
-    proxies = [{**proxy, "server": server} for server, said in answers.items() for proxy in said["proxies"]]
-    secrets = [
-        {**secret, "server": server}
-        for server, said in answers.items()
-        for secret in said.get("gatewaySecrets", ())
-    ]
-    if output is Format.JSON:
-        typer.echo(json.dumps({"proxies": proxies, "gatewaySecrets": secrets}, indent=2))
-        return
-    for line in (*status_lines(proxies), *secret_lines(secrets)):
-        typer.echo(line)
+    from tidegate.reports.xds import XdsStatusReport
+
+    show(_read(lambda: XdsStatusReport.of(answers)), output)
 
 
 def dump(
@@ -84,14 +63,17 @@ def dump(
     name: Name = None,
     address: Address = None,
     namespace: Namespace = "tidegate-system",
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    acting_for: ActingFor = "",
     output: Output = Format.TEXT,
 ) -> None:
     """Show the names and versions of a snapshot's resources, or what is in those of one name. Secrets are left out."""
-    servers = Servers(address, namespace, kubeconfig, context)
+    servers = Servers(address, namespace, Where(namespace, False, kubeconfig, context, acting_for))
     found = _first(servers, _port(name), f"/v1/snapshots/{quote(revision, safe='')}", _named(name))
-    _show(found, dump_lines(found), name, output)
+    from tidegate.reports.xds import SnapshotReport
+
+    _show(_read(lambda: SnapshotReport.model_validate(found)), name, output)
 
 
 def diff(
@@ -100,39 +82,32 @@ def diff(
     name: Name = None,
     address: Address = None,
     namespace: Namespace = "tidegate-system",
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    acting_for: ActingFor = "",
     output: Output = Format.TEXT,
 ) -> None:
     """Show the names that differ between two revisions, or what differs under one name. Secrets are left out."""
-    servers = Servers(address, namespace, kubeconfig, context)
+    servers = Servers(address, namespace, Where(namespace, False, kubeconfig, context, acting_for))
     found = _first(servers, _port(name), "/v1/diff", {"from": before, "to": after, **_named(name)})
-    _show(found, diff_lines(found), name, output)
+    from tidegate.reports.xds import SnapshotDiffReport
+
+    _show(_read(lambda: SnapshotDiffReport.model_validate(found)), name, output)
 
 
-def _show(found: Mapping[str, Any], lines: Iterator[str], name: str | None, output: Format) -> None:
-    """Content has no other form than JSON; of names, `lines` are the text."""
-    if output is Format.JSON or name is not None:
-        typer.echo(json.dumps(found, indent=2))
-        return
-    for line in lines:
-        typer.echo(line)
+def _show(report: Report, name: str | None, output: Format) -> None:
+    """What is in a resource has no text of its own: it is written as JSON."""
+    show(report, Format.JSON if name is not None and output is Format.TEXT else output)
 
 
-def dump_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """The revision, and a line for each resource."""
-    yield f"revision {found['revision']}"
-    for kind, resources in found["resources"].items():
-        for resource in resources:
-            yield f"{kind:10}{resource['version']}  {resource['name']}"
-
-
-def diff_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Both revisions, and a line for each resource that differs."""
-    yield f"{found['from']} -> {found['to']}"
-    for kind, changes in found["changes"].items():
-        for change in changes:
-            yield f"{change['change']:9}{kind:10}{change['name']}"
+def _read(parse: Callable[[], ReportT]) -> ReportT:
+    """The report; ends the process with 1 and one line on stderr where the answer is not one of an xDS server."""
+    try:
+        return parse()
+    except ValueError as error:
+        said = " ".join(str(error).split())
+        typer.echo(f"tidegate: what answers is no xDS server, or one of another version: {said}", err=True)
+        sys.exit(1)
 
 
 def _named(name: str | None) -> dict[str, str]:
@@ -168,28 +143,6 @@ def bootstrap(
 
     name = node or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
     typer.echo(grpc_bootstrap(server, name, certificates))
-
-
-def status_lines(proxies: list[dict[str, Any]]) -> list[str]:
-    """One line for each proxy, and one more where it refuses something."""
-    if not proxies:
-        return ["no proxy is connected"]
-    lines = [f"{'PROXY':40}{'REVISION':18}TYPES"]
-    for proxy in proxies:
-        types = " ".join(f"{kind}={state}" for kind, state in proxy["types"].items())
-        lines.append(f"{proxy['node']:40}{proxy['revision'] or '-':18}{types}")
-        lines += [f"  refused: {proxy['nack']}"] if proxy["nack"] else []
-    return lines
-
-
-def secret_lines(secrets: list[dict[str, Any]]) -> list[str]:
-    """One line for each Secret of the TLS port and xDS server, since each holds the last good one by itself; one more where something is wrong."""
-    lines = [f"{'SECRET':28}{'ROLE':18}{'EXPIRES':22}SERVER"] if secrets else []
-    for one in secrets:
-        lines.append(f"{one['secret']:28}{one['role']:18}{one['expires'] or '-':22}{one['server']}")
-        kept = "the last good one stays" if one["expires"] else "gateways have none from this server"
-        lines += [f"  {one['problem']}; {kept}"] if one["problem"] else []
-    return lines
 
 
 def _first(servers: Servers, port: int, path: str, query: Mapping[str, str]) -> dict[str, Any]:

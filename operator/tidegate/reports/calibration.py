@@ -1,0 +1,96 @@
+"""What one replica of an Inference answers within its SLO, and how that gets into the Inference."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tidegate.api.meta import ApiModel, ObjectKey
+from tidegate.planning.calibration import Measured, throughput
+from tidegate.reports.report import Report, named
+
+_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What is measured: which model, where it answers, and within what time it should."""
+
+    inference: ObjectKey
+    model: str
+    pod: str
+    address: str
+    slo_s: float | None
+
+
+class StepReport(ApiModel):
+    """What the replica did with so many requests at once, for a while."""
+
+    concurrency: int
+    requests_per_second: float
+    latency_p50_ms: float
+    latency_p99_ms: float
+    errors: int
+
+
+class CalibrationReport(Report):
+    """One replica, measured."""
+
+    inference: str
+    model: str
+    replica: str
+    slo_ms: float | None
+    requests_per_second: float | None
+    """The most within the SLO; absent where it kept it with not even one request at a time."""
+    concurrency: int | None
+    ended_by: str
+    way_ms: float
+    """An empty question there and back, which is part of every latency."""
+    measured: tuple[StepReport, ...]
+
+    def lines(self, *, wide: bool) -> Iterator[str]:
+        """What it comes to, and how it gets into the Inference. Steps are told as they are done."""
+        del wide
+        within = "" if self.slo_ms is None else f" within {self.slo_ms:g} ms"
+        yield f"ended: {self.ended_by}"
+        if self.requests_per_second is None:
+            yield f"no request was answered{within}, even one at a time: raise the SLO, or give the replica more"
+            return
+        yield f"one replica answers {self.requests_per_second:.1f} requests/s{within}, {self.concurrency} at once"
+        if self.slo_ms is None:
+            yield "no SLO is given: set spec.slo.latencyP99 or --slo to measure within one"
+        key = ObjectKey.parse(self.inference)
+        patch = json.dumps({"spec": {"capacity": {"requestsPerSecond": f"{self.requests_per_second:.1f}"}}})
+        yield f"kubectl patch inference {key.name} -n {key.namespace} --type=merge -p '{patch}'"
+
+    def names(self) -> Iterator[str]:
+        """The Inference."""
+        yield named("Inference", ObjectKey.parse(self.inference).name)
+
+
+def calibrated(
+    replica: Replica, measured: Sequence[Measured], way_s: float, ended_by: str
+) -> CalibrationReport:
+    """From all steps of one ramp."""
+    best = throughput(tuple(measured), replica.slo_s)
+    return CalibrationReport(
+        inference=str(replica.inference),
+        model=replica.model,
+        replica=replica.pod,
+        slo_ms=None if replica.slo_s is None else replica.slo_s * _MS,
+        requests_per_second=None if best is None else round(best.requests_per_s, 1),
+        concurrency=None if best is None else best.concurrency,
+        ended_by=ended_by,
+        way_ms=round(way_s * _MS, 3),
+        measured=tuple(
+            StepReport(
+                concurrency=one.concurrency,
+                requests_per_second=round(one.requests_per_s, 1),
+                latency_p50_ms=round(one.latency_p50_s * _MS, 3),
+                latency_p99_ms=round(one.latency_p99_s * _MS, 3),
+                errors=one.errors,
+            )
+            for one in measured
+        ),
+    )
