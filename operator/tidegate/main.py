@@ -116,7 +116,15 @@ def dashboard(
         str, typer.Option(help="host:port of the controllers' probes, where they are no pods.")
     ] = "",
     namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Of the installation, where there are several.")
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            help="Whose objects are shown; default all, or that of the context where you may not list all.",
+        ),
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option("--system-namespace", help="Of the installation, where there are several.")
     ] = None,
     context: Context = None,
     acting_for: ActingFor = "",
@@ -129,7 +137,9 @@ def dashboard(
     where = kubeconfig or usual_kubeconfig()
     _run(
         run_dashboard(
-            DashboardOptions(where, context, acting_for, namespace, port, browser, prometheus, controllers)
+            DashboardOptions(
+                where, context, acting_for, namespace, system, port, browser, prometheus, controllers
+            )
         )
     )
 

@@ -248,6 +248,7 @@ def watches(kubectl: Kubectl) -> dict[str, int]:
     return {resource: counted[resource] for resource in ALL_KINDS}
 
 
+@pytest.mark.usefixtures("controllers")
 def test_a_proxy_says_who_somebody_is_and_nobody_else_does(
     allocated: Allocated, kubectl: Kubectl, tmp_path: Path
 ) -> None:
@@ -287,31 +288,66 @@ def test_a_proxy_says_who_somebody_is_and_nobody_else_does(
             kubectl.run("delete", "clusterrole,clusterrolebinding", "pool-readers")
 
 
-@pytest.mark.usefixtures("crds")
-def test_the_dashboard_of_ones_own_machine_lets_in_whoever_started_it(
-    allocated: Allocated, kubeconfig: Path
-) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "tidegate", "dashboard", "--no-browser"],
-        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+@contextmanager
+def own_dashboard(
+    kubeconfig: Path, folder: Path, *arguments: str
+) -> Iterator[tuple[httpx.Client, str, Path]]:
+    """`tidegate dashboard`: a browser that has not been let in, the entrance, and what was said on stderr."""
+    errors = folder / "errors"
+    with (
+        errors.open("w") as complaints,
+        subprocess.Popen(
+            [sys.executable, "-m", "tidegate", "dashboard", "--no-browser", *arguments],
+            env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+        ) as process,
+    ):
         assert process.stdout is not None
         said = [process.stdout.readline(), process.stdout.readline()]
         entrance = said[1].strip()
-        assert entrance.startswith("http://127.0.0.1:"), said
-        with httpx.Client(follow_redirects=True, timeout=10, trust_env=False) as browser:
-            root = entrance.partition("/enter")[0]
-            assert browser.get(f"{root}/api/v1/me").status_code == 401
-            assert browser.get(f"{root}/enter?ticket=guessed").status_code == 401
-            assert browser.get(entrance).status_code == 200
-            me = browser.get(f"{root}/api/v1/me").json()
-            assert me["mayOverride"] is True
-            wait_until(
-                lambda: allocated.pool in browser.get(f"{root}/list/computepools").text,
-                what="the pool is shown",
-                timeout_s=20.0,
-            )
+        assert entrance.startswith("http://127.0.0.1:"), (said, errors.read_text())
+        root = entrance.partition("/enter")[0]
+        with httpx.Client(follow_redirects=True, timeout=10, trust_env=False, base_url=root) as browser:
+            yield browser, entrance, errors
         process.terminate()
         assert process.wait(10) in {0, -15}
+
+
+@pytest.mark.usefixtures("controllers")
+def test_the_dashboard_of_ones_own_machine_lets_in_whoever_started_it(
+    allocated: Allocated, kubeconfig: Path, tmp_path: Path
+) -> None:
+    with own_dashboard(kubeconfig, tmp_path) as (browser, entrance, errors):
+        assert browser.get("/api/v1/me").status_code == 401
+        assert browser.get("/enter?ticket=guessed").status_code == 401
+        assert browser.get(entrance).status_code == 200
+        assert browser.get("/api/v1/me").json()["mayOverride"] is True
+        # It says where it is once it has read everything.
+        assert allocated.pool in browser.get("/list/computepools").text
+        assert errors.read_text() in {"", "reading the cluster's objects …\n"}
+
+
+@pytest.mark.usefixtures("controllers")
+def test_who_may_list_in_one_namespace_has_a_dashboard_of_it(
+    allocated: Allocated, kubectl: Kubectl, kubeconfig: Path, tmp_path: Path
+) -> None:
+    allocated.model("mine", 1, 2)
+    space = allocated.pools.namespace
+    role = ("inferences.tidegate.io", "modelaccesses.tidegate.io", "featurecomputes.tidegate.io", "pods")
+    kubectl(
+        *("create", "role", "looks", "-n", space, "--verb=get,list,watch", f"--resource={','.join(role)}")
+    )
+    kubectl("create", "rolebinding", "looks", "-n", space, "--role=looks", "--user=carl")
+    with own_dashboard(kubeconfig, tmp_path, "--as", "carl", "-n", space) as (browser, entrance, _):
+        browser.get(entrance)
+        wait_until(lambda: "mine" in browser.get("/list/inferences").text, what="it is shown", timeout_s=20.0)
+        rows = browser.get("/api/v1/rows/inferences").json()["items"]
+        assert {row["namespace"] for row in rows} == {space}
+        assert browser.get("/api/v1/rows/computepools").status_code == 403
+    with own_dashboard(kubeconfig, tmp_path, "--as", "carl") as (browser, entrance, errors):
+        said = "you may not list Inferences in all namespaces: those of default are shown; another with -n"
+        assert said in errors.read_text()
+        browser.get(entrance)
+        assert browser.get("/api/v1/rows/inferences").status_code == 403

@@ -16,6 +16,7 @@ import structlog
 from tidegate.errors import ApiUnavailableError, PermanentError, TidegateError, UnknownKindError
 from tidegate.kube.backoff import Backoff
 from tidegate.kube.client import KubeClient
+from tidegate.kube.kinds import Kind
 from tidegate.kube.store import ObjectStore, key_of
 from tidegate.kube.transport import ExpiredError
 
@@ -81,6 +82,11 @@ class Reflector:
         self._resource_version = ""
         self._listed_at = float("-inf")
         self._failures = 0
+
+    @property
+    def kind(self) -> Kind:
+        """What is listed and watched."""
+        return self._store.kind
 
     async def run(self) -> None:
         """Lists and watches until cancelled; every failure is retried with a growing pause."""

@@ -38,6 +38,9 @@ def release_among(deployments: Sequence[Manifest], namespace: str | None) -> tup
     }
     if len(found) > 1:
         named = ", ".join(f"{release} in {place}" for release, place in sorted(found))
-        message = f"there are {len(found)} installations ({named}): name the namespace of one with -n"
+        message = (
+            f"there are {len(found)} installations ({named}): name the namespace of one with "
+            "--system-namespace, or with -n where the command has no other"
+        )
         raise PermanentError(message)
     return next(iter(found), (_USUAL[0], namespace or _USUAL[1]))

@@ -11,12 +11,21 @@ from tidegate.runtime.probes import Check, Probes
 
 
 def start_watches(
-    tasks: asyncio.TaskGroup, client: KubeClient, stores: Iterable[ObjectStore], *, selector: str = ""
-) -> None:
-    """One list and watch for each store, as tasks of the process."""
-    for store in stores:
-        reflector = Reflector(client, store, selector=selector)
-        tasks.create_task(reflector.run(), name=f"watch-{store.kind}")
+    tasks: asyncio.TaskGroup,
+    client: KubeClient,
+    stores: Iterable[ObjectStore],
+    *,
+    namespace: str = "",
+    selector: str = "",
+) -> tuple[Reflector, ...]:
+    """One list and watch for each store, as tasks of the process; of one namespace where it is named and the kind has some."""
+    reflectors = tuple(
+        Reflector(client, store, namespace=namespace if store.kind.namespaced else "", selector=selector)
+        for store in stores
+    )
+    for reflector in reflectors:
+        tasks.create_task(reflector.run(), name=f"watch-{reflector.kind}")
+    return reflectors
 
 
 def start_secret_watches(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import socket
 import sys
@@ -18,13 +19,16 @@ import typer
 from cryptography.fernet import Fernet
 from fastapi import FastAPI
 
+from tidegate.cli.connection import usual_namespace
 from tidegate.errors import PermanentError, TidegateError
 from tidegate.kube.client import ClientSettings, KubeClient
+from tidegate.kube.kinds import INFERENCE
 from tidegate.operations.installation import release_of
 from tidegate.processes.lifecycle import until
 from tidegate.processes.web import keep, served, traffic_source
 from tidegate.web.access.door import LocalDoor
 from tidegate.web.access.identity import Identity
+from tidegate.web.access.rights import Action, Rights
 from tidegate.web.access.sessions import Seal
 from tidegate.web.app import create_app
 from tidegate.web.fleet import Fleet
@@ -32,6 +36,8 @@ from tidegate.web.parts import Installation, make_parts
 
 _WHO_AM_I = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _LOOPBACK = "127.0.0.1"
+_SOON_S = 2.0
+"""What takes longer is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,8 @@ class DashboardOptions:
     context: str | None = None
     acting_for: str = ""
     namespace: str | None = None
+    """Whose objects are shown; None: all, or where those may not be listed those of the context's namespace."""
+    system: str | None = None
     """Of the installation; None: the only one."""
     port: int = 0
     browser: bool = True
@@ -59,7 +67,8 @@ async def run_dashboard(options: DashboardOptions) -> None:
         settings, kubeconfig=options.kubeconfig, context=options.context
     ) as client:
         identity = await _identity(client)
-        release, namespace = await release_of(client, options.namespace)
+        shown = await _shown(client, identity, options)
+        release, namespace = await release_of(client, options.system)
         ticket, seal = secrets.token_urlsafe(32), Seal(Fernet.generate_key())
         parts = make_parts(
             Fleet(),
@@ -71,18 +80,52 @@ async def run_dashboard(options: DashboardOptions) -> None:
             monotonic=time.monotonic,
         )
         app = create_app(parts, {_LOOPBACK, "localhost"})
+        filled = asyncio.Event()
         with _listening(options.port) as listener:
-            address = f"http://{_LOOPBACK}:{listener.getsockname()[1]}"
+            entrance = f"http://{_LOOPBACK}:{listener.getsockname()[1]}/enter?ticket={ticket}"
+            said = (
+                f"the dashboard{_of(shown)}, with the rights of {identity.user}; Ctrl-C ends it:\n{entrance}"
+            )
             await until(
-                _served(app, listener, f"{address}/enter?ticket={ticket}", identity, options),
-                keep(parts, client),
+                _served(app, listener, entrance, said, filled, options),
+                keep(parts, client, namespace=shown, filled=filled),
             )
 
 
+async def _shown(client: KubeClient, identity: Identity, options: DashboardOptions) -> str:
+    """The namespace whose objects are shown; empty for all."""
+    if options.namespace is not None:
+        return options.namespace
+    rights = Rights(lambda _: client, time.monotonic)
+    if await rights.may(identity, Action("list", INFERENCE.plural)):
+        return ""
+    namespace = usual_namespace(options.kubeconfig, options.context)
+    typer.echo(
+        f"you may not list Inferences in all namespaces: those of {namespace} are shown; another with -n",
+        err=True,
+    )
+    return namespace
+
+
+def _of(namespace: str) -> str:
+    return f" of namespace {namespace}" if namespace else ""
+
+
 async def _served(
-    app: FastAPI, listener: socket.socket, entrance: str, identity: Identity, options: DashboardOptions
+    app: FastAPI,
+    listener: socket.socket,
+    entrance: str,
+    said: str,
+    filled: asyncio.Event,
+    options: DashboardOptions,
 ) -> None:
-    typer.echo(f"the dashboard, with the rights of {identity.user}; Ctrl-C ends it:\n{entrance}")
+    """Answers once all has been read: half a picture of the cluster is a wrong one."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(filled.wait(), _SOON_S)
+    if not filled.is_set():
+        typer.echo("reading the cluster's objects …", err=True)
+        await filled.wait()
+    typer.echo(said)
     if options.browser and sys.stdout.isatty():
         loop = asyncio.get_running_loop()
         # In a thread: a browser of the console waits for the page, and the page for the loop.

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from tidegate.errors import PermanentError
 from tidegate.kube.client import ClientSettings, KubeClient
-from tidegate.processes.caches import report_sync, start_watches
+from tidegate.processes.caches import report_sync, settled, start_watches
 from tidegate.processes.lifecycle import until
 from tidegate.resources.names import POOL_LABEL
 from tidegate.runtime.probes import Probes, ProbeServer
@@ -71,16 +71,26 @@ async def served(
     await uvicorn.Server(config).serve(None if listener is None else [listener])
 
 
-async def keep(parts: Parts, client: KubeClient) -> None:
-    """Fills the caches, and keeps what is made from them."""
+async def keep(
+    parts: Parts, client: KubeClient, *, namespace: str = "", filled: asyncio.Event | None = None
+) -> None:
+    """Fills the caches, from one namespace where it is named, and keeps what is made from them.
+
+    `filled` is set when each has been listed once, or may not be.
+    """
     async with asyncio.TaskGroup() as tasks:
-        start_watches(tasks, client, parts.fleet.stores())
-        start_watches(tasks, client, (parts.fleet.pods,), selector=POOL_LABEL)
+        reflectors = (
+            *start_watches(tasks, client, parts.fleet.stores(), namespace=namespace),
+            *start_watches(tasks, client, (parts.fleet.pods,), namespace=namespace, selector=POOL_LABEL),
+        )
         for plural, listing in parts.listings.items():
             tasks.create_task(listing.keep(), name=f"rows-{plural}")
         tasks.create_task(parts.history.keep(), name="history")
         if parts.traffic.known:
             tasks.create_task(parts.traffic.keep(lambda: parts.changes.tell("traffic")), name="traffic")
+        await settled(reflectors)
+        if filled is not None:
+            filled.set()
 
 
 def traffic_source(url: str) -> Source | None:
