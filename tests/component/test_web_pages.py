@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from typing import Any
@@ -450,6 +452,36 @@ async def test_an_override_is_shown_in_words_before_it_is_made(full: Dashboard) 
     assert full.allowed.written == []
     assert (forever.status_code, nobody.status_code) == (400, 404)
     assert "lasts from 1m to 168h" in forever.text
+    assert "gone" in nobody.text
+
+
+async def test_a_refused_override_leaves_the_form_as_it_was_typed(full: Dashboard) -> None:
+    typed = {
+        "kind": "Inference",
+        "namespace": "ads",
+        "name": "fine",
+        "action": "floor",
+        "replicas": "2",
+        "reason": 'a "sale"',
+        "lasting": "9999h",
+    }
+    async with full.browser() as ann:
+        csrf = (await ann.get("/overrides")).text.partition(CSRF)[2].partition('"')[0]
+        refused = (await ann.post("/overrides/confirm", data={**typed, "csrf": csrf})).text
+        shown = (await ann.post("/overrides/confirm", data={**typed, "lasting": "2h", "csrf": csrf})).text
+        back = (await ann.get(html.unescape(re.findall(r'href="(/overrides\?[^"]*)"', shown)[0]))).text
+        unasked = (await ann.get("/overrides")).text
+
+    for page, lasting in ((refused, "9999h"), (back, "2h")):
+        assert 'name="name" value="fine"' in page
+        assert '<option value="floor" selected>' in page
+        assert 'inputmode="numeric" value="2"' in page
+        assert 'name="reason" value="a &#34;sale&#34;"' in page
+        assert f'value="{lasting}"' in page
+    assert 'id="refused"' in refused
+    assert 'id="refused"' not in back
+    assert '<option value="hold" selected>' not in unasked
+    assert 'name="reason" value=""' in unasked
 
 
 @pytest.mark.parametrize(

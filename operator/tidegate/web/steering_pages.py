@@ -14,7 +14,7 @@ from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.conditions import timestamp
 from tidegate.api.meta import ObjectKey
 from tidegate.api.release import ReleaseCommand
-from tidegate.errors import PermanentError
+from tidegate.errors import NotAllowedError, PermanentError
 from tidegate.reports.standing import OverrideReport
 from tidegate.reports.steered import Steered, SteeringReport, Step, plan_steering, told
 from tidegate.web import acting
@@ -22,9 +22,12 @@ from tidegate.web.acting import Steering
 from tidegate.web.forms import Fields
 from tidegate.web.rendering import shown
 from tidegate.web.views.standing import overrides_of, pool_of
-from tidegate.web.visitor import LIST_OVERRIDES, Known, Visitor
+from tidegate.web.visitor import LIST_OVERRIDES, ForbiddenError, Known, NotThereError, Visitor
 
 _SEE_OTHER: Final = 303
+_BAD_REQUEST: Final = 400
+_NOT_FOUND: Final = 404
+_FIELDS: Final = ("kind", "namespace", "name", "action", "replicas", "reason", "lasting")
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -32,16 +35,24 @@ router: Final = APIRouter(include_in_schema=False)
 @router.get("/overrides")
 async def overrides_page(visitor: Known, request: Request) -> HTMLResponse:
     """All ComputeOverrides, and a form for another."""
+    return await _overrides(visitor, request.query_params)
+
+
+async def _overrides(
+    visitor: Visitor, typed: Mapping[str, str], said: str = "", status: int = 200
+) -> HTMLResponse:
+    """The page with a form as it was `typed`, and what is wrong with that."""
     await visitor.must(LIST_OVERRIDES)
-    asked = request.query_params
     found = overrides_of(visitor.parts)
     now = visitor.parts.now()
     return shown(
         visitor,
         "overrides.html",
+        status,
+        said=said,
+        typed={name: typed[name] for name in _FIELDS if typed.get(name)},
         alive=[OverrideReport.of(each) for each in found if each.ends > now],
         over=[OverrideReport.of(each) for each in found if each.ends <= now],
-        target={name: asked.get(name, "") for name in ("kind", "namespace", "name")},
         may_override=await visitor.may(acting.CREATE),
         may_end=await visitor.may(acting.DELETE),
         topics=["computeoverrides"],
@@ -52,10 +63,17 @@ async def overrides_page(visitor: Known, request: Request) -> HTMLResponse:
 async def confirm(visitor: Known, fields: Fields) -> HTMLResponse:
     """Shows what is about to be done, before it is."""
     await visitor.must(acting.CREATE)
-    steering = _steering(fields)
-    seen = await _seen(visitor, steering)
-    step = plan_steering(seen, steering.wanted)
-    report = _foreseen(seen, step)
+    try:
+        steering = _steering(fields)
+        seen = await _seen(visitor, steering)
+        step = plan_steering(seen, steering.wanted)
+        report = _foreseen(seen, step)
+    except (ForbiddenError, NotAllowedError):
+        raise
+    except NotThereError as error:
+        return await _overrides(visitor, fields, str(error), _NOT_FOUND)
+    except PermanentError as error:
+        return await _overrides(visitor, fields, str(error), _BAD_REQUEST)
     return shown(visitor, "confirm.html", steering=steering, seen=seen, step=step, report=report, topics=[])
 
 
@@ -109,8 +127,7 @@ def _foreseen(seen: Steered, step: Step) -> SteeringReport:
 
 def _steering(fields: Mapping[str, str]) -> Steering:
     given = {name: value.strip() for name, value in fields.items() if value.strip()}
-    names = {"kind", "namespace", "name", "action", "replicas", "reason", "lasting"}
-    body = {name: value for name, value in given.items() if name in names}
+    body = {name: value for name, value in given.items() if name in _FIELDS}
     if body.get("action") == "hold":
         body.pop("replicas", None)
     if body.get("kind") == OverrideKind.COMPUTE_POOL.value:
