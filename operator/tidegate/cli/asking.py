@@ -12,6 +12,7 @@ import aiohttp
 
 from tidegate.api.meta import ObjectKey
 from tidegate.cli.connection import connected
+from tidegate.cli.interrupting import run
 from tidegate.cli.servers import Answers, Servers
 from tidegate.errors import ApiUnavailableError, PermanentError, TidegateError
 from tidegate.kube.client import KubeClient
@@ -25,8 +26,8 @@ def ask(servers: Servers, port: int, path: str, query: Mapping[str, str]) -> Ans
     """Asks them all. Raises TidegateError, with the way out, when none answers, or none knows what is asked for."""
     target = f"{path}?{urlencode(query)}" if query else path
     if servers.address is not None:
-        return asyncio.run(_directly(servers.address, target))
-    return asyncio.run(_through_api_server(servers, port, target))
+        return run(_directly(servers.address, target))
+    return run(_through_api_server(servers, port, target))
 
 
 async def _directly(address: str, target: str) -> Answers:

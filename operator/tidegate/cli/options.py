@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Coroutine
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from tidegate.cli.interrupting import run
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ Output = Annotated[Format, typer.Option("--output", "-o", help="text, wide, json
 def answered(question: Coroutine[Any, Any, AnswerT]) -> AnswerT:
     """The answer; ends the process with 1 and one line on stderr when there is none."""
     try:
-        return asyncio.run(question)
+        return run(question)
     except (TidegateError, ValueError) as error:
         typer.echo(f"tidegate: {error}", err=True)
         sys.exit(1)

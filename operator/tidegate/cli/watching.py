@@ -73,10 +73,8 @@ async def watched(client: KubeClient, chosen: Chosen) -> AsyncGenerator[Changes]
             await asyncio.sleep(_LOOK_S if reflector.counts.failures else 0.01)
         yield changes
     finally:
-        # Again until it is heard: a connection that is just being opened or closed may keep the first one to itself.
-        while not feeding.done():
-            feeding.cancel()
-            await asyncio.wait({feeding}, timeout=_LOOK_S)
+        feeding.cancel()
+        await asyncio.wait({feeding})
 
 
 async def _refusal(client: KubeClient, chosen: Chosen) -> None:
