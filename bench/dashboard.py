@@ -42,7 +42,7 @@ def fill(dashboard: Dashboard, count: int) -> None:
         well = number % 20 != 0
         said = ready("AllReplicasReady" if well else "ModelLoadFailed", f"object {number}", status=well)
         body = inference_body(f"model-{number}", f"team-{number % 40}")
-        store.observe("ADDED", {**body, "status": {"conditions": [said]}})
+        store.observe("ADDED", {**body, "status": {"observedGeneration": 1, "conditions": [said]}})
 
 
 async def first_byte(client: httpx.AsyncClient, path: str) -> float:
@@ -84,7 +84,7 @@ async def change(dashboard: Dashboard, client: httpx.AsyncClient, rounds: int) -
         for number in range(rounds):
             began = time.perf_counter()
             said = ready("ModelLoadFailed", f"changed {number}", status=False)
-            dashboard.put(an_inference("model-0", "team-0", status={"conditions": [said]}))
+            dashboard.put(an_inference("model-0", "team-0", status={"observedGeneration": 1, "conditions": [said]}))
             while await anext(lines) != "event: inferences":
                 pass
             heard_s = max(heard_s, time.perf_counter() - began)

@@ -59,7 +59,7 @@ async def test_a_change_is_seen_within_a_second_and_without_a_reload(shown: Show
     await page.evaluate("window.same = true")
     await until(lambda: dashboard.parts.changes.listeners > 0, what="the page listens")
     dashboard.put(
-        an_inference("young", status={"conditions": [ready("ModelLoadFailed", "changed", status=False)]})
+        an_inference("young", status={"observedGeneration": 1, "conditions": [ready("ModelLoadFailed", "changed", status=False)]})
     )
 
     await page.get_by_text("changed").first.wait_for(timeout=5_000)
@@ -68,8 +68,10 @@ async def test_a_change_is_seen_within_a_second_and_without_a_reload(shown: Show
     assert await page.evaluate("window.same")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [320, 1280])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [(320, "light"), (320, "dark"), (1280, "light"), (1280, "dark"), (3840, "light")],
+)
 async def test_axe_finds_nothing_serious(
     shown: Shown, visitor: Visitor, width: int, scheme: ColorScheme
 ) -> None:

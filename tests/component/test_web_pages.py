@@ -133,6 +133,7 @@ def fill(dashboard: Dashboard, said: str) -> None:
         "replicas": None,
     }
     status = {
+        "observedGeneration": 1,
         "conditions": conditions,
         "allocation": {"replicas": 3, "decision": "gpu-a-1", "epoch": 1},
         "failure": {
@@ -175,7 +176,7 @@ def fill(dashboard: Dashboard, said: str) -> None:
         an_inference("fine", status=status, **scaled),
         an_inference("plain"),
         access.model_copy(update={"status": type(access.status).model_validate(shown)}),
-        a_feature_compute("plan", status={"conditions": conditions}),
+        a_feature_compute("plan", status={"observedGeneration": 1, "conditions": conditions}),
         a_compute_pool(
             "gpu-a",
             policy={
@@ -184,6 +185,7 @@ def fill(dashboard: Dashboard, said: str) -> None:
                 "freeze": [{"schedule": "0 0 * * *", "duration": "1h"}],
             },
             status={
+                "observedGeneration": 1,
                 "nodes": 2,
                 "slices": {"total": 16, "healthy": 16, "free": 4},
                 "tiers": [{"name": "realtime", "slices": 12}],
@@ -530,7 +532,7 @@ async def test_demand_is_told_by_tier_and_what_is_not_known(full: Dashboard) -> 
 
 async def test_a_pool_of_a_thousand_nodes_stays_a_page(dashboard: Dashboard) -> None:
     dashboard.put(
-        a_compute_pool("gpu-a", status={"nodes": 1_000, "slices": {"total": 32_000, "healthy": 32_000}})
+        a_compute_pool("gpu-a", status={"observedGeneration": 1, "nodes": 1_000, "slices": {"total": 32_000, "healthy": 32_000}})
     )
     for number in range(32_000):
         inference = "rare" if number == 31_999 else f"m-{number % 50}"

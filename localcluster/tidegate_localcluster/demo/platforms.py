@@ -55,6 +55,8 @@ class Site:
     """Values for the chart, by path."""
     kubectl_command: str = "kubectl"
     """How the user runs kubectl against this cluster."""
+    dashboard_command: str = "tidegate dashboard"
+    """How the user opens the dashboard of this cluster with their own rights, without a token."""
 
 
 class Platform(Protocol):
@@ -112,6 +114,7 @@ class LocalPlatform:
             models_folder=cluster.files.models,
             models_uri=LOCAL_MODELS_URI,
             kubectl_command=f".venv/bin/tidegate local kubectl{self._state_option}",
+            dashboard_command=f".venv/bin/tidegate dashboard --kubeconfig {cluster.files.kubeconfig}",
             values={
                 **{f"images.{value}": references[image] for value, image in CHART_IMAGES.items()},
                 "models.hostPath": "/models",

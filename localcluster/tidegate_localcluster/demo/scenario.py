@@ -217,7 +217,7 @@ class Demo:
         if endpoints.lasting:
             for name, address in (
                 ("gateway", gateway),
-                ("dashboard", endpoints.dashboard),
+                ("dashboard", endpoints.dashboard and f"{endpoints.dashboard}, with a token"),
                 ("Prometheus", endpoints.prometheus),
             ):
                 say(f"{name:<11}{f'http://{address}' if address else 'not installed'}")
@@ -229,6 +229,7 @@ class Demo:
         say("\nNext:")
         kubectl = f"{site.kubectl_command} -n {NAMESPACE}"
         back = json.dumps({"spec": {"model": {"version": FIRST}}})
+        say(f"  {site.dashboard_command}")
         say(f"  {kubectl} get {KINDS}")
         say(f"  {kubectl} patch inference {INFERENCE} --type=merge -p '{back}'")
         say(f"  curl -H 'x-tidegate-access: {NAMESPACE}/{ACCESS}' http://{gateway}/v2/models/{MODEL}")

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, Self, TypeAlias
 
+from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.conditions import ConditionStatus, ConditionType, ObservedCondition
 from tidegate.api.feature_compute import FeatureCompute
@@ -19,6 +20,8 @@ from tidegate.api.release import ReleasePhase
 
 Served: TypeAlias = Inference | ModelAccess | FeatureCompute | ComputePool
 """The kinds that have Ready, Reconciling and Stalled."""
+Observed: TypeAlias = Served | ComputeOverride
+"""The kinds that have conditions."""
 
 _SUMMARIES: Final = frozenset({ConditionType.READY, ConditionType.RECONCILING, ConditionType.STALLED})
 _LEVELS: Final = {reason.value: message.level for reason, message in OF_REASONS.items()}
@@ -65,7 +68,7 @@ class ObjectReport(ApiModel):
     """Since when Ready is what it is."""
 
     @classmethod
-    def of(cls, one: Served) -> Self:
+    def of(cls, one: Observed) -> Self:
         """What the conditions of an object say together."""
         state, why = _standing(one)
         ready = _find(one.status.conditions, ConditionType.READY)
@@ -88,7 +91,7 @@ def worst_first(objects: Iterable[ObjectReport]) -> tuple[ObjectReport, ...]:
     return tuple(sorted(objects, key=lambda each: (each.state.badness, each.kind, each.name)))
 
 
-def _standing(one: Served) -> tuple[State, ObservedCondition | None]:
+def _standing(one: Observed) -> tuple[State, ObservedCondition | None]:
     """Its state, and the condition that says why; None where no controller has said anything."""
     conditions = one.status.conditions
     ready = _find(conditions, ConditionType.READY)
@@ -117,14 +120,14 @@ def _is_worse(condition: ObservedCondition) -> bool:
     )
 
 
-def _is_releasing(one: Served) -> bool:
+def _is_releasing(one: Observed) -> bool:
     if not isinstance(one, ModelAccess) or one.spec.release is None:
         return False
     release = one.status.release
     return release is None or release.phase in {ReleasePhase.PROGRESSING, ReleasePhase.PAUSED}
 
 
-def _unanswered(one: Served) -> str:
+def _unanswered(one: Observed) -> str:
     observed, generation = one.status.observed_generation, one.metadata.generation
     if not one.status.conditions:
         return "no controller has said anything about it yet"

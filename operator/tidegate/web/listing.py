@@ -11,7 +11,8 @@ from typing import Any, Final, TypeAlias
 
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.parsed import Parsed
-from tidegate.web.rows import WELL, Row
+from tidegate.reports.state import State
+from tidegate.web.rows import Row
 
 PAGE_SIZE: Final = 50
 _AT_ONCE: Final = 100
@@ -21,6 +22,8 @@ _WAITED_FOR: Final = 500
 """Rows that somebody who asks waits for; where more have changed at once, what is shown is a little late."""
 
 _Place: TypeAlias = tuple[int, str, str]
+_WELL: Final = min(state.badness for state in State if state.as_it_should_be)
+"""From here on, in the order of a list, things are as they should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class Listing:
         self._order: list[_Place] = []
         self._texts: dict[_Place, str] = {}
         """What is searched, in lower case: made once for each row, and not for each search."""
-        self._counts: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        self._counts: defaultdict[str, Counter[State]] = defaultdict(Counter)
         self._dirty: dict[ObjectKey, None] = dict.fromkeys(catalogue.store.keys())
         self._woken = asyncio.Event()
         catalogue.store.subscribe(self._changed)
@@ -86,7 +89,7 @@ class Listing:
         self._refresh(_WAITED_FOR)
         counts = [self._counts[name] for name in within] if within is not None else self._counts.values()
         total = sum(each.total() for each in counts)
-        return total, total - sum(each[WELL] for each in counts)
+        return total, total - sum(each[state] for each in counts for state in State if state.as_it_should_be)
 
     def row(self, key: ObjectKey) -> Row | None:
         """One row."""
@@ -97,7 +100,7 @@ class Listing:
         """The rows that are asked for; the last page for one beyond it."""
         self._refresh(_WAITED_FOR)
         found = self._found(asked, within)
-        bad = bisect_left(found, (WELL,))
+        bad = bisect_left(found, (_WELL,))
         pages = max(-(-len(found) // asked.size), 1)
         number = min(max(asked.page, 1), pages)
         shown = found[(number - 1) * asked.size : number * asked.size]
@@ -129,18 +132,18 @@ class Listing:
         if before is not None:
             place = _place(before)
             del self._order[bisect_left(self._order, place)], self._texts[place]
-            self._counts[key.namespace][before.rank] -= 1
+            self._counts[key.namespace][before.state] -= 1
         one = self._catalogue.get(key)
         if one is not None:
             self._rows[key] = row = self._row(one)
             place = _place(row)
             insort(self._order, place)
             self._texts[place] = f"{row.namespace}/{row.name}\n{row.reason}\n{row.detail}".lower()
-            self._counts[key.namespace][row.rank] += 1
+            self._counts[key.namespace][row.state] += 1
 
 
 def _place(row: Row) -> _Place:
-    return row.rank, row.namespace, row.name
+    return row.state.badness, row.namespace, row.name
 
 
 def _first(keys: Iterable[ObjectKey], most: int) -> list[ObjectKey]:

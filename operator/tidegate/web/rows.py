@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
@@ -11,20 +11,16 @@ from pydantic.alias_generators import to_camel
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
-from tidegate.api.conditions import ConditionStatus, ConditionType, ObservedCondition
 from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.messages.catalogue import by_name
-from tidegate.api.messages.message import Level
 from tidegate.api.meta import Resource
 from tidegate.api.model_access import ModelAccess
 from tidegate.planning.overrides import described
 from tidegate.reports.decision import DecisionReport
+from tidegate.reports.state import ObjectReport, Observed, State
 
 _MESSAGES: Final = by_name()
-_RANKS: Final[Mapping[str, int]] = {Level.ERROR.value: 0, Level.WARNING.value: 1, Level.INFO.value: 2}
-WELL: Final = 3
-"""The rank of what is as it should be; below it is what is worse."""
 _HASH: Final = 12
 
 
@@ -35,9 +31,7 @@ class Row(BaseModel):
 
     namespace: str
     name: str
-    ready: bool
-    rank: int
-    """0 is worst: somebody has to do something; 3 is well."""
+    state: State
     reason: str
     code: str
     """Of the message; empty where all is well."""
@@ -58,7 +52,6 @@ def inference_row(one: Inference) -> Row:
     moving = f" → {versions.target}" if versions.target and versions.target != versions.serving else ""
     return _row(
         one,
-        one.status.conditions,
         detail=f"version {versions.serving or 'none'}{moving}",
         replicas=f"{one.status.ready_replicas - (one.status.spare_replicas or 0)}/{one.decided_replicas}",
         tier=one.spec.tier.value,
@@ -73,7 +66,7 @@ def access_row(one: ModelAccess) -> Row:
         for route in one.status.routes
     )
     proxies = one.status.proxies
-    return _row(one, one.status.conditions, detail=routes, replicas=f"{proxies.acked}/{proxies.total}")
+    return _row(one, detail=routes, replicas=f"{proxies.acked}/{proxies.total}")
 
 
 def features_row(one: FeatureCompute) -> Row:
@@ -81,7 +74,6 @@ def features_row(one: FeatureCompute) -> Row:
     plan = (one.status.plan_hash or "none")[:_HASH]
     return _row(
         one,
-        one.status.conditions,
         detail=f"{len(one.spec.features)} features, plan {plan}",
         replicas=f"{one.status.ready_replicas}/{one.spec.replicas}",
     )
@@ -93,7 +85,6 @@ def pool_row(one: ComputePool) -> Row:
     used = ", ".join(f"{each.name} {each.slices}" for each in one.status.tiers)
     return _row(
         one,
-        one.status.conditions,
         detail=used or "nobody has any",
         replicas=f"{slices.healthy - slices.free}/{slices.healthy}",
     )
@@ -101,7 +92,7 @@ def pool_row(one: ComputePool) -> Row:
 
 def override_row(one: ComputeOverride) -> Row:
     """Of a ComputeOverride."""
-    return _row(one, one.status.conditions, detail=described(one))
+    return _row(one, detail=described(one))
 
 
 def decision_row(one: AllocationDecision) -> Row:
@@ -111,8 +102,7 @@ def decision_row(one: AllocationDecision) -> Row:
     return Row(
         namespace="",
         name=one.metadata.name,
-        ready=not failed,
-        rank=0 if failed else WELL,
+        state=State.NOT_READY if failed else State.READY,
         reason=report.outcome.state.value,
         code="",
         message=report.came_to(),
@@ -131,26 +121,16 @@ ROWS: Final[Mapping[type[Resource], Any]] = {
 }
 
 
-def _row(
-    one: Resource,
-    conditions: Sequence[ObservedCondition],
-    *,
-    detail: str,
-    replicas: str = "",
-    tier: str = "",
-    pool: str = "",
-) -> Row:
-    ready = next((item for item in conditions if item.type == ConditionType.READY.value), None)
-    well = ready is not None and ready.status is ConditionStatus.TRUE
-    said = None if ready is None else _MESSAGES.get(ready.reason)
+def _row(one: Observed, *, detail: str, replicas: str = "", tier: str = "", pool: str = "") -> Row:
+    standing = ObjectReport.of(one)
+    said = None if standing.state.as_it_should_be else _MESSAGES.get(standing.reason)
     return Row(
         namespace=one.key.namespace,
         name=one.key.name,
-        ready=well,
-        rank=WELL if well else _RANKS.get(said.level.value if said else "", 1),
-        reason=ready.reason if ready else "Unknown",
-        code="" if well or said is None else said.code,
-        message=ready.message if ready else "the controllers have not looked at it yet",
+        state=standing.state,
+        reason=standing.reason,
+        code="" if said is None else said.code,
+        message=standing.message,
         detail=detail,
         replicas=replicas,
         tier=tier,
