@@ -84,7 +84,9 @@ async def change(dashboard: Dashboard, client: httpx.AsyncClient, rounds: int) -
         for number in range(rounds):
             began = time.perf_counter()
             said = ready("ModelLoadFailed", f"changed {number}", status=False)
-            dashboard.put(an_inference("model-0", "team-0", status={"observedGeneration": 1, "conditions": [said]}))
+            dashboard.put(
+                an_inference("model-0", "team-0", status={"observedGeneration": 1, "conditions": [said]})
+            )
             while await anext(lines) != "event: inferences":
                 pass
             heard_s = max(heard_s, time.perf_counter() - began)

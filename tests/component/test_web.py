@@ -21,7 +21,10 @@ READY = {
 @pytest.fixture
 def shown(dashboard: Dashboard) -> Dashboard:
     """A fleet of two Inferences, one of them well, and one ModelAccess."""
-    fine = an_inference("fine", status={"observedGeneration": 1, "conditions": [READY], "versions": {"serving": "3", "target": "3"}})
+    fine = an_inference(
+        "fine",
+        status={"observedGeneration": 1, "conditions": [READY], "versions": {"serving": "3", "target": "3"}},
+    )
     dashboard.put(fine, an_inference("zz"), a_model_access())
     return dashboard
 
@@ -191,7 +194,10 @@ async def test_a_page_hears_of_a_change_of_what_it_shows(shown: Dashboard) -> No
     waiting = asyncio.ensure_future(first)
     await asyncio.sleep(0)
     shown.put(an_inference("other"))
-    fine = an_inference("fine", status={"observedGeneration": 1, "conditions": [READY], "versions": {"serving": "4", "target": "4"}})
+    fine = an_inference(
+        "fine",
+        status={"observedGeneration": 1, "conditions": [READY], "versions": {"serving": "4", "target": "4"}},
+    )
     shown.put(fine)
 
     assert await asyncio.wait_for(waiting, 1) == {"inferences/ads/fine"}

@@ -59,7 +59,13 @@ async def test_a_change_is_seen_within_a_second_and_without_a_reload(shown: Show
     await page.evaluate("window.same = true")
     await until(lambda: dashboard.parts.changes.listeners > 0, what="the page listens")
     dashboard.put(
-        an_inference("young", status={"observedGeneration": 1, "conditions": [ready("ModelLoadFailed", "changed", status=False)]})
+        an_inference(
+            "young",
+            status={
+                "observedGeneration": 1,
+                "conditions": [ready("ModelLoadFailed", "changed", status=False)],
+            },
+        )
     )
 
     await page.get_by_text("changed").first.wait_for(timeout=5_000)

@@ -532,7 +532,10 @@ async def test_demand_is_told_by_tier_and_what_is_not_known(full: Dashboard) -> 
 
 async def test_a_pool_of_a_thousand_nodes_stays_a_page(dashboard: Dashboard) -> None:
     dashboard.put(
-        a_compute_pool("gpu-a", status={"observedGeneration": 1, "nodes": 1_000, "slices": {"total": 32_000, "healthy": 32_000}})
+        a_compute_pool(
+            "gpu-a",
+            status={"observedGeneration": 1, "nodes": 1_000, "slices": {"total": 32_000, "healthy": 32_000}},
+        )
     )
     for number in range(32_000):
         inference = "rare" if number == 31_999 else f"m-{number % 50}"
