@@ -67,6 +67,9 @@ class Settings(BaseSettings):
     auth_namespaces: Annotated[
         tuple[str, ...], Field(description="Namespaces whose labelled Secrets are read, as JSON.")
     ] = ()
+    gateway_access_log: Annotated[
+        bool, Field(description="Whether gateways write a line of JSON for each request to stdout.")
+    ] = False
     history_bytes: Annotated[
         int,
         Field(

@@ -83,5 +83,5 @@ def test_a_load_test_goes_through_a_gateway_to_the_model(space: Space) -> None:
     assert (report["errors"], report["failures"], report["server"]) == ({}, [], None)
     assert "gateway" in report["way"]
 
-    with pytest.raises(CommandError, match="NOT_FOUND|no such|not there|no route"):
+    with pytest.raises(CommandError, match=r"NOT_FOUND|no such|not there|no route"):
         space.installed.tidegate(*asked[:3], f"{space.namespace}/nobody", "--for", "1s")

@@ -24,7 +24,11 @@ from tidegate.routing.snapshot import Resource, SnapshotBuilder, TypeUrl, placeh
 from tidegate.xds.messages import DiscoveryResponse, decode_request, encode_response
 
 ENDPOINTS = st.builds(
-    Endpoint, st.ip_addresses().map(str), grpc_port=st.integers(1, 65535), http_port=st.integers(1, 65535)
+    Endpoint,
+    st.ip_addresses().map(str),
+    grpc_port=st.integers(1, 65535),
+    http_port=st.integers(1, 65535),
+    decision=st.sampled_from(["", "gpu-a-7", "x" * 253]),
 )
 POOLS = st.builds(
     Pool,
@@ -57,6 +61,12 @@ def test_endpoints_are_what_protobuf_writes(pool: Pool, protocol: Protocol) -> N
     ]
     ports = "grpc_port" if protocol is Protocol.GRPC else "http_port"
     assert found == [(each.address, getattr(each, ports)) for each in pool.endpoints]
+    decisions = [
+        each.metadata.filter_metadata[endpoints.METADATA].fields[endpoints.DECISION].string_value
+        for locality in message.endpoints
+        for each in locality.lb_endpoints
+    ]
+    assert decisions == [each.decision for each in pool.endpoints]
 
 
 @settings(deadline=None, max_examples=100)

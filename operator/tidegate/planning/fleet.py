@@ -26,7 +26,12 @@ BACKEND_LABELS: Final[Mapping[BackendKind, str]] = {
 def inference_backend(inference: Inference, pods: Iterable[PodView]) -> Backend:
     """An Inference and those of its pods that can answer now, without its warm spares."""
     key = BackendKey(BackendKind.INFERENCE, inference.key.namespace, inference.key.name)
-    return _backend(key, inference, inference.served_name, serving_pods(inference, pods))
+    backend = _backend(key, inference, inference.served_name, serving_pods(inference, pods))
+    allocation = inference.status.allocation
+    if allocation is None or inference.spec.scaling is None:
+        return backend
+    decided = tuple(replace(pod, decision=allocation.decision) for pod in backend.endpoints)
+    return replace(backend, endpoints=decided)
 
 
 def features_backend(features: FeatureCompute, pods: Iterable[PodView]) -> Backend:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
@@ -50,6 +51,8 @@ _GATHER_S: Final = 0.01
 _LOOK_AGAIN_S: Final = 60.0
 """How soon it is noticed that a certificate has expired or is valid now: nothing changes when that happens."""
 
+log: Final = structlog.get_logger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Publisher:
@@ -89,7 +92,8 @@ class Publisher:
                 self.builder.take_secrets(held)
                 change = routing.take_change()
                 snapshot = self.builder.apply(change)
-            self.cache.set(snapshot)
+            if self.cache.set(snapshot):
+                log.info("snapshot", revision=snapshot.revision, decisions=change.decisions)
             self.clients.take(change)
             self.metrics.build_seconds.observe(time.perf_counter() - started)
             with contextlib.suppress(TimeoutError):
@@ -133,7 +137,9 @@ async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | 
                 publisher = Publisher(
                     feed=feed,
                     cache=cache,
-                    builder=SnapshotBuilder(ListenerSettings(tls=settings.gateway_tls)),
+                    builder=SnapshotBuilder(
+                        ListenerSettings(access_log=settings.gateway_access_log, tls=settings.gateway_tls)
+                    ),
                     clients=clients,
                     metrics=metrics,
                     issuers=issuers,

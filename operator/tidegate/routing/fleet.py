@@ -47,6 +47,8 @@ class Endpoint:
     address: str
     grpc_port: int = 8001
     http_port: int = 8000
+    decision: str = ""
+    """The AllocationDecision by which its Inference has as many pods as it has; empty: none. Gateways write it into their log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,12 @@ class RoutingChange:
     hosts: Mapping[HostKey, PlannedHost | None]
     pools: Mapping[PoolKey, Pool | None]
 
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        """The AllocationDecisions by which pods of these pools are there."""
+        pools = (pool for pool in self.pools.values() if pool is not None)
+        return tuple(sorted({pod.decision for pool in pools for pod in pool.endpoints} - {""}))
+
 
 class LiveRouting:
     """Takes the objects of a fleet one by one, and tells what became of the routing since it was last asked."""

@@ -12,6 +12,10 @@ from tidegate.routing.ir import Pool, Protocol
 
 TYPE: Final = "envoy.config.endpoint.v3.ClusterLoadAssignment"
 
+METADATA: Final = "tidegate"
+DECISION: Final = "decision"
+"""Where an endpoint says by which AllocationDecision it is there: the key below `METADATA`."""
+
 # Field numbers of ClusterLoadAssignment, LocalityLbEndpoints and SocketAddress; the messages between have one field each, number 1.
 _CLUSTER_NAME: Final = 1
 _ENDPOINTS: Final = 2
@@ -19,6 +23,9 @@ _LOCALITY: Final = wire.field(1, b"")
 _LB_ENDPOINTS: Final = 2
 _ADDRESS: Final = 2
 _PORT_VALUE: Final = 3
+_METADATA: Final = 3
+_STRING_VALUE: Final = 3
+_KEY, _VALUE = 1, 2
 _ONLY: Final = 1
 _POLICY: Final = 4
 _OVERPROVISIONING_FACTOR: Final = 3
@@ -43,16 +50,29 @@ def encode(cluster: str, pool: Pool, protocol: Protocol) -> bytes:
 def _locality(endpoints: Sequence[Endpoint], protocol: Protocol) -> bytes:
     pods = [
         _lb_endpoint(
-            endpoint.address, endpoint.grpc_port if protocol is Protocol.GRPC else endpoint.http_port
+            endpoint.address,
+            endpoint.grpc_port if protocol is Protocol.GRPC else endpoint.http_port,
+            endpoint.decision,
         )
         for endpoint in endpoints
     ]
     return _LOCALITY + wire.fields(_LB_ENDPOINTS, pods)
 
 
-def _lb_endpoint(address: str, port: int) -> bytes:
+def _lb_endpoint(address: str, port: int, decision: str) -> bytes:
     socket_address = wire.field(_ADDRESS, address.encode()) + _port(port)
-    return wire.field(_ONLY, wire.field(_ONLY, wire.field(_ONLY, socket_address)))
+    endpoint = wire.field(_ONLY, wire.field(_ONLY, wire.field(_ONLY, socket_address)))
+    return endpoint + _metadata(decision) if decision else endpoint
+
+
+@lru_cache(maxsize=4096)
+def _metadata(decision: str) -> bytes:
+    """LbEndpoint.metadata: filter_metadata {tidegate: {decision: <name>}}, each map an entry of key and value."""
+    value = wire.field(_STRING_VALUE, decision.encode())
+    fields = wire.field(_KEY, DECISION.encode()) + wire.field(_VALUE, value)
+    struct = wire.field(_ONLY, fields)
+    filters = wire.field(_KEY, METADATA.encode()) + wire.field(_VALUE, struct)
+    return wire.field(_METADATA, wire.field(_ONLY, filters))
 
 
 @lru_cache(maxsize=1024)

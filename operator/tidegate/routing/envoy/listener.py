@@ -12,6 +12,7 @@ from tidegate.routing.envoy import (
     allowlist,
     by_host,
     callers,
+    endpoints,
     grpc_counts,
     local_replies,
     rate_limit,
@@ -205,8 +206,10 @@ def _limits() -> dict[str, object]:
 
 
 def _access_log() -> dict[str, object]:
+    """A line of JSON for each request; `decision` leads to the AllocationDecision by which the pod that answered is there."""
     fields = {
         "time": "%START_TIME%",
+        "request": "%REQ(X-REQUEST-ID)%",
         "target": f"%REQ({routes.ACCESS_HEADER}?:AUTHORITY)%",
         "path": "%REQ(:PATH)%",
         "route": "%ROUTE_NAME%",
@@ -215,6 +218,8 @@ def _access_log() -> dict[str, object]:
         "flags": "%RESPONSE_FLAGS%",
         "duration_ms": "%DURATION%",
         "upstream": "%UPSTREAM_HOST%",
+        "envoy_cluster": "%UPSTREAM_CLUSTER%",
+        "decision": f"%METADATA(UPSTREAM_HOST:{endpoints.METADATA}:{endpoints.DECISION})%",
     }
     return protos.extension(
         "envoy.access_loggers.stdout",
