@@ -19,7 +19,9 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import ALLOCATION_DECISION, INFERENCE
+from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
+from tidegate.kube.pool_views import PoolViews
 from tidegate.kube.port import Cluster, Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.allocation_view import AllocationObserved, Member, allocation_view, executes
@@ -41,10 +43,8 @@ from tidegate.runtime.clock import Clock
 from tidegate_controllers.allocations import Allocations
 from tidegate_controllers.allocator_metrics import AllocatorMetrics
 from tidegate_controllers.autoscalers import Autoscalers
-from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.placements import Placements
-from tidegate_controllers.pool_views import PoolViews
 from tidegate_controllers.questions import Question, Questions
 from tidegate_controllers.stores import Stores
 

@@ -8,13 +8,13 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import COMPUTE_POOL
+from tidegate.kube.occupancy import Occupancy
+from tidegate.kube.pool_views import PoolViews
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
 from tidegate.runtime.clock import Clock
 from tidegate_controllers.allocations import Allocations
 from tidegate_controllers.carry_out import Writer
-from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.overrides import Overrides
-from tidegate_controllers.pool_views import PoolViews
 from tidegate_controllers.shared_claims import SharedClaims
 from tidegate_controllers.sharing import Sharing
 

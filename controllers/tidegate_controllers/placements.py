@@ -8,7 +8,9 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.conditions import ConditionStatus, ConditionType
 from tidegate.api.inference import Inference, Placement
 from tidegate.api.meta import ObjectKey
+from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
+from tidegate.kube.pool_views import PoolViews
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.claims import (
     NOTHING_BOOKED,
@@ -28,8 +30,6 @@ from tidegate.planning.replicas import settled
 from tidegate.resources.names import INFERENCE_LABEL, label_value
 from tidegate.resources.sharing.choice import sharing_of
 from tidegate_controllers.gpus import Gpus
-from tidegate_controllers.occupancy import Occupancy
-from tidegate_controllers.pool_views import PoolViews
 from tidegate_controllers.stores import Owners
 
 Wake = Callable[[ObjectKey], None]

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from tidegate.api.compute_override import OverrideKind
 from tidegate.api.meta import ObjectKey
+from tidegate.kube.occupancy import Occupancy
 from tidegate.resources.names import ACCESS_LABEL, FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
 from tidegate.routing.hosts import HostKind
 from tidegate.runtime.workqueue import WorkQueue
 from tidegate_controllers.accesses import Accesses
 from tidegate_controllers.gpus import Gpus
-from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.shared_claims import SharedClaims

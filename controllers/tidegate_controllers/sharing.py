@@ -13,6 +13,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import TidegateError
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import NODE, POD
+from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.port import Cluster, Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.node_sharing import (
@@ -30,7 +31,6 @@ from tidegate.planning.sharing_repairs import OrderNode, RemovePod, Step, TaintN
 from tidegate.resources.names import POOL_LABEL, label_value
 from tidegate.resources.sharing.device_plugin import labels_fit
 from tidegate_controllers.node_agents import NodeAgents
-from tidegate_controllers.occupancy import Occupancy
 from tidegate_dataplane.contract.sharing import NodeOrder
 
 _RECOVERY_S: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)

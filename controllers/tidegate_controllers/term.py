@@ -14,7 +14,9 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.fence import Fence
+from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
+from tidegate.kube.pool_views import PoolViews
 from tidegate.kube.port import Cluster
 from tidegate.resources.settings import ServingSettings
 from tidegate.runtime.clock import Clock
@@ -32,10 +34,8 @@ from tidegate_controllers.gpus import Gpus
 from tidegate_controllers.inference import InferenceReconciler
 from tidegate_controllers.known import Known
 from tidegate_controllers.model_access import ModelAccessReconciler, PodSettings, Sources
-from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.placements import Placements, PoolParts
-from tidegate_controllers.pool_views import PoolViews
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.queues import PoolSources, Queues, connect, connect_overrides, connect_pools
 from tidegate_controllers.release import Measurements

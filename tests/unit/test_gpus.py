@@ -16,16 +16,16 @@ from tidegate.errors import ConflictError, PermanentError
 from tidegate.kube import kinds
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import Kind
+from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
+from tidegate.kube.pool_views import PoolViews
 from tidegate.planning.placement import Placing
 from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, SLICES_LABEL
 from tidegate.resources.pod import SLICE_GATE
 from tidegate.resources.sharing.shared_claim import claim_name
 from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.gpus import Gpus
-from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.placements import Placements, PoolParts
-from tidegate_controllers.pool_views import PoolViews
 from tidegate_controllers.shared_claims import NOT_ENABLED, SharedClaims
 from tidegate_controllers.stores import Stores
 

@@ -9,11 +9,11 @@ from builders.inference import inference_body
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
+from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
+from tidegate.kube.pool_views import PoolViews
 from tidegate.planning.placement import Placing
-from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.placements import Placements, PoolParts
-from tidegate_controllers.pool_views import PoolViews
 from tidegate_controllers.stores import Stores
 
 

@@ -11,12 +11,12 @@ from builders.compute_pool import compute_pool_body, node_body, pod_on
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
+from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
+from tidegate.kube.pool_views import PoolViews
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.nodes import node_view, occupant
 from tidegate.planning.pool_slices import pool_slices
-from tidegate_controllers.occupancy import Occupancy
-from tidegate_controllers.pool_views import PoolViews
 
 
 class World:

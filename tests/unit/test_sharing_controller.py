@@ -16,7 +16,9 @@ from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import Kind
+from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
+from tidegate.kube.pool_views import PoolViews
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.node_sharing import SHARING_TAINT, Heard
 from tidegate.resources.sharing.device_plugin import SHARED_GPU
@@ -24,9 +26,7 @@ from tidegate_controllers.allocations import Allocations
 from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.compute_pool import ComputePoolReconciler
 from tidegate_controllers.node_agents import NodeAgents
-from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.overrides import Overrides
-from tidegate_controllers.pool_views import PoolViews
 from tidegate_controllers.sharing import Helpers, Sharing, SharingMetrics
 from tidegate_controllers.stores import Stores
 from tidegate_dataplane.contract.sharing import DaemonState, MpsServer, NodeReport, ServerStatus

@@ -16,11 +16,11 @@ from tidegate.errors import AgentUnreachableError, ConflictError
 from tidegate.kube import kinds
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import Kind
+from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.sharing_health import SharingPlan
 from tidegate.planning.sharing_repairs import OrderNode, RemovePod, Step, TaintNode
 from tidegate_controllers.node_agents import NodeAgents
-from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.sharing import Helpers, Sharing, SharingMetrics
 from tidegate_dataplane.contract.sharing import NodeAction, NodeOrder
 

@@ -13,6 +13,7 @@ from tidegate.errors import TidegateError
 from tidegate.kube import kinds
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.lease import LeaseClient
+from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.watch import Reflector
 from tidegate.planning.pods import pod_view
@@ -37,7 +38,6 @@ from tidegate_controllers.autoscalers import Autoscalers
 from tidegate_controllers.gpus import Gpus
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.object_metrics import ObjectMetrics
-from tidegate_controllers.occupancy import Occupancy
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.questions import Questions
 from tidegate_controllers.release import Measurements

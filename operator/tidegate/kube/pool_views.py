@@ -1,13 +1,27 @@
 """The slices of every pool as they are now, worked out anew for those nodes alone that have changed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
+from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
 from tidegate.planning.pool_slices import NodeSlices, PoolSlices, SharedNode, elders, part_of, together
-from tidegate_controllers.gpus import Gpus
-from tidegate_controllers.occupancy import Occupancy
+from tidegate.resources.sharing.gpus import Gpu
+
+
+class PublishedGpus(Protocol):
+    """The GPUs that a DRA driver publishes."""
+
+    def of(self, node: str) -> tuple[Gpu, ...]:
+        """Those of a node."""
+        ...
+
+    def subscribe(self, subscriber: Callable[[str], None]) -> None:
+        """Calls `subscriber` with each node of which they have changed."""
+        ...
 
 
 @dataclass(slots=True)
@@ -22,7 +36,9 @@ class _View:
 class PoolViews:
     """With a thousand nodes and as many Inferences, each of these would otherwise ask about all of those."""
 
-    def __init__(self, pools: Parsed[ComputePool], occupancy: Occupancy, gpus: Gpus | None = None) -> None:
+    def __init__(
+        self, pools: Parsed[ComputePool], occupancy: Occupancy, gpus: PublishedGpus | None = None
+    ) -> None:
         """`gpus` are those that a DRA driver publishes; None where nobody shares them by claims."""
         self._pools = pools
         self._gpus = gpus

@@ -28,9 +28,10 @@ class Occupancy:
     Clusters without a ComputePool are spared the watch of all pods: it begins with `begin`.
     """
 
-    def __init__(self, ours: ObjectStore) -> None:
-        """`ours` is the cache of the pods that we made."""
+    def __init__(self, ours: ObjectStore, others: str = OTHERS) -> None:
+        """`ours` is a cache of pods that somebody else fills; `others` selects all the pods that are never in it."""
         self._ours = ours
+        self._others_are = others
         self._nodes = ObjectStore(kinds.NODE, transform=_node_facts)
         self._others = ObjectStore(kinds.POD, transform=_pod_facts)
         self._views: dict[ObjectKey, NodeView] = {}
@@ -47,6 +48,11 @@ class Occupancy:
         """Whether everything has been listed once: half a picture would have too much room."""
         return self._nodes.synced.is_set() and self._others.synced.is_set()
 
+    async def until_known(self) -> None:
+        """Returns once it is."""
+        for store in (self._nodes, self._others):
+            await store.synced.wait()
+
     def begin(self) -> None:
         """Somebody wants to know: from now on nodes and pods are watched."""
         if self._begun.is_set():
@@ -60,7 +66,8 @@ class Occupancy:
         await self._begun.wait()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(Reflector(client, self._nodes).run(), name="watch-nodes")
-            tasks.create_task(Reflector(client, self._others, selector=OTHERS).run(), name="watch-other-pods")
+            others = Reflector(client, self._others, selector=self._others_are)
+            tasks.create_task(others.run(), name="watch-other-pods")
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Calls `subscriber` with each node that has changed, or of which more or less is taken; not for its heartbeats."""
@@ -123,16 +130,22 @@ def _node_facts(body: Manifest) -> Manifest:
 
 def _pod_facts(body: Manifest) -> Manifest:
     """What is read of somebody's pod: where it is, and what it asks for."""
-    spec: Mapping[str, Any] = body.get("spec") or {}
-    containers = {
-        name: [_only(each, *_CONTAINER_FIELDS) for each in spec.get(name) or ()]
-        for name in ("containers", "initContainers")
-    }
     return {
         "metadata": _metadata(body),
-        "spec": {**_only(spec, "nodeName", "overhead", "resources"), **containers},
+        "spec": occupying(body),
         "status": _only(body.get("status"), "phase"),
     }
+
+
+def occupying(body: Manifest) -> Mapping[str, Any]:
+    """Of a pod's spec: where it is, and what it asks for."""
+    spec: Mapping[str, Any] = body.get("spec") or {}
+    containers = {
+        name: [_only(each, *_CONTAINER_FIELDS) for each in spec[name]]
+        for name in ("containers", "initContainers")
+        if spec.get(name)
+    }
+    return {**_only(spec, "nodeName", "overhead", "resources"), **containers}
 
 
 def _metadata(body: Manifest, *fields: str) -> Mapping[str, Any]:
