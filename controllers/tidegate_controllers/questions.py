@@ -39,6 +39,10 @@ class Questions:
         """The pools that were asked about."""
         return self._found.keys()
 
+    def get(self, pool: ObjectKey) -> Question | None:
+        """The last one about a pool; None where this process has asked none."""
+        return self._found.get(pool)
+
     def put(self, pool: ObjectKey, question: Question) -> None:
         """Once it is asked."""
         self._found[pool] = question

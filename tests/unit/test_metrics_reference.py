@@ -8,13 +8,15 @@ from typing import cast
 
 from prometheus_client import CollectorRegistry
 
-from tidegate.kube.kinds import INFERENCE
+from tidegate.kube.kinds import ALLOCATION_DECISION, COMPUTE_POOL, INFERENCE
 from tidegate.kube.store import ObjectStore
 from tidegate.runtime.queue_metrics import QueueMetrics
 from tidegate.xds.issuers import IssuerMetrics
 from tidegate.xds.metrics import XdsMetrics
 from tidegate_controllers.allocator_metrics import AllocatorMetrics
 from tidegate_controllers.object_metrics import ObjectMetrics
+from tidegate_controllers.pool_metrics import PoolMetrics
+from tidegate_controllers.questions import Questions
 from tidegate_controllers.sharing import SharingMetrics
 from tidegate_dataplane.agent.metrics import Metrics
 from tidegate_dataplane.batch.metrics import BatchMetrics
@@ -41,6 +43,10 @@ def exported() -> set[str]:
     SharingMetrics(registry)
     NodeMetrics(cast(Watcher, Looked()), registry)
     registry.register(ObjectMetrics([ObjectStore(INFERENCE)], lambda: True))
+    pools = PoolMetrics(
+        ObjectStore(COMPUTE_POOL), ObjectStore(ALLOCATION_DECISION), Questions(), lambda: True
+    )
+    registry.register(pools)
     families = [
         *registry.collect(),
         *Metrics().registry.collect(),

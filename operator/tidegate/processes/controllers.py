@@ -38,6 +38,7 @@ from tidegate_controllers.autoscalers import Autoscalers
 from tidegate_controllers.gpus import Gpus
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.object_metrics import ObjectMetrics
+from tidegate_controllers.pool_metrics import PoolMetrics
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.questions import Questions
 from tidegate_controllers.release import Measurements
@@ -122,6 +123,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         election = Election(lease, identity, clock=clock)
         _add_probes(probes, terms, election, stores)
         registry.register(ObjectMetrics(stores.custom(), lambda: election.leading))
+        registry.register(PoolMetrics(stores.pools, stores.decisions, questions, lambda: election.leading))
 
         async def work() -> None:
             async with asyncio.TaskGroup() as tasks:

@@ -1,10 +1,11 @@
-"""Asks Prometheus for rates and latencies of the endpoints, off the event loop."""
+"""Asks Prometheus for rates and latencies of the endpoints, and for the past of pools, off the event loop."""
 
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 from prometheus_api_client.exceptions import PrometheusApiClientException
@@ -14,6 +15,7 @@ from requests import RequestException
 from tidegate.routing.envoy.clusters import cluster_name, parse_cluster_name
 from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.ir import AccessPoolKey, PoolRole
+from tidegate.telemetry.pool_series import Moment, moments, question
 
 _TIMEOUT_S: Final = 5
 _WINDOW: Final = "1m"
@@ -51,6 +53,18 @@ class Prometheus:
             samples = await asyncio.to_thread(self._client.custom_query, query)
             return float(samples[0]["value"][1]) if len(samples) == 1 else None
         except (PrometheusApiClientException, RequestException, ValueError, KeyError, IndexError, TypeError):
+            return None
+
+    async def pool_past(
+        self, pool: str, begin: datetime, end: datetime, step: timedelta
+    ) -> Sequence[Moment] | None:
+        """What was known of a pool every `step` from `begin` to `end`, the oldest first; None when Prometheus is silent."""
+        try:
+            answer = await asyncio.to_thread(
+                self._client.custom_query_range, question(pool), begin, end, f"{step.total_seconds():g}"
+            )
+            return moments(answer)
+        except (PrometheusApiClientException, RequestException, ValueError, KeyError, TypeError):
             return None
 
     def _traffic(self) -> dict[str, Traffic]:

@@ -14,6 +14,7 @@ from tidegate.errors import PermanentError, TidegateError
 from tidegate.operations.what_if import question
 from tidegate.planning.freeze import next_begin
 from tidegate.reports.decision import DecisionReport
+from tidegate.reports.demand import tiers_of
 from tidegate.reports.plan import PlanReport
 from tidegate.reports.standing import OverrideReport
 from tidegate.web import acting
@@ -21,7 +22,6 @@ from tidegate.web.forms import Fields
 from tidegate.web.object_pages import of_object
 from tidegate.web.plurals import Plural
 from tidegate.web.rendering import shown
-from tidegate.web.views.demand import tiers_of
 from tidegate.web.views.power import SlotsAsked, drawn, namespaces_of, power_of, slot_page
 from tidegate.web.views.questions import editable
 from tidegate.web.views.standing import decisions_of, why_of_pool
@@ -97,7 +97,7 @@ async def demand(visitor: Known, name: str) -> HTMLResponse:
         report = await acting.plan(visitor, name, question({}))
     except (TidegateError, ValueError) as error:
         said = str(error)
-    tiers = tiers_of(report, found) if report is not None else ()
+    tiers = tiers_of(report.asked, found) if report is not None else ()
     return shown(visitor, "demand.html", pool=name, report=report, tiers=tiers, said=said, topics=[])
 
 

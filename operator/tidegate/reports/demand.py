@@ -1,4 +1,4 @@
-"""What is asked of each tier of a pool against what it has, from an answer of the allocator's solver."""
+"""What is asked of each tier of a pool against what it has, from what the allocator asked its solver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Tier
-from tidegate.reports.plan import AskedReport, PlanReport
+from tidegate.reports.plan import AskedReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class TierDemand:
     ceiling: int | None
 
 
-def tiers_of(report: PlanReport, pool: ComputePool) -> tuple[TierDemand, ...]:
+def tiers_of(asked: Sequence[AskedReport], pool: ComputePool) -> tuple[TierDemand, ...]:
     """Every tier's, in their order."""
-    return tuple(_tier(tier, [each for each in report.asked if each.tier is tier], pool) for tier in Tier)
+    return tuple(_tier(tier, [each for each in asked if each.tier is tier], pool) for tier in Tier)
 
 
 def _tier(tier: Tier, asked: Sequence[AskedReport], pool: ComputePool) -> TierDemand:

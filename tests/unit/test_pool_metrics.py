@@ -1,0 +1,118 @@
+"""Metrics of pools: what Prometheus hears of their slices and of what is asked, from whom, and what it does not hear."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from builders.allocation import a_model, a_placement, a_pool, a_snapshot
+from builders.allocator import NOW, a_decision
+from builders.compute_pool import compute_pool_body
+from tidegate.allocation.snapshot import Load
+from tidegate.api.compute_pool import PolicyMode
+from tidegate.api.inference import Tier
+from tidegate.api.meta import ObjectKey
+from tidegate.kube import kinds
+from tidegate.kube.store import ObjectStore
+from tidegate.telemetry.pool_series import PoolSeries
+from tidegate_controllers.pool_metrics import PoolMetrics
+from tidegate_controllers.questions import Question, Questions
+
+POOL = ObjectKey("", "cpu-a")
+STATUS = {
+    "observedGeneration": 1,
+    "slices": {"total": 10, "healthy": 8, "free": 3},
+    "tiers": [{"name": "realtime", "slices": 5}],
+    "lastDecision": "cpu-a-1",
+}
+
+
+class World:
+    """What the controllers know of pool cpu-a."""
+
+    def __init__(self, status: Mapping[str, Any] | None = None, *, leading: bool = True) -> None:
+        self.pools, self.decisions = (
+            ObjectStore(kinds.COMPUTE_POOL),
+            ObjectStore(kinds.ALLOCATION_DECISION),
+        )
+        self.pools.observe("ADDED", {**compute_pool_body(), "status": STATUS if status is None else status})
+        decision = a_decision(("ctr", 1, 3), price=2.5)
+        self.decisions.observe("ADDED", {"apiVersion": "tidegate.io/v1alpha1", **decision.dump()})
+        self.questions = Questions()
+        self.registry = CollectorRegistry()
+        metrics = PoolMetrics(self.pools, self.decisions, self.questions, lambda: leading)
+        self.registry.register(metrics)
+
+    def asked(self, rate: float = 250.0) -> None:
+        """The allocator decides about one real-time Inference that is short, an offline one and one of unknown demand."""
+        models = [
+            a_model("ctr", Tier.REALTIME, a_placement("cpu-a", ready=2, slices=2), load=Load((rate,))),
+            a_model("batch", Tier.OFFLINE, a_placement("cpu-a", per_replica=1.0), load=Load((3.0,))),
+            a_model("young", Tier.NEARLINE, a_placement("cpu-a"), rate=None),
+        ]
+        snapshot = a_snapshot(a_pool("cpu-a", slices=8), *models)
+        self.questions.put(POOL, Question(NOW, PolicyMode.AUTO, snapshot))
+
+    def value(self, series: PoolSeries, tier: str = "") -> float | None:
+        labels = {"pool": "cpu-a", **({"tier": tier} if tier else {})}
+        return self.registry.get_sample_value(series.value, labels)
+
+    def samples(self) -> list[str]:
+        return [sample.name for family in self.registry.collect() for sample in family.samples]
+
+
+def test_slices_are_as_the_pools_status_has_them() -> None:
+    world = World()
+
+    assert [world.value(PoolSeries.SLICES, tier.value) for tier in Tier] == [5, 0, 0]
+    assert (world.value(PoolSeries.HEALTHY), world.value(PoolSeries.FREE)) == (8, 3)
+    assert world.value(PoolSeries.PRICE) == 2.5
+
+
+def test_demand_is_in_slices_and_in_requests_and_what_is_not_known_is_counted() -> None:
+    world = World()
+    world.asked()
+
+    assert world.value(PoolSeries.WANTED, "realtime") == 6  # three replicas of two slices
+    assert world.value(PoolSeries.WANTED, "offline") == 3
+    assert world.value(PoolSeries.SHARED_OUT) == 8
+    assert (world.value(PoolSeries.DEMAND, "realtime"), world.value(PoolSeries.SERVABLE, "realtime")) == (
+        250,
+        200,
+    )
+    assert world.value(PoolSeries.DEMAND, "offline") is None
+    assert world.value(PoolSeries.UNKNOWN, "nearline") == 1
+
+
+def test_it_is_that_of_the_last_question() -> None:
+    world = World()
+    world.asked(250.0)
+    world.asked(100.0)
+    assert world.value(PoolSeries.DEMAND, "realtime") == 100
+    world.asked(50.0)
+    assert world.value(PoolSeries.DEMAND, "realtime") == 50
+
+
+def test_a_pool_about_which_nothing_is_decided_has_slices_and_no_demand() -> None:
+    world = World()
+    world.asked()
+    assert world.value(PoolSeries.WANTED, "realtime") is not None
+    world.questions.forget(POOL)
+
+    assert world.value(PoolSeries.WANTED, "realtime") is None
+    assert world.value(PoolSeries.SHARED_OUT) is None
+    assert world.value(PoolSeries.HEALTHY) == 8
+
+
+@pytest.mark.parametrize("status", [{}, {"observedGeneration": 0}])
+def test_a_pool_that_nobody_has_looked_at_has_no_slices_rather_than_none(status: dict[str, Any]) -> None:
+    assert World(status).samples() == []
+
+
+def test_a_follower_says_nothing() -> None:
+    world = World(leading=False)
+    world.asked()
+    assert world.samples() == []
