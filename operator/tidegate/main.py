@@ -110,7 +110,10 @@ def dashboard(
     port: Annotated[int, typer.Option(min=0, max=65535, help="On loopback; default one that is free.")] = 0,
     browser: Annotated[bool, typer.Option(help="Open it, where this is a terminal.")] = True,
     prometheus: Annotated[
-        str, typer.Option(help="Address of Prometheus, for rates and latencies, like http://127.0.0.1:9090.")
+        str,
+        typer.Option(
+            help="Address of Prometheus, for rates, latencies and the time before now, like http://127.0.0.1:9090."
+        ),
     ] = "",
     controllers: Annotated[
         str, typer.Option(help="host:port of the controllers' probes, where they are no pods.")

@@ -16,6 +16,7 @@ from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import Resource
+from tidegate.telemetry.pool_series import Moment, PoolSeries
 
 SHOWN_AT = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 POOL = "cpu-a"
@@ -51,7 +52,9 @@ def shown_pods() -> Sequence[dict[str, Any]]:
                 "tidegate.io/pool": POOL,
                 "tidegate.io/tier": _TIERS[name],
                 "tidegate.io/slices": "1",
+                "app.kubernetes.io/managed-by": "tidegate",
             }
+            asks = {"requests": {"cpu": "1", "memory": "1Gi"}}
             node = len(bodies) % NODES
             well = {"type": "Ready", "status": "False" if name == "wide" and number == 0 else "True"}
             bodies.append(
@@ -62,11 +65,38 @@ def shown_pods() -> Sequence[dict[str, Any]]:
                         "labels": labels,
                         "creationTimestamp": "2026-06-01T10:00:00Z",
                     },
-                    "spec": {"nodeName": f"node-{node}"},
+                    "spec": {
+                        "nodeName": f"node-{node}",
+                        "containers": [{"name": "triton", "resources": asks}],
+                    },
                     "status": {"phase": "Running", "conditions": [well]},
                 }
             )
     return bodies
+
+
+def shown_past() -> Sequence[Moment]:
+    """What a Prometheus has of the last hour and a half: more is asked than there is, until offline work has given way."""
+    found: list[Moment] = []
+    for minute in range(90, -1, -1):
+        asked = 14 + 6 * (30 - abs(minute - 30)) // 30 if minute < 60 else 14
+        values = {
+            (PoolSeries.SLICES, "realtime"): 12.0,
+            (PoolSeries.SLICES, "nearline"): 6.0,
+            (PoolSeries.SLICES, "offline"): 22.0,
+            (PoolSeries.HEALTHY, ""): 48.0,
+            (PoolSeries.FREE, ""): 8.0,
+            (PoolSeries.PRICE, ""): 1.2,
+            (PoolSeries.SHARED_OUT, ""): 48.0,
+            (PoolSeries.WANTED, "realtime"): float(asked),
+            (PoolSeries.WANTED, "nearline"): 8.0,
+            (PoolSeries.WANTED, "offline"): 28.0,
+            (PoolSeries.DEMAND, "realtime"): 100.0 * asked,
+            (PoolSeries.SERVABLE, "realtime"): 100.0 * min(asked, 16),
+            (PoolSeries.UNKNOWN, "nearline"): 1.0,
+        }
+        found.append(Moment(SHOWN_AT - timedelta(minutes=minute), values))
+    return found
 
 
 def shown_history() -> Iterator[tuple[ComputePool, datetime]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -11,11 +12,12 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 
 from builders.inference import an_inference
-from builders.shown_fleet import ready
+from builders.shown_fleet import ready, shown_past
 from builders.waiting import until
 from fixtures.app_server import served
 from fixtures.browser import ColorScheme, Visitor, axe, chromium_binary, running_chromium, visiting
 from fixtures.dashboard import Dashboard
+from tidegate.telemetry.pool_series import Moment, PoolSeries
 
 
 @pytest.fixture
@@ -72,6 +74,49 @@ async def test_a_change_is_seen_within_a_second_and_without_a_reload(shown: Show
     shown_at = await page.evaluate("performance.now()")
     assert shown_at > 0
     assert await page.evaluate("window.same")
+
+
+async def test_charts_over_time_are_drawn_and_told_in_words(shown: Shown, visitor: Visitor) -> None:
+    dashboard, address = shown
+    page = await visitor.page(address)
+    await dashboard.signed_in(page)
+    await page.goto("/computepools/cpu-a")
+
+    for host, words in (
+        ("charts", "Slices of ComputePool cpu-a by tier over time. Now realtime 20"),
+        (
+            "demand-charts",
+            "Slices that would serve all that is asked of ComputePool cpu-a, by tier over time, against those there. "
+            "Now realtime 14, nearline 8, offline 28 of 48 there.",
+        ),
+    ):
+        chart = page.locator(f"#{host} canvas[role=img]").first
+        await chart.wait_for(timeout=20_000)
+        assert words in (await chart.get_attribute("aria-label") or "")
+        assert await page.locator(f"#{host} canvas[role=img]").count() == 2
+    # Half an hour of it is from before the dashboard began to look.
+    drawn = "document.querySelectorAll('#charts .u-legend').length"
+    assert await page.evaluate(drawn) == 2
+    await page.get_by_text("The numbers").first.click()
+    table = page.get_by_role("region", name="Slices by tier over time")
+    assert await table.get_by_role("row").count() == 13
+
+
+async def test_demand_that_comes_is_drawn_without_a_reload(shown: Shown, visitor: Visitor) -> None:
+    dashboard, address = shown
+    page = await visitor.page(address)
+    await dashboard.signed_in(page)
+    await page.goto("/computepools/cpu-a")
+    chart = page.locator("#demand-charts canvas[role=img]").first
+    await chart.wait_for(timeout=20_000)
+    [pool] = dashboard.parts.history.pools()
+    newest = shown_past()[-1]
+    more = {**newest.values, (PoolSeries.WANTED, "realtime"): 33.0}
+    dashboard.clock.now += timedelta(minutes=1)
+    dashboard.parts.history.told(pool, [Moment(dashboard.clock.now, more)])
+    dashboard.parts.changes.tell("computepools/cpu-a")
+
+    await page.locator("#demand-charts canvas[aria-label*='Now realtime 33']").wait_for(timeout=30_000)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.kinds import INFERENCE
 from tidegate.operations.installation import release_of
 from tidegate.processes.lifecycle import until
-from tidegate.processes.web import keep, served, traffic_source
+from tidegate.processes.web import keep, served, sources
 from tidegate.web.access.door import LocalDoor
 from tidegate.web.access.identity import Identity
 from tidegate.web.access.rights import Action, Rights
@@ -72,7 +72,7 @@ async def run_dashboard(options: DashboardOptions) -> None:
         ticket, seal = secrets.token_urlsafe(32), Seal(Fernet.generate_key())
         parts = make_parts(
             Fleet(),
-            traffic_source(options.prometheus),
+            sources(options.prometheus),
             LocalDoor(client, identity, ticket, seal),
             seal,
             Installation(release, namespace, options.controllers),

@@ -24,8 +24,7 @@ from tidegate.web.access.sessions import Seal
 from tidegate.web.access.tokens import Tokens
 from tidegate.web.app import create_app
 from tidegate.web.fleet import Fleet
-from tidegate.web.parts import Installation, Parts, make_parts
-from tidegate.web.traffic import Source
+from tidegate.web.parts import Installation, Parts, Sources, make_parts
 
 _CLIENT = ClientSettings(field_manager="tidegate-web", user_agent="tidegate-web")
 
@@ -42,7 +41,7 @@ async def run_web(settings: Settings, pod: PodIdentity, kubeconfig: Path | None)
     ):
         parts = make_parts(
             fleet,
-            traffic_source(settings.prometheus_url),
+            sources(settings.prometheus_url),
             _door(settings, client, anonymous, seal),
             seal,
             Installation(settings.release, pod.namespace, settings.web_controllers),
@@ -86,6 +85,8 @@ async def keep(
         for plural, listing in parts.listings.items():
             tasks.create_task(listing.keep(), name=f"rows-{plural}")
         tasks.create_task(parts.history.keep(), name="history")
+        if parts.past.known:
+            tasks.create_task(parts.past.keep(), name="past")
         if parts.traffic.known:
             tasks.create_task(parts.traffic.keep(lambda: parts.changes.tell("traffic")), name="traffic")
         await settled(reflectors)
@@ -93,9 +94,12 @@ async def keep(
             filled.set()
 
 
-def traffic_source(url: str) -> Source | None:
+def sources(url: str) -> Sources:
     """Asks Prometheus, where there is one."""
-    return Prometheus(url).traffic if url else None
+    if not url:
+        return Sources()
+    prometheus = Prometheus(url)
+    return Sources(prometheus.traffic, prometheus.pool_past)
 
 
 def hosts(settings: Settings, namespace: str) -> frozenset[str]:

@@ -24,7 +24,7 @@ from tidegate.reports.steered import SteeringReport
 from tidegate.reports.why import InferenceReport, PoolReport
 from tidegate.web import acting
 from tidegate.web.acting import Steering
-from tidegate.web.history import Sample
+from tidegate.web.history import DemandSample, Sample
 from tidegate.web.listing import Asked
 from tidegate.web.plurals import ENDPOINTS, Plural
 from tidegate.web.rows import Row
@@ -215,9 +215,25 @@ async def power(visitor: Known, name: Name) -> PowerReport:
 async def samples(
     visitor: Known, name: Name, most: Annotated[int, Query(ge=2, le=7_200)] = _SAMPLES
 ) -> tuple[Sample, ...]:
-    """What its slices were used for, the oldest first; since the dashboard's process began, four hours at most."""
+    """What its slices were used for in the last four hours, the oldest first.
+
+    Of the time before the dashboard's process began, there is what Prometheus has, a value a minute.
+    """
     await visitor.read(visitor.parts.fleet.pools, ObjectKey("", name))
     return visitor.parts.history.of(ObjectKey("", name), most)
+
+
+@router.get("/computepools/{name}/demand", responses=REFUSALS)
+async def demand(
+    visitor: Known, name: Name, most: Annotated[int, Query(ge=2, le=7_200)] = _SAMPLES
+) -> tuple[DemandSample, ...]:
+    """What was asked of it in the last four hours, the oldest first: what Prometheus has, and what the allocator has answered.
+
+    It needs the right to ask the allocator.
+    """
+    await visitor.read(visitor.parts.fleet.pools, ObjectKey("", name))
+    await visitor.must(acting.plan_right(visitor))
+    return visitor.parts.history.demand_of(ObjectKey("", name), most)
 
 
 @router.get("/inferences/{namespace}/{name}/why", responses=REFUSALS)

@@ -17,6 +17,7 @@ from tidegate.web.fleet import Fleet
 from tidegate.web.history import History
 from tidegate.web.listing import Listing
 from tidegate.web.live import Changes
+from tidegate.web.past import Past, PastSource
 from tidegate.web.rows import ROWS
 from tidegate.web.traffic import Source, TrafficBoard
 
@@ -34,6 +35,16 @@ class Installation:
 
 
 @dataclass(frozen=True, slots=True)
+class Sources:
+    """Whom a Prometheus stands behind; None where there is none."""
+
+    traffic: Source | None = None
+    """Says what the gateways see."""
+    past: PastSource | None = None
+    """Says what pools' slices were used for, and what was asked of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """One of each, for the whole process."""
 
@@ -41,6 +52,7 @@ class Parts:
     listings: Mapping[str, Listing]
     """By the plural of the kind."""
     history: History
+    past: Past
     changes: Changes
     traffic: TrafficBoard
     door: Door
@@ -56,7 +68,7 @@ class Parts:
 
 def make_parts(
     fleet: Fleet,
-    source: Source | None,
+    sources: Sources,
     door: Door,
     seal: Seal,
     installation: Installation,
@@ -64,19 +76,21 @@ def make_parts(
     now: Callable[[], datetime],
     monotonic: Callable[[], float],
 ) -> Parts:
-    """All of them over one fleet; `source` says what the gateways see."""
+    """All of them over one fleet."""
     changes = Changes()
     for store in fleet.stores():
         changes.follow(store)
     listings = {
         plural: Listing(catalogue, ROWS[catalogue.kind]) for plural, catalogue in fleet.catalogues().items()
     }
+    history = History(fleet, now, asks=sources.past is not None)
     return Parts(
         fleet,
         listings,
-        History(fleet, now),
+        history,
+        Past(history, sources.past, now),
         changes,
-        TrafficBoard(source),
+        TrafficBoard(sources.traffic),
         door,
         Rights(door.client_of, monotonic),
         seal,

@@ -57,7 +57,8 @@ async def pool(
     overrides = await visitor.overrides()
     decisions = decisions_of(visitor.parts, name)
     power = power_of(visitor.parts, found)
-    asked = SlotsAsked(on.strip(), nodes)
+    asked, history = SlotsAsked(on.strip(), nodes), visitor.parts.history
+    may_plan = await visitor.may(acting.plan_right(visitor))
     return shown(
         visitor,
         "power.html",
@@ -71,7 +72,9 @@ async def pool(
         slots=slot_page(
             visitor.parts, name, asked, await visitor.sees_pods(namespaces_of(visitor.parts, name))
         ),
-        samples=visitor.parts.history.of(found.key, _SAMPLES_IN_TABLE),
+        samples=history.of(found.key, _SAMPLES_IN_TABLE),
+        reach=history.reach(found.key),
+        asked_samples=history.demand_of(found.key, _SAMPLES_IN_TABLE) if may_plan else (),
         decisions=[DecisionReport.of(each) for each in decisions[:10]],
         overrides=[
             OverrideReport.of(each)
@@ -82,7 +85,7 @@ async def pool(
         next_freeze=next_begin(found.spec.policy.freeze, visitor.parts.now()),
         may_override=await visitor.may(acting.CREATE),
         may_end=await visitor.may(acting.DELETE),
-        may_plan=await visitor.may(acting.plan_right(visitor)),
+        may_plan=may_plan,
         **await of_object(visitor, Plural.POOLS, found.key, request),
     )
 
