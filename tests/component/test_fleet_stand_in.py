@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 import pytest_asyncio
+from aiohttp import web
 from aiohttp.test_utils import TestServer
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
+from builders.compute_pool import compute_pool_body
+from builders.waiting import until
 from tidegate.api.meta import ObjectKey
+from tidegate.kube import kinds
+from tidegate.kube.store import ObjectStore
 from tidegate.planning.signals import Look
 from tidegate.telemetry import expressions
 from tidegate.telemetry.gateways import Gateway
+from tidegate.telemetry.pool_series import PoolSeries, question
 from tidegate.telemetry.prometheus import Prometheus
 from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
+from tidegate_controllers.pool_metrics import PoolMetrics
+from tidegate_controllers.questions import Questions
 from tidegate_localcluster.fleet_demo.day import BEGINS_H, Day
 from tidegate_localcluster.fleet_demo.kubelet import Pods
 from tidegate_localcluster.fleet_demo.prometheus import GATEWAY_POD, SLO_S, StandIn, read_rules
+from tidegate_localcluster.fleet_demo.scraped import scrape
 from tidegate_localcluster.fleet_demo.simulation import Server
 from tidegate_localcluster.fleet_demo.workload import Model, population
 
@@ -132,6 +144,55 @@ async def test_the_dashboards_own_questions_have_answers(served: Served) -> None
     found = traffic[f"inference/fleet/{CTR.name}/grpc"]
     assert found.requests_per_s == pytest.approx(CTR.asked_per_s(BEGINS_H), rel=1e-4)
     assert 0 < (found.latency_p99_ms or 0) < 1000 * SLO_S["realtime"]
+
+
+async def test_the_dashboards_charts_have_what_the_controllers_said(served: Served) -> None:
+    pools, registry = ObjectStore(kinds.COMPUTE_POOL), CollectorRegistry()
+    status = {"observedGeneration": 1, "slices": {"healthy": 8, "free": 3}}
+    decisions, questions = ObjectStore(kinds.ALLOCATION_DECISION), Questions()
+    registry.register(PoolMetrics(pools, decisions, questions, lambda: True))
+    pools.observe("ADDED", {**compute_pool_body("fleet"), "status": status})
+    began, past = served.clock[0], Prometheus(served.url).pool_past
+    for minute in range(3):
+        at = began + minute * 60
+        served.stand_in.scrape(at)
+        served.stand_in.pools.keep(at, generate_latest(registry).decode())
+    begin, end = (datetime.fromtimestamp(round(began) + seconds, UTC) for seconds in (1, 121))
+
+    found = await past("fleet", begin, end, timedelta(minutes=1))
+
+    assert found is not None
+    assert [each.of(PoolSeries.FREE) for each in found] == [3] * 3
+    assert served.stand_in.knows(question("fleet"))
+    assert await past("another", begin, end, timedelta(minutes=1)) == ()
+    # Nobody has read the page for longer than an answer may be old.
+    late = end + timedelta(minutes=30)
+    assert await past("fleet", late, late, timedelta(minutes=1)) == ()
+
+
+async def test_the_page_of_the_controllers_is_read_again_and_again(served: Served) -> None:
+    registry = CollectorRegistry()
+    gauge = Gauge("tidegate_pool_slices_free", "A test's.", ("pool",), registry=registry)
+    gauge.labels("fleet").set(7)
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry))
+
+    def free() -> list[float]:
+        now = time.time() + 1
+        return [sample.value for sample in served.stand_in.instant(question("fleet"), now)]
+
+    application = web.Application()
+    application.router.add_get("/metrics", page)
+    async with TestServer(application, host="127.0.0.1") as server:
+        url = f"http://127.0.0.1:{server.port}/metrics"
+        scraping = asyncio.ensure_future(scrape(served.stand_in.pools, url, 0.01))
+        try:
+            await until(lambda: free() == [7], what="the page was read")
+            gauge.labels("fleet").set(5)
+            await until(lambda: free() == [5], what="the page was read again")
+        finally:
+            scraping.cancel()
 
 
 async def test_what_it_does_not_know_has_an_empty_answer_of_the_right_shape(served: Served) -> None:

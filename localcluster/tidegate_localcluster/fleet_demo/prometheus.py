@@ -1,4 +1,7 @@
-"""What a Prometheus would answer if the day were real: a stand-in that knows the questions Tidegate asks, and no others."""
+"""What a Prometheus would answer if the day were real: a stand-in that knows the questions Tidegate asks, and no others.
+
+What the controllers say of themselves is real, and scraped; all else is made up.
+"""
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,6 +13,7 @@ import yaml
 
 from tidegate_localcluster.fleet_demo.day import Day
 from tidegate_localcluster.fleet_demo.kubelet import Pods
+from tidegate_localcluster.fleet_demo.scraped import Scraped
 from tidegate_localcluster.fleet_demo.workload import NEARLINE, REALTIME, Model
 
 GATEWAY_POD: Final = "tidegate-gateway-simulated"
@@ -74,7 +78,7 @@ Answer = Callable[[float], Iterator[Sample]]
 
 
 class StandIn:
-    """Answers for the fleet. No scrape, no series and no PromQL: each question that is known has its own answer."""
+    """Answers for the fleet. No series and no PromQL: each question that is known has its own answer."""
 
     def __init__(
         self, models: Sequence[Model], namespace: str, day: Day, pods: Pods, rules: Mapping[str, str]
@@ -85,6 +89,7 @@ class StandIn:
         self._day = day
         self._pods = pods
         self._scrapes: list[tuple[float, array[int]]] = []
+        self.pools = Scraped()
         answers: Mapping[str, Answer] = {
             "tidegate:inference_offered:rate1m": self._by_inference(lambda each: each.offered_per_s),
             "tidegate:inference_served:rate1m": self._by_inference(lambda each: each.served_per_s),
@@ -111,18 +116,17 @@ class StandIn:
 
     def knows(self, query: str) -> bool:
         """Whether this is a question that somebody of Tidegate's asks."""
-        return _normal(query) in self._known
+        return _normal(query) in self._known or self.pools.knows(query)
 
     def instant(self, query: str, at: float) -> Sequence[Sample]:
         """The answer as of now; empty for what is not known."""
-        answer = self._known.get(_normal(query), _nothing)
-        return tuple(answer(at))
+        return tuple(self._answer(query)(at))
 
     def range(
         self, query: str, begin: float, end: float, step: float
     ) -> Sequence[tuple[Mapping[str, str], Sequence[tuple[float, float]]]]:
         """Values from `begin` on, every `step` seconds, by series; none from before the first scrape."""
-        answer = self._known.get(_normal(query), _nothing)
+        answer = self._answer(query)
         series: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}
         at, values = begin, 0
         while at <= end and values < MOST_VALUES:
@@ -132,6 +136,11 @@ class StandIn:
                     values += 1
             at += step
         return tuple((dict(metric), tuple(points)) for metric, points in series.items())
+
+    def _answer(self, query: str) -> Answer:
+        if self.pools.knows(query):
+            return lambda at: (Sample(*each) for each in self.pools.answer(query, at))
+        return self._known.get(_normal(query), _nothing)
 
     def _moments(self, at: float) -> Iterator[Moment]:
         hour = self._day.hours_since(at)

@@ -23,6 +23,7 @@ from tidegate_localcluster.fleet_demo.day import Day, clock_text
 from tidegate_localcluster.fleet_demo.kubelet import Kubelets, Pods
 from tidegate_localcluster.fleet_demo.objects import NAMESPACE, models_of
 from tidegate_localcluster.fleet_demo.prometheus import SCRAPE_EVERY_S, Sample, StandIn, read_rules
+from tidegate_localcluster.fleet_demo.scraped import scrape
 from tidegate_localcluster.pki import KeyPair, Pki
 from tidegate_localcluster.state import Forward, Plan, StateDir
 from tidegate_localcluster.supplies import source_root
@@ -150,6 +151,8 @@ async def _run(files: StateDir, plan: Plan) -> None:
         ):
             tasks.create_task(Kubelets(api, pods).run())
             tasks.create_task(_scrape(stand_in))
+            page = f"http://{LOOPBACK}:{plan.probes['controllers']}/metrics"
+            tasks.create_task(scrape(stand_in.pools, page, SCRAPE_EVERY_S))
     finally:
         await runner.cleanup()
 
