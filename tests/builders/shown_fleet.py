@@ -8,7 +8,7 @@ from typing import Any
 
 from builders.allocator import a_decision
 from builders.compute_override import compute_override_body
-from builders.compute_pool import a_compute_pool
+from builders.compute_pool import a_compute_pool, node_body
 from builders.inference import an_inference
 from builders.model_access import a_model_access
 from tidegate.api.allocation_decision import AllocationDecision
@@ -73,6 +73,14 @@ def shown_pods() -> Sequence[dict[str, Any]]:
                 }
             )
     return bodies
+
+
+def shown_nodes() -> Sequence[dict[str, Any]]:
+    """The pool's nodes."""
+    return [
+        node_body(f"node-{number}", cpu=str(SLICES_OF_A_NODE), memory=f"{SLICES_OF_A_NODE}Gi")
+        for number in range(NODES)
+    ]
 
 
 def shown_past() -> Sequence[Moment]:

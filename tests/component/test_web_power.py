@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot
-from builders.compute_pool import a_compute_pool
-from builders.shown_fleet import POOL, SHOWN_AT
+from builders.compute_pool import a_compute_pool, node_body, pod_on
+from builders.shown_fleet import NODES, POOL, SHOWN_AT, SLICES_OF_A_NODE
 from fixtures.dashboard import Dashboard
 from tidegate.allocation import codec
 from tidegate.allocation.snapshot import Load
@@ -21,6 +22,7 @@ from tidegate.operations.what_if import LastQuestion
 from tidegate.telemetry.pool_series import Moment
 from tidegate.web import acting
 from tidegate.web.past import Past
+from tidegate.web.views.power import NODES_SHOWN
 
 PATH = f"/computepools/{POOL}"
 
@@ -29,6 +31,13 @@ PATH = f"/computepools/{POOL}"
 def shown(dashboard: Dashboard) -> Dashboard:
     dashboard.show_fleet()
     return dashboard
+
+
+@pytest.fixture
+def looker(shown: Dashboard) -> Dashboard:
+    """Bob may see pools and decisions, and no nodes."""
+    shown.allowed.resources["bob"] = frozenset({"computepools", "allocationdecisions", "pods"})
+    return shown
 
 
 @pytest.fixture
@@ -51,6 +60,12 @@ async def page(dashboard: Dashboard, path: str = PATH, token: str = "token-of-an
         answer = await browser.get(path)
     assert answer.status_code == 200, answer.text
     return " ".join(answer.text.split())
+
+
+async def power(dashboard: Dashboard, token: str = "token-of-ann") -> dict[str, Any]:
+    async with dashboard.browser(token) as browser:
+        found: dict[str, Any] = (await browser.get(f"/api/v1{PATH}/power")).json()
+    return found
 
 
 # -- over time ---------------------------------------------------------------------------------------------
@@ -155,3 +170,130 @@ async def test_no_more_points_than_asked_for(shown: Dashboard, what: str) -> Non
 
     assert len(few) == 5
     assert none.status_code == 422
+
+
+# -- nodes -------------------------------------------------------------------------------------------------
+
+
+async def test_every_node_has_its_slots_and_what_is_free(shown: Dashboard) -> None:
+    found = {each["node"]: each for each in (await power(shown))["nodes"]}
+
+    assert sorted(found) == [f"node-{number}" for number in range(NODES)]
+    assert {each["total"] for each in found.values()} == {SLICES_OF_A_NODE}
+    assert all(each["free"] == each["total"] - each["used"] for each in found.values())
+    assert sum(each["free"] for each in found.values()) == 8
+
+
+async def test_empty_cordoned_tainted_and_quarantined_nodes_are_shown_as_what_they_are(
+    shown: Dashboard,
+) -> None:
+    nodes = [node_body(f"node-{number}", cpu="8", memory="8Gi") for number in range(NODES)]
+    taint = {"key": "maintenance", "effect": "NoSchedule"}
+    shown.put_nodes(
+        *nodes,
+        node_body("idle", cpu="8", memory="8Gi"),
+        node_body("cordoned", cpu="8", memory="8Gi", cordoned=True),
+        node_body("tainted", cpu="8", memory="8Gi", taints=[taint]),
+        node_body("broken", cpu="8", memory="8Gi"),
+        node_body("elsewhere", labels={"pool": "b"}),
+    )
+    pool = shown.parts.fleet.pools.get(shown.parts.history.pools()[0])
+    assert pool is not None
+    repair = {
+        "node": "broken",
+        "fault": "DaemonLost",
+        "state": "Quarantined",
+        "since": SHOWN_AT.isoformat(),
+    }
+    status = {**pool.status.dump(), "repairs": [repair]}
+    shown.put(pool.model_copy(update={"status": type(pool.status).model_validate(status)}))
+
+    found = {each["node"]: each for each in (await power(shown))["nodes"]}
+    text = await page(shown)
+
+    assert "elsewhere" not in found
+    assert (found["idle"]["used"], found["idle"]["free"], found["idle"]["fault"]) == (0, 8, "")
+    assert (found["cordoned"]["free"], found["cordoned"]["fault"]) == (0, "is cordoned")
+    assert found["tainted"]["fault"] == "has taint maintenance:NoSchedule, which the pool does not tolerate"
+    assert found["broken"]["fault"] == "is quarantined: its GPU sharing failed"
+    assert "10 nodes, 4 of them without a pod of the pool, <strong" in text
+    assert "3 take no pods" in text
+    assert 'title="8 free"' in text
+
+
+async def test_what_others_take_of_a_node_is_no_slice(shown: Dashboard) -> None:
+    stranger = pod_on("node-0", "stranger", cpu="1500m", managed=False)
+    assert (await power(shown))["nodes"][0]["total"] == SLICES_OF_A_NODE
+    shown.parts.nodes.occupancy._others.observe("ADDED", stranger)
+
+    found = (await power(shown))["nodes"][0]
+    assert (found["total"], found["free"]) == (6, 0)
+    assert "stranger" not in await page(shown)
+
+
+async def test_who_may_not_list_nodes_sees_those_with_pods_alone(looker: Dashboard) -> None:
+    looker.put_nodes(node_body("idle", cordoned=True), node_body("node-0", cpu="8", memory="8Gi"))
+
+    theirs, hers = await power(looker, "token-of-bob"), await power(looker)
+    text = await page(looker, token="token-of-bob")
+
+    assert "idle" in {each["node"] for each in hers["nodes"]}
+    assert "idle" not in {each["node"] for each in theirs["nodes"]}
+    assert {each["total"] for each in theirs["nodes"]} == {None}
+    assert {each["fault"] for each in theirs["nodes"]} == {""}
+    assert "you need the right <code>list nodes</code>" in text
+    assert "idle" not in text
+    assert "cordoned" not in text
+
+
+async def test_until_nodes_are_known_the_page_goes_on_with_what_pods_say(dashboard: Dashboard) -> None:
+    dashboard.put(a_compute_pool(POOL))
+    dashboard.parts.fleet.pods.observe("ADDED", pod_on("node-0", pool=POOL))
+    dashboard.parts.history.look()
+
+    text = await page(dashboard)
+
+    assert "1 node has pods of the pool" in text
+    assert "nodes are being read" in text
+    dashboard.put_nodes(node_body("node-0"), node_body("idle"))
+    assert "2 nodes, 1 of them without a pod" in await page(dashboard)
+
+
+async def test_nodes_are_watched_from_the_first_look_at_them_on(dashboard: Dashboard) -> None:
+    dashboard.put(a_compute_pool(POOL))
+    begun = dashboard.parts.nodes.occupancy._begun
+
+    await page(dashboard, "/list/computepools")
+    dashboard.allowed.resources["bob"] = frozenset({"computepools", "allocationdecisions"})
+    await page(dashboard, token="token-of-bob")
+    assert not begun.is_set()
+    await page(dashboard)
+    assert begun.is_set()
+
+
+async def test_a_page_hears_of_a_node_that_is_cordoned(shown: Dashboard) -> None:
+    await page(shown)
+    heard = shown.parts.changes.heard([f"computepools/{POOL}"])
+    waiting = asyncio.ensure_future(anext(heard))
+    await asyncio.sleep(0)
+    nodes = shown.parts.nodes.occupancy._nodes
+    nodes.observe("MODIFIED", node_body("other", labels={"pool": "b"}, cordoned=True))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    nodes.observe("MODIFIED", node_body("node-0", cpu="8", memory="8Gi", cordoned=True))
+
+    assert await asyncio.wait_for(waiting, 5) == {f"computepools/{POOL}"}
+    await heard.aclose()
+
+
+async def test_a_thousand_nodes_without_pods_stay_a_page(dashboard: Dashboard) -> None:
+    dashboard.put(a_compute_pool(POOL))
+    dashboard.put_nodes(*(node_body(f"node-{number:04}", cpu="64", memory="64Gi") for number in range(1000)))
+    await page(dashboard)
+
+    text = await page(dashboard)
+
+    assert text.count('class="node"') == NODES_SHOWN
+    assert "1,000 nodes, 1,000 of them without a pod" in text
+    assert "×64" in text
+    assert len(text) < 100_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -20,10 +21,20 @@ from builders.waiting import until
 from fixtures.allocated import Allocated, looks_again
 from fixtures.control_plane import Kubectl
 from fixtures.processes import Running
-from fixtures.web_process import ALL_KINDS, READER, STEERER, WebProcess, grant, web_process, web_rules
+from fixtures.web_process import (
+    ALL_KINDS,
+    READER,
+    STEERER,
+    WebProcess,
+    grant,
+    web_process,
+    web_rules,
+    with_token,
+)
 from tidegate_localcluster.process import wait_until
 
 pytestmark = pytest.mark.timeout(240)
+LISTS_NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
 CSRF = re.compile(r'name="csrf" value="([0-9a-f]+)"')
 
 
@@ -178,6 +189,47 @@ def test_what_if_answers_over_http_as_on_the_command_line(
     assert "has not looked at a ComputePool no-such-pool" in unknown.json()["detail"]
 
 
+def test_every_node_of_a_pool_is_shown_to_who_may_list_nodes(
+    allocated: Allocated, controllers: Running, dashboard_process: WebProcess, kubectl: Kubectl, reader: str
+) -> None:
+    allocated.model("batch", 0, 3, tier="offline")
+    idle, closed = allocated.pools.node("idle", cpu="8"), allocated.pools.node("closed", cpu="8")
+    kubectl("cordon", closed)
+    token = dashboard_process.visitor("sees-nodes", [*READER, LISTS_NODES])
+    path = f"/api/v1/computepools/{allocated.pool}/power"
+    try:
+        with dashboard_process.api(token) as api, dashboard_process.api(reader) as other:
+
+            def nodes() -> dict[str, dict[str, object]]:
+                return {each["node"]: each for each in api.get(path).json()["nodes"] if each["node"]}
+
+            def agrees() -> bool:
+                """With the controllers, who count them for the pool's status."""
+                slices, found = allocated.pools.status(allocated.pool).get("slices", {}), nodes().values()
+                totals = [each["total"] for each in found if isinstance(each["total"], int)]
+                free = [each["free"] for each in found if isinstance(each["free"], int)]
+                return {idle, closed} <= nodes().keys() and (sum(totals), sum(free)) == (
+                    slices.get("total"),
+                    slices.get("free"),
+                )
+
+            wait_until(agrees, what="nodes are shown as the pool's status counts them", timeout_s=60.0)
+            shown = nodes()
+            assert (shown[idle]["used"], shown[idle]["fault"]) == (0, "")
+            assert (shown[closed]["free"], shown[closed]["fault"]) == (0, "is cordoned")
+            assert not {idle, closed} & {each["node"] for each in other.get(path).json()["nodes"]}
+            kubectl("uncordon", closed)
+            wait_until(
+                lambda: nodes()[closed]["fault"] == "" and agrees(),
+                what="the node takes pods again",
+                timeout_s=60.0,
+            )
+    finally:
+        dashboard_process.forget("sees-nodes")
+    page = httpx.get(f"http://127.0.0.1:{controllers.probe_port}/metrics", timeout=10, trust_env=False).text
+    assert f'tidegate_pool_slices{{pool="{allocated.pool}",tier="offline"}}' in page
+
+
 async def test_two_hundred_open_pages_watch_no_more_than_one_and_hear_at_once(
     allocated: Allocated, dashboard_process: WebProcess, reader: str, kubectl: Kubectl
 ) -> None:
@@ -305,14 +357,16 @@ def own_dashboard(
         ) as process,
     ):
         assert process.stdout is not None
-        said = [process.stdout.readline(), process.stdout.readline()]
-        entrance = said[1].strip()
-        assert entrance.startswith("http://127.0.0.1:"), (said, errors.read_text())
-        root = entrance.partition("/enter")[0]
-        with httpx.Client(follow_redirects=True, timeout=10, trust_env=False, base_url=root) as browser:
-            yield browser, entrance, errors
-        process.terminate()
-        assert process.wait(10) in {0, -15}
+        try:
+            said = [process.stdout.readline(), process.stdout.readline()]
+            entrance = said[1].strip()
+            assert entrance.startswith("http://127.0.0.1:"), (said, errors.read_text())
+            root = entrance.partition("/enter")[0]
+            with httpx.Client(follow_redirects=True, timeout=10, trust_env=False, base_url=root) as browser:
+                yield browser, entrance, errors
+        finally:
+            process.terminate()  # or a failed test would wait for its end
+        assert process.wait(30) in {0, -15}
 
 
 @pytest.mark.usefixtures("controllers")
@@ -351,3 +405,20 @@ def test_who_may_list_in_one_namespace_has_a_dashboard_of_it(
         assert said in errors.read_text()
         browser.get(entrance)
         assert browser.get("/api/v1/rows/inferences").status_code == 403
+
+
+@pytest.mark.usefixtures("controllers")
+def test_the_dashboard_of_ones_own_machine_does_without_nodes_that_one_may_not_list(
+    allocated: Allocated, kubectl: Kubectl, reader: str, tmp_path: Path
+) -> None:
+    allocated.pools.node("idle", cpu="8")
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps(with_token(kubectl, reader)))
+    with own_dashboard(kubeconfig, tmp_path) as (browser, entrance, _):
+        assert browser.get(entrance).status_code == 200
+        page = browser.get(f"/computepools/{allocated.pool}")
+        assert page.status_code == 200
+        assert "Slots of each node" in page.text
+        found = browser.get(f"/api/v1/computepools/{allocated.pool}/power")
+        assert found.status_code == 200
+        assert all(each["total"] is None for each in found.json()["nodes"])

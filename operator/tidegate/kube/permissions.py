@@ -61,6 +61,7 @@ CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.WEB: (
         Rule("tidegate.io", (*_KINDS, *_OF_POOLS), _READ),
         Rule("", ("pods",), _READ),
+        Rule("", ("nodes",), ("list", "watch")),
         Rule("authentication.k8s.io", ("tokenreviews",), ("create",)),
     ),
 }

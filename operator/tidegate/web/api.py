@@ -207,7 +207,12 @@ async def power(visitor: Known, name: Name) -> PowerReport:
         price=found.price,
         budget=found.budget,
         flows=found.flows,
-        nodes=slots(visitor.parts, name, await visitor.sees_pods(namespaces_of(visitor.parts, name))),
+        nodes=slots(
+            visitor.parts,
+            name,
+            await visitor.sees_pods(namespaces_of(visitor.parts, name)),
+            await visitor.sees_nodes(found.pool),
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube import kinds
+from tidegate.kube.occupancy import occupying
 from tidegate.kube.parsed import Parsed
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
@@ -23,14 +24,13 @@ Catalogue: TypeAlias = Parsed[Any]
 
 
 def pod_facts(body: Manifest) -> Manifest:
-    """What pages show of a pod, and no more: there may be many of them."""
+    """What pages show of a pod and what it takes of its node, and no more: there may be many of them."""
     metadata: Mapping[str, Any] = body["metadata"]
     status: Mapping[str, Any] = body.get("status") or {}
-    spec: Mapping[str, Any] = body.get("spec") or {}
     kept = ("name", "namespace", "uid", "resourceVersion", "labels", "creationTimestamp", "deletionTimestamp")
     return {
         "metadata": {name: metadata[name] for name in kept if name in metadata},
-        "spec": {"nodeName": spec.get("nodeName", "")},
+        "spec": occupying(body),
         "status": {name: status[name] for name in ("phase", "conditions") if name in status},
     }
 

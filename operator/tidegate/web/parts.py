@@ -17,6 +17,7 @@ from tidegate.web.fleet import Fleet
 from tidegate.web.history import History
 from tidegate.web.listing import Listing
 from tidegate.web.live import Changes
+from tidegate.web.nodes import Nodes
 from tidegate.web.past import Past, PastSource
 from tidegate.web.rows import ROWS
 from tidegate.web.traffic import Source, TrafficBoard
@@ -53,6 +54,7 @@ class Parts:
     """By the plural of the kind."""
     history: History
     past: Past
+    nodes: Nodes
     changes: Changes
     traffic: TrafficBoard
     door: Door
@@ -89,6 +91,7 @@ def make_parts(
         listings,
         history,
         Past(history, sources.past, now),
+        Nodes(fleet, changes),
         changes,
         TrafficBoard(sources.traffic),
         door,

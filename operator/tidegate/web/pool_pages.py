@@ -25,7 +25,7 @@ from tidegate.web.rendering import shown
 from tidegate.web.views.power import SlotsAsked, drawn, namespaces_of, power_of, slot_page
 from tidegate.web.views.questions import editable
 from tidegate.web.views.standing import decisions_of, why_of_pool
-from tidegate.web.visitor import LIST_DECISIONS, Known, Visitor
+from tidegate.web.visitor import LIST_DECISIONS, LIST_NODES, Known, Visitor
 
 _SEE_OTHER: Final = 303
 _SAMPLES_IN_TABLE: Final = 12
@@ -58,7 +58,7 @@ async def pool(
     decisions = decisions_of(visitor.parts, name)
     power = power_of(visitor.parts, found)
     asked, history = SlotsAsked(on.strip(), nodes), visitor.parts.history
-    may_plan = await visitor.may(acting.plan_right(visitor))
+    may_plan, nodes_known = await visitor.may(acting.plan_right(visitor)), await visitor.sees_nodes(found)
     return shown(
         visitor,
         "power.html",
@@ -70,8 +70,14 @@ async def pool(
         why=why_of_pool(visitor.parts, found, overrides),
         asked=asked,
         slots=slot_page(
-            visitor.parts, name, asked, await visitor.sees_pods(namespaces_of(visitor.parts, name))
+            visitor.parts,
+            name,
+            asked,
+            await visitor.sees_pods(namespaces_of(visitor.parts, name)),
+            nodes_known,
         ),
+        nodes_known=nodes_known is not None,
+        may_nodes=await visitor.may(LIST_NODES),
         samples=history.of(found.key, _SAMPLES_IN_TABLE),
         reach=history.reach(found.key),
         asked_samples=history.demand_of(found.key, _SAMPLES_IN_TABLE) if may_plan else (),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, TypeVar
 
 from fastapi import Depends, Request
 
 from tidegate.api.compute_override import ComputeOverride
+from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey, Resource
 from tidegate.errors import TidegateError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.parsed import Parsed
+from tidegate.planning.pool_slices import NodeSlices
 from tidegate.web.access.door import Asked
 from tidegate.web.access.identity import Identity
 from tidegate.web.access.rights import Action
@@ -24,6 +26,7 @@ ResourceT = TypeVar("ResourceT", bound=Resource)
 
 LIST_DECISIONS: Final = Action("list", "allocationdecisions")
 LIST_OVERRIDES: Final = Action("list", "computeoverrides")
+LIST_NODES: Final = Action("list", "nodes", group="")
 
 
 class SignInNeededError(TidegateError):
@@ -102,6 +105,10 @@ class Visitor:
     async def sees_pods(self, namespaces: Iterable[str]) -> Collection[str] | None:
         """In which of these namespaces they may list pods; None: in all there are."""
         return await self.parts.rights.within(self.identity, "pods", namespaces, group="")
+
+    async def sees_nodes(self, pool: ComputePool) -> Mapping[str, NodeSlices] | None:
+        """A pool's nodes by name; None where they may not list nodes, or where nobody knows them (yet)."""
+        return self.parts.nodes.of(pool) if await self.may(LIST_NODES) else None
 
     async def sees(self, plural: str, namespace: str = "") -> Collection[str] | None:
         """The namespaces whose objects they may list; None: all. Raises ForbiddenError where there are none.

@@ -7,14 +7,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Tier
-from tidegate.api.meta import ApiModel
+from tidegate.api.meta import ApiModel, ObjectKey
+from tidegate.api.repairs import RepairState
 from tidegate.kube.port import Manifest
+from tidegate.planning.pool_slices import NodeSlices
 from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, SLICES_LABEL, TIER_LABEL, label_value
 from tidegate.web.parts import Parts
 from tidegate.web.views.standing import decisions_of
@@ -22,6 +24,7 @@ from tidegate.web.views.standing import decisions_of
 WINDOW: Final = timedelta(hours=1)
 NODES_SHOWN: Final = 24
 _UNPLACED: Final = ""
+_OUT_OF_USE: Final = frozenset({RepairState.QUARANTINING, RepairState.QUARANTINED})
 _ENDS: Final = (*(tier.value for tier in Tier), "free")
 _SLOTS_SHOWN: Final = 128
 """Pods of one node: what waits for a node may be many."""
@@ -65,6 +68,13 @@ class NodeSlots(ApiModel):
     used: int
     """Slices."""
     slots: tuple[Slot, ...]
+    total: int | None = None
+    """Slices that it has after what pods from outside the pool ask for; absent where nodes are not known, or not shown to the
+    visitor. So the next."""
+    free: int | None = None
+    """Slices that a pod can be given now."""
+    fault: str = ""
+    """Why it takes no pods: it is cordoned, has a taint that the pool does not tolerate, is not ready, or is quarantined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +98,10 @@ class SlotPage:
     """Slices in use, and how many nodes have so many; the fullest first."""
     unplaced: int
     """Pods that wait for a node."""
+    empty: int = 0
+    """Nodes without a pod of the pool."""
+    closed: int = 0
+    """Nodes that take no pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,44 +198,51 @@ def namespaces_of(parts: Parts, pool: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def slots(parts: Parts, pool: str, within: Collection[str] | None) -> tuple[NodeSlots, ...]:
-    """Who has what of each node that has any pods of the pool, by node; those that wait for one come first.
+def slots(
+    parts: Parts, pool: str, within: Collection[str] | None, known: Mapping[str, NodeSlices] | None = None
+) -> tuple[NodeSlots, ...]:
+    """Who has what of each node, by node; those that wait for one come first.
 
-    `within` are the namespaces whose pods may be seen, None: all; others' have slices, and no name.
+    `within` are the namespaces whose pods may be seen, None: all; others' have slices, and no name. `known` are the pool's nodes;
+    None: only those are known that have pods.
     """
-    nodes: dict[str, list[Slot]] = {}
-    for body in parts.fleet.pods.by_label(POOL_LABEL, label_value(pool)):
-        nodes.setdefault(body["spec"].get("nodeName") or _UNPLACED, []).append(_slot(body, within))
+    found = _Placed.of(parts, pool)
     return tuple(
-        NodeSlots(node=name, used=sum(each.slices for each in found), slots=tuple(sorted(found, key=_order)))
-        for name, found in sorted(nodes.items())
+        found.node(name, within, known, most=None)
+        for name in sorted(found.pods.keys() | (known or {}).keys())
     )
 
 
-def slot_page(parts: Parts, pool: str, asked: SlotsAsked, within: Collection[str] | None) -> SlotPage:
-    """Pods are counted for all nodes, and looked at closely for those of the page alone; `within`: see slots."""
+def slot_page(
+    parts: Parts,
+    pool: str,
+    asked: SlotsAsked,
+    within: Collection[str] | None,
+    known: Mapping[str, NodeSlices] | None = None,
+) -> SlotPage:
+    """Pods are counted for all nodes, and looked at closely for those of the page alone; `within`, `known`: see slots."""
     text = asked.text.lower()
-    nodes: defaultdict[str, list[Manifest]] = defaultdict(list)
-    used: Counter[str] = Counter()
-    fits: set[str] = set()
-    for body in parts.fleet.pods.by_label(POOL_LABEL, label_value(pool)):
-        name = body["spec"].get("nodeName") or _UNPLACED
-        nodes[name].append(body)
-        used[name] += _slices(body)
-        if not text or text in _inference(body, within).lower():
-            fits.add(name)
+    placed = _Placed.of(parts, pool)
+    every = placed.pods.keys() | (known or {}).keys()
+    fits = {
+        name
+        for name in every
+        if not text or any(text in _inference(body, within).lower() for body in placed.pods.get(name, ()))
+    }
     found = sorted(fits)
     pages = max(-(-len(found) // NODES_SHOWN), 1)
     number = min(max(asked.page, 1), pages)
     shown = found[(number - 1) * NODES_SHOWN : number * NODES_SHOWN]
-    full = Counter(count for name, count in used.items() if name != _UNPLACED)
+    full = Counter(placed.used[name] for name in every if name != _UNPLACED)
     return SlotPage(
-        tuple(_node(name, used[name], nodes[name], within) for name in shown),
+        tuple(placed.node(name, within, known, most=_SLOTS_SHOWN) for name in shown),
         len(fits - {_UNPLACED}),
         number,
         pages,
         tuple(sorted(full.items(), reverse=True)),
-        len(nodes.get(_UNPLACED, ())),
+        len(placed.pods.get(_UNPLACED, ())),
+        empty=len(every - placed.pods.keys()),
+        closed=sum(1 for name in known or () if placed.closed(name, known)),
     )
 
 
@@ -265,9 +286,54 @@ def _band(left: float, right: float, thick: float) -> str:
     )
 
 
-def _node(name: str, used: int, bodies: Sequence[Manifest], within: Collection[str] | None) -> NodeSlots:
-    found = sorted((_slot(body, within) for body in bodies[:_SLOTS_SHOWN]), key=_order)
-    return NodeSlots(node=name, used=used, slots=tuple(found))
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """The pods of a pool by node, and what they have of each."""
+
+    pods: Mapping[str, Sequence[Manifest]]
+    used: Counter[str]
+    quarantined: frozenset[str]
+
+    @classmethod
+    def of(cls, parts: Parts, pool: str) -> Self:
+        pods: defaultdict[str, list[Manifest]] = defaultdict(list)
+        used: Counter[str] = Counter()
+        for body in parts.fleet.pods.by_label(POOL_LABEL, label_value(pool)):
+            name = body["spec"].get("nodeName") or _UNPLACED
+            pods[name].append(body)
+            used[name] += _slices(body)
+        found = parts.fleet.pools.get(ObjectKey("", pool))
+        repairs = found.status.repairs if found is not None else ()
+        return cls(pods, used, frozenset(each.node for each in repairs if each.state in _OUT_OF_USE))
+
+    def closed(self, name: str, known: Mapping[str, NodeSlices] | None) -> str:
+        """Why a node takes no pods; empty where it does, or where that is not known."""
+        here = (known or {}).get(name)
+        if here is None:
+            return ""
+        if name in self.quarantined:
+            return "is quarantined: its GPU sharing failed"
+        return here.fault or here.failed
+
+    def node(
+        self,
+        name: str,
+        within: Collection[str] | None,
+        known: Mapping[str, NodeSlices] | None,
+        *,
+        most: int | None,
+    ) -> NodeSlots:
+        """One node, and `most` of its pods."""
+        found = sorted((_slot(body, within) for body in self.pods.get(name, ())[:most]), key=_order)
+        here = (known or {}).get(name)
+        return NodeSlots(
+            node=name,
+            used=self.used[name],
+            slots=tuple(found),
+            total=None if here is None else here.total,
+            free=None if here is None else here.free,
+            fault=self.closed(name, known),
+        )
 
 
 def _flow(decision: AllocationDecision) -> Counter[tuple[str, str]]:

@@ -1,0 +1,63 @@
+"""The slices of each pool's nodes, as the controllers count them; nodes are watched from the first page on that shows them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from tidegate.api.compute_pool import ComputePool, MpsBackend
+from tidegate.kube.client import KubeClient
+from tidegate.kube.occupancy import Occupancy
+from tidegate.kube.pool_views import PoolViews
+from tidegate.planning.nodes import NodeView
+from tidegate.planning.pool_slices import NodeSlices
+from tidegate.resources.names import POOL_LABEL
+from tidegate.web.fleet import Fleet
+from tidegate.web.live import Changes
+
+
+class Nodes:
+    """Who never looks at a pool's nodes is spared the watch of them, and that of everybody's pods, which take room on them."""
+
+    def __init__(self, fleet: Fleet, changes: Changes) -> None:
+        self._fleet = fleet
+        self._changes = changes
+        self.occupancy = Occupancy(fleet.pods, others=f"!{POOL_LABEL}")
+        self._views = PoolViews(fleet.pools, self.occupancy)
+        self._seen: dict[str, NodeView] = {}
+        self.occupancy.subscribe(self._changed)
+
+    async def keep(self, client: KubeClient) -> None:
+        """Watches, once somebody has asked; a task of the process."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.occupancy.run(client), name="watch-occupancy")
+            await self.occupancy.until_known()
+            for pool in self._fleet.pools.all():
+                self._changes.tell(f"computepools/{pool.key}")
+
+    def of(self, pool: ComputePool) -> Mapping[str, NodeSlices] | None:
+        """Every node of a pool, by name; None while that is not known, or may not be.
+
+        Nor are they known where GPUs are shared by claims: how many slices there are is what the DRA driver publishes.
+        """
+        mps = pool.spec.slice.mps
+        if mps is not None and mps.backend is MpsBackend.SHARED_CLAIM:
+            return None
+        self.occupancy.begin()
+        if not (self.occupancy.known and self._fleet.pods.synced.is_set()):
+            return None
+        return {each.node: each for each in self._views.slices(pool).nodes}
+
+    def _changed(self, name: str) -> None:
+        """Pods that come and go change the pool's own status; a node alone may not."""
+        before, now = self._seen.get(name), self.occupancy.node(name)
+        if before == now:
+            return
+        if now is None:
+            del self._seen[name]
+        else:
+            self._seen[name] = now
+        for pool in self._fleet.pools.all():
+            selector = pool.spec.node_selector
+            if any(each is not None and each.selected_by(selector) for each in (before, now)):
+                self._changes.tell(f"computepools/{pool.key}")
