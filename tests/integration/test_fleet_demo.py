@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -13,13 +14,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
 from fixtures.control_plane import Kubectl
+from tidegate.telemetry.pool_series import PoolSeries
+from tidegate.telemetry.prometheus import Prometheus
 from tidegate_localcluster.cluster import Cluster
+from tidegate_localcluster.fleet_demo.objects import POOL
 from tidegate_localcluster.fleet_demo.simulation import DAY_FILE
+from tidegate_localcluster.fleet_demo.site import entrance
 from tidegate_localcluster.process import wait_until
+from tidegate_localcluster.state import Forward
 
 NODES, INFERENCES = 8, 12
 SLICES = 4 * NODES
@@ -137,6 +144,32 @@ def test_nobody_else_on_the_network_reaches_any_of_it(fleet: RunningFleet) -> No
     }
     assert addresses
     assert all(address.startswith("127.") for address in addresses), addresses
+
+
+def test_the_dashboard_has_every_node_and_a_past_and_asks_nothing_that_has_no_answer(
+    fleet: RunningFleet,
+) -> None:
+    files = fleet.cluster.files
+    address = entrance(files)
+    assert address is not None
+    path = f"{address.partition('/enter')[0]}/api/v1/computepools/{POOL}/power"
+    with httpx.Client(follow_redirects=True, timeout=30, trust_env=False) as browser:
+        assert browser.get(address).status_code == 200
+
+        def nodes() -> Sequence[tuple[int, int, int]]:
+            found = browser.get(path).json()["nodes"]
+            return [(each["total"], each["used"], each["free"]) for each in found]
+
+        wait_until(lambda: nodes() == [(4, 4, 0)] * NODES, what="every node is shown, and full", timeout_s=60)
+    now = datetime.now(UTC)
+    url = f"http://127.0.0.1:{fleet.cluster.plan().ports[Forward.PROMETHEUS]}"
+    past = asyncio.run(
+        Prometheus(url).pool_past(POOL, now - timedelta(seconds=30), now, timedelta(seconds=5))
+    )
+    assert past
+    assert past[-1].of(PoolSeries.HEALTHY) == past[-1].of(PoolSeries.SHARED_OUT) == SLICES
+    assert (past[-1].of(PoolSeries.DEMAND, "realtime") or 0) > 0
+    assert "tidegate_pool_" not in (files.logs / "simulation.log").read_text()
 
 
 def test_up_again_says_that_it_runs_and_other_sizes_are_refused(fleet: RunningFleet) -> None:
