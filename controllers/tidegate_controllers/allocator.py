@@ -140,7 +140,8 @@ class Allocator:
         pool = self._known.pools.get(key)
         if pool is None or pool.metadata.deletion_timestamp is not None:
             self._looks.pop(key, None)
-            self._correct_nothing(key)
+            self._corrections.pop(key, None)
+            self._parts.metrics.forget(key.name)
             self._allocations.forget(key)
             self._parts.questions.forget(key)
             return None
@@ -160,6 +161,7 @@ class Allocator:
             if not observed.scaled:
                 self._correct_nothing(key)
             self._parts.questions.forget(key)
+            self._parts.metrics.idle(observed.name)
             newest = observed.decisions[0].metadata.name if observed.decisions else None
             self._allocations.put(key, PoolAllocation(observed.mode, newest))
             return interval
@@ -218,6 +220,13 @@ class Allocator:
         metrics, pool = self._parts.metrics, observed.name
         metrics.solve_seconds.labels(pool).observe(seconds)
         metrics.solves.labels(pool, assignment.method.value).inc()
+        every = parse_duration(observed.pool.spec.policy.interval)
+        metrics.decided(
+            pool,
+            interval_s=every.total_seconds(),
+            now_s=self._clock.now().timestamp(),
+            signals_usable=not signals.problem,
+        )
         spares = warm_spares(view.snapshot, assignment)
         solved = Solved(assignment, predicted(view.snapshot, assignment), due, seconds, spares)
         body = plan_decision(observed, solved)

@@ -1,66 +1,87 @@
 """What the allocator tells Prometheus."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
+
+from tidegate_dataplane.contract.metrics import Catalog
 
 _SOLVE_S: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5)
 _RECLAIM_S: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+
+ALLOCATOR: Final = Catalog("tidegate_allocator_")
+_SOLVE = ALLOCATOR.histogram("solve_seconds", "One solve of one pool.", "pool", buckets=_SOLVE_S)
+_TICK = ALLOCATOR.histogram(
+    "tick_seconds",
+    "One pass that decided: what is there was looked at, solved, and what is new was written; signals that come from "
+    "Prometheus are part of it.",
+    "pool",
+    buckets=_SOLVE_S,
+)
+_SOLVES = ALLOCATOR.counter(
+    "solves_total",
+    "Solves by how the answer was found: LP, MILP, or Greedy when the solver gave none.",
+    "pool",
+    "solver",
+)
+_DECISIONS = ALLOCATOR.counter("decisions_total", "AllocationDecisions written.", "pool", "mode")
+_MOVED = ALLOCATOR.counter(
+    "moved_slices_total",
+    "Slices that decisions move, up or down; of mode RecommendOnly, what would have moved.",
+    "pool",
+    "mode",
+    "tier",
+    "direction",
+)
+_RECLAIM = ALLOCATOR.histogram(
+    "reclaim_seconds",
+    "From a decision until the pods that gave their slices were gone.",
+    "tier",
+    buckets=_RECLAIM_S,
+)
+_OVERRIDES = ALLOCATOR.gauge(
+    "overrides", "ComputeOverrides in force about the pool or its Inferences.", "pool"
+)
+_FACTOR = ALLOCATOR.gauge(
+    "capacity_factor",
+    "What the Inference is planned to serve by what production says, against its spec.capacity.",
+    "pool",
+    "inference",
+)
+_INTERVAL = ALLOCATOR.gauge(
+    "interval_seconds",
+    "The pool's spec.policy.interval: it is decided about at least this often. Only where there is something to decide.",
+    "pool",
+)
+_DECIDED = ALLOCATOR.gauge(
+    "decided_timestamp_seconds",
+    "When the pool was last decided about, whether the decision was new or not, in seconds since 1970.",
+    "pool",
+)
+_SIGNALS = ALLOCATOR.gauge(
+    "signals_timestamp_seconds",
+    "When the pool was last decided about with signals that nothing was wrong with, in seconds since 1970.",
+    "pool",
+)
 
 
 class AllocatorMetrics:
     """Decisions, moves, and how long they took."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.solve_seconds = Histogram(
-            "tidegate_allocator_solve_seconds",
-            "One solve of one pool.",
-            ("pool",),
-            registry=registry,
-            buckets=_SOLVE_S,
-        )
-        self.tick_seconds = Histogram(
-            "tidegate_allocator_tick_seconds",
-            "One pass that decided: what is there was looked at, solved, and what is new was written.",
-            ("pool",),
-            registry=registry,
-            buckets=_SOLVE_S,
-        )
-        self.solves = Counter(
-            "tidegate_allocator_solves_total",
-            "Solves by how the answer was found.",
-            ("pool", "solver"),
-            registry=registry,
-        )
-        self.decisions = Counter(
-            "tidegate_allocator_decisions_total", "Decisions written.", ("pool", "mode"), registry=registry
-        )
-        self.moved_slices = Counter(
-            "tidegate_allocator_moved_slices_total",
-            "Slices that decisions move, whether they are carried out or not.",
-            ("pool", "mode", "tier", "direction"),
-            registry=registry,
-        )
-        self.reclaim_seconds = Histogram(
-            "tidegate_allocator_reclaim_seconds",
-            "From a decision until the pods that gave their slices were gone.",
-            ("tier",),
-            registry=registry,
-            buckets=_RECLAIM_S,
-        )
-        self.overrides = Gauge(
-            "tidegate_allocator_overrides",
-            "Overrides in force about a pool or its Inferences.",
-            ("pool",),
-            registry=registry,
-        )
-        self._factor = Gauge(
-            "tidegate_allocator_capacity_factor",
-            "What an Inference is planned to serve by what production says, against its spec.capacity.",
-            ("pool", "inference"),
-            registry=registry,
-        )
+        self.solve_seconds = _SOLVE.on(registry)
+        self.tick_seconds = _TICK.on(registry)
+        self.solves = _SOLVES.on(registry)
+        self.decisions = _DECISIONS.on(registry)
+        self.moved_slices = _MOVED.on(registry)
+        self.reclaim_seconds = _RECLAIM.on(registry)
+        self.overrides = _OVERRIDES.on(registry)
+        self._factor = _FACTOR.on(registry)
+        self._interval = _INTERVAL.on(registry)
+        self._decided = _DECIDED.on(registry)
+        self._signals = _SIGNALS.on(registry)
         self._factors: dict[str, Mapping[str, float]] = {}
 
     def corrected(self, pool: str, factors: Mapping[str, float]) -> None:
@@ -70,3 +91,29 @@ class AllocatorMetrics:
         for name, factor in factors.items():
             self._factor.labels(pool, name).set(factor)
         self._factors[pool] = factors
+
+    def decided(self, pool: str, *, interval_s: float, now_s: float, signals_usable: bool) -> None:
+        """A pool was decided about, at a time in seconds since 1970."""
+        self._interval.labels(pool).set(interval_s)
+        self._decided.labels(pool).set(now_s)
+        if signals_usable:
+            self._signals.labels(pool).set(now_s)
+
+    def idle(self, pool: str) -> None:
+        """There is nothing to decide about a pool: that nothing is decided says nothing."""
+        for gauge in (self._interval, self._decided, self._signals):
+            with contextlib.suppress(KeyError):
+                gauge.remove(pool)
+
+    def forget(self, pool: str) -> None:
+        """A pool that is gone."""
+        self.idle(pool)
+        self.corrected(pool, {})
+        with contextlib.suppress(KeyError):
+            self.overrides.remove(pool)
+
+    def clear(self) -> None:
+        """The end of a term: what holds now is for the next leader to say."""
+        for gauge in (self.overrides, self._factor, self._interval, self._decided, self._signals):
+            gauge.clear()
+        self._factors.clear()

@@ -1,17 +1,105 @@
 """What every object of our kinds says of itself, as metrics: what an alert on `Ready=False for 10m` is made from."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from tidegate.api.conditions import ConditionStatus, ConditionType
-from tidegate.kube.kinds import FEATURE_COMPUTE, INFERENCE, Kind
+from tidegate.api.durations import parse_duration
+from tidegate.api.repairs import RepairState
+from tidegate.kube.kinds import COMPUTE_OVERRIDE, COMPUTE_POOL, FEATURE_COMPUTE, INFERENCE, Kind
 from tidegate.kube.store import ObjectStore
+from tidegate.telemetry.objectives import OBJECTIVE, bucket_shares
+from tidegate_dataplane.contract.metrics import Catalog, GaugeMetric
 
-_LABELS: Final = ("kind", "namespace", "name")
 _SCALED: Final[frozenset[Kind]] = frozenset({INFERENCE, FEATURE_COMPUTE})
+
+Bodies = Sequence[tuple[Kind, Mapping[str, Any]]]
+
+OBJECTS: Final = Catalog("tidegate_")
+_OBJECT: Final = ("kind", "namespace", "name")
+_REASONED: Final = (*_OBJECT, "reason")
+_CONDITIONS: Final[Mapping[ConditionType, GaugeMetric]] = {
+    ConditionType.READY: OBJECTS.gauge(
+        "object_ready", "1 when the object is Ready, else 0; from the leader alone.", *_REASONED
+    ),
+    ConditionType.STALLED: OBJECTS.gauge(
+        "object_stalled", "1 when only a changed spec or another object can help, else 0.", *_REASONED
+    ),
+    ConditionType.SAMPLES_LOGGED: OBJECTS.gauge(
+        "object_samples_logged",
+        "1 when the sample log of the object is written, else 0; only where its spec asks for one.",
+        *_REASONED,
+    ),
+    ConditionType.CONSUMING: OBJECTS.gauge(
+        "object_consuming",
+        "1 when the near-line stream of the object is consumed, else 0; only where its spec names one.",
+        *_REASONED,
+    ),
+    ConditionType.SIGNALS_FRESH: OBJECTS.gauge(
+        "object_signals_fresh",
+        "1 when the allocator knows what is asked of the Inferences of the ComputePool now, else 0; only where it decides.",
+        *_REASONED,
+    ),
+}
+_REPLICAS = OBJECTS.gauge(
+    "object_replicas",
+    "Pods that are wanted, existing and ready; spare ready ones that get no requests, where there are to be any.",
+    *_OBJECT,
+    "state",
+)
+_VERSION = OBJECTS.gauge(
+    "inference_version",
+    "Version of the model that is asked for (target) and that all pods answer with (serving); 0 when none does.",
+    "namespace",
+    "inference",
+    "state",
+)
+_SLO_LATENCY = OBJECTS.gauge(
+    "inference_slo_latency_seconds", "The Inference's spec.slo.latencyP99.", "namespace", "inference"
+)
+_SLO_OBJECTIVE = OBJECTS.gauge(
+    "inference_slo_objective_ratio",
+    "Share of requests that are to be answered within spec.slo.latencyP99, 0 to 1; only where the spec has one.",
+    "namespace",
+    "inference",
+)
+_SLO_SHARE = OBJECTS.gauge(
+    "inference_slo_bucket_share",
+    "How much of the gateways' latency bucket le counts as within spec.slo.latencyP99: the rules find with it how many "
+    "requests were, between two buckets too.",
+    "namespace",
+    "inference",
+    "le",
+)
+_OVERRIDE_CREATED = OBJECTS.gauge(
+    "override_created_timestamp_seconds",
+    "When the ComputeOverride was made, in seconds since 1970; kind, namespace and name are its target's.",
+    "override",
+    *_OBJECT,
+)
+_OVERRIDE_EXPIRES = OBJECTS.gauge(
+    "override_expires_timestamp_seconds",
+    "When the ComputeOverride ends, in seconds since 1970.",
+    "override",
+    *_OBJECT,
+)
+_POOL_SLICES = OBJECTS.gauge(
+    "pool_slices", "Slices of the ComputePool: total, healthy and free.", "pool", "state"
+)
+_POOL_TIER_SLICES = OBJECTS.gauge(
+    "pool_tier_slices", "Slices that pods of a tier have in the ComputePool.", "pool", "tier"
+)
+_POOL_REPAIRS = OBJECTS.gauge(
+    "pool_repairs",
+    "Nodes of the ComputePool whose sharing of GPUs failed, by how far the repair is: Waiting, Repairing, Recovered, "
+    "Quarantining, Quarantined.",
+    "pool",
+    "state",
+)
 
 
 class ObjectMetrics(Collector):
@@ -22,53 +110,33 @@ class ObjectMetrics(Collector):
         self._leading = leading
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The families of Ready, Stalled, SamplesLogged, Consuming and replicas, in that order."""
+        """One family for each of OBJECTS, with no sample of a process that does not lead."""
         bodies = [(store.kind, body) for store in self._stores for body in store] if self._leading() else []
-        yield _conditions(
-            "tidegate_object_ready", "1 when the object is Ready, else 0.", ConditionType.READY, bodies
-        )
-        yield _conditions(
-            "tidegate_object_stalled",
-            "1 when only a changed spec or another object can help, else 0.",
-            ConditionType.STALLED,
-            bodies,
-        )
-        yield _conditions(
-            "tidegate_object_samples_logged",
-            "1 when the sample log of the object is written, else 0; only where its spec asks for one.",
-            ConditionType.SAMPLES_LOGGED,
-            bodies,
-        )
-        yield _conditions(
-            "tidegate_object_consuming",
-            "1 when the near-line stream of the object is consumed, else 0; only where its spec names one.",
-            ConditionType.CONSUMING,
-            bodies,
-        )
+        for condition, metric in _CONDITIONS.items():
+            yield _conditions(metric, condition, bodies)
         yield _replicas(bodies)
+        yield from _inferences([body for kind, body in bodies if kind == INFERENCE])
+        yield from _overrides([body for kind, body in bodies if kind == COMPUTE_OVERRIDE])
+        yield from _pools([body for kind, body in bodies if kind == COMPUTE_POOL])
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Nothing: the names are known without reading the caches."""
         return ()
 
 
-def _conditions(
-    name: str, text: str, kind_of: ConditionType, bodies: Sequence[tuple[Kind, Mapping[str, Any]]]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=(*_LABELS, "reason"))
+def _conditions(metric: GaugeMetric, condition: ConditionType, bodies: Bodies) -> GaugeMetricFamily:
+    family = metric.family()
     for kind, body in bodies:
         conditions = (body.get("status") or {}).get("conditions") or ()
-        found = next((item for item in conditions if item.get("type") == kind_of.value), None)
+        found = next((item for item in conditions if item.get("type") == condition.value), None)
         if found is not None:
             value = float(found.get("status") == ConditionStatus.TRUE.value)
             family.add_metric((*_labels(kind, body), found.get("reason", "")), value)
     return family
 
 
-def _replicas(bodies: Sequence[tuple[Kind, Mapping[str, Any]]]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(
-        "tidegate_object_replicas", "Pods of the object, by state.", labels=(*_LABELS, "state")
-    )
+def _replicas(bodies: Bodies) -> GaugeMetricFamily:
+    family = _REPLICAS.family()
     for kind, body in bodies:
         if kind not in _SCALED:
             continue
@@ -90,6 +158,63 @@ def _wanted(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
         return int(spec.get("replicas", 1))
     allocation = status.get("allocation") or {}
     return int(allocation.get("replicas", spec["scaling"]["minReplicas"]))
+
+
+def _inferences(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
+    """Versions and objectives."""
+    versions, latency, objective, shares = (
+        each.family() for each in (_VERSION, _SLO_LATENCY, _SLO_OBJECTIVE, _SLO_SHARE)
+    )
+    for body in bodies:
+        whose = (body["metadata"].get("namespace", ""), body["metadata"]["name"])
+        known = (body.get("status") or {}).get("versions") or {}
+        for state in ("target", "serving"):
+            if "target" in known:
+                versions.add_metric((*whose, state), float(known.get(state) or 0))
+        promised = (body["spec"].get("slo") or {}).get("latencyP99")
+        if promised is None:
+            continue
+        seconds = parse_duration(promised).total_seconds()
+        latency.add_metric(whose, seconds)
+        objective.add_metric(whose, OBJECTIVE)
+        for bound, share in bucket_shares(seconds).items():
+            shares.add_metric((*whose, bound), share)
+    yield from (versions, latency, objective, shares)
+
+
+def _overrides(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
+    """Those that are there; they go when they have ended."""
+    created, expires = _OVERRIDE_CREATED.family(), _OVERRIDE_EXPIRES.family()
+    for body in bodies:
+        target = body["spec"]["target"]
+        labels = (
+            body["metadata"]["name"],
+            target["kind"],
+            target.get("namespace", ""),
+            target["name"],
+        )
+        created.add_metric(labels, _timestamp(body["metadata"].get("creationTimestamp")))
+        expires.add_metric(labels, _timestamp(body["spec"].get("expiresAt")))
+    yield from (created, expires)
+
+
+def _pools(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
+    """Slices, who has them, and repairs."""
+    slices, tiers, repairs = _POOL_SLICES.family(), _POOL_TIER_SLICES.family(), _POOL_REPAIRS.family()
+    for body in bodies:
+        pool, status = body["metadata"]["name"], body.get("status") or {}
+        for state, count in (status.get("slices") or {}).items():
+            slices.add_metric((pool, state), count)
+        for tier in status.get("tiers") or ():
+            tiers.add_metric((pool, tier["name"]), tier.get("slices", 0))
+        under_way = [each.get("state") for each in status.get("repairs") or ()]
+        for repair in RepairState:
+            repairs.add_metric((pool, repair.value), under_way.count(repair.value))
+    yield from (slices, tiers, repairs)
+
+
+def _timestamp(text: str | None) -> float:
+    return datetime.fromisoformat(text).timestamp() if text else 0.0
 
 
 def _labels(kind: Kind, body: Mapping[str, Any]) -> tuple[str, str, str]:

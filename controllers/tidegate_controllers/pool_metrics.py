@@ -1,4 +1,4 @@
-"""What every pool's slices are used for and what is asked of it, as metrics: what the dashboard's charts are read back from."""
+"""What is asked of every pool, and what a slice of it is worth, as metrics: the dashboard's charts are read back from them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -17,9 +17,36 @@ from tidegate.reports.demand import TierDemand, tiers_of
 from tidegate.reports.plan import AskedReport
 from tidegate.telemetry.pool_series import PoolSeries
 from tidegate_controllers.questions import Question, Questions
+from tidegate_dataplane.contract.metrics import Catalog
 
-_BY_POOL: Final = ("pool",)
-_BY_TIER: Final = ("pool", "tier")
+POOLS: Final = Catalog("")
+_PRICE = POOLS.gauge(
+    PoolSeries.PRICE.value,
+    "What one more slice would have earned at the newest decision, in value per second.",
+    "pool",
+)
+_WANTED = POOLS.gauge(
+    PoolSeries.WANTED.value,
+    "Slices that would serve all that is asked of the tier's Inferences with spec.scaling, of those whose demand is known.",
+    "pool",
+    "tier",
+)
+_SHARED_OUT = POOLS.gauge(
+    PoolSeries.SHARED_OUT.value, "Slices that the allocator shares out among them.", "pool"
+)
+_DEMAND = POOLS.gauge(
+    PoolSeries.DEMAND.value,
+    "Requests per second that are asked of them; not of tier offline, of which slices are asked.",
+    "pool",
+    "tier",
+)
+_SERVABLE = POOLS.gauge(
+    PoolSeries.SERVABLE.value,
+    "Those of them that the replicas which are there serve within the SLO.",
+    "pool",
+    "tier",
+)
+_UNKNOWN = POOLS.gauge(PoolSeries.UNKNOWN.value, "Inferences whose demand nobody knows.", "pool", "tier")
 
 
 class PoolMetrics(Collector):
@@ -40,54 +67,26 @@ class PoolMetrics(Collector):
         self._demand: dict[ObjectKey, tuple[Question, tuple[TierDemand, ...]]] = {}
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """First what the pools' status says, then what the allocator was asked last."""
+        """First what the newest decisions say, then what the allocator was asked last."""
         pools = self._pools.all() if self._leading() else ()
-        yield from self._shared_out(pools)
+        yield self._priced(pools)
         yield from self._asked(pools)
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Nothing: the names are known without reading the caches."""
         return ()
 
-    def _shared_out(self, pools: Sequence[ComputePool]) -> Iterator[GaugeMetricFamily]:
-        slices = _family(PoolSeries.SLICES, "Slices that pods of the tier have.", _BY_TIER)
-        healthy = _family(PoolSeries.HEALTHY, "Slices on nodes that take pods.", _BY_POOL)
-        free = _family(PoolSeries.FREE, "Healthy slices that no pod of the pool has.", _BY_POOL)
-        price = _family(
-            PoolSeries.PRICE,
-            "What one more slice would have earned at the newest decision, in value per second.",
-            _BY_POOL,
-        )
+    def _priced(self, pools: Sequence[ComputePool]) -> GaugeMetricFamily:
+        price = _PRICE.family()
         for pool in pools:
-            name, status = pool.metadata.name, pool.status
-            if not status.observed_generation:
-                continue  # nobody has looked at it yet: that is not the same as none
-            used = {each.name: each.slices for each in status.tiers}
-            for tier in Tier:
-                slices.add_metric((name, tier.value), used.get(tier.value, 0))
-            healthy.add_metric((name,), status.slices.healthy)
-            free.add_metric((name,), status.slices.free)
-            newest = self._decisions.get(ObjectKey("", status.last_decision or ""))
+            newest = self._decisions.get(ObjectKey("", pool.status.last_decision or ""))
             if newest is not None:
-                price.add_metric((name,), newest.spec.price)
-        yield from (slices, healthy, free, price)
+                price.add_metric((pool.metadata.name,), newest.spec.price)
+        return price
 
     def _asked(self, pools: Sequence[ComputePool]) -> Iterator[GaugeMetricFamily]:
-        wanted = _family(
-            PoolSeries.WANTED,
-            "Slices that would serve all that is asked of the tier's Inferences, of those whose demand is known.",
-            _BY_TIER,
-        )
-        shared_out = _family(PoolSeries.SHARED_OUT, "Slices that the allocator shares out.", _BY_POOL)
-        demand = _family(
-            PoolSeries.DEMAND, "Requests per second that are asked of the tier's Inferences.", _BY_TIER
-        )
-        servable = _family(
-            PoolSeries.SERVABLE,
-            "Those of them that the replicas which are there serve within the SLO.",
-            _BY_TIER,
-        )
-        unknown = _family(PoolSeries.UNKNOWN, "Inferences of the tier whose demand nobody knows.", _BY_TIER)
+        wanted, shared_out, unknown = _WANTED.family(), _SHARED_OUT.family(), _UNKNOWN.family()
+        demand, servable = _DEMAND.family(), _SERVABLE.family()
         for pool, question in self._in_question(pools):
             name = pool.metadata.name
             shared_out.add_metric((name,), question.snapshot.pools[0].slices)
@@ -116,7 +115,3 @@ class PoolMetrics(Collector):
             asked = [AskedReport.of(Asked(one, one.held, one.held)) for one in question.snapshot.inferences]
             known = self._demand[pool.key] = question, tiers_of(asked, pool)
         return known[1]
-
-
-def _family(series: PoolSeries, text: str, labels: Sequence[str]) -> GaugeMetricFamily:
-    return GaugeMetricFamily(series.value, text, labels=labels)

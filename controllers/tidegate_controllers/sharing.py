@@ -3,10 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from tidegate.api.compute_pool import ComputePool, MpsBackend
 from tidegate.api.meta import ObjectKey
@@ -26,59 +25,15 @@ from tidegate.planning.node_sharing import (
 )
 from tidegate.planning.nodes import NodeView
 from tidegate.planning.pool_slices import PoolSlices
-from tidegate.planning.sharing_health import SharingPlan, Suspicion, Turn, TurnKind, plan_sharing
+from tidegate.planning.sharing_health import SharingPlan, Suspicion, plan_sharing
 from tidegate.planning.sharing_repairs import OrderNode, RemovePod, Step, TaintNode, strays
 from tidegate.resources.names import POOL_LABEL, label_value
 from tidegate.resources.sharing.device_plugin import labels_fit
 from tidegate_controllers.node_agents import NodeAgents
+from tidegate_controllers.sharing_metrics import SharingMetrics
 from tidegate_dataplane.contract.sharing import NodeOrder
 
-_RECOVERY_S: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
-
 log = structlog.get_logger(__name__)
-
-
-class SharingMetrics:
-    """What failed on nodes, and how long it took to mend it."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.faults = Counter(
-            "tidegate_pool_node_faults_total",
-            "Faults of nodes' GPU sharing whose repair has begun.",
-            ("pool", "kind"),
-            registry=registry,
-        )
-        self.recovery_seconds = Histogram(
-            "tidegate_pool_node_recovery_seconds",
-            "From the first sight of a fault until the node was well.",
-            ("pool", "kind"),
-            registry=registry,
-            buckets=_RECOVERY_S,
-        )
-        self.quarantined = Counter(
-            "tidegate_pool_nodes_quarantined_total",
-            "Nodes kept out of use after all attempts.",
-            ("pool", "kind"),
-            registry=registry,
-        )
-
-        self.failed_steps = Counter(
-            "tidegate_pool_repair_steps_failed_total",
-            "Steps of repairs that could not be taken, and are tried again.",
-            ("pool", "step"),
-            registry=registry,
-        )
-
-    def count(self, pool: str, turns: Sequence[Turn]) -> None:
-        """Counts what repairs have come to."""
-        for turn in turns:
-            kind = turn.fault.value
-            if turn.kind is TurnKind.BEGUN:
-                self.faults.labels(pool, kind).inc()
-            elif turn.kind is TurnKind.RECOVERED:
-                self.recovery_seconds.labels(pool, kind).observe(turn.after.total_seconds())
-            elif turn.kind is TurnKind.QUARANTINED:
-                self.quarantined.labels(pool, kind).inc()
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,6 +191,7 @@ class Terms:
         finally:
             self._current.reconcilers = None
             parts.allocator.questions.clear()
+            parts.allocator.metrics.clear()
 
     def _allocator(self, fence: Fence) -> Allocator:
         parts = self._parts

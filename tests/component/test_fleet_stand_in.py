@@ -28,6 +28,8 @@ from tidegate.telemetry.gateways import Gateway
 from tidegate.telemetry.pool_series import PoolSeries, question
 from tidegate.telemetry.prometheus import Prometheus
 from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
+from tidegate.telemetry.recorded import SIGNALS, Recorded
+from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.pool_metrics import PoolMetrics
 from tidegate_controllers.questions import Questions
 from tidegate_localcluster.fleet_demo.day import BEGINS_H, Day
@@ -98,10 +100,10 @@ def test_it_knows_each_question_of_the_controllers(served: Served, name: str) ->
     assert served.stand_in.knows(ASKED[name])
 
 
-@pytest.mark.parametrize("record", sorted(expressions.RECORDED))
-def test_it_knows_the_names_that_the_chart_records(served: Served, record: str) -> None:
-    assert served.stand_in.knows(record)
-    assert served.stand_in.knows(expressions.RECORDED[record])
+@pytest.mark.parametrize("rule", SIGNALS.rules, ids=lambda rule: rule.name)
+def test_it_knows_the_signals_that_the_chart_records(served: Served, rule: Recorded) -> None:
+    assert served.stand_in.knows(rule.name)
+    assert served.stand_in.knows(rule.expression)
 
 
 async def test_the_controllers_own_source_has_demand_latency_and_load_of_every_model_that_is_asked(
@@ -150,6 +152,7 @@ async def test_the_dashboards_charts_have_what_the_controllers_said(served: Serv
     pools, registry = ObjectStore(kinds.COMPUTE_POOL), CollectorRegistry()
     status = {"observedGeneration": 1, "slices": {"healthy": 8, "free": 3}}
     decisions, questions = ObjectStore(kinds.ALLOCATION_DECISION), Questions()
+    registry.register(ObjectMetrics([pools], lambda: True))
     registry.register(PoolMetrics(pools, decisions, questions, lambda: True))
     pools.observe("ADDED", {**compute_pool_body("fleet"), "status": status})
     began, past = served.clock[0], Prometheus(served.url).pool_past
@@ -162,7 +165,7 @@ async def test_the_dashboards_charts_have_what_the_controllers_said(served: Serv
     found = await past("fleet", begin, end, timedelta(minutes=1))
 
     assert found is not None
-    assert [each.of(PoolSeries.FREE) for each in found] == [3] * 3
+    assert [each.of(PoolSeries.COUNTED, "free") for each in found] == [3] * 3
     assert served.stand_in.knows(question("fleet"))
     assert await past("another", begin, end, timedelta(minutes=1)) == ()
     # Nobody has read the page for longer than an answer may be old.
@@ -172,8 +175,8 @@ async def test_the_dashboards_charts_have_what_the_controllers_said(served: Serv
 
 async def test_the_page_of_the_controllers_is_read_again_and_again(served: Served) -> None:
     registry = CollectorRegistry()
-    gauge = Gauge("tidegate_pool_slices_free", "A test's.", ("pool",), registry=registry)
-    gauge.labels("fleet").set(7)
+    gauge = Gauge("tidegate_pool_slices", "A test's.", ("pool", "state"), registry=registry)
+    gauge.labels("fleet", "free").set(7)
 
     async def page(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry))
@@ -189,7 +192,7 @@ async def test_the_page_of_the_controllers_is_read_again_and_again(served: Serve
         scraping = asyncio.ensure_future(scrape(served.stand_in.pools, url, 0.01))
         try:
             await until(lambda: free() == [7], what="the page was read")
-            gauge.labels("fleet").set(5)
+            gauge.labels("fleet", "free").set(5)
             await until(lambda: free() == [5], what="the page was read again")
         finally:
             scraping.cancel()

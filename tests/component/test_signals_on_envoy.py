@@ -20,9 +20,10 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.planning.signals import Look, Signals
 from tidegate.planning.traffic import shares_of
-from tidegate.telemetry import expressions, gateways
+from tidegate.telemetry import gateways
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
 from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
+from tidegate.telemetry.recorded import rule_file
 from tidegate.telemetry.signals import SignalWatch
 from tidegate_localcluster.ports import HeldPort
 
@@ -279,7 +280,7 @@ async def test_prometheus_counts_what_was_refused_as_demand_and_its_rules_record
     none = a_model_access("none", routes=[a_route("default", "none")])
     client = await gateway.start(limited, none, backend_of("ctr", model), backend_of("none"))
     prometheus.targets = {"gateway-1": gateway.envoy.admin}
-    prometheus.rules = expressions.rule_groups()
+    prometheus.rules = rule_file()
     prometheus.start()
     source = asking(prometheus, gateway, limited, none)
     await outcome(client, "none")
@@ -305,11 +306,8 @@ async def test_prometheus_counts_what_was_refused_as_demand_and_its_rules_record
 
     async def recorded() -> list[Any] | None:
         client_ = source._client
-        name = next(
-            name for name, expression in expressions.RECORDED.items() if expression == expressions.OFFERED
-        )
         found: list[Any] = await asyncio.to_thread(
-            client_.custom_query, f'{name}{{inference="ctr"}} * 60 >= 90'
+            client_.custom_query, 'tidegate:inference_offered:rate1m{inference="ctr"} * 60 >= 90'
         )
         return found
 

@@ -15,7 +15,7 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from tidegate.telemetry.expressions import rule_groups
+from tidegate.telemetry.recorded import rule_file
 from tidegate_localcluster.binaries import Binaries
 from tidegate_localcluster.errors import BinaryUnavailableError
 from tidegate_localcluster.supplies import source_root
@@ -232,4 +232,4 @@ def test_rules_for_prometheus_are_made_where_they_are_asked_for(helm: Path) -> N
     asked = {"metrics.rules": {"enabled": True, "labels": {"release": "prometheus"}}}
     made = rendered(helm, asked)["PrometheusRule", "tidegate-signals"]
     assert made["metadata"]["labels"]["release"] == "prometheus"
-    assert made["spec"] == rule_groups()
+    assert made["spec"] == rule_file()

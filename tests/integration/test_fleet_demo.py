@@ -167,7 +167,7 @@ def test_the_dashboard_has_every_node_and_a_past_and_asks_nothing_that_has_no_an
         Prometheus(url).pool_past(POOL, now - timedelta(seconds=30), now, timedelta(seconds=5))
     )
     assert past
-    assert past[-1].of(PoolSeries.HEALTHY) == past[-1].of(PoolSeries.SHARED_OUT) == SLICES
+    assert past[-1].of(PoolSeries.COUNTED, "healthy") == past[-1].of(PoolSeries.SHARED_OUT) == SLICES
     assert (past[-1].of(PoolSeries.DEMAND, "realtime") or 0) > 0
     assert "tidegate_pool_" not in (files.logs / "simulation.log").read_text()
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from prometheus_client import CollectorRegistry
 
-from tidegate.kube.kinds import FEATURE_COMPUTE, INFERENCE, MODEL_ACCESS, Kind
+from tidegate.kube.kinds import COMPUTE_OVERRIDE, COMPUTE_POOL, FEATURE_COMPUTE, INFERENCE, MODEL_ACCESS, Kind
 from tidegate.kube.store import ObjectStore
 from tidegate_controllers.object_metrics import ObjectMetrics
 
@@ -21,6 +22,12 @@ def a_store(kind: Kind, *conditions: tuple[str, str, str], **spec: Any) -> Objec
     store.observe(
         "ADDED", {"metadata": {**CTR, "uid": "1", "resourceVersion": "1"}, "spec": spec, "status": status}
     )
+    return store
+
+
+def a_body(kind: Kind, body: dict[str, Any], **metadata: str) -> ObjectStore:
+    store = ObjectStore(kind)
+    store.observe("ADDED", {"metadata": {**CTR, "uid": "1", "resourceVersion": "1", **metadata}, **body})
     return store
 
 
@@ -81,3 +88,78 @@ def test_a_follower_says_nothing() -> None:
     registry = a_registry(a_store(INFERENCE, ("Ready", "True", "AllReplicasReady")), leading=False)
 
     assert [sample for family in registry.collect() for sample in family.samples] == []
+
+
+def test_an_objective_is_told_as_shares_of_the_gateways_buckets() -> None:
+    registry = a_registry(a_store(INFERENCE, slo={"latencyP99": "30ms"}))
+
+    whose = {"namespace": "ads", "inference": "ctr"}
+    assert registry.get_sample_value("tidegate_inference_slo_latency_seconds", whose) == 0.03
+    assert registry.get_sample_value("tidegate_inference_slo_objective_ratio", whose) == 0.99
+    shares = {
+        sample.labels["le"]: sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if family.name == "tidegate_inference_slo_bucket_share"
+    }
+    assert shares == {"25": pytest.approx(0.8), "50": pytest.approx(0.2)}
+
+
+def test_what_promises_nothing_has_no_objective() -> None:
+    registry = a_registry(a_store(INFERENCE))
+
+    names = {sample.name for family in registry.collect() for sample in family.samples}
+    assert not [name for name in names if "slo" in name]
+
+
+@pytest.mark.parametrize(
+    ("versions", "shown"),
+    [
+        ({"target": "4", "serving": "3"}, {"target": 4, "serving": 3}),
+        ({"target": "4"}, {"target": 4, "serving": 0}),
+        ({}, {}),
+    ],
+    ids=["behind", "none-serves", "unknown"],
+)
+def test_versions_show_what_is_asked_for_and_what_answers(
+    versions: dict[str, str], shown: dict[str, float]
+) -> None:
+    registry = a_registry(a_body(INFERENCE, {"spec": {}, "status": {"versions": versions}}))
+
+    found = {
+        sample.labels["state"]: sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if family.name == "tidegate_inference_version"
+    }
+    assert found == shown
+
+
+def test_an_override_says_whose_it_is_since_when_and_until_when() -> None:
+    spec = {"target": {"kind": "Inference", **CTR}, "expiresAt": "2026-11-22T18:00:00Z"}
+    registry = a_registry(
+        a_body(COMPUTE_OVERRIDE, {"spec": spec}, name="pin-ctr", creationTimestamp="2026-11-22T17:00:00Z")
+    )
+
+    labels = {"override": "pin-ctr", "kind": "Inference", **CTR}
+    created = registry.get_sample_value("tidegate_override_created_timestamp_seconds", labels)
+    expires = registry.get_sample_value("tidegate_override_expires_timestamp_seconds", labels)
+    assert created is not None
+    assert expires == created + 3600
+
+
+def test_a_pool_shows_its_slices_their_tiers_and_repairs() -> None:
+    status = {
+        "slices": {"total": 8, "healthy": 4, "free": 1},
+        "tiers": [{"name": "realtime", "slices": 3}],
+        "repairs": [{"node": "gpu-0", "state": "Quarantined"}],
+    }
+    registry = a_registry(a_body(COMPUTE_POOL, {"spec": {}, "status": status}, name="gpu-a"))
+
+    def value(metric: str, **labels: str) -> float | None:
+        return registry.get_sample_value(metric, {"pool": "gpu-a", **labels})
+
+    assert value("tidegate_pool_slices", state="healthy") == 4
+    assert value("tidegate_pool_tier_slices", tier="realtime") == 3
+    assert value("tidegate_pool_repairs", state="Quarantined") == 1
+    assert value("tidegate_pool_repairs", state="Repairing") == 0

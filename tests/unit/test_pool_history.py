@@ -21,8 +21,8 @@ STATUS = {"slices": {"total": 8, "healthy": 8, "free": 3}, "tiers": [{"name": "r
 
 def a_moment(at: datetime, **changed: float) -> Moment:
     values = {
-        (PoolSeries.HEALTHY, ""): 8.0,
-        (PoolSeries.FREE, ""): changed.get("free", 6.0),
+        (PoolSeries.COUNTED, "healthy"): 8.0,
+        (PoolSeries.COUNTED, "free"): changed.get("free", 6.0),
         (PoolSeries.SLICES, "realtime"): 2.0,
         (PoolSeries.PRICE, ""): 0.5,
         (PoolSeries.SHARED_OUT, ""): 8.0,
@@ -183,14 +183,20 @@ def test_never_more_than_asked_for(most: int) -> None:
 
 def test_the_answer_of_a_range_is_read_by_time() -> None:
     answer = [
-        {"metric": {"__name__": "tidegate_pool_slices", "tier": "offline"}, "values": [[10, "3"], [70, "4"]]},
-        {"metric": {"__name__": "tidegate_pool_slices_free"}, "values": [[70, "2"], [130, "NaN"]]},
+        {
+            "metric": {"__name__": "tidegate_pool_tier_slices", "tier": "offline"},
+            "values": [[10, "3"], [70, "4"]],
+        },
+        {
+            "metric": {"__name__": "tidegate_pool_slices", "state": "free"},
+            "values": [[70, "2"], [130, "NaN"]],
+        },
     ]
     found = moments(answer)
     assert [each.at.timestamp() for each in found] == [10, 70]
     assert found[0].of(PoolSeries.SLICES, "offline") == 3
-    assert found[0].of(PoolSeries.FREE) is None
-    assert found[1].of(PoolSeries.FREE) == 2
+    assert found[0].of(PoolSeries.COUNTED, "free") is None
+    assert found[1].of(PoolSeries.COUNTED, "free") == 2
 
 
 @pytest.mark.parametrize(

@@ -64,12 +64,8 @@ class World:
         return [sample.name for family in self.registry.collect() for sample in family.samples]
 
 
-def test_slices_are_as_the_pools_status_has_them() -> None:
-    world = World()
-
-    assert [world.value(PoolSeries.SLICES, tier.value) for tier in Tier] == [5, 0, 0]
-    assert (world.value(PoolSeries.HEALTHY), world.value(PoolSeries.FREE)) == (8, 3)
-    assert world.value(PoolSeries.PRICE) == 2.5
+def test_the_price_is_that_of_the_newest_decision() -> None:
+    assert World().value(PoolSeries.PRICE) == 2.5
 
 
 def test_demand_is_in_slices_and_in_requests_and_what_is_not_known_is_counted() -> None:
@@ -96,7 +92,7 @@ def test_it_is_that_of_the_last_question() -> None:
     assert world.value(PoolSeries.DEMAND, "realtime") == 50
 
 
-def test_a_pool_about_which_nothing_is_decided_has_slices_and_no_demand() -> None:
+def test_a_pool_about_which_nothing_is_decided_has_a_price_and_no_demand() -> None:
     world = World()
     world.asked()
     assert world.value(PoolSeries.WANTED, "realtime") is not None
@@ -104,11 +100,11 @@ def test_a_pool_about_which_nothing_is_decided_has_slices_and_no_demand() -> Non
 
     assert world.value(PoolSeries.WANTED, "realtime") is None
     assert world.value(PoolSeries.SHARED_OUT) is None
-    assert world.value(PoolSeries.HEALTHY) == 8
+    assert world.value(PoolSeries.PRICE) == 2.5
 
 
 @pytest.mark.parametrize("status", [{}, {"observedGeneration": 0}])
-def test_a_pool_that_nobody_has_looked_at_has_no_slices_rather_than_none(status: dict[str, Any]) -> None:
+def test_a_pool_that_nobody_has_looked_at_has_no_price_rather_than_none(status: dict[str, Any]) -> None:
     assert World(status).samples() == []
 
 

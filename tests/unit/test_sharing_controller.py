@@ -27,7 +27,8 @@ from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.compute_pool import ComputePoolReconciler
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.overrides import Overrides
-from tidegate_controllers.sharing import Helpers, Sharing, SharingMetrics
+from tidegate_controllers.sharing import Helpers, Sharing
+from tidegate_controllers.sharing_metrics import SharingMetrics
 from tidegate_controllers.stores import Stores
 from tidegate_dataplane.contract.sharing import DaemonState, MpsServer, NodeReport, ServerStatus
 

@@ -21,7 +21,8 @@ from tidegate.kube.store import ObjectStore
 from tidegate.planning.sharing_health import SharingPlan
 from tidegate.planning.sharing_repairs import OrderNode, RemovePod, Step, TaintNode
 from tidegate_controllers.node_agents import NodeAgents
-from tidegate_controllers.sharing import Helpers, Sharing, SharingMetrics
+from tidegate_controllers.sharing import Helpers, Sharing
+from tidegate_controllers.sharing_metrics import SharingMetrics
 from tidegate_dataplane.contract.sharing import NodeAction, NodeOrder
 
 FOREIGN = {"key": "dedicated", "value": "ads", "effect": "NoSchedule"}

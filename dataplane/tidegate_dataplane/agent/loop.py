@@ -244,7 +244,7 @@ class Agent:
         self._memory = state.with_backend(self._memory, server)
         self._metrics.triton_up.set(server.live)
         serving = max(server.ready.get(self.served_model or "", ()), default=0)
-        self._metrics.serving_version.set(serving)
+        self._metrics.serves(serving, time.time())
 
     async def _fetch(self, action: Fetch) -> None:
         order, progress, started = action.order, Progress(), self._clock()

@@ -1,6 +1,8 @@
 """The figures of a shard's process, on a page of its own: it may end long before the pod's other processes."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
+
+from tidegate_dataplane.contract import exported
 
 
 class BatchMetrics:
@@ -8,18 +10,10 @@ class BatchMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-
-        def counter(name: str, text: str) -> Counter:
-            return Counter(f"tidegate_batch_{name}", text, registry=self.registry)
-
-        self.shard_rows = Gauge("tidegate_batch_shard_rows", "Rows of the shard.", registry=self.registry)
-        self.rows_left = Gauge(
-            "tidegate_batch_rows_left", "Rows of the shard that are in no file yet.", registry=self.registry
-        )
-        self.rows = counter("rows", "Rows that this process asked the model and wrote.")
-        self.rows_found = counter("rows_found", "Rows that an earlier pod had written.")
-        self.rows_refused = counter(
-            "rows_refused", "Rows that are in a file of refused ones, with the reason."
-        )
-        self.requests = counter("requests", "Requests to the model, repeated ones not counted.")
-        self.troubles = counter("troubles", "Times that the store or the server failed, and was tried again.")
+        self.shard_rows = exported.SHARD_ROWS.on(self.registry)
+        self.rows_left = exported.ROWS_LEFT.on(self.registry)
+        self.rows = exported.ROWS.on(self.registry)
+        self.rows_found = exported.ROWS_FOUND.on(self.registry)
+        self.rows_refused = exported.ROWS_REFUSED.on(self.registry)
+        self.requests = exported.REQUESTS.on(self.registry)
+        self.troubles = exported.TROUBLES.on(self.registry)

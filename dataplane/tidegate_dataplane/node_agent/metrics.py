@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from tidegate_dataplane.contract import exported
 from tidegate_dataplane.contract.sharing import DaemonState, ServerStatus
 from tidegate_dataplane.node_agent.watcher import Watcher
 
@@ -22,15 +23,13 @@ class NodeMetrics(Collector):
         report = self._watcher.report
         if report is None or report.daemon is DaemonState.UNKNOWN:
             return
-        answers = float(report.daemon is DaemonState.ANSWERS)
-        yield GaugeMetricFamily(
-            "tidegate_node_mps_daemon_answers", "1 if the MPS control daemon answers.", value=answers
-        )
-        servers = GaugeMetricFamily(
-            "tidegate_node_mps_servers", "MPS servers by what they say of themselves.", labels=["status"]
-        )
+        daemon = exported.DAEMON_ANSWERS.family()
+        daemon.add_metric([], float(report.daemon is DaemonState.ANSWERS))
+        yield daemon
+        servers = exported.MPS_SERVERS.family()
         for status in ServerStatus:
             servers.add_metric([status.value], sum(each.status is status for each in report.servers))
         yield servers
-        clients = len(report.clients)
-        yield GaugeMetricFamily("tidegate_node_mps_clients", "Processes connected to MPS.", value=clients)
+        clients = exported.MPS_CLIENTS.family()
+        clients.add_metric([], len(report.clients))
+        yield clients

@@ -14,12 +14,13 @@ STALE_S: Final = 300.0
 """As old as Prometheus's own answers may be."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=4)
 _PREFIX: Final = "tidegate_pool_"
+_LABELS: Final = ("pool", "tier", "state")
 _QUESTION: Final = re.compile(
-    r'max by \(__name__, tier\) \(\{__name__=~"(?P<names>[\w|]+)",pool="(?P<pool>[\w.-]+)"\}\)'
+    r'max by \(__name__, tier, state\) \(\{__name__=~"(?P<names>[\w|]+)",pool="(?P<pool>[\w.-]+)"\}\)'
 )
 
-Key = tuple[str, str, str]
-"""Name, pool and tier; the last is empty where a series has none."""
+Key = tuple[str, str, str, str]
+"""Name, pool, tier and state; each of the last two is empty where a series has none."""
 
 
 class Scraped:
@@ -31,11 +32,11 @@ class Scraped:
     def keep(self, at: float, page: str) -> None:
         """Takes a page as it was at a time."""
         values = {
-            (each.name, each.labels.get("pool", ""), each.labels.get("tier", "")): each.value
+            _key(each.name, each.labels): each.value
             for family in text_string_to_metric_families(page)
             if family.name.startswith(_PREFIX)
             for each in family.samples
-            if each.labels.keys() <= {"pool", "tier"}
+            if each.labels.keys() <= set(_LABELS)
         }
         self._pages.append((at, values))
         while self._pages[0][0] < at - KEPT_S:
@@ -53,9 +54,14 @@ class Scraped:
         if asked is None or page is None:
             return
         names = set(asked["names"].split("|"))
-        for (name, pool, tier), value in page.items():
+        for (name, pool, tier, state), value in page.items():
             if name in names and pool == asked["pool"]:
-                yield {"__name__": name, **({"tier": tier} if tier else {})}, value
+                labels = {"tier": tier, "state": state}
+                yield {"__name__": name, **{label: said for label, said in labels.items() if said}}, value
+
+
+def _key(name: str, labels: Mapping[str, str]) -> Key:
+    return name, labels.get("pool", ""), labels.get("tier", ""), labels.get("state", "")
 
 
 async def scrape(into: Scraped, url: str, every_s: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from tidegate.kube.kinds import EVENT, JOB, POD, Kind, kind_of
 from tidegate.kube.port import EventNote, Manifest
 from tidegate.kube.portforward import forwarded, get_json
 from tidegate.kube.transport import APPLY_PATCH, MERGE_PATCH, Impersonated, Request, Transport
+from tidegate.kube.writes import Observer, Result, Verb, Write, nobody, result_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,13 @@ class KubeClient:
     One per process; `close` it, or use it as an async context manager.
     """
 
-    def __init__(self, transport: Transport, settings: ClientSettings) -> None:
+    def __init__(
+        self, transport: Transport, settings: ClientSettings, *, observer: Observer = nobody
+    ) -> None:
+        """`observer` is told of every write that has ended."""
         self._transport = transport
         self._settings = settings
+        self._observer = observer
         self._events = EventRecorder(component=settings.field_manager)
 
     @classmethod
@@ -62,6 +68,7 @@ class KubeClient:
         kubeconfig: Path | None = None,
         context: str | None = None,
         anonymous: bool = False,
+        observer: Observer = nobody,
     ) -> Self:
         """A client from `kubeconfig` and one of its contexts, or without one from the pod's ServiceAccount.
 
@@ -75,7 +82,7 @@ class KubeClient:
             acting_for=settings.acting_for,
             anonymous=anonymous,
         )
-        return cls(transport, settings)
+        return cls(transport, settings, observer=observer)
 
     async def __aenter__(self) -> Self:
         return self
@@ -89,15 +96,16 @@ class KubeClient:
 
     def acting_as(self, field_manager: str) -> KubeClient:
         """The same connections under another field manager; closed with this client."""
-        return KubeClient(self._transport, replace(self._settings, field_manager=field_manager))
+        settings = replace(self._settings, field_manager=field_manager)
+        return KubeClient(self._transport, settings, observer=self._observer)
 
     def bearing(self, token: str) -> KubeClient:
         """The same connections with somebody's own token; for an anonymous client, and closed with it."""
-        return KubeClient(self._transport.bearing(token), self._settings)
+        return KubeClient(self._transport.bearing(token), self._settings, observer=self._observer)
 
     def impersonating(self, someone: Impersonated) -> KubeClient:
         """The same connections in somebody else's name, for those who may; closed with this client."""
-        return KubeClient(self._transport.impersonating(someone), self._settings)
+        return KubeClient(self._transport.impersonating(someone), self._settings, observer=self._observer)
 
     async def review(self, path: str, body: Manifest) -> Manifest:
         """What the API server says to a TokenReview or a SubjectAccessReview, which it answers and does not store."""
@@ -209,7 +217,7 @@ class KubeClient:
         """See port.Cluster. The object gets the annotations tidegate.io/applied and tidegate.io/epoch."""
         kind, metadata = kind_of(manifest), manifest["metadata"]
         path = kind.path(metadata.get("namespace", ""), metadata["name"])
-        stored = await self._patch(path, stamped(manifest, fence.epoch), fence)
+        stored = await self._patch(kind, path, stamped(manifest, fence.epoch), fence)
         if stored is None:
             message = (
                 f"{kind} {metadata.get('namespace', '')}/{metadata['name']}: its namespace does not exist"
@@ -231,16 +239,18 @@ class KubeClient:
             "metadata": {"name": key.name, "namespace": key.namespace, "uid": uid},
             "status": {**status, **_own_conditions(status)},
         }
-        stored = await self._patch(kind.path(key.namespace, key.name, "status"), body, fence)
+        path = kind.path(key.namespace, key.name, "status")
+        stored = await self._patch(kind, path, body, fence, subresource="status")
         return stored if stored is not None and stored["metadata"]["uid"] == uid else None
 
     async def merge(self, kind: Kind, key: ObjectKey, patch: Manifest, fence: Fence) -> Manifest | None:
         """See port.Cluster."""
         path = kind.path(key.namespace, key.name)
         query = {"fieldManager": self._settings.field_manager}
-        return await self._transport.call(
-            Request("PATCH", path, self._within(fence), query=query, body=patch, content_type=MERGE_PATCH)
+        request = Request(
+            "PATCH", path, self._within(fence), query=query, body=patch, content_type=MERGE_PATCH
         )
+        return await self._write(Verb.MERGE, kind.plural, request)
 
     async def delete(self, kind: Kind, key: ObjectKey, *, uid: str, fence: Fence) -> None:
         """See port.Cluster."""
@@ -249,7 +259,7 @@ class KubeClient:
         body = {"preconditions": {"uid": uid}, "propagationPolicy": policy}
         request = Request("DELETE", kind.path(key.namespace, key.name), self._within(fence), body=body)
         try:
-            await self._transport.call(request)
+            await self._write(Verb.DELETE, kind.plural, request)
         except ConflictError:
             return  # another object has the name by now; it is not the one that was meant
 
@@ -259,17 +269,17 @@ class KubeClient:
         if body is None:
             return
         path = EVENT.path(note.key.namespace or "default")
+        request = Request("POST", path, self._settings.request_timeout, body=body)
         try:
-            await self._transport.call(Request("POST", path, self._settings.request_timeout, body=body))
+            await self._write(Verb.CREATE, EVENT.plural, request)
         except TidegateError:
             self._events.forget(note)
 
     async def create(self, kind: Kind, manifest: Manifest, *, within: timedelta | None = None) -> Manifest:
         """Creates the object; raises ConflictError when there is one of that name."""
         path = kind.path(manifest["metadata"].get("namespace", ""))
-        created = await self._transport.call(
-            Request("POST", path, within or self._settings.request_timeout, body=manifest)
-        )
+        request = Request("POST", path, within or self._settings.request_timeout, body=manifest)
+        created = await self._write(Verb.CREATE, kind.plural, request)
         if created is None:
             message = f"{kind} {manifest['metadata']['name']}: its namespace does not exist"
             raise ApiUnavailableError(message)
@@ -279,25 +289,41 @@ class KubeClient:
         """Replaces the object if it still has the manifest's resourceVersion; else raises ConflictError."""
         metadata = manifest["metadata"]
         path = kind.path(metadata.get("namespace", ""), metadata["name"])
-        replaced = await self._transport.call(
-            Request("PUT", path, within or self._settings.request_timeout, body=manifest)
-        )
+        request = Request("PUT", path, within or self._settings.request_timeout, body=manifest)
+        replaced = await self._write(Verb.REPLACE, kind.plural, request)
         if replaced is None:
             message = f"{kind} {metadata['name']} was deleted"
             raise ConflictError(message)
         return replaced
 
-    async def _patch(self, path: str, body: Mapping[str, Any], fence: Fence) -> dict[str, Any] | None:
-        return await self._transport.call(
-            Request(
-                "PATCH",
-                path,
-                self._within(fence),
-                query={"fieldManager": self._settings.field_manager, "force": "true"},
-                body=body,
-                content_type=APPLY_PATCH,
-            )
+    async def _patch(
+        self, kind: Kind, path: str, body: Mapping[str, Any], fence: Fence, *, subresource: str = ""
+    ) -> dict[str, Any] | None:
+        request = Request(
+            "PATCH",
+            path,
+            self._within(fence),
+            query={"fieldManager": self._settings.field_manager, "force": "true"},
+            body=body,
+            content_type=APPLY_PATCH,
         )
+        resource = f"{kind.plural}/{subresource}" if subresource else kind.plural
+        return await self._write(Verb.APPLY, resource, request)
+
+    async def _write(self, verb: Verb, resource: str, request: Request) -> dict[str, Any] | None:
+        """Tells the observer how it ended; a write that is cancelled has no end."""
+        began = time.monotonic()
+
+        def tell(result: Result) -> None:
+            self._observer(Write(verb, resource, result, time.monotonic() - began))
+
+        try:
+            answer = await self._transport.call(request)
+        except TidegateError as error:
+            tell(result_of(error))
+            raise
+        tell(Result.GONE if answer is None else Result.OK)
+        return answer
 
     def _within(self, fence: Fence) -> timedelta:
         """How long a write may take: never beyond the end of the fence, however far it then has come."""

@@ -25,6 +25,7 @@ from tidegate.resources.names import MOST_REPLICAS_LABEL
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.leader import Election
 from tidegate.runtime.probes import Check, Probes, ProbeServer
+from tidegate.runtime.process_metrics import ProcessMetrics, show_leader
 from tidegate.runtime.solver_process import SolverProcess
 from tidegate.runtime.workqueue import WorkQueue
 from tidegate.settings import PodIdentity, Settings
@@ -42,7 +43,8 @@ from tidegate_controllers.pool_metrics import PoolMetrics
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.questions import Questions
 from tidegate_controllers.release import Measurements
-from tidegate_controllers.sharing import Helpers, Sharing, SharingMetrics
+from tidegate_controllers.sharing import Helpers, Sharing
+from tidegate_controllers.sharing_metrics import SharingMetrics
 from tidegate_controllers.stores import OURS, Stores
 from tidegate_controllers.term import Parts, Terms
 from tidegate_controllers.watch import watch
@@ -58,6 +60,7 @@ log = structlog.get_logger(__name__)
 async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path | None) -> None:
     """Runs until told to stop. Raises PermanentError when there are no credentials for the API server."""
     registry, probes, clock = CollectorRegistry(), Probes(), SystemClock()
+    process = ProcessMetrics(registry, "controllers")
     client_settings = ClientSettings(field_manager="tidegate-controllers", user_agent="tidegate-controllers")
     serving = settings.serving((settings.tls_directory / "ca.crt").read_text())
     xds_pods, gateway_pods = ObjectStore(kinds.POD), ObjectStore(kinds.POD)
@@ -66,7 +69,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
     context = client_context(settings.tls_directory)
     stores, questions = Stores(), Questions()
     async with (
-        await KubeClient.connect(client_settings, kubeconfig=kubeconfig) as client,
+        await KubeClient.connect(client_settings, kubeconfig=kubeconfig, observer=process.wrote) as client,
         Agents(context) as agents,
         NodeAgentClient(context, port=settings.node_agent_port) as node_agent_client,
         ProbeServer(probes, registry, questions.routes()).serve(
@@ -122,6 +125,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         identity = process_identity(pod)
         election = Election(lease, identity, clock=clock)
         _add_probes(probes, terms, election, stores)
+        show_leader(registry, lambda: election.leading)
         registry.register(ObjectMetrics(stores.custom(), lambda: election.leading))
         registry.register(PoolMetrics(stores.pools, stores.decisions, questions, lambda: election.leading))
 

@@ -17,6 +17,7 @@ from tidegate.processes.caches import report_sync, settled, start_watches
 from tidegate.processes.lifecycle import until
 from tidegate.resources.names import POOL_LABEL
 from tidegate.runtime.probes import Probes, ProbeServer
+from tidegate.runtime.process_metrics import ProcessMetrics
 from tidegate.settings import PodIdentity, Settings
 from tidegate.telemetry.prometheus import Prometheus
 from tidegate.web.access.door import AuthMode, Door, ProxyDoor, TokenDoor
@@ -24,6 +25,7 @@ from tidegate.web.access.sessions import Seal
 from tidegate.web.access.tokens import Tokens
 from tidegate.web.app import create_app
 from tidegate.web.fleet import Fleet
+from tidegate.web.metrics import Counted, WebMetrics
 from tidegate.web.parts import Installation, Parts, Sources, make_parts
 
 _CLIENT = ClientSettings(field_manager="tidegate-web", user_agent="tidegate-web")
@@ -32,11 +34,14 @@ _CLIENT = ClientSettings(field_manager="tidegate-web", user_agent="tidegate-web"
 async def run_web(settings: Settings, pod: PodIdentity, kubeconfig: Path | None) -> None:
     """Runs until told to stop. Raises PermanentError when there are no credentials for the API server."""
     registry, probes, fleet = CollectorRegistry(), Probes(), Fleet()
+    process, metrics = ProcessMetrics(registry, "web"), WebMetrics(registry)
     report_sync(probes, (*fleet.stores(), fleet.pods))
     seal = Seal(_key(settings.web_key_file))
     async with (
-        await KubeClient.connect(_CLIENT, kubeconfig=kubeconfig) as client,
-        await KubeClient.connect(_CLIENT, kubeconfig=kubeconfig, anonymous=True) as anonymous,
+        await KubeClient.connect(_CLIENT, kubeconfig=kubeconfig, observer=process.wrote) as client,
+        await KubeClient.connect(
+            _CLIENT, kubeconfig=kubeconfig, anonymous=True, observer=process.wrote
+        ) as anonymous,
         ProbeServer(probes, registry).serve(host=settings.listen_address, port=settings.probe_port),
     ):
         parts = make_parts(
@@ -49,6 +54,7 @@ async def run_web(settings: Settings, pod: PodIdentity, kubeconfig: Path | None)
             monotonic=time.monotonic,
         )
         app = create_app(parts, hosts(settings, pod.namespace))
+        app.add_middleware(Counted, metrics=metrics)
         # uvicorn takes SIGTERM and SIGINT itself, and returns when it has closed its connections.
         await until(served(app, host=settings.listen_address, port=settings.web_port), keep(parts, client))
 

@@ -35,6 +35,7 @@ from tidegate.routing.gateway_secrets import client_authority
 from tidegate.routing.live import LiveRouting
 from tidegate.routing.snapshot import SnapshotBuilder
 from tidegate.runtime.probes import Probes, ProbeServer
+from tidegate.runtime.process_metrics import ProcessMetrics
 from tidegate.settings import PodIdentity, Settings
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.identity import ServerCertificate
@@ -94,6 +95,7 @@ class Publisher:
                 snapshot = self.builder.apply(change)
             if self.cache.set(snapshot):
                 log.info("snapshot", revision=snapshot.revision, decisions=change.decisions)
+            self.metrics.built.set_to_current_time()
             self.clients.take(change)
             self.metrics.build_seconds.observe(time.perf_counter() - started)
             with contextlib.suppress(TimeoutError):
@@ -110,6 +112,7 @@ async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | 
         FleetFeed(secrets_of=settings.auth_namespaces),
         SnapshotCache(settings.history_bytes),
     )
+    process = ProcessMetrics(registry, "xds")
     key_hosts = tuple(map(host_of, settings.jwks_hosts))
     issuers = Issuers(IssuerSettings(key_hosts, settings.jwks_authorities), IssuerMetrics(registry))
     metrics, ledger = XdsMetrics(registry), AckLedger(cache)
@@ -119,12 +122,14 @@ async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | 
     served = XdsServerSettings(gateways_of=identity.namespace)
     server = XdsServer(cache, ledger, metrics, clients=clients, settings=served)
     certificate = ServerCertificate(settings.xds_tls_directory) if settings.xds_tls_directory else None
+    if certificate is not None:
+        metrics.certificate_expires.set_function(certificate.expires_at)
     tls = GatewayTls(settings.gateway_tls, identity.namespace, metrics)
     report = report_application(ledger)
     add_inspection(report, cache, server.states, lambda: tls.held)
     client_settings = ClientSettings(field_manager="tidegate-xds", user_agent="tidegate-xds")
     async with (
-        await KubeClient.connect(client_settings, kubeconfig=kubeconfig) as client,
+        await KubeClient.connect(client_settings, kubeconfig=kubeconfig, observer=process.wrote) as client,
         ProbeServer(probes, registry).serve(host=settings.listen_address, port=settings.probe_port),
     ):
 

@@ -5,10 +5,34 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
+
+from tidegate_dataplane.contract.metrics import Catalog
 
 # From a reconcile that finds nothing to do to one that waits for agents.
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+QUEUES: Final = Catalog("tidegate_")
+_DEPTH = QUEUES.gauge(
+    "queue_depth",
+    "Keys that wait for a worker; of a process that does not lead, what it would have to look at.",
+    "queue",
+)
+_OLDEST = QUEUES.gauge(
+    "queue_oldest_seconds",
+    "Age of the key that has waited longest; of a process that does not lead it grows, as it should.",
+    "queue",
+)
+_WAIT = QUEUES.histogram("queue_wait_seconds", "From add to start.", "queue", buckets=_SECONDS)
+_RETRIES = QUEUES.counter("queue_retries_total", "Keys put back after a failure.", "queue")
+_IN_PROGRESS = QUEUES.gauge("reconciles_in_progress", "Keys that a worker is busy with.", "queue")
+_RECONCILE = QUEUES.histogram("reconcile_seconds", "One reconcile.", "queue", buckets=_SECONDS)
+_RESULTS = QUEUES.counter(
+    "reconciles_total",
+    "Reconciles by how they ended: done, requeued, retried, permanent, crashed.",
+    "queue",
+    "result",
+)
 
 
 class Result(StrEnum):
@@ -25,29 +49,10 @@ class QueueMetrics:
     """The metrics of all queues of a process; each labels its own by name."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        labels = ("queue",)
-        self.depth = Gauge("tidegate_queue_depth", "Keys that wait for a worker.", labels, registry=registry)
-        self.oldest_seconds = Gauge(
-            "tidegate_queue_oldest_seconds",
-            "Age of the key that has waited longest.",
-            labels,
-            registry=registry,
-        )
-        self.in_progress = Gauge(
-            "tidegate_reconciles_in_progress", "Keys that a worker is busy with.", labels, registry=registry
-        )
-        self.wait_seconds = Histogram(
-            "tidegate_queue_wait_seconds", "From add to start.", labels, registry=registry, buckets=_SECONDS
-        )
-        self.reconcile_seconds = Histogram(
-            "tidegate_reconcile_seconds", "One reconcile.", labels, registry=registry, buckets=_SECONDS
-        )
-        self.results = Counter(
-            "tidegate_reconciles_total",
-            "Reconciles by how they ended.",
-            (*labels, "result"),
-            registry=registry,
-        )
-        self.retries = Counter(
-            "tidegate_queue_retries_total", "Keys put back after a failure.", labels, registry=registry
-        )
+        self.depth = _DEPTH.on(registry)
+        self.oldest_seconds = _OLDEST.on(registry)
+        self.in_progress = _IN_PROGRESS.on(registry)
+        self.wait_seconds = _WAIT.on(registry)
+        self.reconcile_seconds = _RECONCILE.on(registry)
+        self.results = _RESULTS.on(registry)
+        self.retries = _RETRIES.on(registry)

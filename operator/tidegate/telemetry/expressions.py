@@ -1,4 +1,4 @@
-"""What Prometheus is asked, in PromQL; the recording rules of the chart are made of the same expressions."""
+"""What Prometheus is asked, in PromQL; the recording rules of the chart (recorded.py) are made of the same expressions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _WHOSE: Final = "(?:inference/([^/]+)/([^/]+)|release/([^/]+)/[^/]+/([^/+]+)[^/]
 _BY_INFERENCE: Final = "namespace, inference"
 
 
-def _rate(metric: str, matchers: str = _OF_INFERENCES) -> str:
-    return f"rate({metric}{{{matchers}}}[{WINDOW}])"
+def _rate(metric: str, matchers: str = _OF_INFERENCES, window: str = WINDOW) -> str:
+    return f"rate({metric}{{{matchers}}}[{window}])"
 
 
 def _counted_as(what: str, expression: str) -> str:
@@ -31,26 +31,31 @@ def _by_inference(expression: str, also: str = "") -> str:
     return f"sum by ({_BY_INFERENCE}{also}) ({named})"
 
 
-def _offered() -> str:
-    attempts = [_counted_as(name, _rate(f"envoy_cluster_{name}")) for name in ATTEMPTS]
-    retries = _counted_as(RETRIES, f"-{_rate(f'envoy_cluster_{RETRIES}')}")
-    shed = _rate("envoy_tidegate_refused", f'{_OF_INFERENCES}, why="{refused.OVERLOAD}"')
+def offered(window: str = WINDOW) -> str:
+    """Requests per second that clients send, by namespace and inference: each try but retries, and what was refused for overload."""
+    attempts = [_counted_as(name, _rate(f"envoy_cluster_{name}", window=window)) for name in ATTEMPTS]
+    retries = _counted_as(RETRIES, f"-{_rate(f'envoy_cluster_{RETRIES}', window=window)}")
+    shed = _rate("envoy_tidegate_refused", f'{_OF_INFERENCES}, why="{refused.OVERLOAD}"', window)
     return f"clamp_min({_by_inference(' or '.join((*attempts, retries, _counted_as('shed', shed))))}, 0)"
 
 
-def _served() -> str:
-    answered = _rate("envoy_cluster_upstream_rq_xx", f'{_OF_INFERENCES}, envoy_response_code_class=~"2|3"')
-    failed = _counted_as("failed", f"-{_rate('envoy_cluster_grpc_failure')}")
+def served(window: str = WINDOW) -> str:
+    """Requests per second that a model answered, by namespace and inference."""
+    matchers = f'{_OF_INFERENCES}, envoy_response_code_class=~"2|3"'
+    answered = _rate("envoy_cluster_upstream_rq_xx", matchers, window)
+    failed = _counted_as("failed", f"-{_rate('envoy_cluster_grpc_failure', window=window)}")
     return f"clamp_min({_by_inference(f'{answered} or {failed}')}, 0)"
 
 
-OFFERED: Final = _offered()
-"""Requests per second that clients send, by namespace and inference: each try but retries, and what was refused for overload."""
+def latency_buckets(window: str = WINDOW) -> str:
+    """Answers per second in the cumulative buckets of milliseconds `le`, by namespace and inference."""
+    return _by_inference(_rate("envoy_cluster_upstream_rq_time_bucket", window=window), ", le")
 
-SERVED: Final = _served()
-"""Requests per second that a model answered, by namespace and inference."""
 
-LATENCY_P99: Final = f"histogram_quantile(0.99, {_by_inference(_rate('envoy_cluster_upstream_rq_time_bucket'), ', le')}) / 1000"
+OFFERED: Final = offered()
+SERVED: Final = served()
+
+LATENCY_P99: Final = f"histogram_quantile(0.99, {latency_buckets()}) / 1000"
 """Seconds within which 99 of 100 were answered, by namespace and inference."""
 
 UNSERVED: Final = (
@@ -80,19 +85,3 @@ SEEN_AGO: Final = "time() - max by (instance, pod) (timestamp(envoy_server_uptim
 
 RUNNING_FOR: Final = "min by (instance, pod) (envoy_server_uptime)"
 """Seconds for which each gateway ran when it was scraped last."""
-
-RECORDED: Final = {
-    f"tidegate:inference_offered:rate{WINDOW}": OFFERED,
-    f"tidegate:inference_served:rate{WINDOW}": SERVED,
-    f"tidegate:inference_latency_seconds:p99_{WINDOW}": LATENCY_P99,
-    f"tidegate:route_unserved:rate{WINDOW}": UNSERVED,
-    f"tidegate:pod_queue_seconds:mean{WINDOW}": QUEUE,
-    f"tidegate:pod_busy:ratio{WINDOW}": BUSY,
-}
-"""Names under which the chart has Prometheus record them, for dashboards and alerts."""
-
-
-def rule_groups() -> dict[str, object]:
-    """The content of a rules file of Prometheus, and of a PrometheusRule's spec."""
-    rules = [{"record": name, "expr": expression} for name, expression in RECORDED.items()]
-    return {"groups": [{"name": "tidegate-signals", "interval": "15s", "rules": rules}]}

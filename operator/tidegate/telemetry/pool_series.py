@@ -13,10 +13,10 @@ from typing import Any
 class PoolSeries(StrEnum):
     """Gauges of the controllers, each with the label `pool`."""
 
-    SLICES = "tidegate_pool_slices"
+    COUNTED = "tidegate_pool_slices"
+    """With the label `state`: healthy and free, among others."""
+    SLICES = "tidegate_pool_tier_slices"
     """With the label `tier`; so WANTED, DEMAND, SERVABLE and UNKNOWN."""
-    HEALTHY = "tidegate_pool_slices_healthy"
-    FREE = "tidegate_pool_slices_free"
     PRICE = "tidegate_pool_slice_price"
     WANTED = "tidegate_pool_wanted_slices"
     SHARED_OUT = "tidegate_pool_shared_out_slices"
@@ -31,17 +31,17 @@ class Moment:
 
     at: datetime
     values: Mapping[tuple[PoolSeries, str], float]
-    """By series and tier; the tier is empty where the series has none."""
+    """By series, and by tier or state; empty where the series has neither."""
 
-    def of(self, series: PoolSeries, tier: str = "") -> float | None:
-        """One value; None where Prometheus has none."""
-        return self.values.get((series, tier))
+    def of(self, series: PoolSeries, what: str = "") -> float | None:
+        """One value, of a tier or a state; None where Prometheus has none."""
+        return self.values.get((series, what))
 
 
 def question(pool: str) -> str:
     """All series of a pool in one answer; of two controllers that both led within a scrape, one counts."""
     names = "|".join(PoolSeries)
-    return f'max by (__name__, tier) ({{__name__=~"{names}",pool="{pool}"}})'
+    return f'max by (__name__, tier, state) ({{__name__=~"{names}",pool="{pool}"}})'
 
 
 def moments(answer: Sequence[Mapping[str, Any]]) -> tuple[Moment, ...]:
@@ -49,7 +49,7 @@ def moments(answer: Sequence[Mapping[str, Any]]) -> tuple[Moment, ...]:
     found: dict[float, dict[tuple[PoolSeries, str], float]] = {}
     for series in answer:
         labels: Mapping[str, str] = series["metric"]
-        key = PoolSeries(labels["__name__"]), labels.get("tier", "")
+        key = PoolSeries(labels["__name__"]), labels.get("tier") or labels.get("state", "")
         for at, text in series["values"]:
             value = float(text)
             if math.isfinite(value):

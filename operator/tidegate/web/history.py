@@ -239,7 +239,7 @@ class History:
 
 def _past_look(moment: Moment) -> _Look | None:
     """None where nobody led whom Prometheus could ask."""
-    healthy, free = moment.of(PoolSeries.HEALTHY), moment.of(PoolSeries.FREE)
+    healthy, free = (moment.of(PoolSeries.COUNTED, state) for state in ("healthy", "free"))
     if healthy is None or free is None:
         return None
     used = {tier: int(moment.of(PoolSeries.SLICES, tier.value) or 0) for tier in Tier}

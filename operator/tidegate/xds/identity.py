@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import grpc
 import structlog
+from cryptography import x509
 
 _NAMES: Final = "x509_subject_alternative_name"
 
@@ -29,6 +30,14 @@ class ServerCertificate:
         return grpc.dynamic_ssl_server_credentials(
             _configuration(*self._served), renewed, require_client_authentication=True
         )
+
+    def expires_at(self) -> float:
+        """When the certificate in the file expires, in seconds since 1970; 0 when there is none that can be read."""
+        try:
+            _, certificate, _ = self._read()
+            return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
+        except (OSError, ValueError):
+            return 0.0
 
     def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
         """Asked at every handshake; None keeps what is served."""

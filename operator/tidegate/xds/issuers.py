@@ -12,10 +12,11 @@ from typing import Final
 
 import aiohttp
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry
 
 from tidegate.routing.credentials import MAX_JWKS_BYTES, Fetched, NotAsked, NotFetched, host_of, public_keys
 from tidegate.xds.authorities import Authorities
+from tidegate_dataplane.contract.metrics import Catalog
 
 _JITTER: Final = 0.1
 """Share of a pause by which it varies, so that replicas and addresses do not ask together."""
@@ -46,21 +47,22 @@ class IssuerSettings:
     grace_s: float = 60.0
 
 
+ISSUERS: Final = Catalog("tidegate_xds_issuer_")
+_FETCHES = ISSUERS.counter(
+    "fetches_total", "Questions to issuers' addresses (jwksUri) for their keys: keys or failure.", "result"
+)
+_FAILING = ISSUERS.gauge(
+    "addresses_failing",
+    "Addresses that gave no usable keys when last asked; keys seen before go on to count until the next restart.",
+)
+
+
 class IssuerMetrics:
     """How the asking goes; `registry` decides where it is shown."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.fetches = Counter(
-            "tidegate_xds_issuer_fetches",
-            "Questions to issuers' addresses for their keys, by what came of it.",
-            ["result"],
-            registry=registry,
-        )
-        self.failing = Gauge(
-            "tidegate_xds_issuer_addresses_failing",
-            "Issuers' addresses that gave no usable keys when they were last asked; those seen before go on to count.",
-            registry=registry,
-        )
+        self.fetches = _FETCHES.on(registry)
+        self.failing = _FAILING.on(registry)
         for result in ("keys", "failure"):
             self.fetches.labels(result)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from typing import Final
+
+from prometheus_client import CollectorRegistry
 
 from tidegate.routing.gateway_secrets import HeldSecret
 from tidegate.routing.snapshot import TypeUrl
 from tidegate.xds.steps import Counters
+from tidegate_dataplane.contract.metrics import Catalog
 
 _LABELS = {
     TypeUrl.CLUSTER: "cluster",
@@ -17,64 +20,76 @@ _LABELS = {
 }
 
 
+XDS: Final = Catalog("tidegate_xds_")
+_PROXIES = XDS.gauge("connected_proxies", "Gateways with an open stream.")
+_CLIENTS = XDS.gauge(
+    "connected_grpc_clients", "gRPC clients with an open stream, which call the models without a gateway."
+)
+_PUSHES = XDS.counter("pushes_total", "Responses sent to gateways.", "type")
+_ACKS = XDS.counter("acks_total", "Responses that a gateway accepted.", "type")
+_NACKS = XDS.counter(
+    "nacks_total",
+    "Responses that a gateway refused, and refuses until the configuration changes: our configuration was wrong.",
+    "type",
+)
+_GATE_MISSES = XDS.counter(
+    "gate_deadline_misses_total", "Routes sent although their clusters were not accepted in time."
+)
+_REFUSED = XDS.counter(
+    "refused_proxies_total",
+    "Streams of proxies whose certificate is not for the node id that they gave: a mistake in the certificates, or "
+    "somebody who is not a gateway.",
+)
+_PUSH_SECONDS = XDS.histogram(
+    "push_seconds",
+    "From a new snapshot to its full acceptance by one gateway.",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+)
+_BUILD_SECONDS = XDS.histogram(
+    "snapshot_build_seconds",
+    "Time to plan and render one snapshot.",
+    buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+)
+_BUILT = XDS.gauge(
+    "snapshot_timestamp_seconds",
+    "When the newest snapshot was made, in seconds since 1970; 0 before the first. One is made when something has changed.",
+)
+_SECRET_USABLE = XDS.gauge(
+    "gateway_secret_usable",
+    "1 when the gateways' TLS port has the newest content of the Secret, 0 when it goes on with the last good one or "
+    "without.",
+    "secret",
+    "role",
+)
+_SECRET_EXPIRES = XDS.gauge(
+    "gateway_secret_expires_timestamp_seconds",
+    "When what the gateways have of the Secret expires, in seconds since 1970; 0 when they have nothing.",
+    "secret",
+    "role",
+)
+_CERTIFICATE_EXPIRES = XDS.gauge(
+    "server_certificate_expires_timestamp_seconds",
+    "When the certificate that the gateways see of the xDS server expires, in seconds since 1970; 0 without one.",
+)
+
+
 class XdsMetrics:
     """Every series that the server writes; `registry` decides where they are shown."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.connected_proxies = Gauge(
-            "tidegate_xds_connected_proxies", "Proxies with an open stream.", registry=registry
-        )
-        self.connected_clients = Gauge(
-            "tidegate_xds_connected_grpc_clients",
-            "gRPC clients with an open stream, which call the models without a gateway.",
-            registry=registry,
-        )
-        self.pushes = Counter(
-            "tidegate_xds_pushes", "Responses sent to proxies.", ["type"], registry=registry
-        )
-        self.acks = Counter(
-            "tidegate_xds_acks", "Responses that proxies accepted.", ["type"], registry=registry
-        )
-        self.nacks = Counter(
-            "tidegate_xds_nacks",
-            "Responses that proxies refused; each refuses until the configuration changes.",
-            ["type"],
-            registry=registry,
-        )
-        self.gate_misses = Counter(
-            "tidegate_xds_gate_deadline_misses",
-            "Routes sent although the proxy had not accepted their clusters in time.",
-            registry=registry,
-        )
-        self.refused_proxies = Counter(
-            "tidegate_xds_refused_proxies",
-            "Streams of proxies whose certificate is not for the node id that they gave.",
-            registry=registry,
-        )
-        self.push_seconds = Histogram(
-            "tidegate_xds_push_seconds",
-            "From a new snapshot to its full acceptance by one proxy.",
-            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
-            registry=registry,
-        )
-        self.build_seconds = Histogram(
-            "tidegate_xds_snapshot_build_seconds",
-            "Time to plan and render one snapshot.",
-            buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
-            registry=registry,
-        )
-        self.gateway_secret_usable = Gauge(
-            "tidegate_xds_gateway_secret_usable",
-            "1 when the gateways' TLS port has the newest content of the Secret, 0 when it goes on without.",
-            ["secret", "role"],
-            registry=registry,
-        )
-        self.gateway_secret_expires = Gauge(
-            "tidegate_xds_gateway_secret_expires_timestamp_seconds",
-            "When what the gateways have of the Secret expires; 0 when they have nothing.",
-            ["secret", "role"],
-            registry=registry,
-        )
+        self.connected_proxies = _PROXIES.on(registry)
+        self.connected_clients = _CLIENTS.on(registry)
+        self.pushes = _PUSHES.on(registry)
+        self.acks = _ACKS.on(registry)
+        self.nacks = _NACKS.on(registry)
+        self.gate_misses = _GATE_MISSES.on(registry)
+        self.refused_proxies = _REFUSED.on(registry)
+        self.push_seconds = _PUSH_SECONDS.on(registry)
+        self.build_seconds = _BUILD_SECONDS.on(registry)
+        self.built = _BUILT.on(registry)
+        self.gateway_secret_usable = _SECRET_USABLE.on(registry)
+        self.gateway_secret_expires = _SECRET_EXPIRES.on(registry)
+        self.certificate_expires = _CERTIFICATE_EXPIRES.on(registry)
         for label in _LABELS.values():
             for counter in (self.pushes, self.acks, self.nacks):
                 counter.labels(label)

@@ -1,0 +1,56 @@
+"""What a process of the operator image tells Prometheus whatever it does: its version, whether it leads, what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+
+from tidegate import __version__
+from tidegate.kube.writes import Write
+from tidegate_dataplane.contract.metrics import Catalog
+
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15)
+
+PROCESS: Final = Catalog("tidegate_")
+_BUILD = PROCESS.gauge(
+    "build_info",
+    "1; the labels say which process it is (controllers, xds or web) and of which version.",
+    "process",
+    "version",
+)
+WRITES: Final = Catalog("tidegate_api_")
+_WRITES = WRITES.counter(
+    "writes_total",
+    "Writes to the API server by what came of them: ok, conflict, gone, refused (it will not take that), unavailable "
+    "(it did not answer, or had too much to do).",
+    "verb",
+    "resource",
+    "result",
+)
+_WRITE_SECONDS = WRITES.histogram(
+    "write_seconds", "One write to the API server, answered or not.", "verb", buckets=_SECONDS
+)
+LEADING: Final = Catalog("tidegate_")
+_LEADER = LEADING.gauge("leader", "1 while the process may write: of all controllers one does, else 0.")
+
+
+class ProcessMetrics:
+    """Beside these, what prometheus_client says of every process: memory, CPU, open files, start."""
+
+    def __init__(self, registry: CollectorRegistry, process: str) -> None:
+        ProcessCollector(registry=registry)
+        _BUILD.on(registry).labels(process, __version__).set(1)
+        self._writes = _WRITES.on(registry)
+        self._write_seconds = _WRITE_SECONDS.on(registry)
+
+    def wrote(self, write: Write) -> None:
+        """Counts a write; what a client is given as its observer."""
+        self._writes.labels(write.verb, write.resource, write.result).inc()
+        self._write_seconds.labels(write.verb).observe(write.seconds)
+
+
+def show_leader(registry: CollectorRegistry, leading: Callable[[], bool]) -> None:
+    """Asked whenever Prometheus asks."""
+    _LEADER.on(registry).set_function(lambda: float(leading()))

@@ -1,0 +1,162 @@
+"""Series that the chart has Prometheus record, for dashboards and alerts: signals, and how fast error budgets burn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.telemetry import expressions
+from tidegate.telemetry.expressions import WINDOW
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One recording rule, and what its series say."""
+
+    name: str
+    expression: str
+    labels: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGroup:
+    """Rules that are evaluated one after the other, every `interval`."""
+
+    name: str
+    interval: str
+    rules: tuple[Recorded, ...]
+
+
+_INFERENCE: Final = ("namespace", "inference")
+_BY: Final = "namespace, inference"
+_POD: Final = ("namespace", "pod")
+
+SIGNALS: Final = RecordedGroup(
+    "tidegate-signals",
+    "15s",
+    (
+        Recorded(
+            f"tidegate:inference_offered:rate{WINDOW}",
+            expressions.OFFERED,
+            _INFERENCE,
+            "requests per second that clients send, answered or not; what a rate limit refuses, retries of the gateway and "
+            "copies are not in it",
+        ),
+        Recorded(
+            f"tidegate:inference_served:rate{WINDOW}",
+            expressions.SERVED,
+            _INFERENCE,
+            "requests per second that were answered 2xx or 3xx; a gRPC status behind the body is looked at for released "
+            "routes alone",
+        ),
+        Recorded(
+            f"tidegate:inference_latency_seconds:p99_{WINDOW}",
+            expressions.LATENCY_P99,
+            _INFERENCE,
+            "seconds within which 99 of 100 requests were answered",
+        ),
+        Recorded(
+            f"tidegate:route_unserved:rate{WINDOW}",
+            expressions.UNSERVED,
+            ("route",),
+            "requests per second for which no target had a pod",
+        ),
+        Recorded(
+            f"tidegate:pod_queue_seconds:mean{WINDOW}",
+            expressions.QUEUE,
+            _POD,
+            "seconds that a request waits in Triton's queue, 0 where there was none",
+        ),
+        Recorded(
+            f"tidegate:pod_busy:ratio{WINDOW}",
+            expressions.BUSY,
+            _POD,
+            "share of the time in which the pod computes, 0 to 1",
+        ),
+    ),
+)
+
+_LOOK: Final = "5m"
+"""Rates of the shortest window; longer ones are means of these, so that Prometheus keeps one series and not many buckets."""
+
+OFFERED: Final = f"tidegate:inference_offered:rate{_LOOK}"
+BAD: Final = f"tidegate:inference_bad:rate{_LOOK}"
+_OBJECTIVE: Final = "tidegate:inference_objective:ratio"
+
+_SERVED: Final = f"({expressions.served(_LOOK)} or 0 * {OFFERED})"
+_BUCKETS: Final = f'label_replace({expressions.latency_buckets(_LOOK)}, "le", "$1", "le", "(.+)[.]0")'
+"""Prometheus 3 writes 25.0 where 2 keeps Envoy's 25."""
+# During a change of leader two controllers may say the same.
+_SHARES: Final = f"max by ({_BY}, le) (tidegate_inference_slo_bucket_share)"
+_ANSWERED: Final = f'sum by ({_BY}) (tidegate:inference_answered_bucket:rate{_LOOK}{{le="+Inf"}})'
+_WITHIN: Final = f"sum by ({_BY}) (tidegate:inference_answered_bucket:rate{_LOOK} * on ({_BY}, le) group_left () {_SHARES})"
+
+
+def burn(window: str) -> str:
+    """The series of how fast the error budget burned over a window."""
+    return f"tidegate:inference_budget_burn:rate{window}"
+
+
+def _burn(window: str) -> Recorded:
+    offered, bad = (f"avg_over_time({each}[{window}])" for each in (OFFERED, BAD))
+    return Recorded(
+        burn(window),
+        f"{bad} / ({offered} > 0) / on ({_BY}) (1 - {_OBJECTIVE})",
+        _INFERENCE,
+        f"how fast the error budget of spec.slo burned over the last {window}: at 1 it lasts exactly as long as its period",
+    )
+
+
+OBJECTIVES: Final = RecordedGroup(
+    "tidegate-objectives",
+    "1m",
+    (
+        Recorded(
+            OFFERED,
+            expressions.offered(_LOOK),
+            _INFERENCE,
+            f"as `tidegate:inference_offered:rate{WINDOW}`, over five minutes",
+        ),
+        Recorded(
+            f"tidegate:inference_answered_bucket:rate{_LOOK}",
+            _BUCKETS,
+            (*_INFERENCE, "le"),
+            "answers per second within `le` milliseconds",
+        ),
+        Recorded(
+            _OBJECTIVE,
+            f"max by ({_BY}) (tidegate_inference_slo_objective_ratio)",
+            _INFERENCE,
+            "share of requests that are to be answered within `spec.slo.latencyP99`",
+        ),
+        Recorded(
+            BAD,
+            f"(clamp_min({OFFERED} - {_SERVED}, 0)"
+            f" + (clamp_min({_ANSWERED} - {_WITHIN}, 0) or 0 * {OFFERED}))"
+            f" and on ({_BY}) {_OBJECTIVE}",
+            _INFERENCE,
+            "requests per second that were not answered, or not within `spec.slo.latencyP99`; only where there is one",
+        ),
+        *(_burn(window) for window in ("5m", "30m", "1h", "2h", "6h")),
+    ),
+)
+LONG_OBJECTIVES: Final = RecordedGroup(
+    "tidegate-objectives-long", "10m", tuple(_burn(window) for window in ("1d", "3d"))
+)
+
+GROUPS: Final = (SIGNALS, OBJECTIVES, LONG_OBJECTIVES)
+
+
+def rule_file() -> dict[str, object]:
+    """The content of a rules file of Prometheus, and of a PrometheusRule's spec."""
+    return {
+        "groups": [
+            {
+                "name": group.name,
+                "interval": group.interval,
+                "rules": [{"record": rule.name, "expr": rule.expression} for rule in group.rules],
+            }
+            for group in GROUPS
+        ]
+    }
