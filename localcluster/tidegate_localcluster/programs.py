@@ -209,6 +209,12 @@ PROGRAMS: Mapping[str, Program] = {
             debian_path="usr/bin/prometheus",
         ),
         Program(
+            name="promtool",
+            accepted="",
+            debian=("prometheus",),
+            debian_path="usr/bin/promtool",
+        ),
+        Program(
             # Debian keeps the newest alone, so none is pinned. The one of an installed package is not taken: it is started
             # by a script that stays in between, and has the machine's fonts.
             name="chromium-headless-shell",

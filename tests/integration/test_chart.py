@@ -15,6 +15,7 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from tidegate.telemetry.alerts import ALERTS
 from tidegate.telemetry.recorded import rule_file
 from tidegate_localcluster.binaries import Binaries
 from tidegate_localcluster.errors import BinaryUnavailableError
@@ -233,3 +234,23 @@ def test_rules_for_prometheus_are_made_where_they_are_asked_for(helm: Path) -> N
     made = rendered(helm, asked)["PrometheusRule", "tidegate-signals"]
     assert made["metadata"]["labels"]["release"] == "prometheus"
     assert made["spec"] == rule_file()
+
+
+def test_alerts_name_the_runbooks_where_somebody_can_open_them(helm: Path) -> None:
+    base = "https://git.example.com/tidegate/docs/runbooks"
+    asked = {
+        "metrics.rules": {"enabled": True, "labels": {"release": "prometheus"}, "runbookBase": f"{base}/"}
+    }
+    made = rendered(helm, asked)["PrometheusRule", "tidegate-alerts"]
+    assert made["metadata"]["labels"]["release"] == "prometheus"
+    rules = [rule for group in made["spec"]["groups"] for rule in group["rules"]]
+    assert {rule["annotations"]["runbook_url"] for rule in rules} == {
+        f"{base}/{alert.slug}.md" for alert in ALERTS
+    }
+    assert [rule["expr"] for rule in rules] == [alert.expression for alert in ALERTS]
+
+
+def test_signals_can_be_recorded_without_alerts(helm: Path) -> None:
+    made = rendered(helm, {"metrics.rules": {"enabled": True, "alerts": False}})
+    assert ("PrometheusRule", "tidegate-signals") in made
+    assert ("PrometheusRule", "tidegate-alerts") not in made

@@ -3,99 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from tidegate.kube.kinds import ALLOCATION_DECISION, COMPUTE_POOL, INFERENCE
-from tidegate.kube.store import ObjectStore
+from builders.process_registries import SHOWN
 from tidegate.metrics_page import SECTIONS, metrics_page
-from tidegate.runtime.process_metrics import ProcessMetrics, show_leader
-from tidegate.runtime.queue_metrics import QueueMetrics
-from tidegate.web.metrics import WebMetrics
-from tidegate.xds.issuers import IssuerMetrics
-from tidegate.xds.metrics import XdsMetrics
-from tidegate_controllers.allocator_metrics import AllocatorMetrics
-from tidegate_controllers.object_metrics import ObjectMetrics
-from tidegate_controllers.pool_metrics import PoolMetrics
-from tidegate_controllers.questions import Questions
-from tidegate_controllers.sharing_metrics import SharingMetrics
-from tidegate_dataplane.agent.metrics import Metrics
-from tidegate_dataplane.batch.metrics import BatchMetrics
 from tidegate_dataplane.contract.metrics import Metric
-from tidegate_dataplane.contract.sharing import DaemonState, NodeReport
-from tidegate_dataplane.node_agent.metrics import NodeMetrics
-from tidegate_dataplane.node_agent.watcher import Watcher
-from tidegate_dataplane.pipeline.counters import FAMILIES as PIPELINE_FAMILIES
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 METRICS = [metric for section in SECTIONS for metric in section.metrics]
 FOREIGN_UNITS = re.compile(
     r"_(ms|us|ns|millis\w*|micros\w*|minutes?|hours?|days?|kb|mb|gb|kib|mib|gib|percent\w*|pct)(_|$)"
 )
-
-
-class Looked:
-    """A node agent that has looked."""
-
-    report = NodeReport(node="gpu-0", daemon=DaemonState.ANSWERS)
-
-
-def families(registry: CollectorRegistry) -> dict[str, str]:
-    """Name and type of all that a registry shows of ours."""
-    return {
-        f"{family.name}_total" if family.type == "counter" else family.name: family.type
-        for family in registry.collect()
-        if family.name.startswith("tidegate_")
-    }
-
-
-def controllers() -> CollectorRegistry:
-    registry = CollectorRegistry()
-    ProcessMetrics(registry, "controllers")
-    show_leader(registry, lambda: True)
-    QueueMetrics(registry)
-    AllocatorMetrics(registry)
-    SharingMetrics(registry)
-    registry.register(ObjectMetrics([ObjectStore(INFERENCE)], lambda: True))
-    pools, decisions = ObjectStore(COMPUTE_POOL), ObjectStore(ALLOCATION_DECISION)
-    registry.register(PoolMetrics(pools, decisions, Questions(), lambda: True))
-    return registry
-
-
-def xds() -> CollectorRegistry:
-    registry = CollectorRegistry()
-    ProcessMetrics(registry, "xds")
-    XdsMetrics(registry)
-    IssuerMetrics(registry)
-    return registry
-
-
-def web() -> CollectorRegistry:
-    registry = CollectorRegistry()
-    ProcessMetrics(registry, "web")
-    WebMetrics(registry)
-    return registry
-
-
-def node_agent() -> CollectorRegistry:
-    registry = CollectorRegistry()
-    NodeMetrics(cast(Watcher, Looked()), registry)
-    return registry
-
-
-SHOWN: Mapping[str, Mapping[str, str]] = {
-    "Controllers": families(controllers()),
-    "xDS servers": families(xds()),
-    "Web": families(web()),
-    "Node agents": families(node_agent()),
-    "Agents": families(Metrics().registry),
-    "Batch": families(BatchMetrics().registry),
-    "Pipelines": dict.fromkeys(PIPELINE_FAMILIES, "counter"),
-}
 
 
 def listed(process: str) -> dict[str, str]:

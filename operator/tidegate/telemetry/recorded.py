@@ -80,6 +80,8 @@ SIGNALS: Final = RecordedGroup(
 _LOOK: Final = "5m"
 """Rates of the shortest window; longer ones are means of these, so that Prometheus keeps one series and not many buckets."""
 
+EVERY_S: Final = 60
+"""How often the rates for objectives are recorded."""
 OFFERED: Final = f"tidegate:inference_offered:rate{_LOOK}"
 BAD: Final = f"tidegate:inference_bad:rate{_LOOK}"
 _OBJECTIVE: Final = "tidegate:inference_objective:ratio"
@@ -110,7 +112,7 @@ def _burn(window: str) -> Recorded:
 
 OBJECTIVES: Final = RecordedGroup(
     "tidegate-objectives",
-    "1m",
+    f"{EVERY_S}s",
     (
         Recorded(
             OFFERED,

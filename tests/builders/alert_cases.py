@@ -1,0 +1,486 @@
+"""Series that make each alert fire, and clear again, and series beside them at which it has to stay quiet; a sample a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`series`: what goes wrong and then well again, in promtool's notation. `quiet`: nearly as much, and no reason to tell.
+
+    `labels`: those of the alert besides its name and severity. It fires at `fires` minutes, and not any more at `clears`.
+    """
+
+    alert: str
+    series: Mapping[str, str]
+    quiet: Mapping[str, str]
+    fires: int
+    clears: int
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    what: str = ""
+
+    @property
+    def window(self) -> str:
+        """Of alerts with several rules, which one."""
+        return self.labels.get("window", "")
+
+    def __str__(self) -> str:
+        return "-".join(
+            part for part in (self.alert.removeprefix("Tidegate"), self.window, self.what) if part
+        )
+
+
+CTR = {"namespace": "ads", "inference": "ctr"}
+_CLUSTER = 'envoy_cluster_name="inference/ads/ctr/grpc",pod="gateway-0"'
+_PER_MINUTE = 600
+
+
+def climbing(*parts: tuple[int, int]) -> str:
+    """A counter that grows by so much a minute for so many minutes, part after part."""
+    text, value = ["0"], 0
+    for minutes, step in parts:
+        text.append(f"{value + step}+{step}x{minutes - 1}")
+        value += minutes * step
+    return " ".join(text)
+
+
+def traffic(*parts: tuple[int, int, int]) -> dict[str, str]:
+    """600 requests a minute for so many minutes, of which so many are answered, and so many within 25 ms; the others take 500 ms.
+
+    The Inference promises 30 ms.
+    """
+    answered = climbing(*((minutes, each) for minutes, each, _ in parts))
+    fast = climbing(*((minutes, each) for minutes, _, each in parts))
+    minutes = sum(part[0] for part in parts)
+    bucket = f"envoy_cluster_upstream_rq_time_bucket{{{_CLUSTER}"
+    promised = 'namespace="ads",inference="ctr"'
+    return {
+        f"envoy_cluster_upstream_rq_total{{{_CLUSTER}}}": climbing((minutes, _PER_MINUTE)),
+        f'envoy_cluster_upstream_rq_xx{{{_CLUSTER},envoy_response_code_class="2"}}': answered,
+        f'{bucket},le="25"}}': fast,
+        f'{bucket},le="50"}}': fast,
+        f'{bucket},le="+Inf"}}': answered,
+        f"tidegate_inference_slo_objective_ratio{{{promised}}}": f"0.99x{minutes}",
+        f'tidegate_inference_slo_bucket_share{{{promised},le="25"}}': f"0.8x{minutes}",
+        f'tidegate_inference_slo_bucket_share{{{promised},le="50"}}': f"0.2x{minutes}",
+    }
+
+
+def _budget(window: str, answered: int, fires: int, bad: int, well: int) -> Case:
+    return Case(
+        "TidegateInferenceBudgetBurn",
+        traffic((bad, answered, answered), (well, 600, 600)),
+        traffic((bad + well, 597, 597)),
+        fires,
+        bad + well,
+        {**CTR, "window": window},
+        "unanswered",
+    )
+
+
+READY = 'tidegate_object_ready{kind="%s",namespace="ads",name="ctr",reason="%s",instance="c0"}'
+QUEUE = {"queue": "inference"}
+GPU_A = {"pool": "gpu-a"}
+
+CASES = (
+    _budget("1h", 300, 30, 60, 60),
+    _budget("6h", 540, 60, 90, 60),
+    _budget("1d", 576, 150, 200, 200),
+    _budget("3d", 588, 300, 400, 500),
+    Case(
+        "TidegateInferenceBudgetBurn",
+        traffic((60, 600, 300), (60, 600, 600)),
+        traffic((120, 600, 597)),
+        30,
+        120,
+        {**CTR, "window": "1h"},
+        "slow",
+    ),
+    Case(
+        "TidegateInferenceBudgetBurn",
+        # Prometheus 3 writes bounds as 25.0.
+        {
+            name.replace('le="25"}', 'le="25.0"}')
+            if "bucket{" in name and "upstream" in name
+            else name: values
+            for name, values in traffic((60, 600, 300), (60, 600, 600)).items()
+        },
+        # Six requests, five of which failed: too few to wake somebody.
+        {
+            name: "0x10 1 2 3 4 5 6x110"
+            if "rq_total" in name
+            else "0x110 1x20"
+            if "envoy" in name
+            else values
+            for name, values in traffic((120, 600, 600)).items()
+        },
+        30,
+        120,
+        {**CTR, "window": "1h"},
+        "new-bounds",
+    ),
+    Case(
+        "TidegateRouteUnserved",
+        {
+            'envoy_tidegate_refused{route="access/ads/ctr/default/grpc",why="direct_response"}': climbing(
+                (20, 6), (20, 0)
+            )
+        },
+        {
+            'envoy_tidegate_refused{route="access/ads/ctr/default/grpc",why="direct_response"}': climbing(
+                (3, 6), (37, 0)
+            ),
+            'envoy_tidegate_refused{route="access/ads/ctr/default/http",why="via_upstream"}': climbing(
+                (40, 6)
+            ),
+        },
+        15,
+        40,
+        {"route": "access/ads/ctr/default/grpc"},
+    ),
+    Case(
+        "TidegateInferenceNotReady",
+        {READY % ("Inference", "LoadFailed"): "0x30", READY % ("Inference", "AllReplicasReady"): "_x30 1x30"},
+        {READY % ("Inference", "LoadFailed"): "0x10 1x50", READY % ("ModelAccess", "NoTargets"): "0x60"},
+        25,
+        50,
+        {"kind": "Inference", "namespace": "ads", "name": "ctr"},
+    ),
+    Case(
+        "TidegateObjectNotReady",
+        {READY % ("ModelAccess", "NoTargets"): "0x30 1x30"},
+        {READY % ("ModelAccess", "NoTargets"): "0x10 1x50", READY % ("Inference", "LoadFailed"): "0x60"},
+        25,
+        50,
+        {"kind": "ModelAccess", "namespace": "ads", "name": "ctr"},
+    ),
+    Case(
+        "TidegateObjectStalled",
+        {
+            'tidegate_object_stalled{kind="Inference",namespace="ads",name="ctr",reason="LoadFailed"}': "1x80 0x40"
+        },
+        {
+            'tidegate_object_stalled{kind="Inference",namespace="ads",name="ctr",reason="LoadFailed"}': "1x50 0x70"
+        },
+        75,
+        110,
+        {"kind": "Inference", "namespace": "ads", "name": "ctr"},
+    ),
+    Case(
+        "TidegateModelVersionBehind",
+        {
+            'tidegate_inference_version{namespace="ads",inference="ctr",state="target"}': "4x80",
+            'tidegate_inference_version{namespace="ads",inference="ctr",state="serving"}': "3x45 4x34",
+        },
+        {
+            'tidegate_inference_version{namespace="ads",inference="ctr",state="target"}': "4x80",
+            'tidegate_inference_version{namespace="ads",inference="ctr",state="serving"}': "3x20 4x59",
+        },
+        40,
+        70,
+        CTR,
+    ),
+    Case(
+        "TidegateNearlineLag",
+        {
+            'tidegate_agent_nearline_backlog{namespace="ads",pod="embed-6d5f-x1"}': "90000x40 10x40",
+            'tidegate_agent_nearline_backlog{namespace="ads",pod="embed-6d5f-x2"}': "90000x40 10x40",
+            'tidegate_agent_nearline_results_total{namespace="ads",pod="embed-6d5f-x1"}': climbing((80, 600)),
+            'tidegate_agent_nearline_results_total{namespace="ads",pod="embed-6d5f-x2"}': climbing((80, 600)),
+        },
+        {
+            'tidegate_agent_nearline_backlog{namespace="ads",pod="embed-6d5f-x1"}': "9000x80",
+            'tidegate_agent_nearline_results_total{namespace="ads",pod="embed-6d5f-x1"}': climbing((80, 660)),
+            # Nothing to do, and nothing done.
+            'tidegate_agent_nearline_backlog{namespace="ads",pod="idle-6d5f-x1"}': "0x80",
+            'tidegate_agent_nearline_results_total{namespace="ads",pod="idle-6d5f-x1"}': "0x80",
+        },
+        35,
+        70,
+        {"namespace": "ads", "workload": "embed"},
+    ),
+    Case(
+        "TidegateNearlineDeadLetters",
+        {
+            'tidegate_agent_nearline_dead_letters_total{namespace="ads",pod="embed-6d5f-x1",reason="Refused"}': "0x10 3x40",
+        },
+        {
+            'tidegate_agent_nearline_dead_letters_total{namespace="ads",pod="embed-6d5f-x1",reason="Refused"}': "7x50",
+        },
+        15,
+        45,
+        {"namespace": "ads", "workload": "embed"},
+    ),
+    Case(
+        "TidegateNoLeader",
+        {
+            'tidegate_leader{instance="c0"}': "1x10 0x20 1x20",
+            'tidegate_leader{instance="c1"}': "0x50",
+        },
+        # A failover.
+        {
+            'tidegate_leader{instance="c0"}': "1x10 0x40",
+            'tidegate_leader{instance="c1"}': "0x11 1x40",
+        },
+        20,
+        40,
+    ),
+    Case(
+        "TidegateQueueStuck",
+        {
+            'tidegate_leader{instance="c0"}': "1x60",
+            'tidegate_queue_oldest_seconds{instance="c0",queue="inference"}': "0+60x25 0x34",
+        },
+        {
+            'tidegate_leader{instance="c0"}': "1x60",
+            'tidegate_leader{instance="c1"}': "0x60",
+            'tidegate_queue_oldest_seconds{instance="c0",queue="inference"}': "290x60",
+            # Those of a follower only grow.
+            'tidegate_queue_oldest_seconds{instance="c1",queue="inference"}': "0+60x60",
+        },
+        20,
+        40,
+        QUEUE,
+    ),
+    Case(
+        "TidegateReconcilesCrash",
+        {'tidegate_reconciles_total{queue="inference",result="crashed"}': "0x10 1x40"},
+        {
+            'tidegate_reconciles_total{queue="inference",result="crashed"}': "4x50",
+            'tidegate_reconciles_total{queue="inference",result="retried"}': climbing((50, 9)),
+        },
+        15,
+        45,
+        QUEUE,
+    ),
+    Case(
+        "TidegateReconcilesFail",
+        {
+            'tidegate_reconciles_total{queue="inference",result="retried"}': climbing((60, 6), (60, 0)),
+            'tidegate_reconciles_total{queue="inference",result="done"}': climbing((120, 4)),
+        },
+        {
+            'tidegate_reconciles_total{queue="inference",result="retried"}': climbing((120, 4)),
+            # Bad specs are their authors' affair.
+            'tidegate_reconciles_total{queue="inference",result="permanent"}': climbing((120, 9)),
+            'tidegate_reconciles_total{queue="inference",result="done"}': climbing((120, 6)),
+        },
+        40,
+        100,
+        QUEUE,
+    ),
+    Case(
+        "TidegateApiWritesFail",
+        {
+            'tidegate_api_writes_total{resource="pods",verb="apply",result="unavailable"}': climbing(
+                (40, 2), (40, 0)
+            ),
+            'tidegate_api_writes_total{resource="pods",verb="apply",result="ok"}': climbing((80, 8)),
+        },
+        {
+            'tidegate_api_writes_total{resource="pods",verb="apply",result="unavailable"}': climbing((80, 1)),
+            # Conflicts are everyday.
+            'tidegate_api_writes_total{resource="pods",verb="apply",result="conflict"}': climbing((80, 20)),
+            'tidegate_api_writes_total{resource="pods",verb="apply",result="ok"}': climbing((80, 40)),
+        },
+        30,
+        70,
+        {"resource": "pods"},
+    ),
+    Case(
+        "TidegateWebDown",
+        {'tidegate_build_info{process="web",version="1"}': "1x10 _x40 1x30"},
+        # It is not installed; and one that is restarted.
+        {'tidegate_build_info{process="xds",version="1"}': "1x80"},
+        40,
+        70,
+    ),
+    Case(
+        "TidegateWebErrors",
+        {
+            'tidegate_web_requests_total{method="GET",status="503"}': climbing((40, 2), (40, 0)),
+            'tidegate_web_requests_total{method="GET",status="200"}': climbing((80, 8)),
+        },
+        {
+            'tidegate_web_requests_total{method="GET",status="503"}': climbing((80, 2)),
+            'tidegate_web_requests_total{method="GET",status="200"}': climbing((80, 60)),
+            'tidegate_web_requests_total{method="GET",status="401"}': climbing((80, 60)),
+        },
+        30,
+        70,
+    ),
+    Case(
+        "TidegateXdsDown",
+        {'tidegate_xds_connected_proxies{instance="x0"}': "2x10 _x30 2x30"},
+        {'tidegate_xds_connected_proxies{instance="x0"}': "0x70"},
+        30,
+        60,
+    ),
+    Case(
+        "TidegateGatewayWithoutXds",
+        {'envoy_control_plane_connected_state{namespace="t",pod="gateway-0",instance="g0"}': "0x30 1x30"},
+        {'envoy_control_plane_connected_state{namespace="t",pod="gateway-0",instance="g0"}': "0x5 1x55"},
+        20,
+        50,
+        {"namespace": "t", "pod": "gateway-0", "instance": "g0"},
+    ),
+    Case(
+        "TidegateConfigurationRejected",
+        {'tidegate_xds_nacks_total{type="cluster"}': "0x10 1x40"},
+        {'tidegate_xds_nacks_total{type="cluster"}': "2x50"},
+        15,
+        45,
+        {"type": "cluster"},
+    ),
+    Case(
+        "TidegateConfigurationSlow",
+        {
+            'tidegate_xds_push_seconds_bucket{le="5"}': climbing((40, 5), (40, 10)),
+            'tidegate_xds_push_seconds_bucket{le="10"}': climbing((80, 10)),
+            'tidegate_xds_push_seconds_bucket{le="+Inf"}': climbing((80, 10)),
+        },
+        {
+            'tidegate_xds_push_seconds_bucket{le="2.5"}': climbing((80, 5)),
+            'tidegate_xds_push_seconds_bucket{le="5"}': climbing((80, 10)),
+            'tidegate_xds_push_seconds_bucket{le="+Inf"}': climbing((80, 10)),
+        },
+        30,
+        70,
+    ),
+    Case(
+        "TidegateProxyRefused",
+        {"tidegate_xds_refused_proxies_total": "0x10 1x40"},
+        {"tidegate_xds_refused_proxies_total": "3x50"},
+        15,
+        45,
+    ),
+    Case(
+        "TidegateGatewaySecretUnusable",
+        {'tidegate_xds_gateway_secret_usable{secret="tls",role="server"}': "0x30 1x30"},
+        {'tidegate_xds_gateway_secret_usable{secret="tls",role="server"}': "0x5 1x55"},
+        20,
+        50,
+        {"secret": "tls", "role": "server"},
+    ),
+    Case(
+        "TidegateCertificateExpires",
+        # promtool's time begins at 0: it ends on the seventh day, and then on the ninth.
+        {
+            'tidegate_xds_gateway_secret_expires_timestamp_seconds{secret="tls",role="server"}': "604000x90 777600x60"
+        },
+        {
+            'tidegate_xds_gateway_secret_expires_timestamp_seconds{secret="tls",role="server"}': "777600x150",
+            # Nothing there yet is another alert's.
+            'tidegate_xds_gateway_secret_expires_timestamp_seconds{secret="none",role="server"}': "0x150",
+        },
+        80,
+        140,
+        {"secret": "tls", "role": "server"},
+        "gateways",
+    ),
+    Case(
+        "TidegateCertificateExpires",
+        {'tidegate_xds_server_certificate_expires_timestamp_seconds{instance="x0"}': "604000x90 777600x60"},
+        {'tidegate_xds_server_certificate_expires_timestamp_seconds{instance="x0"}': "0x150"},
+        80,
+        140,
+        what="xds",
+    ),
+    Case(
+        "TidegateIssuerKeysFailing",
+        {"tidegate_xds_issuer_addresses_failing": "1x30 0x30"},
+        {"tidegate_xds_issuer_addresses_failing": "1x10 0x50"},
+        25,
+        50,
+    ),
+    Case(
+        "TidegateDecisionsStale",
+        {
+            'tidegate_allocator_decided_timestamp_seconds{pool="gpu-a"}': "0+60x10 600x20 1860+60x30",
+            'tidegate_allocator_interval_seconds{pool="gpu-a"}': "30x62",
+        },
+        {
+            'tidegate_allocator_decided_timestamp_seconds{pool="gpu-a"}': "0x5 360x5 720x5 1080x5",
+            'tidegate_allocator_interval_seconds{pool="gpu-a"}': "300x24",
+        },
+        25,
+        55,
+        GPU_A,
+    ),
+    Case(
+        "TidegateSignalsStale",
+        {'tidegate_object_signals_fresh{kind="ComputePool",name="gpu-a",reason="Silent"}': "0x30 1x30"},
+        {'tidegate_object_signals_fresh{kind="ComputePool",name="gpu-a",reason="Silent"}': "0x5 1x55"},
+        20,
+        50,
+        {"name": "gpu-a"},
+    ),
+    Case(
+        "TidegateSolverFallsBack",
+        {
+            'tidegate_allocator_solves_total{pool="gpu-a",solver="Greedy"}': climbing((60, 2), (60, 0)),
+            'tidegate_allocator_solves_total{pool="gpu-a",solver="MILP"}': climbing((60, 0), (60, 2)),
+        },
+        {
+            'tidegate_allocator_solves_total{pool="gpu-a",solver="Greedy"}': climbing((120, 1)),
+            'tidegate_allocator_solves_total{pool="gpu-a",solver="MILP"}': climbing((120, 2)),
+        },
+        40,
+        100,
+        GPU_A,
+    ),
+    Case(
+        "TidegateReclaimSlow",
+        {
+            'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="120"}': climbing((60, 1), (60, 2)),
+            'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="300"}': climbing((120, 2)),
+            'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="+Inf"}': climbing((120, 2)),
+        },
+        {
+            'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="120"}': climbing((120, 19)),
+            'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="300"}': climbing((120, 20)),
+            'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="+Inf"}': climbing((120, 20)),
+        },
+        45,
+        115,
+        {"tier": "offline"},
+    ),
+    Case(
+        "TidegateOverrideForgotten",
+        {
+            'tidegate_override_created_timestamp_seconds{override="pin",kind="Inference",namespace="ads",name="ctr"}': "-172800x40",
+            'tidegate_override_expires_timestamp_seconds{override="pin",kind="Inference",namespace="ads",name="ctr"}': "86400x40",
+        },
+        {
+            'tidegate_override_created_timestamp_seconds{override="new",kind="Inference",namespace="ads",name="ctr"}': "-86400x60",
+            'tidegate_override_expires_timestamp_seconds{override="new",kind="Inference",namespace="ads",name="ctr"}': "86400x60",
+            # It has ended, and is about to be removed.
+            'tidegate_override_created_timestamp_seconds{override="old",kind="Inference",namespace="ads",name="ctr"}': "-172800x60",
+            'tidegate_override_expires_timestamp_seconds{override="old",kind="Inference",namespace="ads",name="ctr"}': "0x60",
+        },
+        20,
+        55,
+        {"override": "pin", "kind": "Inference", "namespace": "ads", "name": "ctr"},
+    ),
+    Case(
+        "TidegateNodesQuarantined",
+        {'tidegate_pool_repairs{pool="gpu-a",state="Quarantined"}': "2x20 0x20"},
+        {
+            'tidegate_pool_repairs{pool="gpu-a",state="Quarantined"}': "0x40",
+            'tidegate_pool_repairs{pool="gpu-a",state="Repairing"}': "2x40",
+        },
+        15,
+        35,
+        GPU_A,
+    ),
+    Case(
+        "TidegateMpsDaemonSilent",
+        {'tidegate_node_mps_daemon_answers{namespace="t",pod="node-agent-1",instance="n1"}': "0x30 1x30"},
+        {'tidegate_node_mps_daemon_answers{namespace="t",pod="node-agent-1",instance="n1"}': "0x5 1x55"},
+        20,
+        50,
+        {"namespace": "t", "pod": "node-agent-1", "instance": "n1"},
+    ),
+)

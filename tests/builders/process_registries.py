@@ -1,0 +1,91 @@
+"""The registries of our processes, filled as the processes do it, and what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from prometheus_client import CollectorRegistry
+
+from tidegate.kube.kinds import ALLOCATION_DECISION, COMPUTE_POOL, INFERENCE
+from tidegate.kube.store import ObjectStore
+from tidegate.runtime.process_metrics import ProcessMetrics, show_leader
+from tidegate.runtime.queue_metrics import QueueMetrics
+from tidegate.web.metrics import WebMetrics
+from tidegate.xds.issuers import IssuerMetrics
+from tidegate.xds.metrics import XdsMetrics
+from tidegate_controllers.allocator_metrics import AllocatorMetrics
+from tidegate_controllers.object_metrics import ObjectMetrics
+from tidegate_controllers.pool_metrics import PoolMetrics
+from tidegate_controllers.questions import Questions
+from tidegate_controllers.sharing_metrics import SharingMetrics
+from tidegate_dataplane.agent.metrics import Metrics
+from tidegate_dataplane.batch.metrics import BatchMetrics
+from tidegate_dataplane.contract.sharing import DaemonState, NodeReport
+from tidegate_dataplane.node_agent.metrics import NodeMetrics
+from tidegate_dataplane.node_agent.watcher import Watcher
+from tidegate_dataplane.pipeline.counters import FAMILIES as PIPELINE_FAMILIES
+
+
+class Looked:
+    """A node agent that has looked."""
+
+    report = NodeReport(node="gpu-0", daemon=DaemonState.ANSWERS)
+
+
+def families(registry: CollectorRegistry) -> dict[str, str]:
+    """Name and type of all that a registry shows of ours."""
+    return {
+        f"{family.name}_total" if family.type == "counter" else family.name: family.type
+        for family in registry.collect()
+        if family.name.startswith("tidegate_")
+    }
+
+
+def controllers() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    ProcessMetrics(registry, "controllers")
+    show_leader(registry, lambda: True)
+    QueueMetrics(registry)
+    AllocatorMetrics(registry)
+    SharingMetrics(registry)
+    registry.register(ObjectMetrics([ObjectStore(INFERENCE)], lambda: True))
+    pools, decisions = ObjectStore(COMPUTE_POOL), ObjectStore(ALLOCATION_DECISION)
+    registry.register(PoolMetrics(pools, decisions, Questions(), lambda: True))
+    return registry
+
+
+def xds() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    ProcessMetrics(registry, "xds")
+    XdsMetrics(registry)
+    IssuerMetrics(registry)
+    return registry
+
+
+def web() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    ProcessMetrics(registry, "web")
+    WebMetrics(registry)
+    return registry
+
+
+def node_agent() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    NodeMetrics(cast(Watcher, Looked()), registry)
+    return registry
+
+
+REGISTRIES: Mapping[str, CollectorRegistry] = {
+    "Controllers": controllers(),
+    "xDS servers": xds(),
+    "Web": web(),
+    "Node agents": node_agent(),
+    "Agents": Metrics().registry,
+    "Batch": BatchMetrics().registry,
+}
+"""By the heading that each process has on the page of metrics."""
+SHOWN: Mapping[str, Mapping[str, str]] = {
+    **{process: families(registry) for process, registry in REGISTRIES.items()},
+    "Pipelines": dict.fromkeys(PIPELINE_FAMILIES, "counter"),
+}

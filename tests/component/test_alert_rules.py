@@ -1,0 +1,166 @@
+"""promtool plays series through the chart's rules: each alert fires, clears, and stays quiet just below its threshold."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from prometheus_client import generate_latest
+
+from builders.alert_cases import CASES, Case
+from builders.process_registries import REGISTRIES
+from fixtures.prometheus import RunningPrometheus
+from tidegate.telemetry.alerts import ALERTS, Alert, alert_file
+from tidegate.telemetry.recorded import rule_file
+from tidegate_localcluster.process import wait_until
+
+FILES = Path(__file__).parents[2] / "charts" / "tidegate" / "files"
+RULES = [FILES / "prometheus-rules.yaml", FILES / "prometheus-alerts.yaml"]
+BY_NAME = {(alert.name, alert.window): alert for alert in ALERTS}
+
+
+def asked(promtool: Path, *arguments: str, said: bytes = b"") -> tuple[int, str]:
+    done = subprocess.run(
+        [promtool, *arguments],
+        input=said,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode()
+
+
+def test_promtool_takes_the_rules(promtool: Path) -> None:
+    code, said = asked(promtool, "check", "rules", *map(str, RULES))
+    assert code == 0, said
+
+
+@pytest.mark.parametrize("process", REGISTRIES)
+def test_promtool_takes_what_a_process_shows(process: str, promtool: Path) -> None:
+    code, said = asked(promtool, "check", "metrics", said=ours(generate_latest(REGISTRIES[process])))
+    assert (code, said) == (0, "")
+
+
+def test_promtool_objects_to_what_is_named_wrongly(promtool: Path) -> None:
+    page = b"# HELP tidegate_waits Waits.\n# TYPE tidegate_waits counter\ntidegate_waits 1\n"
+    code, said = asked(promtool, "check", "metrics", said=page)
+    assert code != 0
+    assert "_total" in said
+
+
+def ours(page: bytes) -> bytes:
+    """Without what prometheus_client says beside, such as when a series began, which promtool takes for a mistake."""
+    lines = (line for line in page.decode().splitlines() if "tidegate_" in line)
+    return "\n".join(line for line in lines if not re.search(r"_created[ {]", line)).encode() + b"\n"
+
+
+def test_the_files_are_what_the_code_says() -> None:
+    recorded, alerts = (yaml.safe_load(path.read_text()) for path in RULES)
+    assert recorded == rule_file()
+    assert alerts == alert_file()
+
+
+def test_a_prometheus_takes_them_and_can_evaluate_each(prometheus: RunningPrometheus) -> None:
+    groups = [group for path in RULES for group in yaml.safe_load(path.read_text())["groups"]]
+    # As often as the server does by default: the long windows' own interval is ten minutes.
+    prometheus.rules = {"groups": [{"name": group["name"], "rules": group["rules"]} for group in groups]}
+    prometheus.start()
+    with httpx.Client(base_url=prometheus.url, timeout=30, trust_env=False) as client:
+
+        def evaluated() -> list[tuple[str, str, str]]:
+            shown = client.get("/api/v1/rules").json()["data"]["groups"]
+            rules = [
+                (rule["name"], rule["health"], rule.get("lastError", ""))
+                for each in shown
+                for rule in each["rules"]
+            ]
+            return [] if "unknown" in {health for _, health, _ in rules} else rules
+
+        wait_until(lambda: bool(evaluated()), what="each rule was evaluated", timeout_s=60)
+        rules = evaluated()
+    assert len(rules) == sum(len(group["rules"]) for group in groups)
+    assert [rule for rule in rules if rule[1] != "ok"] == []
+
+
+def test_every_rule_has_a_case_and_every_case_its_rule() -> None:
+    assert {(case.alert, case.window) for case in CASES} == set(BY_NAME)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_it_fires_clears_and_is_quiet_below_its_threshold(case: Case, promtool: Path, tmp_path: Path) -> None:
+    alert = BY_NAME[case.alert, case.window]
+    document = {
+        "rule_files": list(map(str, RULES)),
+        "evaluation_interval": "1m",
+        "tests": [
+            playing(
+                case.series,
+                told(alert, 0),
+                told(alert, case.fires, case.labels),
+                told(alert, case.clears),
+            ),
+            playing(case.quiet, ever(alert, case.clears)),
+        ],
+    }
+    code, said = asked(promtool, "test", "rules", str(written(tmp_path, document)))
+    assert code == 0, said
+
+
+def test_a_case_that_does_not_fire_is_noticed(promtool: Path, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.alert == "TidegateNoLeader")
+    test = playing(case.quiet, told(BY_NAME[case.alert, ""], case.fires, case.labels))
+    document = {"rule_files": list(map(str, RULES)), "evaluation_interval": "1m", "tests": [test]}
+    code, said = asked(promtool, "test", "rules", str(written(tmp_path, document)))
+    assert code != 0
+    assert "TidegateNoLeader" in said
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_its_words_name_labels_that_it_has(case: Case) -> None:
+    alert = BY_NAME[case.alert, case.window]
+    named = set(re.findall(r"\{\{ \$labels\.(\w+) \}\}", f"{alert.summary} {alert.description}"))
+    assert named <= {*case.labels}
+
+
+def written(folder: Path, document: object) -> Path:
+    path = folder / "alerts.test.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def playing(series: Mapping[str, str], *asked_of_it: Mapping[str, object]) -> dict[str, object]:
+    return {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": list(asked_of_it),
+    }
+
+
+def firing(alert: Alert) -> str:
+    window = f',window="{alert.window}"' if alert.window else ""
+    return f'ALERTS{{alertname="{alert.name}",alertstate="firing"{window}}}'
+
+
+def told(alert: Alert, minutes: int, labels: Mapping[str, str] | None = None) -> dict[str, object]:
+    """Whether it fires at a minute, and with exactly which labels."""
+    samples: list[dict[str, object]] = []
+    if labels is not None:
+        own = {"alertname": alert.name, "alertstate": "firing", "severity": alert.severity.value, **labels}
+        inside = ", ".join(f'{name}="{value}"' for name, value in sorted(own.items()))
+        samples.append({"labels": f"ALERTS{{{inside}}}", "value": 1})
+    return {"expr": firing(alert), "eval_time": f"{minutes}m", "exp_samples": samples}
+
+
+def ever(alert: Alert, minutes: int) -> dict[str, object]:
+    """That it has never fired until a minute."""
+    return {
+        "expr": f"count_over_time({firing(alert)}[1w])",
+        "eval_time": f"{minutes}m",
+        "exp_samples": [],
+    }
