@@ -21,6 +21,7 @@ from tidegate.kube.permissions import (
 )
 from tidegate.metrics_page import metrics_page
 from tidegate.routing import bootstrap
+from tidegate.runbooks_page import runbooks_page
 from tidegate.telemetry.alerts import alert_file
 from tidegate.telemetry.recorded import rule_file
 
@@ -68,6 +69,7 @@ def generate(root: Path) -> None:
     reference = root / "docs" / "reference"
     (reference / "reasons.md").write_text(reasons_page())
     (reference / "metrics.md").write_text(metrics_page())
+    (root / "docs" / "runbooks" / "README.md").write_text(runbooks_page())
     shutil.rmtree(reference / "messages", ignore_errors=True)
     (reference / "messages").mkdir()
     for name, page in message_pages().items():

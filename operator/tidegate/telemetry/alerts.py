@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from tidegate.telemetry.recorded import BAD, EVERY_S, burn
+from tidegate.telemetry.recorded import BAD, EVERY_S, burn, of_object
 
 RUNBOOKS: Final = "https://runbooks.invalid"
 """Stands for where the runbooks are; the chart puts metrics.rules.runbookBase in its place."""
@@ -81,6 +81,11 @@ def _gone(process: str) -> str:
 
 
 _OBJECT: Final = "min by (kind, namespace, name) "
+_READY_INFERENCE: Final = of_object('tidegate_object_ready{kind="Inference"}')
+_READY_OTHER: Final = of_object('tidegate_object_ready{kind!="Inference"}')
+_TARGET: Final = of_object('tidegate_inference_version{state="target"}')
+_SERVING: Final = of_object('tidegate_inference_version{state="serving"}')
+_CREATED: Final = of_object("tidegate_override_created_timestamp_seconds")
 _FAILED: Final = 'tidegate_reconciles_total{result=~"retried|crashed"}'
 _REFUSED: Final = 'tidegate_api_writes_total{result=~"refused|unavailable"}'
 _GREEDY: Final = 'tidegate_allocator_solves_total{solver="Greedy"}'
@@ -107,7 +112,7 @@ OBJECTIVES: Final = (
 OBJECTS: Final = (
     Alert(
         f"{PREFIX}InferenceNotReady",
-        f'{_OBJECT}(tidegate_object_ready{{kind="Inference"}}) == 0',
+        f"{_OBJECT}({_READY_INFERENCE}) == 0",
         "15m",
         Severity.TICKET,
         "Inference {{ $labels.namespace }}/{{ $labels.name }} is not Ready",
@@ -115,7 +120,7 @@ OBJECTS: Final = (
     ),
     Alert(
         f"{PREFIX}ObjectNotReady",
-        f'{_OBJECT}(tidegate_object_ready{{kind!="Inference"}}) == 0',
+        f"{_OBJECT}({_READY_OTHER}) == 0",
         "15m",
         Severity.TICKET,
         "{{ $labels.kind }} {{ $labels.namespace }}/{{ $labels.name }} is not Ready",
@@ -123,7 +128,7 @@ OBJECTS: Final = (
     ),
     Alert(
         f"{PREFIX}ObjectStalled",
-        "max by (kind, namespace, name) (tidegate_object_stalled) == 1",
+        f"max by (kind, namespace, name) ({of_object('tidegate_object_stalled')}) == 1",
         "1h",
         Severity.TICKET,
         "{{ $labels.kind }} {{ $labels.namespace }}/{{ $labels.name }} waits for somebody",
@@ -131,8 +136,7 @@ OBJECTS: Final = (
     ),
     Alert(
         f"{PREFIX}ModelVersionBehind",
-        f'max by ({_BY}) (tidegate_inference_version{{state="target"}})'
-        f' != on ({_BY}) max by ({_BY}) (tidegate_inference_version{{state="serving"}})',
+        f"max by ({_BY}) ({_TARGET}) != on ({_BY}) max by ({_BY}) ({_SERVING})",
         "30m",
         Severity.TICKET,
         "Inference {{ $labels.namespace }}/{{ $labels.inference }} does not serve the version that is asked for",
@@ -325,7 +329,7 @@ ALLOCATION: Final = (
     ),
     Alert(
         f"{PREFIX}OverrideForgotten",
-        "time() - max by (override, kind, namespace, name) (tidegate_override_created_timestamp_seconds) > 2 * 86400"
+        f"time() - max by (override, kind, namespace, name) ({_CREATED}) > 2 * 86400"
         " and on (override) max by (override) (tidegate_override_expires_timestamp_seconds) > time()",
         "5m",
         Severity.TICKET,

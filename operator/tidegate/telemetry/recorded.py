@@ -77,6 +77,12 @@ SIGNALS: Final = RecordedGroup(
     ),
 )
 
+
+def of_object(selector: str) -> str:
+    """A metric of the controllers with the object's own namespace, also where Prometheus was not told to honor labels."""
+    return f'label_replace({selector}, "namespace", "$1", "exported_namespace", "(.+)")'
+
+
 _LOOK: Final = "5m"
 """Rates of the shortest window; longer ones are means of these, so that Prometheus keeps one series and not many buckets."""
 
@@ -90,7 +96,7 @@ _SERVED: Final = f"({expressions.served(_LOOK)} or 0 * {OFFERED})"
 _BUCKETS: Final = f'label_replace({expressions.latency_buckets(_LOOK)}, "le", "$1", "le", "(.+)[.]0")'
 """Prometheus 3 writes 25.0 where 2 keeps Envoy's 25."""
 # During a change of leader two controllers may say the same.
-_SHARES: Final = f"max by ({_BY}, le) (tidegate_inference_slo_bucket_share)"
+_SHARES: Final = f"max by ({_BY}, le) ({of_object('tidegate_inference_slo_bucket_share')})"
 _ANSWERED: Final = f'sum by ({_BY}) (tidegate:inference_answered_bucket:rate{_LOOK}{{le="+Inf"}})'
 _WITHIN: Final = f"sum by ({_BY}) (tidegate:inference_answered_bucket:rate{_LOOK} * on ({_BY}, le) group_left () {_SHARES})"
 
@@ -128,7 +134,7 @@ OBJECTIVES: Final = RecordedGroup(
         ),
         Recorded(
             _OBJECTIVE,
-            f"max by ({_BY}) (tidegate_inference_slo_objective_ratio)",
+            f"max by ({_BY}) ({of_object('tidegate_inference_slo_objective_ratio')})",
             _INFERENCE,
             "share of requests that are to be answered within `spec.slo.latencyP99`",
         ),
