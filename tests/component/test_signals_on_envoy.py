@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Any
 
+import aiohttp
 import grpc.aio
 import pytest
 from aiohttp import web
+from prometheus_api_client import PrometheusConnect
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from builders.model_access import a_model_access, a_route
 from builders.release import a_release, released
@@ -18,13 +24,17 @@ from fixtures.envoy import Client, Envoy, Gateway, backend_of, eventually
 from fixtures.prometheus import RunningPrometheus
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
+from tidegate.kube.kinds import INFERENCE
+from tidegate.kube.store import ObjectStore
 from tidegate.planning.signals import Look, Signals
 from tidegate.planning.traffic import shares_of
 from tidegate.telemetry import gateways
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
+from tidegate.telemetry.objectives import BOUNDS_MS
 from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
 from tidegate.telemetry.recorded import rule_file
 from tidegate.telemetry.signals import SignalWatch
+from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_localcluster.ports import HeldPort
 
 CTR, CVR, DEAD, NONE = (ObjectKey("ads", name) for name in ("ctr", "cvr", "dead", "none"))
@@ -391,3 +401,89 @@ async def test_a_restart_of_a_gateway_is_no_drop_and_no_spike_to_prometheus(
         "the new ones too", source, lambda look: counted(look, CTR) > counted(before, CTR) + 5
     )
     assert counted(after, CTR) <= 550
+
+
+async def test_envoy_counts_in_the_buckets_that_objectives_are_told_in(gateway: Gateway) -> None:
+    client = await gateway.start(a_model_access("ctr"), backend_of("ctr", await gateway.upstream("v1")))
+    assert await outcome(client) == "v1"
+
+    async def bounds() -> set[float]:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{gateway.envoy.admin}/stats/prometheus") as answer,
+        ):
+            page = await answer.text()
+        found = re.findall(r'^envoy_cluster_upstream_rq_time_bucket\{[^}]*le="([^"]+)"', page, re.MULTILINE)
+        return {float(bound) for bound in found}
+
+    assert await eventually("it has counted", bounds) == {*BOUNDS_MS, inf}
+
+
+async def test_the_error_budget_of_an_inference_burns_when_requests_are_refused_and_not_when_all_are_answered(
+    gateway: Gateway, prometheus: RunningPrometheus
+) -> None:
+    model, calm = await gateway.upstream("v1"), await gateway.upstream("v2")
+    limited = a_model_access("ctr", protection={"maxConcurrent": 1}, routes=[a_route(**PATIENT)])
+    other = a_model_access("cvr", routes=[a_route("default", "cvr")])
+    client = await gateway.start(limited, other, backend_of("ctr", model), backend_of("cvr", calm))
+    inferences = ObjectStore(INFERENCE)
+    for name in ("ctr", "cvr"):
+        metadata = {"namespace": "ads", "name": name, "uid": name, "resourceVersion": "1"}
+        inferences.observe("ADDED", {"metadata": metadata, "spec": {"slo": {"latencyP99": "30s"}}})
+    registry = CollectorRegistry()
+    registry.register(ObjectMetrics([inferences], lambda: True))
+    async with shown(registry) as controllers:
+        prometheus.targets = {"gateway-1": gateway.envoy.admin, "controllers-1": controllers}
+        # Each second, as the server evaluates what says nothing else.
+        groups: Any = rule_file()["groups"]
+        prometheus.rules = {"groups": [{"name": each["name"], "rules": each["rules"]} for each in groups]}
+        prometheus.start()
+        asked = PrometheusConnect(prometheus.url)
+        # Before rates are taken, the counters have to be there.
+        await outcomes(client, 1)
+        await outcomes(client, 1, "cvr")
+
+        async def burns(name: str, condition: str) -> list[Any]:
+            query = f'tidegate:inference_budget_burn:rate5m{{inference="{name}"}} {condition}'
+            return await asyncio.to_thread(asked.custom_query, query)
+
+        async def scraped() -> bool:
+            query = 'count(envoy_cluster_upstream_rq_total{envoy_cluster_name=~"inference/ads/.*"})'
+            found = await asyncio.to_thread(asked.custom_query, query)
+            return bool(found) and float(found[0]["value"][1]) >= 2
+
+        await eventually("both are scraped", scraped)
+        model.open.clear()
+        first = asyncio.create_task(outcome(client))
+
+        async def there() -> bool:
+            return model.inferences == 2
+
+        await eventually("a request is with the model", there)
+        assert await outcomes(client, 50) == Counter({"RESOURCE_EXHAUSTED": 50})
+        assert await outcomes(client, 50, "cvr") == Counter({"v2": 50})
+        model.open.set()
+        assert await first == "v1"
+        # Nearly all were bad, and one in a hundred may be.
+        found = await eventually("the budget burns", lambda: burns("ctr", "> 80"))
+        assert found[0]["metric"]["namespace"] == "ads"
+        calm_burn = await eventually("the other was asked", lambda: burns("cvr", ">= 0"))
+        assert float(calm_burn[0]["value"][1]) == pytest.approx(0, abs=0.5)
+
+
+@asynccontextmanager
+async def shown(registry: CollectorRegistry) -> AsyncGenerator[str]:
+    """Where a registry is shown, at the path of gateways."""
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    application = web.Application()
+    application.router.add_get("/stats/prometheus", page)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
