@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 
-def metric(page: str, name: str, **labels: str) -> float:
+def metric(page: str, name: str, /, **labels: str) -> float:
     """The sum of the samples of that name with at least these labels."""
     return sum(
         sample.value

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -176,3 +178,14 @@ def test_a_certificate_is_for_the_nodes_that_it_names(node: str, names: list[str
 )
 def test_a_node_is_of_the_namespace_after_its_first_dot(node: str, namespace: str, is_one: bool) -> None:
     assert is_of(node, namespace) is is_one
+
+
+def test_it_says_when_the_newest_certificate_in_its_folder_ends(authority: Authority, tmp_path: Path) -> None:
+    served = ServerCertificate(authority.issue_into(tmp_path / "server", "tidegate-xds"))
+    first = served.expires_at()
+    assert first > time.time()
+    newer = authority.pair("tidegate-xds", lasting=timedelta(days=9))
+    (tmp_path / "server" / "tls.crt").write_bytes(newer.chain)
+    assert served.expires_at() > first + 7 * 86_400
+    (tmp_path / "server" / "tls.crt").write_bytes(b"nothing that can be read")
+    assert served.expires_at() == 0

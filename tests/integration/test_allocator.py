@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from builders.metrics_page import metric
 from fixtures.allocated import Allocated, looks_again, targets
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
@@ -64,7 +66,22 @@ def test_what_is_decided_is_carried_out_and_no_pod_is_one_too_many(
     newest = allocated.decisions()[0]
     outcome = allocated.applied(newest)
     assert outcome["reclaimSeconds"] >= 0
-    assert 'tidegate_allocator_reclaim_seconds_count{tier="offline"}' in controllers.metrics()
+    page = controllers.metrics()
+    assert 'tidegate_allocator_reclaim_seconds_count{tier="offline"}' in page
+    assert (
+        time.time() - metric(page, "tidegate_allocator_decided_timestamp_seconds", pool=allocated.pool) < 300
+    )
+    assert metric(page, "tidegate_allocator_interval_seconds", pool=allocated.pool) > 0
+    assert metric(page, "tidegate_pool_tier_slices", pool=allocated.pool, tier="realtime") >= 3
+    assert (
+        metric(
+            page,
+            "tidegate_override_created_timestamp_seconds",
+            namespace=allocated.pools.namespace,
+            name="ctr",
+        )
+        > 1e9
+    )
 
     inference = allocated.kubectl.json("get", "inference", "ctr", "-n", allocated.pools.namespace)
     assert inference["spec"]["replicas"] == 1  # nobody writes what is the user's
