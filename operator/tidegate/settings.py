@@ -18,24 +18,39 @@ class Settings(BaseSettings):
     release: Annotated[str, Field(description="Name of the Helm release; prefix of its objects.")] = (
         "tidegate"
     )
-    log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = "info"
-    log_format: Annotated[str, Field(pattern="^(json|console)$")] = "json"
+    log_level: Annotated[
+        str,
+        Field(pattern="^(debug|info|warning|error)$", description="From which level on events are logged."),
+    ] = "info"
+    log_format: Annotated[str, Field(pattern="^(json|console)$", description="console is for people.")] = (
+        "json"
+    )
     listen_address: Annotated[
         str,
         Field(description="Where the probes and the dashboard listen; every address of a pod unless said."),
     ] = "0.0.0.0"  # noqa: S104
     probe_port: Annotated[int, Field(ge=0, le=65535, description="/healthz, /readyz and /metrics.")] = 8081
 
-    dataplane_image: str = "tidegate.local/dataplane:dev"
-    triton_image: str = "tidegate.local/triton-cpu:dev"
-    image_pull_policy: str = "IfNotPresent"
+    dataplane_image: Annotated[str, Field(description="Of the agent and what else runs beside a model.")] = (
+        "tidegate.local/dataplane:dev"
+    )
+    triton_image: Annotated[str, Field(description="Of the models' server.")] = (
+        "tidegate.local/triton-cpu:dev"
+    )
+    image_pull_policy: Annotated[str, Field(description="Of both images, as in a pod's spec.")] = (
+        "IfNotPresent"
+    )
     models_host_path: Annotated[str, Field(description="Empty refuses file: URIs.")] = ""
     node_cache_path: Annotated[str, Field(description="Empty: no cache on the nodes.")] = ""
     node_cache_bytes: Annotated[int, Field(ge=0, description="Per namespace and node.")] = 0
     max_artefact_bytes: Annotated[int, Field(ge=1, description="Of one version's artefact.")] = 20 * 1024**3
     allowed_hosts: Annotated[tuple[str, ...], Field(description="Hosts of https: artefacts, as JSON.")] = ()
-    allow_python: bool = False
-    priority_class_prefix: str = "tidegate-"
+    allow_python: Annotated[
+        bool, Field(description="Whether artefacts may bring code that runs: formats Python and TorchExport.")
+    ] = False
+    priority_class_prefix: Annotated[
+        str, Field(description="Before the tier's name, in the pods' PriorityClass.")
+    ] = "tidegate-"
     tls_directory: Annotated[Path, Field(description="ca.crt, tls.crt, tls.key of the controllers.")] = Path(
         "/etc/tidegate/tls"
     )
@@ -54,13 +69,17 @@ class Settings(BaseSettings):
     sharing_daemon: Annotated[str, Field(description="Name of the DaemonSet of its MPS control daemon.")] = (
         "nvidia-device-plugin-mps-control-daemon"
     )
-    node_agent_port: Annotated[int, Field(ge=1, le=65535)] = 8444
+    node_agent_port: Annotated[int, Field(ge=1, le=65535, description="Where node agents take orders.")] = (
+        8444
+    )
 
     shared_claims: Annotated[
         bool, Field(description="Whether ComputePools may have backend SharedClaim, which is experimental.")
     ] = False
 
-    xds_port: Annotated[int, Field(ge=0, le=65535)] = 18000
+    xds_port: Annotated[
+        int, Field(ge=0, le=65535, description="Where gateways and gRPC clients are told.")
+    ] = 18000
     xds_tls_directory: Annotated[
         Path | None, Field(description="ca.crt, tls.crt, tls.key of the xDS servers; absent: no TLS.")
     ] = None
@@ -91,12 +110,14 @@ class Settings(BaseSettings):
     gateway_client_authority: Annotated[
         str, Field(description="Secret of the own namespace by which clients' certificates are checked.")
     ] = ""
-    report_port: Annotated[int, Field(ge=0, le=65535)] = 18001
+    report_port: Annotated[
+        int, Field(ge=0, le=65535, description="Where the controllers read what gateways have accepted.")
+    ] = 18001
     contents_port: Annotated[int, Field(ge=0, le=65535, description="On loopback, for `tidegate xds`.")] = (
         18002
     )
 
-    web_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    web_port: Annotated[int, Field(ge=0, le=65535, description="The dashboard and the REST API.")] = 8080
     web_auth: Annotated[
         str, Field(pattern="^(token|proxy)$", description="Who says who a visitor of the dashboard is.")
     ] = "token"
@@ -118,7 +139,12 @@ class Settings(BaseSettings):
             description="host:port of the controllers' probes where they are no pods; empty: the leader's pod."
         ),
     ] = ""
-    prometheus_url: str = ""
+    prometheus_url: Annotated[
+        str,
+        Field(
+            description="For checks of releases, the allocator's signals and the dashboard's rates; empty: none."
+        ),
+    ] = ""
 
     @property
     def gateway_tls(self) -> TlsSettings | None:

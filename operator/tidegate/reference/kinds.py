@@ -1,0 +1,146 @@
+"""A page for each kind: its fields with type, default, rules and meaning, as the CRD has them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidegate.api.crd import DEFINITIONS, Definition, custom_resource_definition
+from tidegate.api.meta import API_VERSION
+from tidegate.reference.markdown import code, notice, plain, table
+
+_NOTICE: Final = notice("operator/tidegate/api/")
+_RULES: Final = "x-kubernetes-validations"
+_BOUNDS: Final = (
+    ("minimum", "maximum", ""),
+    ("minLength", "maxLength", " characters"),
+    ("minItems", "maxItems", " items"),
+    ("minProperties", "maxProperties", " entries"),
+)
+_INDEX: Final = f"""{_NOTICE}# Kinds
+
+All are of `{API_VERSION}`; `kubectl explain` says the same of a cluster's own CRDs.
+A field that is not listed is refused by the strict validation that kubectl asks for; one without a default may be left out unless it is required.
+
+"""
+
+
+def kind_pages() -> Mapping[str, str]:
+    """docs/reference/kinds/: by file name, an index and a page for each kind."""
+    pages = {f"{definition.resource.KIND.lower()}.md": _page(definition) for definition in DEFINITIONS}
+    return {"README.md": _INDEX + _kinds(), **pages}
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """One field of a schema, by its path from the object."""
+
+    path: str
+    schema: Mapping[str, Any]
+    required: bool
+
+    def row(self, *, asks: bool) -> tuple[str, ...]:
+        """Its line in the table; `asks`: with what the user may write there."""
+        meaning = plain(self._description())
+        if not asks:
+            return (code(self.path), _type(self.schema), meaning)
+        rules = "".join(f"<br>{rule}" for rule in _rules(self.schema))
+        said = (meaning + rules).removeprefix("<br>")
+        return (code(self.path), _type(self.schema), self._default(), said)
+
+    def _default(self) -> str:
+        if self.required:
+            return "required"
+        default = self.schema.get("default")
+        if default is None or default == {}:
+            return ""
+        return code(str(default).lower() if isinstance(default, bool) else default)
+
+    def _description(self) -> str:
+        description = str(self.schema.get("description", ""))
+        return description.rpartition(" Default: ")[0] if "default" in self.schema else description
+
+
+def _kinds() -> str:
+    rows = []
+    for definition in DEFINITIONS:
+        kind = definition.resource
+        link = f"[{kind.KIND}]({kind.KIND.lower()}.md)"
+        scope = "a namespace" if kind.NAMESPACED else "the cluster"
+        rows.append((link, code(definition.short_name), scope, plain(kind.__doc__ or "")))
+    return table(("kind", "short", "of", "what it is"), rows)
+
+
+def _page(definition: Definition) -> str:
+    kind = definition.resource
+    version = custom_resource_definition(definition)["spec"]["versions"][0]
+    schema: Mapping[str, Any] = version["schema"]["openAPIV3Schema"]
+    fields = {part: list(_fields(schema["properties"][part], part)) for part in ("spec", "status")}
+    columns = table(
+        ("column", "shows", "with"),
+        [(c.name, plain(c.description), code("-o wide") if c.wide else "") for c in definition.columns],
+    )
+    whole = [f"- {rule}\n" for part in (schema, schema["properties"]["spec"]) for rule in _rules(part)]
+    rules = "\n## Rules between fields\n\n" + "".join(whole) if whole else ""
+    return (
+        f"{_NOTICE}# {kind.KIND}\n\n{plain(schema['description'])}\n\n"
+        f"`kubectl get {definition.short_name}` lists them; [all kinds](README.md).\n\n"
+        "## Spec\n\n"
+        + table(("field", "type", "default", "meaning"), [field.row(asks=True) for field in fields["spec"]])
+        + rules
+        + "\n## Status\n\n"
+        + table(("field", "type", "meaning"), [field.row(asks=False) for field in fields["status"]])
+        + f"\n## Columns\n\n{columns}"
+    )
+
+
+def _fields(schema: Mapping[str, Any], path: str) -> Iterator[_Field]:
+    """The fields below one, depth first, as `kubectl explain --recursive` has them."""
+    required = schema.get("required", ())
+    for name, child in schema.get("properties", {}).items():
+        below = f"{path}.{name}"
+        yield _Field(below, child, required=name in required)
+        yield from _fields(child, below)
+        yield from _fields(child.get("items", {}), f"{below}[]")
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if schema.get("x-kubernetes-int-or-string"):
+        return "quantity"
+    match schema.get("type"):
+        case "array":
+            return f"list of {_type(schema['items'])}"
+        case "object" if isinstance(schema.get("additionalProperties"), dict):
+            return f"map of {_type(schema['additionalProperties'])}"
+        case "string" if schema.get("format") == "date-time":
+            return "time"
+        case written:
+            return str(written)
+
+
+def _rules(schema: Mapping[str, Any]) -> Iterator[str]:
+    if "enum" in schema:
+        yield "One of " + ", ".join(code(value) for value in schema["enum"]) + "."
+    for least, most, unit in _BOUNDS:
+        yield from _bounds(schema.get(least), schema.get(most), unit)
+    if "pattern" in schema:
+        yield f"Matches {code(schema['pattern'])}."
+    if keys := schema.get("x-kubernetes-list-map-keys"):
+        yield f"Each {code(keys[0])} once."
+    for rule in schema.get(_RULES, ()):
+        field = str(rule.get("fieldPath", "")).removeprefix(".")
+        message = plain(rule["message"])
+        yield f"{code(field)}: {message}." if field else f"{message[0].upper()}{message[1:]}."
+    if "items" in schema:
+        yield from _rules(schema["items"])
+
+
+def _bounds(least: int | None, most: int | None, unit: str) -> Iterator[str]:
+    match least, most:
+        case None, None:
+            return
+        case None, _:
+            yield f"At most {most}{unit}."
+        case _, None:
+            yield f"At least {least}{unit}."
+        case _:
+            yield f"{least} to {most}{unit}."
