@@ -101,10 +101,15 @@ generate: setup  ## Rewrite what is derived from code: CRDs, the chart's copies,
 	@$(BIN)/python -m tidegate.generate
 	@$(BIN)/python -m tidegate_localcluster.image_locks
 
+.PHONY: docs
+docs: setup  ## Make a site of docs/ in build/docs; any warning fails
+	@$(BIN)/sphinx-build -W --keep-going -n -q -d build/docs-trees docs build/docs
+	@echo "open build/docs/README.html"
+
 .PHONY: verify
 verify: generate  ## Fail when something generated, the lock or an installed version is out of date
 	@git diff --exit-code -- crds charts images docs || { echo "generated files differ: commit what 'make generate' wrote" >&2; exit 1; }
-	@test -z "$$(git ls-files --others --exclude-standard -- crds charts images)" || { echo "generated files are not committed: see git status" >&2; exit 1; }
+	@test -z "$$(git ls-files --others --exclude-standard -- crds charts images docs/reference)" || { echo "generated files are not committed: see git status" >&2; exit 1; }
 	@$(UV) lock --check
 	@$(UV) pip check
 

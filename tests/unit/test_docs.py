@@ -22,6 +22,7 @@ FOREIGN = {"autoscaling/v2", "cert-manager.io/v1", "rbac.authorization.k8s.io/v1
 """API groups of examples that are not ours to check."""
 LINK = re.compile(r"\[[^\]]+\]\((?!https?://|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHOWN_BY = re.compile(r"\[`(test_\w+)`\]\(([^)]+\.py)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -59,6 +60,24 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert place.exists(), f"{name(path)} links to {target}, which is not there"
         if anchor and place.suffix == ".md":
             assert anchor[1:] in anchors(place), f"{name(path)} links to {target}{anchor}"
+
+
+def absent_tests(path: Path) -> list[str]:
+    """Tests that a page says show something, and that are not in the file that it names."""
+    shown = SHOWN_BY.findall(path.read_text())
+    return [test for test, file in shown if f"def {test}(" not in (path.parent / file).read_text()]
+
+
+@pytest.mark.parametrize("path", documents(), ids=name)
+def test_what_is_said_to_be_shown_by_a_test_is(path: Path) -> None:
+    assert absent_tests(path) == []
+
+
+def test_a_test_that_is_not_there_is_found(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text("def test_one() -> None: ...\n")
+    page = tmp_path / "page.md"
+    page.write_text("[`test_one`](test_a.py), [`test_two`](test_a.py)\n")
+    assert absent_tests(page) == ["test_two"]
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,15 @@ def test_a_pod_that_goes_or_changes_sides_is_missed_by_its_backend(fed: Fed) -> 
     assert fed.addresses() == {"Inference ads/cvr": []}
 
 
+def test_an_access_of_a_later_version_is_taken_for_absent(fed: Fed) -> None:
+    access = HostKey.parse("access/ads/ctr")
+    fed.put(kinds.MODEL_ACCESS, model_access_body("ctr"))
+    assert fed.take().hosts[access] is not None
+
+    fed.put(kinds.MODEL_ACCESS, model_access_body("ctr", laterField="x"))
+    assert fed.take().hosts[access] is None
+
+
 @pytest.mark.parametrize(
     "pod",
     [

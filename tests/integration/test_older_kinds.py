@@ -1,0 +1,58 @@
+"""An installation that goes back to an older version: what becomes of objects with fields that it does not know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from builders.inference import inference_body
+from fixtures.control_plane import Kubectl
+from tidegate.api.inference import Inference
+from tidegate.errors import InvalidSpecError
+from tidegate_localcluster.process import wait_until
+
+pytestmark = pytest.mark.usefixtures("crds")
+
+CRD = "inferences.tidegate.io"
+LATER = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/laterField"
+
+
+@pytest.fixture
+def newer(kubectl: Kubectl, namespace: str) -> Iterator[Any]:
+    """An Inference with a field of a later version, in a cluster that knows it."""
+    kubectl("patch", "crd", CRD, "--type=json", "-p", _patch("add", {"type": "string"}))
+    body = {**inference_body(laterField="x"), "metadata": {"name": "double"}}
+    sent = json.dumps(body)
+
+    def made() -> bool:
+        return kubectl.run("apply", "-n", namespace, "--filename=-", stdin=sent).returncode == 0
+
+    wait_until(made, what="the API server knows the later field", timeout_s=60)
+    yield kubectl.json("get", "inference/double", "-n", namespace)
+    # Where the test has not taken it out itself.
+    kubectl.run("patch", "crd", CRD, "--type=json", "-p", _patch("remove"))
+
+
+def _patch(operation: str, value: object = None) -> str:
+    return json.dumps([{"op": operation, "path": LATER, **({} if value is None else {"value": value})}])
+
+
+def test_a_field_of_a_later_version_makes_an_object_unreadable_to_an_older_one(newer: Any) -> None:
+    with pytest.raises(InvalidSpecError, match="laterField"):
+        Inference.parse(newer)
+
+
+def test_the_older_kinds_make_it_readable_again(kubectl: Kubectl, namespace: str, newer: Any) -> None:
+    assert newer["spec"]["laterField"] == "x"
+
+    kubectl("patch", "crd", CRD, "--type=json", "-p", _patch("remove"))
+
+    def found() -> Any:
+        return kubectl.json("get", "inference/double", "-n", namespace)["spec"]
+
+    wait_until(lambda: "laterField" not in found(), what="the API server leaves the field out", timeout_s=60)
+    body = kubectl.json("get", "inference/double", "-n", namespace)
+    assert Inference.parse(body).metadata.name == "double"
