@@ -32,6 +32,8 @@ html_theme = "furo"
 html_title = f"Tidegate {__version__}"
 html_show_sphinx = False
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
 
 ELSEWHERE: Final = os.environ.get("TIDEGATE_DOCS_REPOSITORY", "").rstrip("/")

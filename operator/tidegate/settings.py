@@ -175,5 +175,5 @@ class PodIdentity(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="POD_", frozen=True, extra="ignore")
 
-    name: str = "tidegate-local"
-    namespace: str = "tidegate-system"
+    name: Annotated[str, Field(description="Who takes the Lease.")] = "tidegate-local"
+    namespace: Annotated[str, Field(description="Of the installation.")] = "tidegate-system"

@@ -25,26 +25,33 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    pod_name: str = "unknown"
-    pod_namespace: str = "default"
-    pod_ip: str = "127.0.0.1"
+    pod_name: str = Field(default="unknown", description="from the downward API")
+    pod_namespace: str = Field(default="default", description="likewise")
+    pod_ip: str = Field(default="127.0.0.1", description="likewise; where the controllers reach the agent")
 
     address: str = Field(default="0.0.0.0", description="where both servers listen")  # noqa: S104 - a pod's address
-    control_port: int = 8443
-    http_port: int = 8081
-    triton_grpc: str = "127.0.0.1:8001"
-    triton_metrics: str = "127.0.0.1:8002"
+    control_port: int = Field(default=8443, description="orders, by the controllers' certificate alone")
+    http_port: int = Field(default=8081, description="probes and metrics")
+    triton_grpc: str = Field(default="127.0.0.1:8001", description="model control and statistics of Triton")
+    triton_metrics: str = Field(default="127.0.0.1:8002", description="counters of Triton, for draining")
 
-    config_dir: Path = Path("/etc/tidegate")
-    repository_dir: Path = Path("/var/lib/tidegate/repository")
-    cache_dir: Path = Path("/var/lib/tidegate/cache")
-    run_dir: Path = Path("/run/tidegate")
+    config_dir: Path = Field(default=Path("/etc/tidegate"), description="the pod's ConfigMap")
+    repository_dir: Path = Field(
+        default=Path("/var/lib/tidegate/repository"), description="what Triton loads models from"
+    )
+    cache_dir: Path = Field(
+        default=Path("/var/lib/tidegate/cache"), description="what was fetched, for a restart"
+    )
+    run_dir: Path = Field(
+        default=Path("/run/tidegate"),
+        description="shared with Triton: the key of its model control, and the end of draining",
+    )
     file_root: Path = Field(default=Path("/models"), description="the only folder that file: URIs may name")
     pvc_root: Path = Field(default=Path("/mnt/pvc"), description="claims are mounted below it by name")
     secret_dir: Path = Field(
         default=Path("/etc/tidegate-storage"), description="the namespace's storage Secret, one file per key"
     )
-    secret_name: str = "tidegate-storage"  # noqa: S105 - the name of a Secret, not a secret
+    secret_name: str = Field(default="tidegate-storage", description="how messages name that Secret")
     sample_secret_dir: Path = Field(
         default=Path("/etc/tidegate-samples"), description="the Secret that spec.logging names"
     )
@@ -80,7 +87,7 @@ class Settings(BaseModel):
     ca_file: Path | None = Field(
         default=None, description="certificate authorities for https: besides the system's"
     )
-    onnx_backend: OnnxBackend = OnnxBackend.AUTO
+    onnx_backend: OnnxBackend = Field(default=OnnxBackend.AUTO, description="who runs ONNX models")
     intra_op_threads: int | None = Field(
         default=None, ge=1, description="threads of one ONNX execution; absent: the runner's own choice"
     )

@@ -14,12 +14,12 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    node_name: str = "unknown"
-    pod_ip: str = "127.0.0.1"
+    node_name: str = Field(default="unknown", description="from the downward API")
+    pod_ip: str = Field(default="127.0.0.1", description="likewise; where the controllers reach the agent")
 
     address: str = Field(default="0.0.0.0", description="where both servers listen")  # noqa: S104 - a pod's address
-    control_port: int = 8444
-    http_port: int = 8081
+    control_port: int = Field(default=8444, description="orders, by the controllers' certificate alone")
+    http_port: int = Field(default=8081, description="probes and metrics")
     client_authority: Path = Field(
         default=Path("/etc/tidegate/client-ca.crt"), description="who vouches for the controllers"
     )
