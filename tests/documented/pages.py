@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(
-    r"^(?:[ ]*<!-- (?P<mark>not run|part of): (?P<said>[^\n]+?) -->\n\n?)?"
+    r"^(?:[ ]*<!-- (?P<mark>not run|part of|file): (?P<said>[^\n]+?) -->\n\n?)?"
     r"^(?P<indent>[ ]*)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -29,6 +29,8 @@ class Block:
     """Why nobody runs or checks it, in the page's own words: <!-- not run: … -->."""
     part_of: str = ""
     """Of which kind this is a part: <!-- part of: Inference -->."""
+    file: str = ""
+    """As what a reader saves it: <!-- file: double.yaml -->."""
 
 
 def pages() -> list[Path]:
@@ -54,6 +56,7 @@ def blocks_of(text: str, page: str) -> Iterator[Block]:
             textwrap.dedent(found["text"]),
             not_run=said if mark == "not run" else "",
             part_of=said if mark == "part of" else "",
+            file=said if mark == "file" else "",
         )
 
 

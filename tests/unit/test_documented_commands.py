@@ -6,7 +6,7 @@ What kubectl and Helm say of theirs is asked in tests/integration/test_documente
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,14 @@ import pytest
 from documented.pages import Block, blocks, blocks_of, inline, name, pages
 from documented.programs import PYTHON, TIDEGATE, of_make, of_python, of_tidegate
 from documented.shell import Command, aliases, commands, lines, misspelt
+from documented.tutorial import PAGE, MismatchError, run, steps
 
 ASKED_FOR_REAL = frozenset({"kubectl", "helm"})
 FOREIGN = "nobody checks"
 PLAIN = frozenset({"alias", "cd", "export", "ls"})
 """What a shell does by itself, or with files alone."""
+EXECUTED = f"{name(PAGE)}:"
+"""What is typed in a test (tests/e2e/test_tutorial.py), so that foreign programs are tried too."""
 SHELLS = ("console", "shell", "bash", "sh")
 
 
@@ -42,21 +45,26 @@ def problems(text: str, page: str = "page") -> list[str]:
     """What is wrong with the commands of a page."""
     found = [block for block in blocks_of(text, page) if block.language in SHELLS]
     names = {alias: meant for block in found for alias, meant in aliases(block).items()}
-    return [problem for block in found for problem in _problems_of(block, names)]
+    saved = {block.file for block in blocks_of(text, page)}
+    return [problem for block in found for problem in _problems_of(block, names, saved)]
 
 
-def _problems_of(block: Block, names: Mapping[str, tuple[str, ...]]) -> list[str]:
+def _problems_of(block: Block, names: Mapping[str, tuple[str, ...]], saved: Set[str]) -> list[str]:
     """What a block that says why it is not run may have is what only others know; ours is checked there too."""
     if unreadable := misspelt(block):
         return [] if block.not_run else [f"{block.where}: {unreadable}"]
-    said = [(command, problem_of(command)) for command in commands(block, names)]
+    said = [
+        (command, problem_of(command))
+        for command in commands(block, names)
+        if not saved & {*command.words[1:2]}
+    ]
     foreign = [command for command, problem in said if problem.startswith(FOREIGN)]
     if block.not_run and not foreign:
         return [f"{block.where}: all of it is checked, so that it need not say why not"]
     return [
         f"{command}: {problem}"
         for command, problem in said
-        if problem and not (block.not_run and command in foreign)
+        if problem and not ((block.not_run or block.where.startswith(EXECUTED)) and command in foreign)
     ]
 
 
@@ -164,3 +172,33 @@ def test_json_is_json(block: Block) -> None:
 @pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.where)
 def test_python_is_python(block: Block) -> None:
     compile(block.text, block.where, "exec")
+
+
+def page_of(*typed: str, saved: str = "") -> str:
+    file = f"<!-- file: a.txt -->\n```text\n{saved}\n```\n\n" if saved else ""
+    return file + "".join(f"```console\n{each}\n```\n\n" for each in typed)
+
+
+def test_what_a_tutorial_says_is_typed_in_one_shell(tmp_path: Path) -> None:
+    text = page_of(
+        "$ A=1\n$ alias show='cat'",
+        '$ show a.txt\nhello\n$ printf "$A"\n1',
+        '$ echo "$A" \\\n    2\n1 2',
+        saved="hello",
+    )
+    assert run(steps(text, "page"), tmp_path, {}, timeout_s=60) == ["", "hello\n1", "1 2\n"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("$ true", "$ false\n$ echo not reached"), "page:5"),
+        (("$ echo 1\n2",), "'2'"),
+        (('$ echo "$UNSET"',), "UNSET"),
+        (("$ false | cat",), "page:1"),
+    ],
+    ids=["fails", "prints", "unset", "piped"],
+)
+def test_what_a_tutorial_promises_in_vain_is_found(tmp_path: Path, typed: tuple[str, ...], said: str) -> None:
+    with pytest.raises(MismatchError, match=said):
+        run(steps(page_of(*typed), "page"), tmp_path, {}, timeout_s=60)
