@@ -108,8 +108,8 @@ docs: setup  ## Make a site of docs/ in build/docs; any warning fails
 
 .PHONY: verify
 verify: generate  ## Fail when something generated, the lock or an installed version is out of date
-	@git diff --exit-code -- crds charts images docs || { echo "generated files differ: commit what 'make generate' wrote" >&2; exit 1; }
-	@test -z "$$(git ls-files --others --exclude-standard -- crds charts images docs/reference)" || { echo "generated files are not committed: see git status" >&2; exit 1; }
+	@git diff --exit-code -- crds charts gitops images docs || { echo "generated files differ: commit what 'make generate' wrote" >&2; exit 1; }
+	@test -z "$$(git ls-files --others --exclude-standard -- crds charts gitops images docs/reference)" || { echo "generated files are not committed: see git status" >&2; exit 1; }
 	@$(UV) lock --check
 	@$(UV) pip check
 

@@ -1,4 +1,4 @@
-"""Writes what is derived from code into the repository: CRDs, the chart's copies of them, roles, Envoy's bootstrap, Prometheus's rules, reference pages."""
+"""Writes what is derived from code: CRDs, the chart's copies of them, roles, Envoy's bootstrap, Prometheus's rules, what Argo CD is told, reference pages."""
 
 import argparse
 import shutil
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from tidegate import argocd
 from tidegate.api import crd
 from tidegate.api.reference import message_pages, reasons_page
 from tidegate.kube.permissions import (
@@ -76,6 +77,8 @@ def generate(root: Path) -> None:
     (chart / "files" / "prometheus-rules.yaml").write_text(recorded)
     alerts = _HEADER + yaml.safe_dump(alert_file(), sort_keys=False, width=110, allow_unicode=True)
     (chart / "files" / "prometheus-alerts.yaml").write_text(alerts)
+    lua = root / "gitops" / "argocd"
+    (lua / "argocd-cm.yaml").write_text(_HEADER + argocd.customizations(lua))
     reference = root / "docs" / "reference"
     (reference / "reasons.md").write_text(reasons_page())
     (reference / "metrics.md").write_text(metrics_page())

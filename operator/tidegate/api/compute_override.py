@@ -10,7 +10,7 @@ from pydantic import Field
 
 from tidegate.api.conditions import ObservedCondition
 from tidegate.api.fields import MAX_REPLICAS, ObjectName, TimeText
-from tidegate.api.meta import ApiModel, ObjectKey, Resource, StatusModel
+from tidegate.api.meta import NOT_OBSERVED, ApiModel, ObjectKey, ObservedGeneration, Resource, StatusModel
 from tidegate.api.schema import ListMap, Rule, Rules, matches
 
 LONGEST: Final = timedelta(days=7)
@@ -116,9 +116,7 @@ class ComputeOverrideSpec(ApiModel):
 class ComputeOverrideStatus(StatusModel):
     """Whether it is in force."""
 
-    observed_generation: Annotated[
-        int, Field(ge=0, description="The metadata.generation that this status is about.")
-    ] = 0
+    observed_generation: ObservedGeneration = NOT_OBSERVED
     conditions: Annotated[
         tuple[ObservedCondition, ...],
         Field(max_length=8, description="Ready: whether it is in force."),

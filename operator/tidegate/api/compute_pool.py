@@ -11,7 +11,7 @@ from pydantic import Field
 from tidegate.api.conditions import ObservedCondition
 from tidegate.api.fields import DurationText, QuantityBetween, between
 from tidegate.api.inference import Tier
-from tidegate.api.meta import ApiModel, Resource, StatusModel
+from tidegate.api.meta import NOT_OBSERVED, ApiModel, ObservedGeneration, Resource, StatusModel
 from tidegate.api.quantities import QUANTITY_PATTERN
 from tidegate.api.repairs import MAX_REPAIRS, NodeRepair
 from tidegate.api.schema import ListAtomic, ListMap, Rule
@@ -376,9 +376,7 @@ class TierUse(StatusModel):
 class ComputePoolStatus(StatusModel):
     """What the nodes and the pods on them show."""
 
-    observed_generation: Annotated[
-        int, Field(ge=0, description="The metadata.generation that this status is about.")
-    ] = 0
+    observed_generation: ObservedGeneration = NOT_OBSERVED
     nodes: Annotated[int, Field(ge=0, description="Number of nodes that belong to the pool.")] = 0
     slices: Annotated[SliceCounts, Field(description=SliceCounts.__doc__)] = SliceCounts()
     tiers: Annotated[

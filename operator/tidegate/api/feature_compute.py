@@ -10,7 +10,7 @@ from pydantic import Field
 from tidegate.api.conditions import ObservedCondition
 from tidegate.api.fields import MAX_REPLICAS, Identifier, Resources, Sha256, TableUri
 from tidegate.api.inference import Tensor
-from tidegate.api.meta import ApiModel, Resource, StatusModel
+from tidegate.api.meta import NOT_OBSERVED, ApiModel, ObservedGeneration, Resource, StatusModel
 from tidegate.api.schema import ListAtomic, ListMap, ListSet, Rule, Rules, matches
 
 MAX_ENTITIES: Final = 16
@@ -288,9 +288,7 @@ class FeatureComputeSpec(ApiModel):
 class FeatureComputeStatus(StatusModel):
     """What was compiled, and what the replicas reported."""
 
-    observed_generation: Annotated[
-        int, Field(ge=0, description="The metadata.generation that this status is about.")
-    ] = 0
+    observed_generation: ObservedGeneration = NOT_OBSERVED
     plan_hash: Annotated[
         str | None,
         Field(max_length=64, description="SHA-256 of the compiled plan; the same one runs offline."),

@@ -20,7 +20,7 @@ from tidegate.api.fields import (
     Uri,
     between,
 )
-from tidegate.api.meta import ApiModel, Resource, StatusModel
+from tidegate.api.meta import NOT_OBSERVED, ApiModel, ObservedGeneration, Resource, StatusModel
 from tidegate.api.nearline import Nearline
 from tidegate.api.sample_log import Logging
 from tidegate.api.schema import ListAtomic, ListMap, Rule, Rules, lacks, matches
@@ -589,9 +589,7 @@ class AllocatedReplicas(StatusModel):
 class InferenceStatus(StatusModel):
     """What the replicas themselves reported; never what was merely ordered."""
 
-    observed_generation: Annotated[
-        int, Field(ge=0, description="The metadata.generation that this status is about.")
-    ] = 0
+    observed_generation: ObservedGeneration = NOT_OBSERVED
     replicas: Annotated[int, Field(ge=0, description="Number of pods that exist.")] = 0
     ready_replicas: Annotated[int, Field(ge=0, description="Number of pods whose model answers.")] = 0
     spare_replicas: Annotated[

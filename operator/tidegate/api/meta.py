@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import (
     BaseModel,
@@ -27,6 +27,17 @@ from tidegate.errors import InvalidSpecError
 GROUP: Final = "tidegate.io"
 VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+NOT_OBSERVED: Final = -1
+"""No object has this generation, so that whoever waits for one that nobody has looked at yet goes on waiting."""
+
+ObservedGeneration = Annotated[
+    int,
+    Field(
+        ge=NOT_OBSERVED,
+        description="The metadata.generation that this status is about; -1 until the controllers have looked at the object.",
+    ),
+]
 
 # A name becomes a label value and part of a host name and of a Service's name, so it must be a DNS label.
 DNS_LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"

@@ -11,7 +11,7 @@ from tidegate.api.conditions import ObservedCondition
 from tidegate.api.durations import parse_duration
 from tidegate.api.fields import DecimalText, DurationText, ObjectName, between
 from tidegate.api.matching import Match, Sticky
-from tidegate.api.meta import ApiModel, Resource, StatusModel
+from tidegate.api.meta import NOT_OBSERVED, ApiModel, ObservedGeneration, Resource, StatusModel
 from tidegate.api.pipeline import MAX_PARTS, Pipeline
 from tidegate.api.protection import Protection
 from tidegate.api.release import Release, ReleaseStatus
@@ -414,9 +414,7 @@ class Proxies(StatusModel):
 class ModelAccessStatus(StatusModel):
     """What the proxies acknowledged."""
 
-    observed_generation: Annotated[
-        int, Field(ge=0, description="The metadata.generation that this status is about.")
-    ] = 0
+    observed_generation: ObservedGeneration = NOT_OBSERVED
     url: Annotated[
         str | None,
         Field(max_length=1024, description="Where REST clients (Open Inference Protocol) call it."),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tidegate.api.meta import API_VERSION, Resource
+from tidegate.api.meta import API_VERSION, NOT_OBSERVED, Resource
 
 # JSON Schema that pydantic writes and a structural schema must not have, or does not need.
 _DROPPED: Final = ("title", "additionalProperties", "$defs", "uniqueItems")
@@ -33,12 +33,21 @@ def structural(resource: type[Resource]) -> dict[str, Any]:
             "kind": {"type": "string", "description": f"{resource.KIND}."},
             "metadata": {"type": "object"},
             "spec": _Writer(definitions).write(fields["spec"]),
-            "status": _Writer(definitions, answers=True).write(fields["status"]),
+            "status": _waited_for(_Writer(definitions, answers=True).write(fields["status"])),
         },
     }
     if rules := schema.get("x-kubernetes-validations"):
         result["x-kubernetes-validations"] = rules
     return result
+
+
+def _waited_for(status: dict[str, Any]) -> dict[str, Any]:
+    """`status`, where the API server itself says of a new object that nobody has looked at it: without that, kstatus calls it done."""
+    properties = status["properties"]
+    if "observedGeneration" not in properties:
+        return status
+    observed = _ordered({**properties["observedGeneration"], "default": NOT_OBSERVED})
+    return _ordered({**status, "default": {}, "properties": {**properties, "observedGeneration": observed}})
 
 
 class _Writer:
@@ -66,7 +75,7 @@ class _Writer:
             node["items"] = self.write(node["items"])
         if "default" in node:
             _describe_default(node)
-        return {name: node[name] for name in sorted(node, key=_position)}
+        return _ordered(node)
 
     def _resolve(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """`schema` without references and without null; what stands beside them wins over what they lead to."""
@@ -93,6 +102,10 @@ def _describe_default(node: dict[str, Any]) -> None:
         return
     shown = default if isinstance(default, str) else json.dumps(default)
     node["description"] = f"{node.get('description', '')} Default: {shown}.".strip()
+
+
+def _ordered(node: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: node[name] for name in sorted(node, key=_position)}
 
 
 def _position(name: str) -> tuple[int, str]:

@@ -14,7 +14,7 @@ from tidegate.api.inference import Inference, Tier
 from tidegate.api.messages.catalogue import OF_PROBLEMS, OF_REASONS
 from tidegate.api.messages.message import Level, Message
 from tidegate.api.messages.problem import Problem
-from tidegate.api.meta import ObjectKey, Resource
+from tidegate.api.meta import NOT_OBSERVED, ObjectKey, Resource
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
 from tidegate.routing.hosts import claim, refuse
@@ -93,12 +93,14 @@ def _said(objects: Objects) -> Iterator[Finding]:
 def _of_conditions(one: Resource) -> Iterator[Finding]:
     status = getattr(one, "status", None)
     conditions: Sequence[ObservedCondition] = getattr(status, "conditions", ())
-    observed: int = getattr(status, "observed_generation", 0)
+    observed: int = getattr(status, "observed_generation", NOT_OBSERVED)
     if observed < one.metadata.generation:
         yield problem(
             Problem.NOT_ANSWERED,
             one,
-            f"its status is about generation {observed}, and it has {one.metadata.generation}",
+            "no controller has looked at it yet"
+            if observed == NOT_OBSERVED
+            else f"its status is about generation {observed}, and it has {one.metadata.generation}",
         )
     # The summaries last: they are told where they say something worse than what they may summarise.
     ordered = sorted(conditions, key=lambda each: each.type in _SUMMARIES)
