@@ -7,7 +7,7 @@ the local cluster needs: annotated pods and real nodes. It lives in the cluster'
 import json
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,34 +24,44 @@ SCRAPE, SCRAPE_PORT, SCRAPE_PATH = "prometheus.io/scrape", "prometheus.io/port",
 LOCAL_NODES = "/api/v1/nodes?labelSelector=tidegate.io%2Flocal%3Dtrue"
 RUNNING_PODS = "/api/v1/pods?fieldSelector=status.phase%3DRunning&resourceVersion=0"
 LABEL_PREFIX = "tidegate.io/"
+MORE_PAGES = frozenset({"agent", "shard"})
+"""Ports, by name, that have metrics of their own beside the annotated one: what runs beside a model."""
 
 Target = Mapping[str, object]
 log = logging.getLogger(__name__)
 
 
 def pod_targets(pods: Sequence[Mapping[str, Any]]) -> tuple[Target, ...]:
-    """One target per annotated pod that has an address."""
-    return tuple(target for pod in pods if (target := _pod_target(pod)) is not None)
+    """The targets of each annotated pod that has an address: the annotated port, and those of what runs beside it."""
+    return tuple(target for pod in pods for target in _targets_of(pod))
 
 
-def _pod_target(pod: Mapping[str, Any]) -> Target | None:
+def _targets_of(pod: Mapping[str, Any]) -> Iterator[Target]:
     metadata, address = pod["metadata"], pod["status"].get("podIP")
     annotations: Mapping[str, str] = metadata.get("annotations", {})
     port = annotations.get(SCRAPE_PORT, "")
     if annotations.get(SCRAPE) != "true" or not port.isdecimal() or not address:
-        return None
+        return
     labels: Mapping[str, str] = metadata.get("labels", {})
     ours = {_label_name(name): value for name, value in labels.items() if name.startswith(LABEL_PREFIX)}
-    return {
-        "targets": [f"{address}:{port}"],
-        "labels": {
-            **ours,
-            "__metrics_path__": annotations.get(SCRAPE_PATH, "/metrics"),
-            "namespace": metadata["namespace"],
-            "pod": metadata["name"],
-            "node": pod["spec"].get("nodeName", ""),
-        },
+    said = {
+        **ours,
+        "namespace": metadata["namespace"],
+        "pod": metadata["name"],
+        "node": pod["spec"].get("nodeName", ""),
     }
+    path = annotations.get(SCRAPE_PATH, "/metrics")
+    yield {"targets": [f"{address}:{port}"], "labels": {**said, "__metrics_path__": path}}
+    for further in _more_pages(pod["spec"]):
+        yield {"targets": [f"{address}:{further}"], "labels": {**said, "__metrics_path__": "/metrics"}}
+
+
+def _more_pages(spec: Mapping[str, Any]) -> Iterator[int]:
+    """A sidecar is an init container that stays."""
+    for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
+        for port in container.get("ports", ()):
+            if port.get("name") in MORE_PAGES:
+                yield port["containerPort"]
 
 
 def _label_name(name: str) -> str:
