@@ -97,7 +97,7 @@ mypy pyright lint-imports:
 	@$(BIN)/$@
 
 .PHONY: generate
-generate: setup  ## Rewrite what is derived from code: CRDs, the chart's copies, roles, Envoy's bootstrap, reference pages
+generate: setup  ## Rewrite what is derived from code: CRDs, the chart's copies, roles, Envoy's bootstrap, dashboards, reference pages
 	@$(BIN)/python -m tidegate.generate
 	@$(BIN)/python -m tidegate_localcluster.image_locks
 

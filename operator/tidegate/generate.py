@@ -1,4 +1,4 @@
-"""Writes what is derived from code: CRDs, the chart's copies of them, roles, Envoy's bootstrap, Prometheus's rules, what Argo CD is told, reference pages."""
+"""Writes what is derived from code: CRDs, the chart's copies of them, roles, Envoy's bootstrap, Prometheus's rules, Grafana's dashboards, what Argo CD is told, reference pages."""
 
 import argparse
 import shutil
@@ -10,6 +10,7 @@ import yaml
 from tidegate import argocd
 from tidegate.api import crd
 from tidegate.api.reference import message_pages, reasons_page
+from tidegate.grafana import catalogue as grafana
 from tidegate.kube.permissions import (
     AUTH_RULES,
     CLAIM_RULES,
@@ -75,6 +76,7 @@ def generate(root: Path) -> None:
         (chart / "files" / f"{name}.yaml").write_text(_HEADER + yaml.safe_dump(content, sort_keys=False))
     recorded = _HEADER + yaml.safe_dump(rule_file(), sort_keys=False, width=110)
     (chart / "files" / "prometheus-rules.yaml").write_text(recorded)
+    _pages(chart / "files" / "dashboards", grafana.files())
     alerts = _HEADER + yaml.safe_dump(alert_file(), sort_keys=False, width=110, allow_unicode=True)
     (chart / "files" / "prometheus-alerts.yaml").write_text(alerts)
     lua = root / "gitops" / "argocd"

@@ -254,3 +254,43 @@ def test_signals_can_be_recorded_without_alerts(helm: Path) -> None:
     made = rendered(helm, {"metrics.rules": {"enabled": True, "alerts": False}})
     assert ("PrometheusRule", "tidegate-signals") in made
     assert ("PrometheusRule", "tidegate-alerts") not in made
+
+
+def dashboards(objects: Objects) -> Mapping[str, Mapping[str, Any]]:
+    """The ConfigMaps with dashboards, by name."""
+    found = {name: each for (kind, name), each in objects.items() if kind == "ConfigMap"}
+    return {name: each for name, each in found.items() if name.startswith("tidegate-dashboard-")}
+
+
+def test_dashboards_come_when_asked_for_as_the_sidecar_finds_them(helm: Path) -> None:
+    assert dashboards(rendered(helm)) == {}
+    found = dashboards(rendered(helm, {"grafana.dashboards.enabled": True}))
+    assert len(found) == 7
+    for each in found.values():
+        assert each["metadata"]["namespace"] == "tidegate-system"
+        assert each["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert each["metadata"]["annotations"] == {"grafana_folder": "Tidegate"}
+        ((name, text),) = each["data"].items()
+        assert text == (_CHART / "files" / "dashboards" / name).read_text()
+
+
+def test_dashboards_go_where_and_are_called_as_a_grafana_wants(helm: Path) -> None:
+    values = {
+        "enabled": True,
+        "namespace": "monitoring",
+        "folder": "",
+        "labels": {"grafana_dashboard": "mine", "team": "ads"},
+        "annotations": {"k8s-sidecar-target-directory": "/tmp/ads"},
+    }
+    found = dashboards(rendered(helm, {"grafana.dashboards": values}))
+    assert len(found) == 7
+    for each in found.values():
+        metadata = each["metadata"]
+        assert metadata["namespace"] == "monitoring"
+        assert metadata["labels"].items() >= {"grafana_dashboard": "mine", "team": "ads"}.items()
+        assert metadata["annotations"] == {"k8s-sidecar-target-directory": "/tmp/ads"}
+
+
+def test_values_without_dashboards_are_enough(helm: Path) -> None:
+    """`helm upgrade --reuse-values` has none of what came later."""
+    assert dashboards(rendered(helm, {"grafana": None})) == {}

@@ -11,13 +11,14 @@ WINDOW: Final = "1m"
 """Four scrapes of an ordinary Prometheus: a rate needs two of them."""
 
 _CLUSTER: Final = "envoy_cluster_name"
-_OF_INFERENCES: Final = f'{_CLUSTER}=~"(inference|release)/.*"'
+OF_INFERENCES: Final = f'{_CLUSTER}=~"(inference|release)/.*"'
+"""All that gateways send to Inferences."""
 # inference/<namespace>/<name>/<protocol>, and release/<namespace>/<access>/<name>[+<fallback>]/<protocol>
 _WHOSE: Final = "(?:inference/([^/]+)/([^/]+)|release/([^/]+)/[^/]+/([^/+]+)[^/]*)/[a-z]+"
 _BY_INFERENCE: Final = "namespace, inference"
 
 
-def _rate(metric: str, matchers: str = _OF_INFERENCES, window: str = WINDOW) -> str:
+def _rate(metric: str, matchers: str = OF_INFERENCES, window: str = WINDOW) -> str:
     return f"rate({metric}{{{matchers}}}[{window}])"
 
 
@@ -35,13 +36,13 @@ def offered(window: str = WINDOW) -> str:
     """Requests per second that clients send, by namespace and inference: each try but retries, and what was refused for overload."""
     attempts = [_counted_as(name, _rate(f"envoy_cluster_{name}", window=window)) for name in ATTEMPTS]
     retries = _counted_as(RETRIES, f"-{_rate(f'envoy_cluster_{RETRIES}', window=window)}")
-    shed = _rate("envoy_tidegate_refused", f'{_OF_INFERENCES}, why="{refused.OVERLOAD}"', window)
+    shed = _rate("envoy_tidegate_refused", f'{OF_INFERENCES}, why="{refused.OVERLOAD}"', window)
     return f"clamp_min({_by_inference(' or '.join((*attempts, retries, _counted_as('shed', shed))))}, 0)"
 
 
 def served(window: str = WINDOW) -> str:
     """Requests per second that a model answered, by namespace and inference."""
-    matchers = f'{_OF_INFERENCES}, envoy_response_code_class=~"2|3"'
+    matchers = f'{OF_INFERENCES}, envoy_response_code_class=~"2|3"'
     answered = _rate("envoy_cluster_upstream_rq_xx", matchers, window)
     failed = _counted_as("failed", f"-{_rate('envoy_cluster_grpc_failure', window=window)}")
     return f"clamp_min({_by_inference(f'{answered} or {failed}')}, 0)"

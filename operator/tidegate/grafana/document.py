@@ -1,0 +1,171 @@
+"""A dashboard as the JSON that Grafana imports: laid out, with ids that stay where nothing moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from tidegate.grafana.panels import Dashboard, Kind, Panel, Query, Row, Variable
+
+TAG: Final = "tidegate"
+_COLUMNS: Final = 24
+_HEIGHTS: Final = {Kind.FIGURE: 4, Kind.LINES: 8, Kind.TABLE: 8, Kind.HEATMAP: 8}
+_FORMATS: Final = {Kind.TABLE: "table", Kind.HEATMAP: "heatmap"}
+_QUERY_RESULT: Final = 3
+"""How Grafana numbers that kind of a variable's query."""
+_SCHEMA: Final = 39
+"""Of Grafana 11; later ones bring it up to date as they load it."""
+_SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+_GOOD, _BAD = "green", "red"
+
+
+def document(dashboard: Dashboard) -> dict[str, Any]:
+    """The whole dashboard."""
+    return {
+        "uid": dashboard.uid,
+        "title": dashboard.title,
+        "description": dashboard.description,
+        "tags": [TAG],
+        "schemaVersion": _SCHEMA,
+        "editable": False,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "timezone": "browser",
+        "templating": {"list": [_datasource(), *map(_variable, dashboard.variables)]},
+        "links": [
+            {
+                "title": "Tidegate",
+                "type": "dashboards",
+                "tags": [TAG],
+                "asDropdown": True,
+                "includeVars": True,
+                "keepTime": True,
+            }
+        ],
+        "annotations": {"list": []},
+        "panels": list(_panels(dashboard.rows)),
+    }
+
+
+def _datasource() -> dict[str, Any]:
+    return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
+
+
+def _variable(variable: Variable) -> dict[str, Any]:
+    query = f"query_result({variable.query})"
+    return {
+        "name": variable.name,
+        "label": variable.label,
+        "type": "query",
+        "datasource": _SOURCE,
+        "definition": query,
+        "query": {"qryType": _QUERY_RESULT, "query": query, "refId": variable.name},
+        "regex": f'/{variable.name}="([^"]+)"/',
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def _panels(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    number, top = 0, 0
+    for row in rows:
+        number += 1
+        place = {"x": 0, "y": top, "w": _COLUMNS, "h": 1}
+        yield {
+            "id": number,
+            "type": "row",
+            "title": row.title,
+            "collapsed": False,
+            "gridPos": place,
+            "panels": [],
+        }
+        top, left, tallest = top + 1, 0, 0
+        for panel in row.panels:
+            number += 1
+            if left + panel.width > _COLUMNS:
+                top, left, tallest = top + tallest, 0, 0
+            height = _HEIGHTS[panel.kind]
+            yield {
+                "id": number,
+                **_panel(panel),
+                "gridPos": {"x": left, "y": top, "w": panel.width, "h": height},
+            }
+            left, tallest = left + panel.width, max(tallest, height)
+        top += tallest
+
+
+def _panel(panel: Panel) -> dict[str, Any]:
+    return {
+        "type": panel.kind.value,
+        "title": panel.title,
+        "description": panel.description,
+        "datasource": _SOURCE,
+        "targets": [_target(index, query, panel.kind) for index, query in enumerate(panel.queries)],
+        "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
+        "options": _options(panel),
+        **({"transformations": _READINESS} if panel.kind is Kind.TABLE else {}),
+    }
+
+
+_READINESS: Final = [
+    {"id": "organize", "options": {"excludeByName": {"Time": True}, "renameByName": {"Value": "ready"}}}
+]
+"""Every table lists objects, with 1 for those that are Ready."""
+
+
+def _target(index: int, query: Query, kind: Kind) -> dict[str, Any]:
+    at_once = kind in (Kind.TABLE, Kind.FIGURE)
+    return {
+        "refId": chr(ord("A") + index),
+        "datasource": _SOURCE,
+        "expr": query.expression,
+        "legendFormat": query.legend or "__auto",
+        "instant": at_once,
+        "range": not at_once,
+        "format": _FORMATS.get(kind, "time_series"),
+    }
+
+
+def _defaults(panel: Panel) -> dict[str, Any]:
+    bounds = {} if panel.maximum is None else {"min": 0, "max": panel.maximum}
+    return {
+        "unit": panel.unit.value,
+        **bounds,
+        "thresholds": {"mode": "absolute", "steps": _steps(panel)},
+        **({"custom": _lines(panel)} if panel.kind is Kind.LINES else {}),
+    }
+
+
+def _lines(panel: Panel) -> dict[str, Any]:
+    """How lines are drawn; where nothing was scraped there is none."""
+    if not panel.stacked:
+        return {"fillOpacity": 5, "spanNulls": False}
+    return {"fillOpacity": 20, "spanNulls": False, "stacking": {"mode": "normal"}}
+
+
+def _steps(panel: Panel) -> list[dict[str, Any]]:
+    if panel.warn_above is not None:
+        return [{"color": _GOOD, "value": None}, {"color": _BAD, "value": panel.warn_above}]
+    if panel.warn_below is not None:
+        return [{"color": _BAD, "value": None}, {"color": _GOOD, "value": panel.warn_below}]
+    return [{"color": _GOOD, "value": None}]
+
+
+def _options(panel: Panel) -> dict[str, Any]:
+    match panel.kind:
+        case Kind.FIGURE:
+            return {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "value", "graphMode": "none"}
+        case Kind.LINES:
+            return {
+                "legend": {"displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "max"]},
+                "tooltip": {"mode": "multi", "sort": "desc"},
+            }
+        case Kind.HEATMAP:
+            return {"calculate": False, "yAxis": {"unit": panel.unit.value}, "color": {"scheme": "Blues"}}
+        case Kind.TABLE:
+            return {"showHeader": True}

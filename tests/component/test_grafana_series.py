@@ -1,0 +1,95 @@
+"""Every panel has something to show: a real Prometheus scrapes a real Envoy, and pages with every metric that our processes define."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from builders import every_metric
+from builders.model_access import a_model_access, a_route
+from builders.release import a_release, released
+from fixtures.envoy import Gateway, Load, backend_of
+from fixtures.grafana import Asked, every_query, prometheus_says
+from fixtures.prometheus import RunningPrometheus
+from tidegate.grafana.selecting import NAMESPACE
+from tidegate.telemetry.recorded import rule_file
+
+pytestmark = pytest.mark.timeout(240)
+
+SOON = {"__rate_interval": "10s"}
+
+
+def hurried(rules: Any) -> dict[str, object]:
+    """The chart's rules, evaluated every second."""
+    return {"groups": [{**group, "interval": "1s"} for group in rules["groups"]]}
+
+
+@asynccontextmanager
+async def served(page: Callable[[float], str]) -> AsyncIterator[str]:
+    """Where a page is that goes on counting."""
+    began = time.monotonic()
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(text=page(time.monotonic() - began + 1))
+
+    app = web.Application()
+    app.router.add_get("/stats/prometheus", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def result(url: str, query: str) -> list[dict[str, Any]]:
+    found = await asyncio.to_thread(prometheus_says, url, "query", query=query)
+    series: list[dict[str, Any]] = found["result"]
+    return series
+
+
+async def without_series(url: str, asked: Sequence[Asked], patience_s: float) -> Sequence[Asked]:
+    """Those of the queries that go on without any."""
+    deadline = time.monotonic() + patience_s
+    while asked and time.monotonic() < deadline:
+        asked = [each for each in asked if not await result(url, each.chosen(**SOON))]
+    return asked
+
+
+async def test_every_query_of_every_panel_has_series(gateway: Gateway, prometheus: RunningPrometheus) -> None:
+    v3, v4 = await gateway.upstream("v3"), await gateway.upstream("v4")
+    plain = a_model_access("plain", routes=[a_route("default", "ctr")])
+    client = await gateway.start(
+        *(released(a_release(steps=[50]), weight=50), plain),
+        *(backend_of("v3", v3), backend_of("v4", v4), backend_of("ctr", v3)),
+    )
+    async with (
+        served(every_metric.our_page) as ours,
+        served(every_metric.page_of_a_pod) as pod,
+        Load(client, (("x-tidegate-access", "ads/ctr"),)).running(1),
+        Load(client, (("x-tidegate-access", "ads/plain"),)).running(1),
+    ):
+        prometheus.targets = {"gateway-1": gateway.envoy.admin, every_metric.POD: pod, "ours": ours}
+        prometheus.rules = hurried(rule_file())
+        await asyncio.to_thread(prometheus.start)
+        asked = every_query()
+        assert len(asked) > 100
+        missing = await without_series(prometheus.url, asked, patience_s=90)
+        chosen = await result(prometheus.url, NAMESPACE.query)
+    assert [each.name for each in missing] == []
+    # Whatever a Prometheus calls our label.
+    assert {each["metric"]["namespace"] for each in chosen} == {"ads", "shop"}
+
+
+def test_one_that_asks_for_what_nobody_shows_has_none(prometheus: RunningPrometheus) -> None:
+    """So that the test above can fail."""
+    prometheus.start()
+    asked = next(each for each in every_query() if each.panel == "Where the time goes")
+    assert prometheus_says(prometheus.url, "query", query=asked.chosen())["result"] == []
