@@ -87,8 +87,8 @@ GPU_A = {"pool": "gpu-a"}
 _CASES = (
     _budget("1h", 300, 30, 60, 60),
     _budget("6h", 540, 60, 90, 60),
-    _budget("1d", 576, 150, 200, 200),
-    _budget("3d", 588, 300, 400, 500),
+    _budget("1d", 576, 90, 100, 60),
+    _budget("3d", 588, 220, 250, 220),
     Case(
         "TidegateInferenceBudgetBurn",
         traffic((60, 600, 300), (60, 600, 600)),

@@ -30,7 +30,7 @@ def asked(promtool: Path, *arguments: str, said: bytes = b"") -> tuple[int, str]
         input=said,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     return done.returncode, done.stdout.decode()
