@@ -20,6 +20,8 @@ ASKED_FOR_REAL = frozenset({"kubectl", "helm"})
 FOREIGN = "nobody checks"
 PLAIN = frozenset({"alias", "cd", "export", "ls"})
 """What a shell does by itself, or with files alone."""
+FILTERS = frozenset({"base64", "grep", "head", "sed"})
+"""What makes less of what another command says."""
 EXECUTED = f"{name(PAGE)}:"
 """What is typed in a test (tests/e2e/test_tutorial.py), so that foreign programs are tried too."""
 SHELLS = ("console", "shell", "bash", "sh")
@@ -36,7 +38,7 @@ def problem_of(command: Command) -> str:
         return of_make(words)
     if program in PYTHON:
         return of_python(words)
-    if program in ASKED_FOR_REAL | PLAIN:
+    if program in ASKED_FOR_REAL | PLAIN | FILTERS:
         return ""
     return f"{FOREIGN} {program}: say why above the block, <!-- not run: … -->"
 
