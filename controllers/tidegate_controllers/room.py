@@ -27,7 +27,8 @@ class _Seen:
 class Room:
     """Asks the API server for the largest nodes and their pods, at most once in ten seconds for each resource."""
 
-    def __init__(self, cluster: Cluster, clock: Clock) -> None:
+    def __init__(self, cluster: Cluster | None, clock: Clock) -> None:
+        """Without a cluster nobody says: who serves some namespaces alone may not look at nodes."""
         self._cluster = cluster
         self._clock = clock
         self._seen: dict[str, _Seen] = {}
@@ -48,11 +49,14 @@ class Room:
             return seen.rooms
 
     async def _look(self, resource: str) -> tuple[NodeRoom, ...]:
+        if self._cluster is None:
+            return ()
         try:
             nodes = open_nodes(await self._cluster.list(NODE), resource)[:_LARGEST]
-            return tuple([node_room(node, await self._pods_on(node)) for node in nodes])
+            return tuple([node_room(node, await _pods_on(self._cluster, node)) for node in nodes])
         except TidegateError:
             return ()  # the figures are a help; the scheduler's own words are there without them
 
-    async def _pods_on(self, node: Manifest) -> Sequence[Manifest]:
-        return await self._cluster.list(POD, fields=f"spec.nodeName={node['metadata']['name']}")
+
+async def _pods_on(cluster: Cluster, node: Manifest) -> Sequence[Manifest]:
+    return await cluster.list(POD, fields=f"spec.nodeName={node['metadata']['name']}")

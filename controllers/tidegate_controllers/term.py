@@ -69,6 +69,8 @@ class Parts:
     gateway: str
     """Where clients inside the cluster reach the gateways, `host:port`."""
     clock: Clock
+    sees_nodes: bool = True
+    """Whether the nodes of the cluster may be looked at, to say where room is left."""
 
 
 @dataclass(slots=True)
@@ -144,7 +146,8 @@ class Terms:
         """Reconciles everything once, then whatever changes, until cancelled at the end of the term."""
         parts = self._parts
         writer = Writer(parts.cluster, parts.stores, fence)
-        observer = Observer(parts.stores, parts.agents, Room(parts.cluster, parts.clock))
+        room = Room(parts.cluster if parts.sees_nodes else None, parts.clock)
+        observer = Observer(parts.stores, parts.agents, room)
         self._allocations.clear()
         if parts.sharing is not None:
             parts.sharing.clear()

@@ -1,6 +1,6 @@
 """kopf as the watcher of our kinds: every event refreshes a cache and thereby wakes a work queue."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, cast
 
 import kopf
@@ -14,8 +14,11 @@ _INACTIVE_S: Final = 310
 _REQUEST_S: Final = 30
 
 
-async def watch(stores: Iterable[ObjectStore], identity: str) -> None:
-    """Feeds the stores of our kinds until the process is told to stop (kopf takes SIGTERM and SIGINT)."""
+async def watch(stores: Iterable[ObjectStore], identity: str, namespaces: Collection[str] = ()) -> None:
+    """Feeds the stores of our kinds until the process is told to stop (kopf takes SIGTERM and SIGINT).
+
+    With `namespaces`, from those alone; then the stores must be of kinds that have one.
+    """
     registry = kopf.OperatorRegistry()
     # Both give None where they do not apply: in a pod the first one does, outside the second.
     kopf.on.login(registry=registry)(kopf.login_with_service_account)
@@ -29,7 +32,8 @@ async def watch(stores: Iterable[ObjectStore], identity: str) -> None:
         settings=_settings(),
         identity=cast("Any", identity),  # a NewType over str that kopf keeps private
         standalone=True,
-        clusterwide=True,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
     )
 
 

@@ -1,7 +1,7 @@
 """What Kueue says of our Jobs: its Workloads, watched from the first Inference on that names a queue."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from tidegate.api.inference import Inference
@@ -10,7 +10,7 @@ from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
-from tidegate.kube.watch import Reflector
+from tidegate.kube.watch import reflectors
 from tidegate.planning.queueing import Queueing, WorkloadView, workload_view
 from tidegate.resources.names import INFERENCE_LABEL
 
@@ -23,11 +23,11 @@ class Workloads:
     Clusters without Kueue, or where nobody names a queue, are spared the watch of all Workloads: it begins with `begin`.
     """
 
-    def __init__(self, client: KubeClient, jobs: ObjectStore) -> None:
-        """`jobs` is the cache of the Jobs that we made."""
+    def __init__(self, client: KubeClient, jobs: ObjectStore, namespaces: Collection[str] = ()) -> None:
+        """`jobs` is the cache of the Jobs that we made; without `namespaces` those of all are watched."""
         self._jobs = jobs
         self.store = ObjectStore(kinds.WORKLOAD, transform=_facts)
-        self._reflector = Reflector(client, self.store)
+        self._reflectors = reflectors(client, self.store, namespaces)
         self._job_of: dict[ObjectKey, ObjectKey] = {}
         self._wakes: list[Callable[[ObjectKey], None]] = []
         self._begun = asyncio.Event()
@@ -38,13 +38,13 @@ class Workloads:
         if not _names_queue(inference):
             return True
         self._begun.set()
-        return self._reflector.settled.is_set()
+        return all(each.settled.is_set() for each in self._reflectors)
 
     def of(self, inference: Inference) -> Queueing | None:
         """What Kueue says of the Jobs of an Inference; None where its spec names no queue."""
         if not _names_queue(inference):
             return None
-        installed = self.store.synced.is_set() and not self._reflector.absent
+        installed = self.store.synced.is_set() and not any(each.absent for each in self._reflectors)
         return Queueing(installed, dict(self._of(inference)) if installed else {})
 
     def subscribe(self, wake: Callable[[ObjectKey], None]) -> None:
@@ -54,7 +54,9 @@ class Workloads:
     async def run(self) -> None:
         """Watches, once that has begun, until cancelled."""
         await self._begun.wait()
-        await self._reflector.run()
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self._reflectors:
+                tasks.create_task(reflector.run(), name="watch-workloads")
 
     def _of(self, inference: Inference) -> Mapping[str, WorkloadView]:
         jobs = self._jobs.by_owner(inference.metadata.uid)

@@ -18,6 +18,10 @@ class Settings(BaseSettings):
     release: Annotated[str, Field(description="Name of the Helm release; prefix of its objects.")] = (
         "tidegate"
     )
+    watch_namespaces: Annotated[
+        tuple[str, ...],
+        Field(description="Namespaces that are served, as JSON; empty: all, and ComputePools with them."),
+    ] = ()
     log_level: Annotated[
         str,
         Field(pattern="^(debug|info|warning|error)$", description="From which level on events are logged."),

@@ -104,6 +104,19 @@ def test_a_listing_drops_ghosts_and_says_only_what_changed() -> None:
     assert store.keys() == (A, ObjectKey("ads", "c"))
 
 
+def test_listings_of_single_namespaces_leave_those_of_others_alone_and_are_all_waited_for() -> None:
+    store, told = a_store()
+    store.expect(["ads", "shop"])
+    store.replace([a_pod("a"), a_pod("b")], namespace="ads")
+    assert not store.synced.is_set()
+    store.replace([a_pod("a", namespace="shop")], namespace="shop")
+    assert store.synced.is_set()
+    told.clear()
+    store.replace([a_pod("a")], namespace="ads")
+    assert told == [B]
+    assert set(store.keys()) == {A, ObjectKey("shop", "a")}
+
+
 def test_a_listing_from_a_restored_etcd_is_believed() -> None:
     store, _ = a_store()
     store.observe("ADDED", a_pod(version=900))

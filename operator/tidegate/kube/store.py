@@ -62,6 +62,7 @@ class ObjectStore:
         self._by_label: dict[str, _Index] = {name: _Index() for name in labels}
         self._by_owner = _Index()
         self._subscribers: list[Subscriber] = []
+        self._unlisted: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -113,19 +114,26 @@ class ObjectStore:
         else:
             self._put(key, body)
 
-    def replace(self, bodies: Iterable[Manifest]) -> None:
-        """Takes a whole listing as the truth: adds, changes, and drops the ghosts whose end nobody told us about.
+    def expect(self, namespaces: Iterable[str]) -> None:
+        """Each of these namespaces is going to be listed by itself; `synced` waits for all of them."""
+        self._unlisted.update(namespaces)
+
+    def replace(self, bodies: Iterable[Manifest], *, namespace: str = "") -> None:
+        """Takes a whole listing, or that of one namespace, as the truth: adds, changes, and drops the ghosts whose end nobody told us about.
 
         Even where the listing is older than what we have, as after a restore of etcd; so only the one who watches
-        on from it may call this. Sets `synced`.
+        on from it may call this. Sets `synced` once nothing that is expected is missing.
         """
         present: set[ObjectKey] = set()
         for body in bodies:
             present.add(key_of(body))
             self._put(key_of(body), body)
         for key in self._objects.keys() - present:
-            self._remove(key)
-        self.synced.set()
+            if not namespace or key.namespace == namespace:
+                self._remove(key)
+        self._unlisted.discard(namespace)
+        if not self._unlisted:
+            self.synced.set()
 
     def resync(self, bodies: Iterable[Manifest], resource_version: str) -> None:
         """Takes a listing made while somebody else (kopf) feeds the events; `resource_version` is the listing's own.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -115,7 +115,7 @@ class Reflector:
         self._listed_at = self._monotonic()
         self.counts.lists += 1
         self.absent = False
-        self._store.replace(bodies)
+        self._store.replace(bodies, namespace=self._namespace)
         self.settled.set()
         log.debug("listed", kind=str(self._store.kind), objects=len(bodies), version=self._resource_version)
 
@@ -176,6 +176,16 @@ class Reflector:
         delay = self._settings.backoff.delay(self._failures).total_seconds()
         log.warning("watch_failed", kind=str(self._store.kind), error=str(error), again_in_s=round(delay, 3))
         await asyncio.sleep(delay)
+
+
+def reflectors(
+    client: KubeClient, store: ObjectStore, namespaces: Collection[str] = (), *, selector: str = ""
+) -> tuple[Reflector, ...]:
+    """One for all objects of a store's kind, or one for each of the namespaces, which together fill it."""
+    store.expect(namespaces)
+    return tuple(
+        Reflector(client, store, namespace=each, selector=selector) for each in sorted(namespaces) or ("",)
+    )
 
 
 def _watch_error(status: dict[str, Any]) -> TidegateError:

@@ -1,12 +1,12 @@
 """Watches that fill caches: what every process starts, and what its probes say about them."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from tidegate.api.auth import AUTH_LABEL, AUTH_LABEL_VALUE
 from tidegate.kube.client import KubeClient
 from tidegate.kube.store import ObjectStore
-from tidegate.kube.watch import Reflector
+from tidegate.kube.watch import Reflector, reflectors
 from tidegate.runtime.probes import Check, Probes
 
 
@@ -15,17 +15,34 @@ def start_watches(
     client: KubeClient,
     stores: Iterable[ObjectStore],
     *,
-    namespace: str = "",
+    namespaces: Collection[str] = (),
     selector: str = "",
 ) -> tuple[Reflector, ...]:
-    """One list and watch for each store, as tasks of the process; of one namespace where it is named and the kind has some."""
-    reflectors = tuple(
-        Reflector(client, store, namespace=namespace if store.kind.namespaced else "", selector=selector)
+    """One list and watch for each store, as tasks of the process; of these namespaces, each by itself, where they are named and the kind has some."""
+    started = tuple(
+        reflector
         for store in stores
+        for reflector in reflectors(
+            client, store, namespaces if store.kind.namespaced else (), selector=selector
+        )
     )
-    for reflector in reflectors:
+    for reflector in started:
         tasks.create_task(reflector.run(), name=f"watch-{reflector.kind}")
-    return reflectors
+    return started
+
+
+def stores_within(stores: Iterable[ObjectStore], namespaces: Collection[str]) -> tuple[ObjectStore, ...]:
+    """The stores that are to be filled by who serves these namespaces, all where none is named.
+
+    Who serves some has no right to kinds without one: their stores stay empty, and count as listed.
+    """
+    known = tuple(stores)
+    if not namespaces:
+        return known
+    for store in known:
+        if not store.kind.namespaced:
+            store.replace(())
+    return tuple(store for store in known if store.kind.namespaced)
 
 
 def start_secret_watches(
@@ -33,31 +50,31 @@ def start_secret_watches(
 ) -> tuple[Reflector, ...]:
     """One list and watch for each namespace, of the Secrets that say they are for the gateways."""
     selector = f"{AUTH_LABEL}={AUTH_LABEL_VALUE}"
-    reflectors = tuple(
+    started = tuple(
         Reflector(client, store, namespace=namespace, selector=selector)
         for namespace, store in stores.items()
     )
-    for reflector, namespace in zip(reflectors, stores, strict=True):
+    for reflector, namespace in zip(started, stores, strict=True):
         tasks.create_task(reflector.run(), name=f"watch-secrets-{namespace}")
-    return reflectors
+    return started
 
 
 def start_named_secret_watches(
     tasks: asyncio.TaskGroup, client: KubeClient, namespace: str, stores: Mapping[str, ObjectStore]
 ) -> tuple[Reflector, ...]:
     """One list and watch for each Secret, by name: whoever may read those of these names alone may ask for nothing else."""
-    reflectors = tuple(
+    started = tuple(
         Reflector(client, store, namespace=namespace, fields=f"metadata.name={name}")
         for name, store in stores.items()
     )
-    for reflector, name in zip(reflectors, stores, strict=True):
+    for reflector, name in zip(started, stores, strict=True):
         tasks.create_task(reflector.run(), name=f"watch-secret-{name}")
-    return reflectors
+    return started
 
 
-async def settled(reflectors: Iterable[Reflector]) -> None:
+async def settled(started: Iterable[Reflector]) -> None:
     """Returns when each has listed once or was told that it may not: to wait for longer would keep everybody else waiting."""
-    for reflector in reflectors:
+    for reflector in started:
         await reflector.settled.wait()
 
 

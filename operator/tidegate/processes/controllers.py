@@ -12,12 +12,14 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import TidegateError
 from tidegate.kube import kinds
 from tidegate.kube.client import ClientSettings, KubeClient
+from tidegate.kube.kinds import Kind
 from tidegate.kube.lease import LeaseClient
 from tidegate.kube.occupancy import Occupancy
+from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.watch import Reflector
 from tidegate.planning.pods import pod_view
-from tidegate.processes.caches import report_sync, start_watches, synced
+from tidegate.processes.caches import report_sync, start_watches, stores_within, synced
 from tidegate.processes.identity import process_identity
 from tidegate.processes.lifecycle import until
 from tidegate.processes.signals import signal_watch
@@ -67,7 +69,8 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
     node_agent_pods, plugin_pods = ObjectStore(kinds.POD), ObjectStore(kinds.POD)
     autoscalers = ObjectStore(kinds.HORIZONTAL_POD_AUTOSCALER)
     context = client_context(settings.tls_directory)
-    stores, questions = Stores(), Questions()
+    stores, questions, served = Stores(), Questions(), settings.watch_namespaces
+    watched = stores_within(stores.custom(), served)
     async with (
         await KubeClient.connect(client_settings, kubeconfig=kubeconfig, observer=process.wrote) as client,
         Agents(context) as agents,
@@ -99,7 +102,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
             AllocatorMetrics(registry),
         )
         occupancy = Occupancy(stores.pods)
-        workloads = Workloads(client, stores.jobs)
+        workloads = Workloads(client, stores.jobs, served)
         node_agents = NodeAgents(node_agent_pods, node_agent_client)
         helpers = Helpers(plugin_pods, settings.sharing_plugin, settings.sharing_daemon)
         metrics = SharingMetrics(registry)
@@ -119,6 +122,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
             serving,
             gateway,
             clock,
+            sees_nodes=not served,
         )
         terms = Terms(parts, registry, workers=settings.workers)
         lease = LeaseClient(client, ObjectKey(pod.namespace, f"{settings.release}-controllers"))
@@ -131,8 +135,8 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
 
         async def work() -> None:
             async with asyncio.TaskGroup() as tasks:
-                start_watches(tasks, client, stores.owned(), selector=OURS)
-                start_watches(tasks, client, (autoscalers,), selector=MOST_REPLICAS_LABEL)
+                start_watches(tasks, client, stores.owned(), selector=OURS, namespaces=served)
+                start_watches(tasks, client, (autoscalers,), selector=MOST_REPLICAS_LABEL, namespaces=served)
                 ours = [("xds", xds_pods), ("gateway", gateway_pods)]
                 if settings.sharing_namespace:
                     ours.append(("node-agent", node_agent_pods))
@@ -143,7 +147,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
                     selector = f"app.kubernetes.io/instance={settings.release},app.kubernetes.io/component={component}"
                     reflector = Reflector(client, pods, namespace=pod.namespace, selector=selector)
                     tasks.create_task(reflector.run())
-                tasks.create_task(_relist(client, stores.custom()))
+                tasks.create_task(_relist(client, watched, served))
                 tasks.create_task(proxies.run())
                 tasks.create_task(occupancy.run(client))
                 tasks.create_task(workloads.run())
@@ -153,20 +157,30 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
                 await election.run(terms.lead)
 
         try:
-            await until(watch(stores.custom(), identity), work())
+            await until(watch(watched, identity, served), work())
         finally:
             await solver.close()
 
 
-async def _relist(client: KubeClient, stores: Sequence[ObjectStore]) -> None:
+async def _relist(client: KubeClient, stores: Sequence[ObjectStore], namespaces: Sequence[str]) -> None:
     """Fills the caches that kopf feeds, now and every ten minutes."""
     while True:
         for store in stores:
             try:
-                store.resync(*await client.list_with_version(store.kind))
+                store.resync(*await _listing(client, store.kind, namespaces))
             except TidegateError as error:
                 log.warning("listing_failed", kind=str(store.kind), error=str(error))
         await asyncio.sleep(_RELIST_S if all(store.synced.is_set() for store in stores) else _RETRY_S)
+
+
+async def _listing(
+    client: KubeClient, kind: Kind, namespaces: Sequence[str]
+) -> tuple[Sequence[Manifest], str]:
+    """All objects of a kind, those of these namespaces alone where there are any, and the version that none of them is older than."""
+    listings = [
+        await client.list_with_version(kind, namespace=namespace) for namespace in namespaces or ("",)
+    ]
+    return [body for bodies, _ in listings for body in bodies], listings[0][1]
 
 
 def _report_addresses(pods: ObjectStore, port: int) -> tuple[str, ...]:

@@ -88,7 +88,9 @@ async def run_dashboard(options: DashboardOptions) -> None:
             )
             await until(
                 _served(app, listener, entrance, said, filled, options),
-                keep(parts, client, namespace=shown, filled=filled),
+                keep(
+                    parts, client, parts.fleet.stores(), namespaces=(shown,) if shown else (), filled=filled
+                ),
             )
 
 

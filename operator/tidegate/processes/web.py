@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import time
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from tidegate.errors import PermanentError
 from tidegate.kube.client import ClientSettings, KubeClient
-from tidegate.processes.caches import report_sync, settled, start_watches
+from tidegate.kube.store import ObjectStore
+from tidegate.processes.caches import report_sync, settled, start_watches, stores_within
 from tidegate.processes.lifecycle import until
 from tidegate.resources.names import POOL_LABEL
 from tidegate.runtime.probes import Probes, ProbeServer
@@ -56,7 +58,11 @@ async def run_web(settings: Settings, pod: PodIdentity, kubeconfig: Path | None)
         app = create_app(parts, hosts(settings, pod.namespace))
         app.add_middleware(Counted, metrics=metrics)
         # uvicorn takes SIGTERM and SIGINT itself, and returns when it has closed its connections.
-        await until(served(app, host=settings.listen_address, port=settings.web_port), keep(parts, client))
+        shown = settings.watch_namespaces
+        await until(
+            served(app, host=settings.listen_address, port=settings.web_port),
+            keep(parts, client, stores_within(fleet.stores(), shown), namespaces=shown),
+        )
 
 
 async def served(
@@ -77,16 +83,21 @@ async def served(
 
 
 async def keep(
-    parts: Parts, client: KubeClient, *, namespace: str = "", filled: asyncio.Event | None = None
+    parts: Parts,
+    client: KubeClient,
+    stores: Iterable[ObjectStore],
+    *,
+    namespaces: Collection[str] = (),
+    filled: asyncio.Event | None = None,
 ) -> None:
-    """Fills the caches, from one namespace where it is named, and keeps what is made from them.
+    """Fills these caches of the fleet and that of its pods, from single namespaces where they are named, and keeps what is made from them.
 
     `filled` is set when each has been listed once, or may not be.
     """
     async with asyncio.TaskGroup() as tasks:
         reflectors = (
-            *start_watches(tasks, client, parts.fleet.stores(), namespace=namespace),
-            *start_watches(tasks, client, (parts.fleet.pods,), namespace=namespace, selector=POOL_LABEL),
+            *start_watches(tasks, client, stores, namespaces=namespaces),
+            *start_watches(tasks, client, (parts.fleet.pods,), namespaces=namespaces, selector=POOL_LABEL),
         )
         for plural, listing in parts.listings.items():
             tasks.create_task(listing.keep(), name=f"rows-{plural}")

@@ -135,8 +135,10 @@ async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | 
 
         async def work() -> None:
             async with asyncio.TaskGroup() as tasks:
-                start_watches(tasks, client, feed.objects)
-                start_watches(tasks, client, [feed.pods], selector=f"{MANAGED_BY}={MANAGER}")
+                served_namespaces = settings.watch_namespaces
+                start_watches(tasks, client, feed.objects, namespaces=served_namespaces)
+                ours = f"{MANAGED_BY}={MANAGER}"
+                start_watches(tasks, client, [feed.pods], selector=ours, namespaces=served_namespaces)
                 secrets = start_secret_watches(tasks, client, feed.secrets)
                 named = start_named_secret_watches(tasks, client, identity.namespace, tls.stores)
                 publisher = Publisher(
