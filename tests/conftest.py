@@ -23,6 +23,7 @@ pytest_plugins = [
     "fixtures.golden",
     "fixtures.processes",
     "fixtures.web_process",
+    "fixtures.chart",
     "fixtures.pools",
     "fixtures.batch_jobs",
     "fixtures.allocated",

@@ -1,14 +1,16 @@
-"""Writes what is derived from code: CRDs, the chart's copies of them, roles, Envoy's bootstrap, Prometheus's rules, Grafana's dashboards, what Argo CD is told, reference pages."""
+"""Writes what is derived from code: CRDs, the charts' copies of them, roles, Envoy's bootstrap, rules, dashboards, what Argo CD is told, reference pages."""
 
 import argparse
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import yaml
 
 from tidegate import argocd
 from tidegate.api import crd
+from tidegate.api.chart_values import values_page
 from tidegate.api.reference import message_pages, reasons_page
 from tidegate.grafana import catalogue as grafana
 from tidegate.kube.permissions import (
@@ -16,7 +18,10 @@ from tidegate.kube.permissions import (
     CLAIM_RULES,
     CLUSTER_RULES,
     GATEWAY_TLS_RULES,
+    NAMESPACE_RULES,
+    PEOPLE_RULES,
     RELEASE_RULES,
+    REVIEW_RULES,
     SHARING_RULES,
     Process,
     Rule,
@@ -45,50 +50,56 @@ GATEWAY_TLS = bootstrap.TlsFiles(keys="/etc/tidegate-xds-tls", secrets="/etc/tid
 GATEWAY_HEAP_BYTES = 384 * 1024**2
 """What the gateways' overload manager counts in: three quarters of the memory limit in values.yaml."""
 
+_RULES: Final[Mapping[str, Mapping[Process, tuple[Rule, ...]]]] = {
+    "cluster": CLUSTER_RULES,
+    "namespace": NAMESPACE_RULES,
+    "review": REVIEW_RULES,
+    "release": RELEASE_RULES,
+    "sharing": SHARING_RULES,
+    "claims": CLAIM_RULES,
+    "auth": AUTH_RULES,
+    "gateway-tls": GATEWAY_TLS_RULES,
+}
+"""By the ends of the names of their files."""
+
 
 def generate(root: Path) -> None:
     """Regenerates every derived file below the repository `root`."""
     crds = root / "crds"
     crd.write(crds)
-    chart = root / "charts" / "tidegate"
-    _mirror(crds, chart / "crds")
-    for process in Process:
-        _write(chart / "files" / "rbac" / f"{process}-cluster.yaml", CLUSTER_RULES[process])
-        if rules := RELEASE_RULES.get(process):
-            _write(chart / "files" / "rbac" / f"{process}-release.yaml", rules)
-        if rules := SHARING_RULES.get(process):
-            _write(chart / "files" / "rbac" / f"{process}-sharing.yaml", rules)
-        if rules := CLAIM_RULES.get(process):
-            _write(chart / "files" / "rbac" / f"{process}-claims.yaml", rules)
-        if rules := AUTH_RULES.get(process):
-            _write(chart / "files" / "rbac" / f"{process}-auth.yaml", rules)
-        if rules := GATEWAY_TLS_RULES.get(process):
-            _write(chart / "files" / "rbac" / f"{process}-gateway-tls.yaml", rules)
-    start = bootstrap.render(
-        bootstrap.BootstrapSettings(xds_host=XDS_PLACEHOLDER, memory_bytes=GATEWAY_HEAP_BYTES)
-    )
-    (chart / "files" / "envoy-bootstrap.yaml").write_text(start)
-    secured = bootstrap.BootstrapSettings(
-        xds_host=XDS_PLACEHOLDER, memory_bytes=GATEWAY_HEAP_BYTES, tls=GATEWAY_TLS
-    )
-    (chart / "files" / "envoy-bootstrap-tls.yaml").write_text(bootstrap.render(secured))
-    for name, content in bootstrap.secrets(GATEWAY_TLS.keys).items():
-        (chart / "files" / f"{name}.yaml").write_text(_HEADER + yaml.safe_dump(content, sort_keys=False))
-    recorded = _HEADER + yaml.safe_dump(rule_file(), sort_keys=False, width=110)
-    (chart / "files" / "prometheus-rules.yaml").write_text(recorded)
-    _pages(chart / "files" / "dashboards", grafana.files())
-    alerts = _HEADER + yaml.safe_dump(alert_file(), sort_keys=False, width=110, allow_unicode=True)
-    (chart / "files" / "prometheus-alerts.yaml").write_text(alerts)
+    chart, of_kinds = (root / "charts" / name for name in ("tidegate", "tidegate-crds"))
+    for each in (chart, of_kinds):
+        _mirror(crds, each / "files" / "crds")
+    # Helm knows no template that two charts share, but for a chart of its own that would have to be fetched.
+    shutil.copy(chart / "templates" / "_crds.tpl", of_kinds / "templates" / "_crds.tpl")
+    _roles(chart / "files" / "rbac")
+    _envoy(chart / "files")
+    _observability(chart / "files")
     lua = root / "gitops" / "argocd"
     (lua / "argocd-cm.yaml").write_text(_HEADER + argocd.customizations(lua))
-    reference = root / "docs" / "reference"
-    (reference / "reasons.md").write_text(reasons_page())
-    (reference / "metrics.md").write_text(metrics_page())
     (root / "docs" / "runbooks" / "README.md").write_text(runbooks_page())
-    (reference / "commands.md").write_text(commands_page(app, {"local": local, "demo": demo}))
-    (reference / "settings.md").write_text(settings_page(documented_settings()))
-    _pages(reference / "messages", message_pages())
-    _pages(reference / "kinds", kind_pages())
+    values = {each.name: (each / "values.yaml").read_text() for each in (chart, of_kinds)}
+    _reference(root / "docs" / "reference", values)
+
+
+def _observability(files: Path) -> None:
+    """What Prometheus records and alerts on, and what Grafana draws."""
+    recorded = yaml.safe_dump(rule_file(), sort_keys=False, width=110)
+    (files / "prometheus-rules.yaml").write_text(_HEADER + recorded)
+    alerts = yaml.safe_dump(alert_file(), sort_keys=False, width=110, allow_unicode=True)
+    (files / "prometheus-alerts.yaml").write_text(_HEADER + alerts)
+    _pages(files / "dashboards", grafana.files())
+
+
+def _reference(folder: Path, values: Mapping[str, str]) -> None:
+    """Every page that says what there is; `values` are those of the charts, by name."""
+    (folder / "reasons.md").write_text(reasons_page())
+    (folder / "values.md").write_text(values_page(values))
+    (folder / "metrics.md").write_text(metrics_page())
+    (folder / "commands.md").write_text(commands_page(app, {"local": local, "demo": demo}))
+    (folder / "settings.md").write_text(settings_page(documented_settings()))
+    _pages(folder / "messages", message_pages())
+    _pages(folder / "kinds", kind_pages())
 
 
 def documented_settings() -> Sequence[Documented]:
@@ -125,6 +136,29 @@ def _pages(folder: Path, pages: Mapping[str, str]) -> None:
     folder.mkdir()
     for name, page in pages.items():
         (folder / name).write_text(page)
+
+
+def _roles(folder: Path) -> None:
+    """Every role of the chart: what people may do, and what each process may do everywhere, in a namespace, and where it is asked to."""
+    for role, granted in PEOPLE_RULES.items():
+        _write(folder / f"people-{role}.yaml", granted)
+    for name, by_process in _RULES.items():
+        for process, rules in by_process.items():
+            _write(folder / f"{process}-{name}.yaml", rules)
+
+
+def _envoy(files: Path) -> None:
+    """What a gateway starts with."""
+    start = bootstrap.render(
+        bootstrap.BootstrapSettings(xds_host=XDS_PLACEHOLDER, memory_bytes=GATEWAY_HEAP_BYTES)
+    )
+    (files / "envoy-bootstrap.yaml").write_text(start)
+    secured = bootstrap.BootstrapSettings(
+        xds_host=XDS_PLACEHOLDER, memory_bytes=GATEWAY_HEAP_BYTES, tls=GATEWAY_TLS
+    )
+    (files / "envoy-bootstrap-tls.yaml").write_text(bootstrap.render(secured))
+    for name, content in bootstrap.secrets(GATEWAY_TLS.keys).items():
+        (files / f"{name}.yaml").write_text(_HEADER + yaml.safe_dump(content, sort_keys=False))
 
 
 def _write(path: Path, rules: Iterable[Rule]) -> None:

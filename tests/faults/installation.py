@@ -100,7 +100,7 @@ def policies(template: str) -> tuple[dict[str, Any], ...]:
     """The admission policies of one of the chart's templates, and their bindings."""
     text = (_CHART / "templates" / f"{template}.yaml").read_text()
     text = re.sub(r"\{\{/\*.*?\*/\}\}", "", text, flags=re.DOTALL)
-    text = re.sub(r"labels: \{\{- include.*?\}\}", "labels: {}", text)
+    text = re.sub(r"labels: \{\{- include.*", "labels: {}", text)
     text = re.sub(r"^\{\{- (if .*|end) \}\}$", "", text, flags=re.MULTILINE)
     text = text.replace("{{ .Release.Name }}", "tidegate").replace("{{ .Release.Namespace }}", SYSTEM)
     text = text.replace("{{ .Values.nodeAgent.plugin.namespace }}", PLUGIN)

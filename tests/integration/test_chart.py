@@ -3,55 +3,21 @@
 from __future__ import annotations
 
 import base64
-import json
-import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from fixtures.chart import CHART, Objects, rendered, template
 from tidegate.telemetry.alerts import ALERTS
 from tidegate.telemetry.recorded import rule_file
-from tidegate_localcluster.binaries import Binaries
-from tidegate_localcluster.errors import BinaryUnavailableError
-from tidegate_localcluster.supplies import source_root
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-_CHART: Final = source_root() / "charts" / "tidegate"
 _MADE: Final = {"tidegate-xds-tls", "tidegate-gateway-xds-tls"}
-
-Objects = Mapping[tuple[str, str], Mapping[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def helm() -> Path:
-    """Helm; where it has to be built that takes half a minute."""
-    try:
-        return Binaries().ensure(["helm"], print)["helm"]
-    except BinaryUnavailableError as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"under CI nothing is skipped: {error}")
-        pytest.skip(str(error))
-
-
-def run(helm: Path, values: Mapping[str, object]) -> subprocess.CompletedProcess[str]:
-    settings = [f"--set-json={name}={json.dumps(value)}" for name, value in values.items()]
-    command = [helm, "template", "tidegate", _CHART, "--namespace=tidegate-system", *settings]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-def rendered(helm: Path, values: Mapping[str, object] | None = None) -> Objects:
-    """The chart's objects by kind and name, without a cluster."""
-    done = run(helm, values or {})
-    assert done.returncode == 0, done.stderr
-    objects = [each for each in yaml.safe_load_all(done.stdout) if each]
-    return {(each["kind"], each["metadata"]["name"]): each for each in objects}
 
 
 def mounted(objects: Objects, deployment: str) -> str | None:
@@ -136,7 +102,7 @@ def test_hosts_of_issuers_and_their_authority_reach_the_xds_servers(helm: Path) 
     ],
 )
 def test_values_that_cannot_work_are_refused(helm: Path, values: Mapping[str, object], said: str) -> None:
-    done = run(helm, values)
+    done = template(helm, values)
     assert done.returncode != 0
     assert said in done.stderr
 
@@ -160,7 +126,7 @@ def test_the_tls_port_has_a_service_and_its_secrets_alone_are_read(helm: Path) -
 
 
 def test_the_keys_of_the_tls_port_do_not_travel_in_plain_text(helm: Path) -> None:
-    refused = run(helm, {"gateway.tls.secrets": ["front"], "tls.xds": False})
+    refused = template(helm, {"gateway.tls.secrets": ["front"], "tls.xds": False})
     assert refused.returncode != 0
     assert "gateway.tls.secrets needs tls.xds: true" in refused.stderr
 
@@ -271,7 +237,7 @@ def test_dashboards_come_when_asked_for_as_the_sidecar_finds_them(helm: Path) ->
         assert each["metadata"]["labels"]["grafana_dashboard"] == "1"
         assert each["metadata"]["annotations"] == {"grafana_folder": "Tidegate"}
         ((name, text),) = each["data"].items()
-        assert text == (_CHART / "files" / "dashboards" / name).read_text()
+        assert text == (CHART / "files" / "dashboards" / name).read_text()
 
 
 def test_dashboards_go_where_and_are_called_as_a_grafana_wants(helm: Path) -> None:

@@ -4,6 +4,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* What stands after an object's labels: its annotations, where there are any. */}}
+{{- define "tidegate.annotations" -}}
+{{- with .Values.commonAnnotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+{{- end }}
 {{- end }}
 
 {{- define "tidegate.selector" -}}
@@ -38,11 +48,99 @@ prometheus.io/port: {{ .port | quote }}
 prometheus.io/path: {{ .path }}
 {{- end }}
 
+{{/* Annotations of a process's pods besides those of its own. Arguments: root, values. */}}
+{{- define "tidegate.podAnnotations" -}}
+{{- $common := default dict .root.Values.commonAnnotations -}}
+{{- with merge (dict) (include "tidegate.pods" (dict "root" .root "values" .values "key" "annotations") | fromYaml) $common }}
+{{- toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* What `pods` says of one key for a process, or the process's own `pods`, as YAML; nothing where it is empty. Arguments: root, values, key. */}}
+{{- define "tidegate.pods" -}}
+{{- $own := default dict .values.pods -}}
+{{- with ternary (get $own .key) (get (default dict .root.Values.pods) .key) (hasKey $own .key) -}}
+{{- if kindIs "string" . }}{{ . }}{{ else }}{{ toYaml . }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Where the pods of a process may run, and what comes before what. Arguments: root, component, values. */}}
+{{- define "tidegate.scheduling" -}}
+priorityClassName: {{ include "tidegate.pods" (dict "root" .root "values" .values "key" "priorityClassName") | default (printf "%s-control-plane" .root.Release.Name) }}
+{{- $own := default dict .values.pods -}}
+{{- $all := default dict .root.Values.pods -}}
+{{- $root := .root -}}
+{{- $component := .component -}}
+{{- $values := .values -}}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" }}
+{{- with include "tidegate.pods" (dict "root" $root "values" $values "key" $key) }}
+{{ $key }}:
+  {{- . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with ternary $own.topologySpreadConstraints $all.topologySpreadConstraints (hasKey $own "topologySpreadConstraints") }}
+topologySpreadConstraints:
+{{- range . }}
+- {{- if not .labelSelector }}
+  labelSelector:
+    matchLabels: {{- include "tidegate.selector" (dict "root" $root "component" $component) | nindent 6 }}
+  {{- end }}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Labels of a process's pods. Arguments: root, component, values. */}}
+{{- define "tidegate.podLabels" -}}
+{{ include "tidegate.labels" .root }}
+app.kubernetes.io/component: {{ .component }}
+{{- with include "tidegate.pods" (dict "root" .root "values" .values "key" "labels") }}
+{{ . }}
+{{- end }}
+{{- end }}
+
+{{/* The PodDisruptionBudget of a process; none where its values name no bound. Arguments: root, component, values. */}}
+{{- define "tidegate.budget" -}}
+{{- with .values.podDisruptionBudget }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ $.root.Release.Name }}-{{ $.component }}
+  namespace: {{ $.root.Release.Namespace }}
+  labels: {{- include "tidegate.labels" $.root | nindent 4 }}{{ include "tidegate.annotations" $.root }}
+spec:
+  {{- toYaml . | nindent 2 }}
+  # A pod that is broken anyway must not keep a node from being drained.
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels: {{- include "tidegate.selector" (dict "root" $.root "component" $.component) | nindent 6 }}
+{{- end }}
+{{- end }}
+
+{{/* A Service without an address of its own, by which the pods of a process are found. Arguments: root, component, name, ports. */}}
+{{- define "tidegate.headless" -}}
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ .root.Release.Name }}-{{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "tidegate.labels" .root | nindent 4 }}
+    app.kubernetes.io/component: {{ .component }}
+  {{- include "tidegate.annotations" .root }}
+spec:
+  clusterIP: None
+  selector: {{- include "tidegate.selector" . | nindent 4 }}
+  ports: {{- toYaml .ports | nindent 2 }}
+{{- end }}
+
 {{/* Environment shared by the three processes of the operator image; settings.py names each variable. */}}
 {{- define "tidegate.env" -}}
 - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
 - {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
 - {name: TIDEGATE_RELEASE, value: {{ .Release.Name | quote }}}
+- {name: TIDEGATE_WATCH_NAMESPACES, value: {{ toJson (default list .Values.watchNamespaces) | quote }}}
 - {name: TIDEGATE_LOG_LEVEL, value: {{ .Values.log.level | quote }}}
 - {name: TIDEGATE_LOG_FORMAT, value: {{ .Values.log.format | quote }}}
 {{- end }}
@@ -57,6 +155,7 @@ metadata:
   labels:
     {{- include "tidegate.labels" .root | nindent 4 }}
     app.kubernetes.io/component: {{ .component }}
+  {{- include "tidegate.annotations" .root }}
 spec:
   replicas: {{ .values.replicas }}
   revisionHistoryLimit: 3
@@ -67,13 +166,11 @@ spec:
     rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
   template:
     metadata:
-      labels:
-        {{- include "tidegate.labels" .root | nindent 8 }}
-        app.kubernetes.io/component: {{ .component }}
+      labels: {{- include "tidegate.podLabels" . | nindent 8 }}
       annotations:
         {{- include "tidegate.scrape" (dict "port" 8081 "path" "/metrics") | nindent 8 }}
-        {{- with .checksum }}
-        tidegate.io/config: {{ . }}
+        {{- with include "tidegate.podAnnotations" . }}
+        {{- . | nindent 8 }}
         {{- end }}
     spec:
       serviceAccountName: {{ .root.Release.Name }}-{{ .component }}
@@ -81,6 +178,7 @@ spec:
       {{- with .root.Values.images.pullSecrets }}
       imagePullSecrets: {{ toYaml . | nindent 8 }}
       {{- end }}
+      {{- include "tidegate.scheduling" . | nindent 6 }}
       securityContext: {{- include "tidegate.podSecurity" .root | nindent 8 }}
       containers:
       - name: {{ .component }}
@@ -112,4 +210,5 @@ spec:
       {{- with .volumes }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
+{{ include "tidegate.budget" . }}
 {{- end }}

@@ -26,7 +26,7 @@ class Helm:
         settings = [f"--set-json={name}={json.dumps(value)}" for name, value in values.items()]
         command = [
             str(self.binary), "upgrade", "--install", RELEASE, str(chart), "--namespace", NAMESPACE,
-            "--create-namespace", "--skip-crds", "--wait", f"--timeout={INSTALL_TIMEOUT_S:.0f}s", *settings,
+            "--create-namespace", "--set-json=crds.enabled=false", "--wait", f"--timeout={INSTALL_TIMEOUT_S:.0f}s", *settings,
         ]  # fmt: skip
         try:
             run(command, self.kubectl.environment, timeout_s=INSTALL_TIMEOUT_S + 30.0)

@@ -88,7 +88,7 @@ def around(root: Path) -> Iterator[Placed]:
 def policies(template: str) -> Sequence[Manifest]:
     """The objects of a template of the chart that uses the release's name, labels and conditions, and nothing else."""
     text = re.sub(r"\{\{/\*.*?\*/\}\}", "", template, flags=re.DOTALL)
-    text = re.sub(r"labels: \{\{- include.*?\}\}", "labels: {}", text)
+    text = re.sub(r"labels: \{\{- include.*", "labels: {}", text)
     text = re.sub(r"^\{\{- (if .*|end) \}\}$", "", text, flags=re.MULTILINE)
     return tuple(yaml.safe_load_all(text.replace("{{ .Release.Name }}", RELEASE)))
 

@@ -1,9 +1,12 @@
 """What each process may do in the API: the only place where it is said; the chart's roles are generated from it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from tidegate.api.crd import DEFINITIONS
+from tidegate.kube.kinds import KINDS
 
 _READ: Final = ("get", "list", "watch")
 _APPLY: Final = ("get", "list", "watch", "create", "patch")
@@ -66,6 +69,76 @@ CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     ),
 }
 
+_WITHOUT_NAMESPACE: Final = {"tokenreviews", *(kind.plural for kind in KINDS if not kind.namespaced)}
+
+
+def _split(rules: Iterable[Rule], *, namespaced: bool) -> tuple[Rule, ...]:
+    """The half of the rules that is about objects of namespaces, or the one that is not."""
+    halves = (
+        Rule(
+            rule.group,
+            tuple(
+                each
+                for each in rule.resources
+                if (each.partition("/")[0] in _WITHOUT_NAMESPACE) is not namespaced
+            ),
+            rule.verbs,
+        )
+        for rule in rules
+    )
+    return tuple(rule for rule in halves if rule.resources)
+
+
+NAMESPACE_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
+    process: _split(rules, namespaced=True) for process, rules in CLUSTER_RULES.items()
+}
+"""Rules in each namespace of the chart's watchNamespaces, instead of those for the whole cluster."""
+
+REVIEW_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
+    Process.WEB: tuple(
+        rule
+        for rule in _split(CLUSTER_RULES[Process.WEB], namespaced=False)
+        if rule.resources == ("tokenreviews",)
+    ),
+}
+"""Rules for the whole cluster that remain even then: who a visitor is has no namespace."""
+
+
+class Role(StrEnum):
+    """What people may be given; the first two also by the cluster's own roles view, edit and admin."""
+
+    VIEW = "view"
+    EDIT = "edit"
+    POOLS = "pools"
+
+
+_WRITE: Final = ("create", "update", "patch", "delete", "deletecollection")
+_DECIDED: Final = frozenset({"allocationdecisions"})
+"""What the allocator alone writes."""
+_OURS: Final = tuple(definition.resource for definition in DEFINITIONS)
+_SCALED: Final = tuple(
+    f"{definition.resource.PLURAL}/scale" for definition in DEFINITIONS if definition.scalable
+)
+
+PEOPLE_RULES: Final[Mapping[Role, tuple[Rule, ...]]] = {
+    Role.VIEW: (
+        Rule("tidegate.io", tuple(kind.PLURAL for kind in _OURS), _READ),
+        Rule("tidegate.io", tuple(f"{kind.PLURAL}/status" for kind in _OURS), ("get",)),
+    ),
+    Role.EDIT: (
+        Rule("tidegate.io", tuple(kind.PLURAL for kind in _OURS if kind.NAMESPACED), _WRITE),
+        Rule("tidegate.io", _SCALED, ("get", "update", "patch")),
+    ),
+    Role.POOLS: (
+        Rule(
+            "tidegate.io",
+            tuple(kind.PLURAL for kind in _OURS if not kind.NAMESPACED and kind.PLURAL not in _DECIDED),
+            _WRITE,
+        ),
+    ),
+}
+"""What people may do with each of our kinds; nobody writes a status, which is the controllers', nor a decision."""
+
 SHARING_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.CONTROLLERS: (
         Rule("", ("nodes",), ("get", "patch")),
@@ -86,7 +159,11 @@ CLAIM_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
 gate of ours may be taken away; of ResourceClaims, ours may be made and deleted."""
 
 RELEASE_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
-    Process.CONTROLLERS: (Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),),
+    Process.CONTROLLERS: (
+        Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),
+        # The gateways and xDS servers beside them, which a release of other namespaces would not see.
+        Rule("", ("pods",), _READ),
+    ),
 }
 """Rules in the release's own namespace alone."""
 

@@ -1,0 +1,320 @@
+"""The values of the charts: what each does to the objects, what is refused and with which path, and that the page of values is theirs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, pod_of, rendered, template
+from tidegate.api.chart_values import values_of, values_page
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+DIGEST: Final = "sha256:" + "0123456789abcdef" * 4
+MONITORS: Final = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
+
+
+def paths(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        yield f"{above}{key}"
+        if isinstance(value, dict):
+            yield from paths(value, f"{above}{key}.")
+
+
+def known(schema: Mapping[str, Any], root: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Every path that a schema names."""
+    if "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+    for key, inner in schema.get("properties", {}).items():
+        yield f"{above}{key}"
+        yield from known(inner, root, f"{above}{key}.")
+
+
+@pytest.mark.parametrize("chart", [CHART, CHART_OF_KINDS], ids=lambda chart: chart.name)
+def test_every_value_is_known_to_the_schema_and_every_one_it_names_is_there(chart: Path) -> None:
+    values = yaml.safe_load((chart / "values.yaml").read_text())
+    schema = json.loads((chart / "values.schema.json").read_text())
+    named, there = set(known(schema, schema)), set(paths(values))
+    # Maps of the user's own keys have none in the schema.
+    free = {
+        path
+        for path in there - named
+        if any(path.startswith(f"{other}.") for other in named if other in there)
+    }
+    assert there - named - free == set()
+    # What is named and not set: parts of what is empty unless set, and Helm's own `global`.
+    empty = {
+        path for path in there if path.rpartition(".")[2] in {"pods", "podDisruptionBudget", "resources"}
+    }
+    missing = {path for path in named - there if not any(path.startswith(f"{part}.") for part in empty)}
+    assert missing == {"global"} & named
+
+
+@pytest.mark.parametrize(
+    ("values", "at", "said"),
+    [
+        ({"replicas": 3}, "''", "additional properties 'replicas' not allowed"),
+        ({"controllers.replica": 3}, "'/controllers'", "additional properties 'replica' not allowed"),
+        ({"controllers.replicas": "3"}, "'/controllers/replicas'", "got string, want integer"),
+        ({"images.operator": "Tide Gate"}, "'/images/operator'", "does not match pattern"),
+        ({"images.operator": "tidegate@sha256:123"}, "'/images/operator'", "does not match pattern"),
+        ({"images.pullSecrets": ["registry"]}, "'/images/pullSecrets/0'", "got string, want object"),
+        ({"crds.keep": "yes"}, "'/crds/keep'", "got string, want boolean"),
+        ({"watchNamespaces": ["Ads"]}, "'/watchNamespaces/0'", "does not match pattern"),
+        (
+            {"gateway.pods.tolerations": [{"keys": "a"}]},
+            "'/gateway/pods/tolerations/0'",
+            "'keys' not allowed",
+        ),
+        ({"xds.pods.affinty": {}}, "'/xds/pods'", "'affinty' not allowed"),
+        ({"web.resources.limits": {"memory": "lots"}}, "'/web/resources/limits/memory'", "pattern"),
+        ({"xds.podDisruptionBudget.minAvailable": 1}, "'/xds/podDisruptionBudget'", "'not' failed"),
+        ({"commonLabels": {"team": "a b"}}, "'/commonLabels/team'", "does not match pattern"),
+        ({"priorityClasses.realtime": 2000000000}, "'/priorityClasses/realtime'", "maximum"),
+        ({"networkPolicy.clients": [{"namespace": "ads"}]}, "'/networkPolicy/clients/0'", "'namespace' not"),
+        ({"metrics.podMonitor.interval": "often"}, "'/metrics/podMonitor/interval'", "pattern"),
+        ({"log.level": "loud"}, "'/log/level'", "must be one of"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else json.dumps(value),
+)
+def test_what_is_unknown_or_wrong_is_refused_with_its_path(
+    helm: Path, values: Mapping[str, object], at: str, said: str
+) -> None:
+    done = template(helm, values)
+    assert done.returncode != 0
+    assert f"at {at}" in done.stderr
+    assert said in done.stderr
+
+
+def test_kinds_come_with_the_chart_and_stay_or_do_not_come() -> None:
+    """Which of both is said by one template for both charts."""
+    one, other = (chart / "templates" / "_crds.tpl" for chart in (CHART, CHART_OF_KINDS))
+    assert one.read_text() == other.read_text()
+    assert not (CHART / "crds").exists(), "Helm would never upgrade what lies there"
+
+
+@pytest.mark.parametrize(
+    ("chart", "above"), [(CHART, "crds."), (CHART_OF_KINDS, "")], ids=["tidegate", "tidegate-crds"]
+)
+def test_either_chart_brings_the_same_kinds(helm: Path, chart: Path, above: str) -> None:
+    def kinds(**values: object) -> dict[str, Mapping[str, Any]]:
+        found = rendered(helm, {f"{above}{key}": value for key, value in values.items()}, chart)
+        return {name: body for (kind, name), body in found.items() if kind == "CustomResourceDefinition"}
+
+    committed = [yaml.safe_load(path.read_text()) for path in (CHART.parents[1] / "crds").glob("*.yaml")]
+    kept = kinds()
+    assert {name: body["spec"] for name, body in kept.items()} == {
+        body["metadata"]["name"]: body["spec"] for body in committed
+    }
+    policy = "helm.sh/resource-policy"
+    assert all(body["metadata"]["annotations"] == {policy: "keep"} for body in kept.values())
+    # The selector by which everybody finds them, this project's tests among others.
+    assert all(body["metadata"]["labels"]["app.kubernetes.io/name"] == "tidegate" for body in kept.values())
+    assert all(not body["metadata"]["annotations"] for body in kinds(keep=False).values())
+
+
+def test_kinds_of_another_release_are_left_to_it(helm: Path) -> None:
+    without = rendered(helm, {"crds.enabled": False})
+    assert {kind for kind, _ in rendered(helm).keys() - without.keys()} == {"CustomResourceDefinition"}
+
+
+def test_common_labels_and_annotations_are_on_every_object_and_every_pod(helm: Path) -> None:
+    values = {
+        "commonLabels": {"team": "ads"},
+        "commonAnnotations": {"contact": "ads@example.com"},
+        "nodeAgent.enabled": True,
+        "sharedClaims.enabled": True,
+        "networkPolicy.enabled": True,
+        "metrics.serviceMonitor.enabled": True,
+        "metrics.podMonitor.enabled": True,
+        "auth.namespaces": ["ads"],
+        "gateway.tls.secrets": ["front"],
+        "web.auth": {"mode": "proxy", "proxySecret": "front"},
+    }
+    objects = rendered(helm, values)
+    pods = [
+        body["spec"]["template"] for (kind, _), body in objects.items() if kind in {"Deployment", "DaemonSet"}
+    ]
+    assert len(pods) == 5
+    for body in (*objects.values(), *pods):
+        what = body.get("kind", "a pod"), body["metadata"].get("name")
+        assert body["metadata"]["labels"]["team"] == "ads", what
+        assert body["metadata"]["annotations"]["contact"] == "ads@example.com", what
+    selectors = [body["spec"]["selector"] for (kind, _), body in objects.items() if kind == "Deployment"]
+    assert all("team" not in selector["matchLabels"] for selector in selectors), "they could never be changed"
+
+
+def test_pods_go_where_they_are_told_and_a_process_may_be_told_otherwise(helm: Path) -> None:
+    zone = {"topologyKey": "zone", "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule"}
+    values = {
+        "pods.nodeSelector": {"pool": "system"},
+        "pods.tolerations": [{"key": "system", "operator": "Exists"}],
+        "pods.affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        "pods.labels": {"tier": "control"},
+        "pods.annotations": {"mesh": "out"},
+        "pods.priorityClassName": "important",
+        "gateway.pods": {"nodeSelector": {"pool": "edge"}, "tolerations": [], "priorityClassName": "edge"},
+        "xds.pods.topologySpreadConstraints": [zone],
+    }
+    objects = rendered(helm, values)
+    gateway, xds = (pod_of(objects, name)["spec"] for name in ("gateway", "xds"))
+    assert (gateway["nodeSelector"], gateway["priorityClassName"]) == ({"pool": "edge"}, "edge")
+    assert "tolerations" not in gateway
+    assert (xds["nodeSelector"], xds["priorityClassName"]) == ({"pool": "system"}, "important")
+    assert xds["tolerations"] == values["pods.tolerations"]
+    assert xds["affinity"] == values["pods.affinity"]
+    (spread,) = xds["topologySpreadConstraints"]
+    assert spread.items() >= zone.items()
+    for process in PROCESSES:
+        pod = pod_of(objects, process)
+        assert pod["metadata"]["labels"]["tier"] == "control"
+        assert pod["metadata"]["annotations"]["mesh"] == "out"
+        assert pod["metadata"]["annotations"]["prometheus.io/scrape"] == "true"
+        for constraint in pod["spec"]["topologySpreadConstraints"]:
+            assert constraint["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == process
+
+
+def test_no_model_pushes_a_process_of_the_release_from_its_node(helm: Path) -> None:
+    objects = rendered(helm)
+    classes = {name: body["value"] for (kind, name), body in objects.items() if kind == "PriorityClass"}
+    own = {pod_of(objects, process)["spec"]["priorityClassName"] for process in PROCESSES}
+    assert own == {"tidegate-control-plane"}
+    assert max(classes, key=lambda name: classes[name]) == "tidegate-control-plane"
+    before = rendered(helm, {"priorityClasses": {"realtime": 5, "nearline": 4, "offline": 3}})
+    assert ("PriorityClass", "tidegate-control-plane") in before, "values of an earlier release name three"
+
+
+def test_each_process_keeps_most_of_its_pods_while_nodes_are_drained(helm: Path) -> None:
+    values = {
+        "web.podDisruptionBudget": {"maxUnavailable": None},
+        "xds.podDisruptionBudget": {"maxUnavailable": None, "minAvailable": "50%"},
+    }
+    budgets = {
+        name: body["spec"]
+        for (kind, name), body in rendered(helm, values).items()
+        if kind == "PodDisruptionBudget"
+    }
+    assert set(budgets) == {"tidegate-controllers", "tidegate-xds", "tidegate-gateway"}
+    assert budgets["tidegate-xds"]["minAvailable"] == "50%"
+    assert "maxUnavailable" not in budgets["tidegate-xds"]
+    assert budgets["tidegate-gateway"]["maxUnavailable"] == 1
+    for name, budget in budgets.items():
+        assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+        assert budget["selector"]["matchLabels"]["app.kubernetes.io/component"] == name.removeprefix(
+            "tidegate-"
+        )
+
+
+def test_images_by_digest_and_their_secrets_reach_every_pod(helm: Path) -> None:
+    images = {
+        name: f"registry.example.com:5000/tidegate/{name}:0.1.0@{DIGEST}"
+        for name in ("operator", "dataplane", "triton", "gateway")
+    }
+    values = {
+        **{f"images.{name}": ref for name, ref in images.items()},
+        "images.pullSecrets": [{"name": "registry"}],
+        "nodeAgent.enabled": True,
+    }
+    objects = rendered(helm, values)
+    specs = {process: pod_of(objects, process)["spec"] for process in PROCESSES}
+    specs["node-agent"] = pod_of(objects, "node-agent", "DaemonSet")["spec"]
+    specs["test"] = objects["Pod", "tidegate-test-ready"]["spec"]
+    for process, spec in specs.items():
+        image = {"gateway": images["gateway"], "node-agent": images["dataplane"]}.get(
+            process, images["operator"]
+        )
+        assert [each["image"] for each in spec["containers"]] == [image]
+        assert spec["imagePullSecrets"] == [{"name": "registry"}]
+    told = {each["name"]: each.get("value") for each in specs["controllers"]["containers"][0]["env"]}
+    assert (told["TIDEGATE_DATAPLANE_IMAGE"], told["TIDEGATE_TRITON_IMAGE"]) == (
+        images["dataplane"],
+        images["triton"],
+    )
+
+
+def test_objects_of_ones_own_come_as_objects_or_text_and_know_the_release(helm: Path) -> None:
+    plain = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-a"}}
+    text = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}-b\n"
+    added = rendered(helm, {"extraObjects": [plain, text]}).keys() - rendered(helm).keys()
+    assert added == {("ConfigMap", "tidegate-a"), ("ConfigMap", "tidegate-b")}
+
+
+def test_monitors_name_ports_that_pods_and_services_have(helm: Path) -> None:
+    assert not MONITORS & {kind for kind, _ in rendered(helm)}
+    labels = {"release": "prometheus"}
+    values = {
+        "metrics.serviceMonitor": {"enabled": True, "additionalLabels": labels},
+        "metrics.podMonitor": {"enabled": True, "additionalLabels": labels, "interval": "15s"},
+    }
+    objects = rendered(helm, values)
+    monitors = {key: body for key, body in objects.items() if key[0] in MONITORS}
+    assert set(monitors) == {
+        ("ServiceMonitor", "tidegate"),
+        ("PodMonitor", "tidegate"),
+        ("PodMonitor", "tidegate-models"),
+    }
+    assert all(body["metadata"]["labels"]["release"] == "prometheus" for body in monitors.values())
+    services = [body for (kind, _), body in objects.items() if kind == "Service"]
+    for process in PROCESSES:
+        pod = pod_of(objects, process)
+        ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+        scraped = {each["port"] for each in monitors["PodMonitor", "tidegate"]["spec"]["podMetricsEndpoints"]}
+        assert len(scraped & ports) == 1, f"{process} is scraped once"
+        found = [
+            port["targetPort"]
+            for service in services
+            if service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+            for port in service["spec"]["ports"]
+            if port["name"]
+            in {each["port"] for each in monitors["ServiceMonitor", "tidegate"]["spec"]["endpoints"]}
+        ]
+        assert len(found) == 1, f"{process} is found by one Service"
+        assert set(found) <= ports
+    some = rendered(helm, {**values, "watchNamespaces": ["ads"]})
+    assert some["PodMonitor", "tidegate-models"]["spec"]["namespaceSelector"] == {"matchNames": ["ads"]}
+
+
+@pytest.mark.parametrize("value", ["nodeAgent.enabled", "sharedClaims.enabled"])
+def test_a_release_of_some_namespaces_gets_no_rights_to_nodes(helm: Path, value: str) -> None:
+    refused = template(helm, {value: True, "watchNamespaces": ["ads"]})
+    assert refused.returncode != 0
+    assert f"{value} needs a release that serves all namespaces" in refused.stderr
+
+
+def test_a_release_of_some_namespaces_has_its_rights_there_alone(helm: Path) -> None:
+    objects = rendered(helm, {"watchNamespaces": ["ads", "shop"], "rbac.aggregateClusterRoles": False})
+    bound = {name for kind, name in objects if kind == "ClusterRoleBinding"}
+    assert bound == {"tidegate-web"}
+    (rule,) = objects["ClusterRole", "tidegate-web"]["rules"]
+    assert rule["resources"] == ["tokenreviews"]
+    for process in ("controllers", "xds", "web"):
+        role = objects["Role", f"tidegate-{process}-objects"]
+        assert not {"nodes", "computepools", "tokenreviews"} & {
+            one for rule in role["rules"] for one in rule["resources"]
+        }
+        told = {
+            each["name"]: each.get("value")
+            for each in pod_of(objects, process)["spec"]["containers"][0]["env"]
+        }
+        assert json.loads(told["TIDEGATE_WATCH_NAMESPACES"] or "") == ["ads", "shop"]
+    everywhere = {name for kind, name in rendered(helm) if kind == "ClusterRoleBinding"}
+    assert everywhere == {"tidegate-controllers", "tidegate-xds", "tidegate-web"}
+
+
+def test_the_page_says_of_each_value_what_stands_above_it() -> None:
+    text = '# Who.\nowner: ""\n\npart:\n  # How\n  # many.\n  count: 2\n  rest: {a: 1}\nlist:\n- {b: 2}\n'
+    found = {each.path: (each.default, each.said) for each in values_of(text)}
+    assert found == {
+        "owner": ("''", "Who."),
+        "part.count": ("2", "How many."),
+        "part.rest": ("{a: 1}", ""),
+        "list": ("[{b: 2}]", ""),
+    }
+    assert "| `part.count` | `2` | How many. |" in values_page({"chart": text})
+    with pytest.raises(ValueError, match="no key two spaces below another"):
+        values_of("part:\n      deep: 1\n")
