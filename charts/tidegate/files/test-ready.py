@@ -1,0 +1,21 @@
+"""Asks each address until it says yes; ends with 1, and what the last answer was, when one has not in time."""
+
+import sys
+import time
+import urllib.request
+
+WAIT_S = 60.0
+PAUSE_S = 1.0
+REQUEST_S = 5.0
+
+missing = list(sys.argv[1:])
+until = time.monotonic() + WAIT_S
+while missing:
+    try:
+        with urllib.request.urlopen(missing[0], timeout=REQUEST_S) as answer:
+            print("ok", missing[0], answer.status, flush=True)
+        del missing[0]
+    except OSError as error:
+        if time.monotonic() > until:
+            sys.exit(f"not ready in {WAIT_S:.0f} s: {missing[0]}: {error}")
+        time.sleep(PAUSE_S)

@@ -1,0 +1,236 @@
+"""The charts on a real API server, by Helm: what it admits, who may do what, and what stays when a release goes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from builders.inference import inference_body
+from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, HelmOn, settings_of
+from tidegate.kube.permissions import CLUSTER_RULES, Process
+from tidegate_localcluster.process import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+SYSTEM: Final = "tidegate-system"
+PODS_S: Final = 60.0
+_ENFORCE: Final = "pod-security.kubernetes.io/enforce"
+
+
+@pytest.fixture(scope="module")
+def release(helm_on: HelmOn) -> Iterator[HelmOn]:
+    """The chart with its own values, in a namespace that refuses pods which the standard `restricted` does not allow."""
+    _namespace(helm_on, SYSTEM, "restricted")
+    helm_on.kubectl("create", "namespace", "ads")
+    helm_on.install("tidegate", SYSTEM)
+    yield helm_on
+    helm_on("uninstall", "tidegate", f"--namespace={SYSTEM}", "--ignore-not-found")
+
+
+def _namespace(helm_on: HelmOn, name: str, standard: str) -> None:
+    metadata = {"name": name, "labels": {_ENFORCE: standard}}
+    helm_on.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+
+
+def _pods(helm_on: HelmOn, namespace: str = SYSTEM) -> dict[str, int]:
+    """How many pods each process has got, whether or not there is a node for them."""
+    found = helm_on.kubectl.json("get", "pods", "-n", namespace)["items"]
+    components = [pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in found]
+    return {each: components.count(each) for each in components}
+
+
+def test_pods_of_a_release_are_let_into_a_restricted_namespace(release: HelmOn) -> None:
+    wanted = {"controllers": 2, "xds": 2, "web": 1, "gateway": 2}
+    wait_until(lambda: _pods(release) == wanted, what=f"pods {wanted}", timeout_s=PODS_S)
+
+
+def test_the_pod_of_helm_test_is_let_in_too_and_a_node_agent_is_not(release: HelmOn) -> None:
+    values = {"nodeAgent.enabled": True, "crds.enabled": False}
+    command = ("template", "tidegate", CHART, f"--namespace={SYSTEM}", *settings_of(values))
+    agent = _one(release(*command, "--show-only=templates/node-agent.yaml"), "DaemonSet")
+    test = _one(release(*command, "--show-only=templates/tests/ready.yaml"), "Pod")
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "tidegate-node-agent"}}
+    _namespace(release, "open", "privileged")
+    for namespace in (SYSTEM, "open"):
+        release.kubectl.apply(account, namespace=namespace)
+    template = agent["spec"]["template"]
+    # The chart's own RuntimeClass is NVIDIA's, which is not there.
+    pod = {**template, "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "agent"}}
+    pod["spec"] = {name: value for name, value in template["spec"].items() if name != "runtimeClassName"}
+
+    def dry(body: Mapping[str, Any], namespace: str) -> Sequence[str]:
+        return ("create", "--dry-run=server", "-n", namespace, "-f", "-", "-o", "name")
+
+    assert release.kubectl(*dry(test, SYSTEM), stdin=json.dumps(test)).strip() == "pod/tidegate-test-ready"
+    refused = release.kubectl.refusal(*dry(pod, SYSTEM), stdin=json.dumps(pod))
+    for why in ("host namespaces (hostPID=true)", "restricted volume types", "runAsNonRoot"):
+        assert why in refused
+    assert release.kubectl(*dry(pod, "open"), stdin=json.dumps(pod)).strip() == "pod/agent"
+
+
+def _one(text: str, kind: str) -> dict[str, Any]:
+    return next(each for each in yaml.safe_load_all(text) if each and each["kind"] == kind)
+
+
+@pytest.fixture(scope="module")
+def people(release: HelmOn) -> HelmOn:
+    """One user for each role, by the cluster's own roles and by the chart's; those of a namespace have theirs in `ads`."""
+    kubectl = release.kubectl
+    for role in ("view", "edit", "admin"):
+        kubectl("create", "rolebinding", role, f"--clusterrole={role}", f"--user={role}", "-n", "ads")
+    for role in ("view", "pools"):
+        name = f"tidegate-{role}"
+        kubectl(
+            "create",
+            "clusterrolebinding",
+            f"cluster-{role}",
+            f"--clusterrole={name}",
+            f"--user=cluster-{role}",
+        )
+
+    def aggregated() -> bool:
+        return _may(release, "edit", "create", "inferences", "ads")
+
+    wait_until(aggregated, what="edit reaches Inferences", timeout_s=30.0)
+    return release
+
+
+def _may(helm_on: HelmOn, user: str, verb: str, resource: str, namespace: str = "") -> bool:
+    """What the API server itself says: a SubjectAccessReview."""
+    kind, _, subresource = resource.partition("/")
+    group, _, plural = kind.rpartition(":")
+    about = {
+        "verb": verb,
+        "resource": plural,
+        "subresource": subresource,
+        "group": group or ("tidegate.io" if plural in _KINDS else ""),
+        "namespace": namespace,
+    }
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "resourceAttributes": about},
+    }
+    found = helm_on.kubectl.json("create", "--filename=-", stdin=json.dumps(review))
+    return bool(found["status"]["allowed"])
+
+
+_IN_NAMESPACES: Final = ("inferences", "modelaccesses", "featurecomputes")
+_KINDS: Final = (*_IN_NAMESPACES, "computepools", "computeoverrides", "allocationdecisions")
+_EVERYBODY: Final = ("view", "edit", "admin", "cluster-view", "cluster-pools", "stranger")
+_WRITERS: Final = {"edit", "admin"}
+_READERS: Final = {"view", "edit", "admin", "cluster-view"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "namespace", "allowed"),
+    [
+        *[("list", kind, "ads", _READERS) for kind in _IN_NAMESPACES],
+        *[("create", kind, "ads", _WRITERS) for kind in _IN_NAMESPACES],
+        *[("deletecollection", kind, "ads", _WRITERS) for kind in _IN_NAMESPACES],
+        ("patch", "inferences/scale", "ads", _WRITERS),
+        ("get", "inferences/status", "ads", _READERS),
+        ("patch", "inferences/status", "ads", set[str]()),
+        ("list", "inferences", "shop", {"cluster-view"}),
+        ("create", "inferences", "shop", set[str]()),
+        ("list", "computepools", "", {"cluster-view"}),
+        ("patch", "computepools", "", {"cluster-pools"}),
+        ("create", "computeoverrides", "", {"cluster-pools"}),
+        ("list", "allocationdecisions", "", {"cluster-view"}),
+        ("create", "allocationdecisions", "", set[str]()),
+        ("patch", "computepools/status", "", set[str]()),
+    ],
+    ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else str(value),
+)
+def test_people_may_do_what_their_role_says(
+    people: HelmOn, verb: str, resource: str, namespace: str, allowed: set[str]
+) -> None:
+    found = {user for user in _EVERYBODY if _may(people, user, verb, resource, namespace)}
+    assert found == allowed
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "namespace", "allowed"),
+    [
+        ("patch", "inferences/status", "ads", {"controllers"}),
+        ("patch", "apps:deployments", "ads", {"controllers"}),
+        ("watch", "pods", "ads", {"controllers", "xds", "web"}),
+        ("update", "coordination.k8s.io:leases", SYSTEM, {"controllers"}),
+        ("update", "coordination.k8s.io:leases", "ads", set[str]()),
+        ("create", "authentication.k8s.io:tokenreviews", "", {"web"}),
+        ("create", "inferences", "ads", set[str]()),
+        ("delete", "inferences", "ads", set[str]()),
+        ("list", "secrets", "ads", set[str]()),
+        ("list", "secrets", SYSTEM, set[str]()),
+        ("impersonate", "users", "", set[str]()),
+        ("delete", "pods", "ads", set[str]()),
+        ("patch", "nodes", "", set[str]()),
+    ],
+    ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else str(value),
+)
+def test_processes_may_do_what_they_need(
+    release: HelmOn, verb: str, resource: str, namespace: str, allowed: set[str]
+) -> None:
+    found = {
+        process
+        for process in PROCESSES
+        if _may(release, f"system:serviceaccount:{SYSTEM}:tidegate-{process}", verb, resource, namespace)
+    }
+    assert found == allowed
+
+
+def test_the_api_server_grants_what_the_code_says_that_it_needs(release: HelmOn) -> None:
+    user = f"system:serviceaccount:{SYSTEM}:tidegate-{Process.WEB}"
+    for rule in CLUSTER_RULES[Process.WEB]:
+        for resource in rule.resources:
+            for verb in rule.verbs:
+                assert _may(release, user, verb, f"{rule.group}:{resource}"), (verb, resource)
+
+
+def test_the_next_commands_are_said_and_can_be_run(release: HelmOn) -> None:
+    notes = release("get", "notes", "tidegate", f"--namespace={SYSTEM}")
+    commands = [line.split() for line in notes.splitlines() if line.startswith("  tidegate ")]
+    assert [command[1] for command in commands] == ["doctor", "dashboard"]
+    for _, command, option, namespace in commands:
+        assert namespace == SYSTEM
+        asked = [sys.executable, "-m", "tidegate", command, "--help"]
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True)
+        assert option in done.stdout
+    port = next(line for line in notes.splitlines() if "port-forward" in line).split()
+    service = release.kubectl.json("get", port[-2], "-n", SYSTEM)
+    assert int(port[-1].partition(":")[2]) in {each["port"] for each in service["spec"]["ports"]}
+    assert "WARNING" not in notes
+
+
+def test_objects_stay_when_their_release_goes_unless_they_were_not_to_be_kept(release: HelmOn) -> None:
+    kubectl = release.kubectl
+    body = inference_body(namespace="ads")
+    metadata = {"name": "ctr", "namespace": "ads"}
+    kubectl.apply({**body, "metadata": metadata}, namespace="ads")
+    uid = kubectl.json("get", "inference", "ctr", "-n", "ads")["metadata"]["uid"]
+
+    release("upgrade", "tidegate", CHART, f"--namespace={SYSTEM}", '--set-json=log.level="debug"')
+    release("rollback", "tidegate", "1", f"--namespace={SYSTEM}")
+    release("uninstall", "tidegate", f"--namespace={SYSTEM}")
+    assert kubectl.json("get", "inference", "ctr", "-n", "ads")["metadata"]["uid"] == uid
+
+    # The same release takes its kinds up again.
+    release.install("tidegate", SYSTEM)
+    release.install("tidegate", SYSTEM, {"crds.keep": False})
+    assert kubectl.json("get", "inference", "ctr", "-n", "ads")["metadata"]["uid"] == uid
+    release("uninstall", "tidegate", f"--namespace={SYSTEM}", "--wait")
+    assert "NotFound" in kubectl.refusal("get", "crd", "inferences.tidegate.io"), "and with it what was of it"
+
+    release("install", "kinds", CHART_OF_KINDS, f"--namespace={SYSTEM}")
+    kubectl("wait", "--for=condition=Established", "crd", "--selector=app.kubernetes.io/name=tidegate")
+    refused = release.run("install", "tidegate", CHART, f"--namespace={SYSTEM}")
+    assert "invalid ownership metadata" in refused.stderr, "one of both brings the kinds"
+    release.install("tidegate", SYSTEM, {"crds.enabled": False})
+    release("uninstall", "kinds", f"--namespace={SYSTEM}")
+    kubectl("get", "inferences", "-n", "ads")
