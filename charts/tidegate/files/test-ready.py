@@ -1,15 +1,14 @@
-"""Asks each address until it says yes; ends with 1, and what the last answer was, when one has not in time."""
+"""Asks each address until it says yes; ends with 1, and what the last answer was, when one has not after so many seconds."""
 
 import sys
 import time
 import urllib.request
 
-WAIT_S = 60.0
 PAUSE_S = 1.0
 REQUEST_S = 5.0
 
-missing = list(sys.argv[1:])
-until = time.monotonic() + WAIT_S
+wait_s, missing = float(sys.argv[1]), sys.argv[2:]
+until = time.monotonic() + wait_s
 while missing:
     try:
         with urllib.request.urlopen(missing[0], timeout=REQUEST_S) as answer:
@@ -17,5 +16,5 @@ while missing:
         del missing[0]
     except OSError as error:
         if time.monotonic() > until:
-            sys.exit(f"not ready in {WAIT_S:.0f} s: {missing[0]}: {error}")
+            sys.exit(f"not ready in {wait_s:.0f} s: {missing[0]}: {error}")
         time.sleep(PAUSE_S)
