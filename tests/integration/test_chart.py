@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fixtures.chart import CHART, Objects, rendered, template
+from fixtures.chart import CHART, PROCESSES, Objects, rendered, template
 from tidegate.telemetry.alerts import ALERTS
 from tidegate.telemetry.recorded import rule_file
 
@@ -71,9 +71,32 @@ def test_certificates_of_ones_own_are_used_as_they_are(helm: Path) -> None:
     assert not secrets(objects)
 
 
+def test_an_issuer_of_cert_manager_makes_certificates_of_the_same_names(helm: Path) -> None:
+    issuer = {"name": "tidegate-xds", "kind": "ClusterIssuer"}
+    objects = rendered(helm, {"tls.certManager.issuerRef": issuer})
+    assert not secrets(objects)
+    made = {name: body["spec"] for (kind, name), body in objects.items() if kind == "Certificate"}
+    assert set(made) == {mounted(objects, "tidegate-xds"), mounted(objects, "tidegate-gateway")}
+    assert not set(made) & _MADE, "Helm takes its own Secrets away when it makes none any more"
+    assert all(spec["secretName"] == name for name, spec in made.items())
+    assert all(spec["issuerRef"] == issuer for spec in made.values())
+    plain = rendered(helm)
+    for certificate, secret in (
+        ("tidegate-xds-cert", "tidegate-xds-tls"),
+        ("tidegate-gateway-xds-cert", "tidegate-gateway-xds-tls"),
+    ):
+        pem = base64.b64decode(plain["Secret", secret]["data"]["tls.crt"])
+        extension = x509.load_pem_x509_certificate(pem).extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+        assert made[certificate]["dnsNames"] == extension.value.get_values_for_type(x509.DNSName)
+
+
 def test_values_of_before_that_know_nothing_of_certificates_of_ones_own_still_work(helm: Path) -> None:
     """`helm upgrade --reuse-values` brings the values along that the last chart had."""
-    assert secrets(rendered(helm, {"tls.existing": None, "auth.jwks": None})) == _MADE
+    assert (
+        secrets(rendered(helm, {"tls.existing": None, "tls.certManager": None, "auth.jwks": None})) == _MADE
+    )
 
 
 def test_hosts_of_issuers_and_their_authority_reach_the_xds_servers(helm: Path) -> None:
@@ -98,6 +121,11 @@ def test_hosts_of_issuers_and_their_authority_reach_the_xds_servers(helm: Path) 
         ({"tls.existing": {"xds": "No Name", "gateway": "mine"}}, "does not match pattern"),
         ({"tls.xds": False, "auth.namespaces": ["ads"]}, "needs tls.xds: true"),
         ({"auth.jwks.allowedHosts": ["https://login.example.com"]}, "does not match pattern"),
+        (
+            {"tls.existing": {"xds": "a", "gateway": "b"}, "tls.certManager.issuerRef.name": "c"},
+            "keep one",
+        ),
+        ({"tls.certManager.issuer": "c"}, "'issuer' not allowed"),
         ({"tls.xds": "yes"}, "got string, want boolean"),
     ],
 )
@@ -109,8 +137,25 @@ def test_values_that_cannot_work_are_refused(helm: Path, values: Mapping[str, ob
 
 @pytest.mark.parametrize(
     "values",
-    [{"gateway.tls": None}, {"gateway.tls.service": None}, {"auth.jwks": None}, {"nodeAgent": None}],
-    ids=str,
+    [
+        {"gateway.tls": None},
+        {"gateway.tls.service": None},
+        {"auth.jwks": None},
+        {"nodeAgent": None},
+        {
+            **dict.fromkeys(
+                (
+                    *("crds", "commonLabels", "commonAnnotations", "watchNamespaces", "pods", "rbac"),
+                    *("networkPolicy", "metrics.serviceMonitor", "metrics.podMonitor", "extraObjects"),
+                    "priorityClasses.controlPlane",
+                )
+            ),
+            **{
+                f"{process}.{name}": None for process in PROCESSES for name in ("pods", "podDisruptionBudget")
+            },
+        },
+    ],
+    ids=["no-tls-port", "no-service-of-it", "no-issuers", "no-node-agents", "before-pods-were-placed"],
 )
 def test_values_of_an_earlier_release_are_enough(helm: Path, values: Mapping[str, object]) -> None:
     """`helm upgrade --reuse-values` keeps them, and so has none of what came later."""

@@ -36,9 +36,15 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{/* Who of cert-manager is to issue the certificates of xDS, as YAML; nothing where nobody is. */}}
+{{- define "tidegate.issuer" -}}
+{{- with (default dict .Values.tls.certManager).issuerRef }}{{ if .name }}{{ toYaml . }}{{ end }}{{ end -}}
+{{- end }}
+
 {{/* Name of the Secret with the certificate of `part` (xds or gateway) for xDS. Arguments: root, part. */}}
 {{- define "tidegate.xdsSecret" -}}
-{{- $made := dict "xds" "xds-tls" "gateway" "gateway-xds-tls" -}}
+{{- $end := ternary "cert" "tls" (not (empty (include "tidegate.issuer" .root))) -}}
+{{- $made := dict "xds" (printf "xds-%s" $end) "gateway" (printf "gateway-xds-%s" $end) -}}
 {{- get (default dict .root.Values.tls.existing) .part | default (printf "%s-%s" .root.Release.Name (get $made .part)) -}}
 {{- end }}
 
