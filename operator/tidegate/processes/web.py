@@ -102,7 +102,7 @@ async def keep(
         for plural, listing in parts.listings.items():
             tasks.create_task(listing.keep(), name=f"rows-{plural}")
         tasks.create_task(parts.history.keep(), name="history")
-        if not namespace:  # who has what of a node is not known from the pods of one
+        if not namespaces:  # who has what of a node is not known from the pods of one
             tasks.create_task(parts.nodes.keep(client), name="nodes")
         if parts.past.known:
             tasks.create_task(parts.past.keep(), name="past")
