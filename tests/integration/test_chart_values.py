@@ -134,6 +134,8 @@ def test_common_labels_and_annotations_are_on_every_object_and_every_pod(helm: P
         "networkPolicy.enabled": True,
         "metrics.serviceMonitor.enabled": True,
         "metrics.podMonitor.enabled": True,
+        "metrics.rules.enabled": True,
+        "grafana.dashboards.enabled": True,
         "auth.namespaces": ["ads"],
         "gateway.tls.secrets": ["front"],
         "web.auth": {"mode": "proxy", "proxySecret": "front"},

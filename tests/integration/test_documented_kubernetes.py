@@ -25,7 +25,7 @@ from tidegate_localcluster.errors import BinaryUnavailableError
 
 pytestmark = [pytest.mark.usefixtures("crds"), pytest.mark.timeout(300)]
 
-NOT_HERE = frozenset({"cert-manager.io/v1"})
+NOT_HERE = frozenset({"cert-manager.io/v1", "kustomize.toolkit.fluxcd.io/v1", "argoproj.io/v1alpha1"})
 """Kinds of others that the tests' API server does not know."""
 CLUSTER_KINDS = frozenset(each.resource.KIND for each in DEFINITIONS if not each.resource.NAMESPACED)
 BODIES = {"inference": inference_body, "modelaccess": model_access_body, "computepool": compute_pool_body}
