@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -147,7 +148,7 @@ def test_values_that_cannot_work_are_refused(helm: Path, values: Mapping[str, ob
                 (
                     *("crds", "commonLabels", "commonAnnotations", "watchNamespaces", "pods", "rbac"),
                     *("networkPolicy", "metrics.serviceMonitor", "metrics.podMonitor", "extraObjects"),
-                    "priorityClasses.controlPlane",
+                    *("priorityClasses.controlPlane", "gateway.accessLog", "metrics.rules.alerts"),
                 )
             ),
             **{
@@ -159,7 +160,11 @@ def test_values_that_cannot_work_are_refused(helm: Path, values: Mapping[str, ob
 )
 def test_values_of_an_earlier_release_are_enough(helm: Path, values: Mapping[str, object]) -> None:
     """`helm upgrade --reuse-values` keeps them, and so has none of what came later."""
-    assert ("Service", "tidegate-gateway") in rendered(helm, values)
+    objects = rendered(helm, values)
+    assert ("Service", "tidegate-gateway") in objects
+    budgets = {name for kind, name in objects if kind == "PodDisruptionBudget"}
+    assert budgets >= {"tidegate-gateway", "tidegate-xds", "tidegate-controllers"}
+    assert "<nil>" not in json.dumps([*objects.values()])
 
 
 def test_the_tls_port_has_a_service_and_its_secrets_alone_are_read(helm: Path) -> None:

@@ -200,7 +200,7 @@ def _set_by(command: Command) -> list[str]:
 
 def _set_before(command: Command) -> list[str]:
     """What the page has set before, where the command goes on from it."""
-    if "--reuse-values" not in command.words:
+    if not {"--reuse-values", "--reset-then-reuse-values"} & {*command.words}:
         return []
     same = [each for each in helms(ALL) if _page(each) == _page(command)]
     before = same[: same.index(command)] if command in same else []

@@ -122,3 +122,6 @@ def test_what_a_newer_server_says_besides_is_left_out_and_what_is_no_answer_is_r
     assert "since" not in said.serialised()["proxies"][0]
     with pytest.raises(ValueError, match="node"):
         XdsStatusReport.of({"xds-0": {"proxies": [{"name": "g"}]}})
+    for foreign in ({"status": "ok"}, [], {"proxies": ["g"]}):
+        with pytest.raises(ValueError, match="_Told"):
+            XdsStatusReport.of({"xds-0": foreign})  # type: ignore[dict-item]

@@ -22,7 +22,7 @@ def test_identities_are_told_in_one_order_whoever_wrote_them() -> None:
 @pytest.mark.parametrize(
     ("authority", "way_out"),
     [
-        (ClientAuthority.ABSENT, "gateway.tls.clientAuthority set (helm upgrade --reuse-values)"),
+        (ClientAuthority.ABSENT, "gateway.tls.clientAuthority set (helm upgrade --reset-then-reuse-values)"),
         (ClientAuthority.UNUSABLE, "tidegate xds status says what is wrong with it"),
     ],
 )

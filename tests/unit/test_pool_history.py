@@ -151,6 +151,16 @@ async def test_what_is_older_than_the_window_and_pools_that_are_gone_are_forgott
     assert world.history.demand_of(POOL) == ()
 
 
+async def test_a_process_that_has_looked_for_longer_than_the_window_blames_nobody() -> None:
+    world = World()
+    world.looks(1)
+    assert not world.history.reach(POOL).outlived
+    world.now += WINDOW
+    world.looks(1)
+    await world.past.ask()
+    assert world.history.reach(POOL).outlived
+
+
 def test_without_a_prometheus_it_is_said_that_nobody_is_asked() -> None:
     world = World(asks=False)
     assert world.history.reach(POOL).since is None

@@ -17,6 +17,10 @@ async def answer(request: Request) -> PlainTextResponse:
     return PlainTextResponse("", status_code=int(request.path_params["status"]))
 
 
+async def fail(request: Request) -> PlainTextResponse:
+    raise KeyError(request.url.path)
+
+
 @pytest.mark.parametrize(
     ("method", "path", "counted"),
     [
@@ -24,16 +28,19 @@ async def answer(request: Request) -> PlainTextResponse:
         ("GET", "/503", {"method": "GET", "status": "503"}),
         ("GET", "/nowhere/at/all", {"method": "GET", "status": "404"}),
         ("INVENTED", "/200", {"method": "other", "status": "405"}),
+        ("GET", "/bug", {"method": "GET", "status": "500"}),
     ],
-    ids=["answered", "failed", "nowhere", "invented-method"],
+    ids=["answered", "failed", "nowhere", "invented-method", "a-bug-of-ours"],
 )
 async def test_each_answer_is_counted_once_by_its_status(
     method: str, path: str, counted: dict[str, str]
 ) -> None:
     registry = CollectorRegistry()
-    app = Starlette(routes=[Route("/{status:int}", answer, methods=["GET"])])
+    app = Starlette(routes=[Route("/{status:int}", answer, methods=["GET"]), Route("/bug", fail)])
     app.add_middleware(Counted, metrics=WebMetrics(registry))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://here"
+    ) as client:
         await client.request(method, path)
     samples = {
         tuple(sample.labels.items()): sample.value

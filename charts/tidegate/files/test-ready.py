@@ -1,5 +1,6 @@
 """Asks each address until it says yes; ends with 1, and what the last answer was, when one has not after so many seconds."""
 
+import http.client
 import sys
 import time
 import urllib.request
@@ -14,7 +15,7 @@ while missing:
         with urllib.request.urlopen(missing[0], timeout=REQUEST_S) as answer:
             print("ok", missing[0], answer.status, flush=True)
         del missing[0]
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         if time.monotonic() > until:
             sys.exit(f"not ready in {wait_s:.0f} s: {missing[0]}: {error}")
         time.sleep(PAUSE_S)

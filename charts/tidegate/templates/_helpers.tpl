@@ -105,9 +105,12 @@ app.kubernetes.io/component: {{ .component }}
 {{- end }}
 {{- end }}
 
-{{/* The PodDisruptionBudget of a process; none where its values name no bound. Arguments: root, component, values. */}}
+{{/*
+The PodDisruptionBudget of a process; none where its values name no bound. Values of an earlier release, kept by --reuse-values, say
+nothing of it: it is then as it was. Arguments: root, component, values.
+*/}}
 {{- define "tidegate.budget" -}}
-{{- with .values.podDisruptionBudget }}
+{{- with ternary .values.podDisruptionBudget (dict "maxUnavailable" 1) (hasKey .values "podDisruptionBudget") }}
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget

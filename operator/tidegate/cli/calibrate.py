@@ -58,7 +58,7 @@ def calibrate(
     where = Where(None, False, kubeconfig, context, acting_for)
 
     def say(step: str) -> None:
-        typer.echo(step, err=output is not Format.TEXT)
+        typer.echo(step, err=output not in {Format.TEXT, Format.WIDE})
 
     found = answered(calibration(key, limit_s, (pod, address), where, ramp, inputs, say))
     show(found, output)

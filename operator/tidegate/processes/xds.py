@@ -94,8 +94,8 @@ class Publisher:
                 change = routing.take_change()
                 snapshot = self.builder.apply(change)
             if self.cache.set(snapshot):
+                self.metrics.built.set_to_current_time()
                 log.info("snapshot", revision=snapshot.revision, decisions=change.decisions)
-            self.metrics.built.set_to_current_time()
             self.clients.take(change)
             self.metrics.build_seconds.observe(time.perf_counter() - started)
             with contextlib.suppress(TimeoutError):

@@ -18,6 +18,13 @@ class _Said(ApiModel):
     model_config = ConfigDict(extra="ignore")
 
 
+class _Told(_Said):
+    """One server's answer. Without proxies it is none: whoever answers is no xDS server."""
+
+    proxies: tuple[Mapping[str, Any], ...]
+    gateway_secrets: tuple[Mapping[str, Any], ...] = ()
+
+
 class ProxyReport(_Said):
     """One connected proxy."""
 
@@ -54,12 +61,10 @@ class XdsStatusReport(Report):
     def of(cls, answers: Mapping[str, Mapping[str, Any]]) -> Self:
         """From the servers' answers, by server. Raises pydantic.ValidationError where one is no answer of an xDS server."""
 
-        def all_of(what: str) -> list[dict[str, Any]]:
-            return [
-                {**one, "server": server} for server, said in answers.items() for one in said.get(what, ())
-            ]
-
-        return cls.model_validate({what: all_of(what) for what in ("proxies", "gatewaySecrets")})
+        told = {server: _Told.model_validate(said) for server, said in answers.items()}
+        proxies = [{**one, "server": server} for server, said in told.items() for one in said.proxies]
+        secrets = [{**one, "server": server} for server, said in told.items() for one in said.gateway_secrets]
+        return cls.model_validate({"proxies": proxies, "gatewaySecrets": secrets})
 
     def lines(self, *, wide: bool) -> Iterator[str]:
         """A line for each proxy and for each Secret, and one more where something is wrong."""

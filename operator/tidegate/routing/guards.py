@@ -107,7 +107,7 @@ def _with_address(access: ModelAccess, jwt: Jwt, address: str, credentials: Cred
     if host not in credentials.key_hosts:
         message = (
             f"keys are not fetched from the host {host}, so nobody is let in: "
-            "add it to the chart's auth.jwks.allowedHosts (helm upgrade --reuse-values)"
+            "add it to the chart's auth.jwks.allowedHosts (helm upgrade --reset-then-reuse-values)"
         )
     elif isinstance(found, Unfit):
         reason = Reason.CREDENTIALS_INVALID
@@ -129,7 +129,7 @@ def _with_identities(access: ModelAccess, asked: Mtls, authority: ClientAuthorit
     if authority is ClientAuthority.ABSENT:
         why = (
             "gateways ask no client for a certificate, so nobody is let in: have the chart's gateway.tls.secrets and "
-            "gateway.tls.clientAuthority set (helm upgrade --reuse-values)"
+            "gateway.tls.clientAuthority set (helm upgrade --reset-then-reuse-values)"
         )
     else:
         why = (
@@ -153,7 +153,7 @@ def _with_secret(
     if key.namespace not in credentials.namespaces:
         message = (
             f"Secrets of namespace {key.namespace} are not read, so nobody is let in: "
-            f"add the namespace to the chart's auth.namespaces (helm upgrade --reuse-values)"
+            f"add the namespace to the chart's auth.namespaces (helm upgrade --reset-then-reuse-values)"
         )
         return PlannedGuard(ClosedGuard(), (refuse(Reason.CREDENTIALS_NOT_READABLE, message),))
     secret = credentials.secrets.get(key)

@@ -150,7 +150,10 @@ OBJECTIVES: Final = RecordedGroup(
     ),
 )
 LONG_OBJECTIVES: Final = RecordedGroup(
-    "tidegate-objectives-long", "10m", tuple(_burn(window) for window in ("1d", "3d"))
+    # Prometheus looks back five minutes for a sample: alerts on what is written less often would have gaps, and never last.
+    "tidegate-objectives-long",
+    "2m",
+    tuple(_burn(window) for window in ("1d", "3d")),
 )
 
 GROUPS: Final = (SIGNALS, OBJECTIVES, LONG_OBJECTIVES)

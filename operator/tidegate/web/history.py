@@ -82,6 +82,8 @@ class Reach:
     looking_since: datetime | None
     """Since when this process looks itself."""
     past: PastState
+    outlived: bool = False
+    """This process has looked for longer than the window: what was before is shown no more."""
 
 
 class _Look(NamedTuple):
@@ -120,6 +122,8 @@ _TimedT = TypeVar("_TimedT", bound=_Timed)
 @dataclass(slots=True)
 class _Pool:
     past: PastState
+    began: datetime | None = None
+    """When this process first looked at it; None before that."""
     looks: deque[_Look] = field(default_factory=lambda: deque(maxlen=KEPT))
     before: tuple[_Look, ...] = ()
     """From Prometheus: of the time before the first look of this process."""
@@ -148,7 +152,9 @@ class History:
         for key in self._pools.keys() - pools.keys():
             del self._pools[key]
         for key, pool in pools.items():
-            self._pools.setdefault(key, self._new()).looks.append(self._look(pool))
+            found = self._pools.setdefault(key, self._new())
+            found.began = found.began or self._now()
+            found.looks.append(self._look(pool))
 
     def pools(self) -> tuple[ObjectKey, ...]:
         """Those that were looked at."""
@@ -170,7 +176,8 @@ class History:
         found = self._pools.get(pool, self._new())
         own = found.looks[0].at if found.looks else None
         before = self._recent(found.before)
-        return Reach(before[0].at if before else own, own, found.past)
+        outlived = found.began is not None and found.began <= self._now() - WINDOW
+        return Reach(before[0].at if before else own, own, found.past, outlived)
 
     def answered(self, pool: ComputePool, report: PlanReport) -> None:
         """The allocator has been asked how things are: what it said of demand is kept."""

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidegate_dataplane.contract.metrics import Catalog
 
+_FAILED: Final = 500
 _METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 
 WEB: Final = Catalog("tidegate_web_")
@@ -33,7 +34,7 @@ class WebMetrics:
 
 
 class Counted:
-    """ASGI middleware, outside of all others: what they refuse is counted too."""
+    """ASGI middleware: what all others refuse is counted too, and what fails, which is answered further outside."""
 
     def __init__(self, app: ASGIApp, metrics: WebMetrics) -> None:
         self._app, self._metrics = app, metrics
@@ -46,10 +47,22 @@ class Counted:
         began = time.monotonic()
         method = scope["method"] if scope["method"] in _METHODS else "other"
 
+        begun = False
+
+        def count(status: int) -> None:
+            nonlocal begun
+            begun = True
+            self._metrics.seconds.labels(method).observe(time.monotonic() - began)
+            self._metrics.requests.labels(method, str(status)).inc()
+
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._metrics.seconds.labels(method).observe(time.monotonic() - began)
-                self._metrics.requests.labels(method, str(message["status"])).inc()
+                count(message["status"])
             await send(message)
 
-        await self._app(scope, receive, counted)
+        try:
+            await self._app(scope, receive, counted)
+        except Exception:
+            if not begun:
+                count(_FAILED)
+            raise

@@ -14,7 +14,7 @@ from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.conditions import timestamp
 from tidegate.api.meta import ObjectKey
 from tidegate.api.release import ReleaseCommand
-from tidegate.errors import NotAllowedError, PermanentError
+from tidegate.errors import PermanentError
 from tidegate.reports.standing import OverrideReport
 from tidegate.reports.steered import Steered, SteeringReport, Step, plan_steering, told
 from tidegate.web import acting
@@ -26,6 +26,7 @@ from tidegate.web.visitor import LIST_OVERRIDES, ForbiddenError, Known, NotThere
 
 _SEE_OTHER: Final = 303
 _BAD_REQUEST: Final = 400
+_FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
 _FIELDS: Final = ("kind", "namespace", "name", "action", "replicas", "reason", "lasting")
 
@@ -42,8 +43,9 @@ async def _overrides(
     visitor: Visitor, typed: Mapping[str, str], said: str = "", status: int = 200
 ) -> HTMLResponse:
     """The page with a form as it was `typed`, and what is wrong with that."""
-    await visitor.must(LIST_OVERRIDES)
-    found = overrides_of(visitor.parts)
+    if not said:
+        await visitor.must(LIST_OVERRIDES)
+    found = overrides_of(visitor.parts) if await visitor.may(LIST_OVERRIDES) else ()
     now = visitor.parts.now()
     return shown(
         visitor,
@@ -68,8 +70,8 @@ async def confirm(visitor: Known, fields: Fields) -> HTMLResponse:
         seen = await _seen(visitor, steering)
         step = plan_steering(seen, steering.wanted)
         report = _foreseen(seen, step)
-    except (ForbiddenError, NotAllowedError):
-        raise
+    except ForbiddenError as error:
+        return await _overrides(visitor, fields, str(error), _FORBIDDEN)
     except NotThereError as error:
         return await _overrides(visitor, fields, str(error), _NOT_FOUND)
     except PermanentError as error:

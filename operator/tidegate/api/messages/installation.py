@@ -10,13 +10,13 @@ MESSAGES: Final = {
         "TG9001",
         Level.ERROR,
         "The cluster does not know one of Tidegate's kinds.",
-        "Install the chart's crds folder: kubectl apply --server-side -f charts/tidegate/crds.",
+        "Upgrade the chart that brings the kinds: tidegate with crds.enabled, or tidegate-crds.",
     ),
     Problem.KIND_OUTDATED: Message(
         "TG9002",
         Level.WARNING,
-        "One of Tidegate's kinds has another schema in the cluster than this command knows; Helm upgrades no CRDs.",
-        "Apply the CRDs of the version that runs: kubectl apply --server-side -f charts/tidegate/crds.",
+        "One of Tidegate's kinds has another schema in the cluster than this command knows.",
+        "Upgrade the chart that brings the kinds (tidegate with crds.enabled, or tidegate-crds) to the version that runs, or use the command of that version.",
     ),
     Problem.PROCESS_MISSING: Message(
         "TG9003",
