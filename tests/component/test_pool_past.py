@@ -17,6 +17,7 @@ from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
 from tidegate.telemetry.pool_series import Moment, PoolSeries
 from tidegate.telemetry.prometheus import Prometheus
+from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.pool_metrics import PoolMetrics
 from tidegate_controllers.questions import Questions
 
@@ -36,6 +37,7 @@ def controllers() -> Iterator[Sequence[str]]:
         for name in ("cpu-a", "cpu-b"):
             pools.observe("ADDED", {**compute_pool_body(name), "status": STATUS})
         registry = CollectorRegistry()
+        registry.register(ObjectMetrics([pools], lambda: True))
         registry.register(
             PoolMetrics(pools, ObjectStore(kinds.ALLOCATION_DECISION), Questions(), lambda: True)
         )
@@ -65,8 +67,8 @@ async def test_what_was_scraped_comes_back_and_counts_once(
             await asyncio.sleep(0.1)
             found = await asked(prometheus, "cpu-a") or ()
     for each in found:
-        assert [each.of(PoolSeries.SLICES, tier) for tier in ("realtime", "nearline", "offline")] == [0, 5, 0]
-        assert (each.of(PoolSeries.HEALTHY), each.of(PoolSeries.FREE)) == (8, 3)
+        assert each.of(PoolSeries.SLICES, "nearline") == 5
+        assert [each.of(PoolSeries.COUNTED, state) for state in ("healthy", "free")] == [8, 3]
         assert each.of(PoolSeries.WANTED, "realtime") is None
     assert await asked(prometheus, "no-such-pool") == ()
 
