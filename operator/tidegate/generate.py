@@ -10,8 +10,6 @@ import yaml
 
 from tidegate import argocd
 from tidegate.api import crd
-from tidegate.api.chart_values import values_page
-from tidegate.api.reference import message_pages, reasons_page
 from tidegate.grafana import catalogue as grafana
 from tidegate.kube.permissions import (
     AUTH_RULES,
@@ -27,13 +25,15 @@ from tidegate.kube.permissions import (
     Rule,
 )
 from tidegate.main import app
-from tidegate.metrics_page import metrics_page
 from tidegate.reference.commands import commands_page
 from tidegate.reference.kinds import kind_pages
+from tidegate.reference.messages import message_pages, reasons_page
+from tidegate.reference.metrics import metrics_page
+from tidegate.reference.runbooks import runbooks_page
 from tidegate.reference.settings import Process as Documented
 from tidegate.reference.settings import settings_page
+from tidegate.reference.values import values_page
 from tidegate.routing import bootstrap
-from tidegate.runbooks_page import runbooks_page
 from tidegate.settings import PodIdentity, Settings
 from tidegate.telemetry.alerts import alert_file
 from tidegate.telemetry.recorded import rule_file

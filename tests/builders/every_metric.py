@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import Final
 
-from tidegate.metrics_page import SECTIONS
+from tidegate.reference.metrics import SECTIONS
 from tidegate_dataplane.contract.metrics import CounterMetric, HistogramMetric, Metric
 
 POD: Final = "inf-ctr-6d5f8-x2k4p"

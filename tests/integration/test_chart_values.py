@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, pod_of, rendered, template
-from tidegate.api.chart_values import values_of, values_page
+from tidegate.reference.values import values_of, values_page
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

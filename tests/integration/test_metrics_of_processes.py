@@ -10,7 +10,7 @@ import pytest
 from builders.metrics_page import metric
 from fixtures.processes import Running, tidegate
 from fixtures.web_process import WebProcess
-from tidegate.metrics_page import SECTIONS
+from tidegate.reference.metrics import SECTIONS
 from tidegate_localcluster.ports import HeldPort
 
 pytestmark = pytest.mark.integration

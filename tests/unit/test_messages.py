@@ -12,7 +12,7 @@ from tidegate.api.messages.catalogue import OF_PROBLEMS, OF_REASONS, by_name
 from tidegate.api.messages.message import NOTHING, Level
 from tidegate.api.messages.problem import Problem
 from tidegate.api.reasons import Reason
-from tidegate.api.reference import message_pages, reasons_page
+from tidegate.reference.messages import message_pages, reasons_page
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "messages.txt"
 

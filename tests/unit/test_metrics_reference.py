@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builders.process_registries import SHOWN
-from tidegate.metrics_page import SECTIONS, metrics_page
+from tidegate.reference.metrics import SECTIONS, metrics_page
 from tidegate_dataplane.contract.metrics import Metric
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"

@@ -9,8 +9,8 @@ import pytest
 import typer.main
 
 from tidegate.main import app
-from tidegate.metrics_page import SECTIONS
-from tidegate.runbooks_page import runbooks_page
+from tidegate.reference.metrics import SECTIONS
+from tidegate.reference.runbooks import runbooks_page
 from tidegate.telemetry import recorded
 from tidegate.telemetry.alerts import ALERTS, RUNBOOKS, Alert
 
