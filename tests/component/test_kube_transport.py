@@ -329,6 +329,24 @@ async def test_a_listing_that_fails_leaves_the_cache_as_it_is(tmp_path: Path) ->
         await until(lambda: reflector.counts.lists >= 2, what="a listing")
 
 
+async def test_a_namespace_that_stays_refused_keeps_nobody_waiting_who_asks_for_others(
+    tmp_path: Path,
+) -> None:
+    now = {"s": 0.0}
+    async with talking_to(status(403), tmp_path) as (client, _):
+        store = ObjectStore(POD)
+        store.expect(["ads", "shop"])
+        store.replace([], namespace="shop")
+        reflector = Reflector(client, store, namespace="ads", settings=QUICK, monotonic=lambda: now["s"])
+        task = asyncio.create_task(reflector.run())
+        await until(lambda: reflector.counts.failures >= 3, what="three refusals")
+        assert not store.synced.is_set()
+        now["s"] = 61.0
+        await until(store.synced.is_set, what="it is waited for no longer")
+        task.cancel()
+        await asyncio.wait({task})
+
+
 async def test_an_old_listing_is_made_anew_even_when_the_watch_looks_well(tmp_path: Path) -> None:
     now = {"s": 0.0}
     script = Script([], [], [None])

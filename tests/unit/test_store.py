@@ -117,6 +117,29 @@ def test_listings_of_single_namespaces_leave_those_of_others_alone_and_are_all_w
     assert set(store.keys()) == {A, ObjectKey("shop", "a")}
 
 
+def test_a_namespace_that_may_not_be_listed_is_waited_for_until_another_was() -> None:
+    store, told = a_store()
+    store.expect(["ads", "shop"])
+    store.forgo("shop")
+    assert not store.synced.is_set(), "nothing is known yet"
+    store.replace([a_pod("a")], namespace="ads")
+    assert not store.synced.is_set()
+    store.forgo("shop")
+    assert store.synced.is_set()
+    told.clear()
+    store.forgo("ads")
+    assert (told, set(store.keys())) == ([], {A})
+
+
+def test_a_resync_of_some_namespaces_leaves_those_of_others() -> None:
+    store, _ = a_store()
+    store.observe("ADDED", a_pod("a", version=5))
+    store.observe("ADDED", a_pod("ghost", version=5))
+    store.observe("ADDED", a_pod("a", namespace="shop", version=5))
+    store.resync([a_pod("a", version=5)], "10", within=["ads"])
+    assert set(store.keys()) == {A, ObjectKey("shop", "a")}
+
+
 def test_a_listing_from_a_restored_etcd_is_believed() -> None:
     store, _ = a_store()
     store.observe("ADDED", a_pod(version=900))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -63,6 +63,7 @@ class ObjectStore:
         self._by_owner = _Index()
         self._subscribers: list[Subscriber] = []
         self._unlisted: set[str] = set()
+        self._listed = False
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -131,14 +132,28 @@ class ObjectStore:
         for key in self._objects.keys() - present:
             if not namespace or key.namespace == namespace:
                 self._remove(key)
+        self._listed = True
         self._unlisted.discard(namespace)
         if not self._unlisted:
             self.synced.set()
 
-    def resync(self, bodies: Iterable[Manifest], resource_version: str) -> None:
+    def forgo(self, namespace: str) -> None:
+        """One of several namespaces may not be listed: whoever waits for all of them does so no longer, once another was listed.
+
+        While none was, it is our rights that are missing, and nothing is known.
+        """
+        if self._listed and namespace in self._unlisted:
+            self._unlisted.discard(namespace)
+            if not self._unlisted:
+                self.synced.set()
+
+    def resync(
+        self, bodies: Iterable[Manifest], resource_version: str, *, within: Collection[str] | None = None
+    ) -> None:
         """Takes a listing made while somebody else (kopf) feeds the events; `resource_version` is the listing's own.
 
-        What changed or was made after the listing stays. Sets `synced`.
+        What changed or was made after the listing stays, and so does what lies in other namespaces than `within`, if those were
+        all that could be listed. Sets `synced`.
         """
         listing = {"metadata": {"resourceVersion": resource_version}}
         present: set[ObjectKey] = set()
@@ -146,7 +161,9 @@ class ObjectStore:
             present.add(key_of(body))
             self.observe("MODIFIED", body)
         for key in self._objects.keys() - present:
-            if not _is_older(listing, than=self._objects[key]):
+            if (within is None or key.namespace in within) and not _is_older(
+                listing, than=self._objects[key]
+            ):
                 self._remove(key)
         self.synced.set()
 

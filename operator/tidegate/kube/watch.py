@@ -37,6 +37,8 @@ class WatchSettings:
     """A watch that the server has not ended by then is stalled: no packets come, and nobody says so."""
     relist_every: timedelta = timedelta(minutes=30)
     """Even a watch that looks well is doubted now and then: etcd may have been restored to an earlier time."""
+    refused: timedelta = timedelta(minutes=1)
+    """For so long a namespace is hoped for that may not be listed: an API server that has just begun refuses what it allows later."""
     backoff: Backoff = field(default_factory=lambda: Backoff(cap=timedelta(seconds=30)))
 
 
@@ -82,6 +84,7 @@ class Reflector:
         self._resource_version = ""
         self._listed_at = float("-inf")
         self._failures = 0
+        self._refused_since: float | None = None
 
     @property
     def kind(self) -> Kind:
@@ -101,8 +104,18 @@ class Reflector:
                 self.absent = self.absent or isinstance(exc, UnknownKindError)
                 if isinstance(exc, PermanentError | UnknownKindError):
                     self.settled.set()
+                self._note_refusal(exc)
                 self.counts.failures += 1
                 await self._pause(exc)
+
+    def _note_refusal(self, error: TidegateError) -> None:
+        """A namespace that is gone, or whose rights somebody took away, does not keep all others waiting for ever."""
+        if not isinstance(error, PermanentError):
+            return
+        now = self._monotonic()
+        self._refused_since = now if self._refused_since is None else self._refused_since
+        if now - self._refused_since >= self._settings.refused.total_seconds():
+            self._store.forgo(self._namespace)
 
     def _must_list(self) -> bool:
         age = self._monotonic() - self._listed_at
@@ -115,6 +128,7 @@ class Reflector:
         self._listed_at = self._monotonic()
         self.counts.lists += 1
         self.absent = False
+        self._refused_since = None
         self._store.replace(bodies, namespace=self._namespace)
         self.settled.set()
         log.debug("listed", kind=str(self._store.kind), objects=len(bodies), version=self._resource_version)

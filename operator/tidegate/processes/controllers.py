@@ -9,7 +9,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import TidegateError
+from tidegate.errors import PermanentError, TidegateError
 from tidegate.kube import kinds
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.kinds import Kind
@@ -55,6 +55,7 @@ from tidegate_controllers.workloads import Workloads
 _RELIST_S: Final = 600
 """kopf tells nobody of objects that went while it was not looking; a listing every so often does."""
 _RETRY_S: Final = 2
+_REFUSED_S: Final = 30
 
 log = structlog.get_logger(__name__)
 
@@ -163,24 +164,40 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
 
 
 async def _relist(client: KubeClient, stores: Sequence[ObjectStore], namespaces: Sequence[str]) -> None:
-    """Fills the caches that kopf feeds, now and every ten minutes."""
+    """Fills the caches that kopf feeds, now and every ten minutes; sooner while something may not be listed."""
     while True:
+        whole = True
         for store in stores:
             try:
-                store.resync(*await _listing(client, store.kind, namespaces))
+                bodies, version, listed = await _listing(client, store.kind, namespaces)
+                store.resync(bodies, version, within=listed or None)
+                whole = whole and listed == tuple(namespaces)
             except TidegateError as error:
                 log.warning("listing_failed", kind=str(store.kind), error=str(error))
-        await asyncio.sleep(_RELIST_S if all(store.synced.is_set() for store in stores) else _RETRY_S)
+        synced_all = all(store.synced.is_set() for store in stores)
+        await asyncio.sleep(_RELIST_S if synced_all and whole else _REFUSED_S if synced_all else _RETRY_S)
 
 
 async def _listing(
     client: KubeClient, kind: Kind, namespaces: Sequence[str]
-) -> tuple[Sequence[Manifest], str]:
-    """All objects of a kind, those of these namespaces alone where there are any, and the version that none of them is older than."""
-    listings = [
-        await client.list_with_version(kind, namespace=namespace) for namespace in namespaces or ("",)
-    ]
-    return [body for bodies, _ in listings for body in bodies], listings[0][1]
+) -> tuple[Sequence[Manifest], str, tuple[str, ...]]:
+    """All objects of a kind, the version that none of them is older than, and which of `namespaces` they are of: those that may be listed.
+
+    No namespaces are all there are. Raises TidegateError where nothing can be listed.
+    """
+    if not namespaces:
+        return *await client.list_with_version(kind), ()
+    listings: dict[str, tuple[Sequence[Manifest], str]] = {}
+    for namespace in namespaces:
+        try:
+            listings[namespace] = await client.list_with_version(kind, namespace=namespace)
+        except PermanentError as error:
+            log.warning("namespace_not_listed", kind=str(kind), namespace=namespace, error=str(error))
+            refused = error
+    if not listings:
+        raise refused
+    bodies = [body for found, _ in listings.values() for body in found]
+    return bodies, next(iter(listings.values()))[1], tuple(listings)
 
 
 def _report_addresses(pods: ObjectStore, port: int) -> tuple[str, ...]:
