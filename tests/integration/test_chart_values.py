@@ -125,14 +125,15 @@ def test_kinds_of_another_release_are_left_to_it(helm: Path) -> None:
     assert {kind for kind, _ in rendered(helm).keys() - without.keys()} == {"CustomResourceDefinition"}
 
 
+COMMON: Final = {"commonLabels": {"team": "ads"}, "commonAnnotations": {"contact": "ads@example.com"}}
+
+
 def test_common_labels_and_annotations_are_on_every_object_and_every_pod(helm: Path) -> None:
     values = {
-        "commonLabels": {"team": "ads"},
-        "commonAnnotations": {"contact": "ads@example.com"},
+        **COMMON,
         "nodeAgent.enabled": True,
         "sharedClaims.enabled": True,
         "networkPolicy.enabled": True,
-        "metrics.serviceMonitor.enabled": True,
         "metrics.podMonitor.enabled": True,
         "metrics.rules.enabled": True,
         "grafana.dashboards.enabled": True,
@@ -140,7 +141,7 @@ def test_common_labels_and_annotations_are_on_every_object_and_every_pod(helm: P
         "gateway.tls.secrets": ["front"],
         "web.auth": {"mode": "proxy", "proxySecret": "front"},
     }
-    objects = rendered(helm, values)
+    objects = {**rendered(helm, values), **rendered(helm, {"metrics.serviceMonitor.enabled": True, **COMMON})}
     pods = [
         body["spec"]["template"] for (kind, _), body in objects.items() if kind in {"Deployment", "DaemonSet"}
     ]
@@ -251,11 +252,11 @@ def test_objects_of_ones_own_come_as_objects_or_text_and_know_the_release(helm: 
 def test_monitors_name_ports_that_pods_and_services_have(helm: Path) -> None:
     assert not MONITORS & {kind for kind, _ in rendered(helm)}
     labels = {"release": "prometheus"}
-    values = {
-        "metrics.serviceMonitor": {"enabled": True, "additionalLabels": labels},
-        "metrics.podMonitor": {"enabled": True, "additionalLabels": labels, "interval": "15s"},
-    }
-    objects = rendered(helm, values)
+    services_found = {"metrics.serviceMonitor": {"enabled": True, "additionalLabels": labels}}
+    pods_found = {"metrics.podMonitor": {"enabled": True, "additionalLabels": labels, "interval": "15s"}}
+    both = template(helm, {**services_found, **pods_found})
+    assert "both would count everything twice" in both.stderr
+    objects = {**rendered(helm, services_found), **rendered(helm, pods_found)}
     monitors = {key: body for key, body in objects.items() if key[0] in MONITORS}
     assert set(monitors) == {
         ("ServiceMonitor", "tidegate"),
@@ -279,7 +280,7 @@ def test_monitors_name_ports_that_pods_and_services_have(helm: Path) -> None:
         ]
         assert len(found) == 1, f"{process} is found by one Service"
         assert set(found) <= ports
-    some = rendered(helm, {**values, "watchNamespaces": ["ads"]})
+    some = rendered(helm, {**pods_found, "watchNamespaces": ["ads"]})
     assert some["PodMonitor", "tidegate-models"]["spec"]["namespaceSelector"] == {"matchNames": ["ads"]}
 
 
