@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from builders.compute_pool import compute_pool_body
 from builders.inference import inference_body
 from builders.model_access import model_access_body
 from fixtures.control_plane import Kubectl
@@ -62,7 +63,12 @@ def of_a_namespace(kubectl: Kubectl, offered: list[str]) -> list[str]:
 def test_names_of_objects_are_offered_in_the_namespace_that_was_typed(
     objects: str, kubectl: Kubectl, kubeconfig: Path
 ) -> None:
+    # A pool is in no namespace: it is offered by its name alone.
+    pool = compute_pool_body(f"{objects}-pool")
+    kubectl.apply({**pool, "metadata": {"name": pool["metadata"]["name"]}})
     assert of_a_namespace(kubectl, by_bash(kubeconfig, "why", "-n", objects, "")) == ["ctr", "cvr"]
+    assert by_bash(kubeconfig, "why", objects) == [pool["metadata"]["name"]]
+    kubectl("delete", "computepool", pool["metadata"]["name"], "--wait=false")
     assert by_bash(kubeconfig, "why", "-n", objects, "ct") == ["ctr"]
     assert by_bash(kubeconfig, "why", f"{objects}/cv") == [f"{objects}/cvr"]
     assert by_bash(kubeconfig, "release", "status", "-n", objects, "") == ["home"]

@@ -46,10 +46,10 @@ async def _asked(kinds: Sequence[Named], incomplete: str, where: Where) -> list[
     whole = "/" in incomplete
     async with asyncio.timeout(_PATIENCE_S), connected(where) as (client, usual):
         for kind in (_KINDS[each] for each in kinds):
+            if whole and not kind.namespaced:
+                continue
             namespace = "" if whole or not kind.namespaced else where.namespace or usual
             for body in await client.list(kind, namespace=namespace):
                 metadata = body["metadata"]
-                said = f"{metadata['namespace']}/{metadata['name']}" if whole else metadata["name"]
-                if kind.namespaced or not whole:
-                    names.append(said)
+                names.append(f"{metadata['namespace']}/{metadata['name']}" if whole else metadata["name"])
     return sorted({name for name in names if name.startswith(incomplete)})
