@@ -188,13 +188,14 @@ async def _listing(
     if not namespaces:
         return *await client.list_with_version(kind), ()
     listings: dict[str, tuple[Sequence[Manifest], str]] = {}
+    refused: PermanentError | None = None
     for namespace in namespaces:
         try:
             listings[namespace] = await client.list_with_version(kind, namespace=namespace)
         except PermanentError as error:
             log.warning("namespace_not_listed", kind=str(kind), namespace=namespace, error=str(error))
             refused = error
-    if not listings:
+    if refused is not None and not listings:
         raise refused
     bodies = [body for found, _ in listings.values() for body in found]
     return bodies, next(iter(listings.values()))[1], tuple(listings)
