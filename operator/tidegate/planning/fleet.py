@@ -26,12 +26,9 @@ BACKEND_LABELS: Final[Mapping[BackendKind, str]] = {
 def inference_backend(inference: Inference, pods: Iterable[PodView]) -> Backend:
     """An Inference and those of its pods that can answer now, without its warm spares."""
     key = BackendKey(BackendKind.INFERENCE, inference.key.namespace, inference.key.name)
-    backend = _backend(key, inference, inference.served_name, serving_pods(inference, pods))
-    allocation = inference.status.allocation
-    if allocation is None or inference.spec.scaling is None:
-        return backend
-    decided = tuple(replace(pod, decision=allocation.decision) for pod in backend.endpoints)
-    return replace(backend, endpoints=decided)
+    allocation = inference.status.allocation if inference.spec.scaling is not None else None
+    decision = allocation.decision if allocation is not None else ""
+    return _backend(key, inference, inference.served_name, serving_pods(inference, pods), decision=decision)
 
 
 def features_backend(features: FeatureCompute, pods: Iterable[PodView]) -> Backend:
@@ -65,9 +62,11 @@ def takes_traffic(resource: Resource | None) -> bool:
     return resource is not None and resource.metadata.deletion_timestamp is None
 
 
-def _backend(key: BackendKey, resource: Resource, served_name: str, pods: Iterable[PodView]) -> Backend:
+def _backend(
+    key: BackendKey, resource: Resource, served_name: str, pods: Iterable[PodView], *, decision: str = ""
+) -> Backend:
     endpoints = sorted(
-        Endpoint(pod.address, GRPC_PORT, HTTP_PORT)
+        Endpoint(pod.address, GRPC_PORT, HTTP_PORT, decision)
         for pod in pods
         if pod.ready and pod.reachable and pod.address is not None
     )
