@@ -20,7 +20,7 @@ from tidegate.cli.calibrate import calibrate
 from tidegate.cli.decisions import register as register_decisions
 from tidegate.cli.diagnosis import register as register_diagnosis
 from tidegate.cli.get import register as register_get
-from tidegate.cli.options import ActingFor, Context, Format, Output, show
+from tidegate.cli.options import ActingFor, Context, Format, Output, System, show
 from tidegate.cli.overrides import register as register_overrides
 from tidegate.cli.plan import register as register_plan
 from tidegate.cli.pools import register as register_pools
@@ -126,9 +126,7 @@ def dashboard(
             help="Whose objects are shown; default all, or that of the context where you may not list all.",
         ),
     ] = None,
-    system: Annotated[
-        str | None, typer.Option("--system-namespace", help="Of the installation, where there are several.")
-    ] = None,
+    system: System = None,
     context: Context = None,
     acting_for: ActingFor = "",
     kubeconfig: Kubeconfig = None,

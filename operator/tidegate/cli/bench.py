@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tidegate.cli.completion import Named, names_of
-from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, Where, answered, show
+from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, System, Where, answered, show
 
 _LONGEST_S = 300.0
 
@@ -53,9 +53,7 @@ def bench(
     length: Annotated[int, typer.Option(min=1, max=65536, help="Length of other free dimensions.")] = 1,
     largest: Annotated[int, typer.Option(min=0, help="Largest whole number in inputs, such as an id.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the random inputs.")] = 0,
-    system: Annotated[
-        str | None, typer.Option("--system-namespace", help="Of the installation, where there are several.")
-    ] = None,
+    system: System = None,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Of the Inference; default that of the context.")
     ] = None,

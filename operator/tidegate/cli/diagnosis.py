@@ -14,6 +14,9 @@ from tidegate.cli.options import (
     FailOn,
     Format,
     Kubeconfig,
+    OfAll,
+    OfInstallation,
+    OfNamespace,
     Output,
     Suppressed,
     Threshold,
@@ -43,12 +46,8 @@ def analyze(
     ] = False,
     suppressed: Suppressed = None,
     fail_on: Threshold = FailOn.ERROR,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Whose objects; default that of the context.")
-    ] = None,
-    everywhere: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="Objects of all namespaces.")
-    ] = False,
+    namespace: OfNamespace = None,
+    everywhere: OfAll = False,
     context: Context = None,
     acting_for: ActingFor = "",
     output: Output = Format.TEXT,
@@ -73,9 +72,7 @@ def analyze(
 def doctor(
     suppressed: Suppressed = None,
     fail_on: Threshold = FailOn.ERROR,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Of the installation, where there are several.")
-    ] = None,
+    namespace: OfInstallation = None,
     context: Context = None,
     acting_for: ActingFor = "",
     output: Output = Format.TEXT,

@@ -13,6 +13,8 @@ from tidegate.cli.options import (
     Context,
     Format,
     Kubeconfig,
+    OfAll,
+    OfNamespace,
     Output,
     Where,
     answered,
@@ -47,12 +49,8 @@ def get(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow what changes.")] = False,
     selector: Annotated[str, typer.Option("--selector", "-l", help="Labels, like team=ads.")] = "",
     sort: Annotated[By, typer.Option("--sort", help="name, state (the worst first) or age.")] = By.NAME,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Whose objects; default that of the context.")
-    ] = None,
-    everywhere: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="Objects of all namespaces.")
-    ] = False,
+    namespace: OfNamespace = None,
+    everywhere: OfAll = False,
     context: Context = None,
     acting_for: ActingFor = "",
     output: Output = Format.TEXT,

@@ -72,6 +72,16 @@ Namespace = Annotated[
 Everywhere = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="Look for the Inference in all namespaces.")
 ]
+OfNamespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Whose objects; default that of the context.")
+]
+OfAll = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Objects of all namespaces.")]
+OfInstallation = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Of the installation, where there are several.")
+]
+System = Annotated[
+    str | None, typer.Option("--system-namespace", help="Of the installation, where there are several.")
+]
 Kubeconfig = Annotated[
     Path | None,
     typer.Option(help="Cluster to connect to; default $KUBECONFIG, then ~/.kube/config.", show_default=False),

@@ -8,7 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.cli.completion import Named, names_of
-from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, Where, answered, show
+from tidegate.cli.options import (
+    ActingFor,
+    Context,
+    Format,
+    Kubeconfig,
+    OfInstallation,
+    Output,
+    Where,
+    answered,
+    show,
+)
 
 Pairs = list[str] | None
 
@@ -47,9 +57,7 @@ def plan(
     without_budget: Annotated[
         bool, typer.Option("--without-budget", help="Leave aside how much may move, and what holds the pool.")
     ] = False,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", "-n", help="Of the installation, where there are several.")
-    ] = None,
+    namespace: OfInstallation = None,
     address: Annotated[
         str | None,
         typer.Option("--address", help="Ask the controllers at this host:port, and no API server."),

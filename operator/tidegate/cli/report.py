@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, Where, answered, show
+from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, System, Where, answered, show
 
 
 def register(app: typer.Typer) -> None:
@@ -28,9 +28,7 @@ def report(
     max_size: Annotated[
         int, typer.Option("--max-size", min=1, max=1_024, help="Most MiB in all, before they are compressed.")
     ] = 64,
-    system: Annotated[
-        str | None, typer.Option("--system-namespace", help="Of the installation, where there are several.")
-    ] = None,
+    system: System = None,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Whose objects; default all that can be listed.")
     ] = None,

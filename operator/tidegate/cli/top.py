@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, Where, answered, show
+from tidegate.cli.options import ActingFor, Context, Format, Kubeconfig, Output, System, Where, answered, show
 
 Window = Annotated[
     float, typer.Option("--window", min=1, max=60, help="Seconds over which requests are counted.")
@@ -18,9 +18,6 @@ Gateways = Annotated[
         "--gateway",
         help="host:port of a gateway's metrics, instead of port forwards to all; may be repeated.",
     ),
-]
-System = Annotated[
-    str | None, typer.Option("--system-namespace", help="Of the installation, where there are several.")
 ]
 
 

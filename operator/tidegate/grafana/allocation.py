@@ -19,6 +19,15 @@ from tidegate.grafana.selecting import (
 
 _POOL: Final = 'pool=~"$pool"'
 
+
+def _p50_and_p99(metric: str) -> tuple[Query, ...]:
+    """Of a histogram of each pool's."""
+    return tuple(
+        Query(quantile(share, metric, by="pool", matchers=_POOL), f"{{{{pool}}}} p{share * 100:.0f}")
+        for share in (0.5, 0.99)
+    )
+
+
 ALLOCATION: Final = Dashboard(
     uid="tidegate-allocation",
     title="Tidegate / Allocation",
@@ -145,25 +154,13 @@ ALLOCATION: Final = Dashboard(
                 Panel(
                     title="Time to solve",
                     description="p50 and p99 of one solve of one pool.",
-                    queries=tuple(
-                        Query(
-                            quantile(share, "tidegate_allocator_solve_seconds", by="pool", matchers=_POOL),
-                            f"{{{{pool}}}} p{share * 100:.0f}",
-                        )
-                        for share in (0.5, 0.99)
-                    ),
+                    queries=_p50_and_p99("tidegate_allocator_solve_seconds"),
                     unit=Unit.SECONDS,
                 ),
                 Panel(
                     title="Time to decide",
                     description="p50 and p99 of one pass: looking, solving, writing; Prometheus, where signals come from there, is part of it.",
-                    queries=tuple(
-                        Query(
-                            quantile(share, "tidegate_allocator_tick_seconds", by="pool", matchers=_POOL),
-                            f"{{{{pool}}}} p{share * 100:.0f}",
-                        )
-                        for share in (0.5, 0.99)
-                    ),
+                    queries=_p50_and_p99("tidegate_allocator_tick_seconds"),
                     unit=Unit.SECONDS,
                 ),
                 Panel(
