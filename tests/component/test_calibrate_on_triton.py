@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import tritonclient.grpc as triton_grpc
-import yaml
 from aiohttp import web
 
 from builders.inference import inference_body
+from builders.loopback import kubeconfig_of, on_loopback
 from builders.port_forward import carried_to
 from builders.probe_model import publish
 from fixtures.agent import ModelPod
@@ -128,21 +128,8 @@ async def an_api_server(folder: Path, model: str, target: str, *, ready: bool = 
     application.router.add_get("/apis/tidegate.io/v1alpha1/namespaces/ads/inferences/{name}", inference)
     application.router.add_get("/api/v1/namespaces/ads/pods", pods)
     application.router.add_get("/api/v1/namespaces/ads/pods/ctr-1/portforward", carried_to(target, 8001))
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server = {"server": f"http://127.0.0.1:{runner.addresses[0][1]}"}
-        config = {
-            "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "clusters": [{"name": "c", "cluster": server}],
-            "users": [{"name": "u", "user": {"token": "s3cret"}}],
-        }
-        (folder / "kubeconfig").write_text(yaml.safe_dump(config))
-        yield folder / "kubeconfig"
-    finally:
-        await runner.cleanup()
+    async with on_loopback(application) as address:
+        yield kubeconfig_of(folder, address, token="s3cret")
 
 
 async def command(kubeconfig: Path, *arguments: str, name: str = "calibrate") -> tuple[int, str, str]:

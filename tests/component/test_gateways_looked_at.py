@@ -9,9 +9,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import yaml
 from aiohttp import web
 
+from builders.loopback import kubeconfig_of, on_loopback
 from builders.model_access import a_model_access, a_route
 from builders.port_forward import carried_to
 from fixtures.envoy import Gateway, backend_of
@@ -40,21 +40,10 @@ async def an_api_server(folder: Path, admin: str, *pods: dict[str, Any]) -> Asyn
     application = web.Application()
     application.router.add_get(place, listed)
     application.router.add_get(f"{place}/gateway-1/portforward", carried_to(admin, METRICS_PORT))
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        config = {
-            "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{runner.addresses[0][1]}"}}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-        }
-        (folder / "kubeconfig").write_text(yaml.safe_dump(config))
-        async with await KubeClient.connect(SETTINGS, kubeconfig=folder / "kubeconfig") as client:
+    async with on_loopback(application) as address:
+        kubeconfig = kubeconfig_of(folder, address)
+        async with await KubeClient.connect(SETTINGS, kubeconfig=kubeconfig) as client:
             yield client
-    finally:
-        await runner.cleanup()
 
 
 async def test_requests_are_counted_through_port_forwards_and_who_says_nothing_is_named(

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from builders import every_metric
+from builders.loopback import on_loopback
 from builders.model_access import a_model_access, a_route
 from builders.release import a_release, released
 from fixtures.envoy import Gateway, Load, backend_of
@@ -40,13 +41,8 @@ async def served(page: Callable[[float], str]) -> AsyncIterator[str]:
 
     app = web.Application()
     app.router.add_get("/stats/prometheus", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with on_loopback(app) as address:
+        yield address
 
 
 async def result(url: str, query: str) -> list[dict[str, Any]]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-import yaml
 from aiohttp import web
 
+from builders.loopback import kubeconfig_of, on_loopback
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError
 from tidegate.kube.client import ClientSettings, KubeClient
@@ -36,23 +36,11 @@ async def log(request: web.Request) -> web.Response:
 async def client(tmp_path: Path) -> AsyncIterator[KubeClient]:
     application = web.Application()
     application.router.add_get("/api/v1/namespaces/ads/pods/{name}/log", log)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        server = {"server": f"http://127.0.0.1:{runner.addresses[0][1]}"}
-        config = {
-            "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "clusters": [{"name": "c", "cluster": server}],
-            "users": [{"name": "u", "user": {"token": "t"}}],
-        }
-        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    async with on_loopback(application) as address:
+        kubeconfig = kubeconfig_of(tmp_path, address)
         settings = ClientSettings(field_manager="test", request_timeout=timedelta(seconds=10))
-        async with await KubeClient.connect(settings, kubeconfig=tmp_path / "kubeconfig") as connected:
+        async with await KubeClient.connect(settings, kubeconfig=kubeconfig) as connected:
             yield connected
-    finally:
-        await runner.cleanup()
 
 
 async def test_the_newest_lines_are_kept_and_what_was_too_much_is_counted(client: KubeClient) -> None:

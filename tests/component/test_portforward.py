@@ -9,9 +9,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import yaml
 from aiohttp import web
 
+from builders.loopback import kubeconfig_of, on_loopback
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import ApiUnavailableError, PermanentError, TidegateError
 from tidegate.kube.client import ClientSettings, KubeClient
@@ -51,24 +51,13 @@ async def server(
 
     application = web.Application()
     application.router.add_get("/api/v1/namespaces/tidegate-system/pods/tidegate-xds-1/portforward", forward)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        config = {
-            "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{runner.addresses[0][1]}"}}],
-            "users": [{"name": "u", "user": {"token": "s3cret"}}],
-        }
-        (folder / "kubeconfig").write_text(yaml.safe_dump(config))
+    async with on_loopback(application) as address:
+        kubeconfig = kubeconfig_of(folder, address, token="s3cret")
         settings = ClientSettings(
             field_manager="t", user_agent="t", request_timeout=timedelta(seconds=0.5 if silent else 5)
         )
-        async with await KubeClient.connect(settings, kubeconfig=folder / "kubeconfig") as client:
+        async with await KubeClient.connect(settings, kubeconfig=kubeconfig) as client:
             yield client, asked
-    finally:
-        await runner.cleanup()
 
 
 @pytest.mark.parametrize(

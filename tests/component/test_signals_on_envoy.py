@@ -18,6 +18,7 @@ from aiohttp import web
 from prometheus_api_client import PrometheusConnect
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from builders.loopback import on_loopback
 from builders.model_access import a_model_access, a_route
 from builders.release import a_release, released
 from fixtures.envoy import Client, Envoy, Gateway, backend_of, eventually
@@ -480,10 +481,5 @@ async def shown(registry: CollectorRegistry) -> AsyncGenerator[str]:
 
     application = web.Application()
     application.router.add_get("/stats/prometheus", page)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with on_loopback(application) as address:
+        yield address

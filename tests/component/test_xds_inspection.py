@@ -11,9 +11,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 from typer.testing import CliRunner
 
+from builders.loopback import on_loopback
 from builders.model_access import a_model_access, a_route
 from fixtures.envoy import Gateway, backend_of, eventually
 from tidegate.main import app
@@ -31,13 +31,8 @@ async def served(gateway: Gateway, *, contents: bool = False) -> AsyncGenerator[
     add_inspection(application, plane.cache, plane.server.states)
     if contents:
         application = contents_application(plane.cache)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with on_loopback(application) as address:
+        yield address
 
 
 async def run(*arguments: str) -> tuple[int, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from itertools import pairwise
 from pathlib import Path
@@ -20,8 +19,6 @@ from documented.pages import ROOT, Block, blocks, blocks_of, inline
 from documented.shell import Command, aliases, commands
 from fixtures.control_plane import Kubectl
 from tidegate.api.crd import DEFINITIONS
-from tidegate_localcluster.binaries import Binaries
-from tidegate_localcluster.errors import BinaryUnavailableError
 
 pytestmark = [pytest.mark.usefixtures("crds"), pytest.mark.timeout(300)]
 
@@ -60,16 +57,6 @@ KUBECTLS = [*kubectls(ALL), *kubectls(_mentioned())]
 
 def words_of(each: Asked | Command) -> str:
     return str(each.command if isinstance(each, Asked) else each)
-
-
-@pytest.fixture(scope="module")
-def helm() -> Path:
-    try:
-        return Binaries().ensure(["helm"], print)["helm"]
-    except BinaryUnavailableError as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"under CI nothing is skipped: {error}")
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ PROGRAM = """
 
     # The main thread sleeps in the loop, and another one gets the signal: it is not woken by that.
     going = threading.Event()
-    threading.Thread(target=lambda: (going.wait(), time.sleep(0.3), os.kill(os.getpid(), signal.SIGINT), time.sleep(2))).start()
+    threading.Thread(target=lambda: (going.wait(), time.sleep(0.3), os.kill(os.getpid(), signal.SIGINT))).start()
     signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT}})
 
     async def work():
