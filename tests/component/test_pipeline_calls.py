@@ -232,18 +232,18 @@ def test_slow_features_leave_the_models_what_is_left(serving: Serving) -> None:
     """The features may take as long as the whole: whoever is asked after them has the rest of it, not as much again."""
 
     def says(number: int) -> bytes | None:
-        server.closed.wait(0.6 if number == 1 else 20)
+        server.closed.wait(2.4 if number == 1 else 20)
         return answered()
 
     server = serving(says)
-    features = a_part("features", timeout_ms=1000).call
+    features = a_part("features", timeout_ms=4000).call
     features = features.model_copy(update={"inputs": (Y,), "outputs": (Y,)})
-    models = (a_part("slow", timeout_ms=1000, default="0.5"), a_part("quick", timeout_ms=100, default="0.5"))
+    models = (a_part("slow", timeout_ms=4000, default="0.5"), a_part("quick", timeout_ms=100, default="0.5"))
     pipeline = a_pipeline(server.address, *models, features=features)
     began = time.monotonic()
     (answer,) = pipeline.answer([{**ROWS, "y": ROWS["x"]}])
 
-    assert time.monotonic() - began < 1.3
+    assert time.monotonic() - began < 6  # four seconds; with as much again for the models 6.4
     assert not isinstance(answer, CallError), answer
     assert answer[DEFAULTED].ravel().tolist() == [b"slow,quick"] * 2
     pipeline.close()

@@ -33,6 +33,8 @@ FEW = 200
 """Requests that are enough to pass here, so that a test takes seconds."""
 LENIENT = {"metric": "ErrorRate", "max": "0.01", "minRequests": FEW}
 PATIENT = {"timeout": "30s"}
+HANGS_S = 0.3
+"""How long a caller of a target that hangs waits: long enough for its request to have come to the gateway."""
 
 
 async def started(gateway: Gateway, access: ModelAccess) -> tuple[ReleaseRun, Load, Upstream, Upstream]:
@@ -163,8 +165,8 @@ async def test_what_clients_give_up_on_is_a_failure(gateway: Gateway, deadline: 
     request = service_pb2.ModelInferRequest(model_name="ctr")
     for _ in range(10):
         with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED"):
-            await load.client.stub().ModelInfer(request, metadata=ACCESS, timeout=0.05)
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=0.05)) as session:
+            await load.client.stub().ModelInfer(request, metadata=ACCESS, timeout=HANGS_S)
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HANGS_S)) as session:
         for _ in range(5):
             with pytest.raises(TimeoutError):
                 await session.post(f"http://{load.client.address}{INFER}", headers=dict(ACCESS), data=b"{}")
