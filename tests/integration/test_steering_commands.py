@@ -109,7 +109,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_made(
     assert "--reason is empty" in tidegate.refused("hold", pool, "--for", "2h", "--reason", "  ")
     assert "from 1m to 168h" in tidegate.refused("hold", pool, "--for", "169h", "--reason", "x")
     assert "there is no Inference nobody" in tidegate.refused("why", "nobody", "-n", "ads")
-    assert f"no ComputePool {pool}-" in tidegate.refused("why", f"{pool}-")
+    assert f"no Inference or ComputePool {pool}-" in tidegate.refused("why", f"{pool}-")
     # A name that two objects have is none until it is said whose it is.
     allocated.pools.inference(pool, pool=pool)
     assert f"say {tidegate.namespace}/{pool}, computepool/{pool}" in tidegate.refused("why", pool, "-A")

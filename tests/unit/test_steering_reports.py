@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.cli.connection import usual_namespace
+from tidegate.cli.naming import Asked
 from tidegate.cli.options import Format, Where, show
-from tidegate.cli.targets import Named, named
+from tidegate.cli.targets import EITHER, named
 from tidegate.errors import PermanentError
+from tidegate.kube.kinds import COMPUTE_POOL, INFERENCE, Kind
 from tidegate.main import app
 from tidegate.reports.decision import HistoryReport, history
 from tidegate.reports.report import Report
@@ -353,21 +356,27 @@ def test_resume_tells_what_else_holds_it() -> None:
 @pytest.mark.parametrize(
     ("text", "meant"),
     [
-        ("ctr", Named("ctr")),
-        ("ads/ctr", Named("ctr", OverrideKind.INFERENCE, "ads")),
-        ("inference/ctr", Named("ctr", OverrideKind.INFERENCE)),
-        ("inf/ctr", Named("ctr", OverrideKind.INFERENCE)),
-        ("cpool/cpu-a", Named("cpu-a", OverrideKind.COMPUTE_POOL)),
+        ("ctr", Asked("ctr")),
+        ("ads/ctr", Asked("ctr", None, "ads")),
+        ("inf/ads/ctr", Asked("ctr", INFERENCE, "ads")),
+        ("cpool/cpu-a", Asked("cpu-a", COMPUTE_POOL)),
+        ("pool/cpu-a", Asked("cpu-a", COMPUTE_POOL)),
     ],
 )
-def test_a_name_says_what_it_means(text: str, meant: Named) -> None:
+def test_a_name_says_what_it_means(text: str, meant: Asked) -> None:
     assert named(text) == meant
 
 
-@pytest.mark.parametrize("text", ["", "/", "a/", "/a", "a/b/c"])
-def test_what_is_no_name_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="does not name an object"):
-        named(text)
+@pytest.mark.parametrize(
+    ("text", "among", "said"),
+    [
+        ("modelaccess/ctr", EITHER, "'modelaccess/ctr' is no Inference or ComputePool"),
+        ("pool/cpu-a", (INFERENCE,), "'pool/cpu-a' is no Inference"),
+    ],
+)
+def test_a_kind_that_is_not_meant_here_is_refused(text: str, among: Sequence[Kind], said: str) -> None:
+    with pytest.raises(PermanentError, match=said):
+        named(text, among)
 
 
 def test_namespace_is_that_of_the_context(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ Target = Annotated[
     str,
     typer.Argument(
         metavar="INFERENCE|POOL",
-        help="Its name; namespace/name of an Inference; or with its kind: inference/name, computepool/name.",
+        help="Its name; namespace/name of an Inference; or with its kind: inference/name, pool/name.",
         autocompletion=names_of(Named.INFERENCE, Named.POOL),
     ),
 ]
@@ -32,7 +32,7 @@ OptionalTarget = Annotated[
     str | None,
     typer.Argument(
         metavar="[INFERENCE|POOL]",
-        help="Whose decisions; default all. A name; namespace/name of an Inference; inference/name or computepool/name.",
+        help="Whose decisions; default all. A name; namespace/name of an Inference; inference/name or pool/name.",
         autocompletion=names_of(Named.INFERENCE, Named.POOL),
     ),
 ]

@@ -72,27 +72,37 @@ async def find_object(client: KubeClient, text: str, where: Where, usual: str) -
     if wanted.kind is not None and wanted.kind not in SERVED:
         message = f"a {wanted.kind} has no state of its own: tidegate get {wanted.kind.plural} shows those there are"
         raise PermanentError(message)
-    namespaced = wanted.namespace is not None or where.namespace is not None
-    candidates = [wanted.kind] if wanted.kind is not None else list(SERVED)
-    found: list[tuple[Kind, ObjectKey]] = []
-    refused: list[TidegateError] = []
-    for kind in candidates:
-        if kind.namespaced or wanted.kind is not None or not namespaced:
-            try:
-                found += [(kind, key) for key in await _keys(client, kind, wanted, where, usual)]
-            except (PermanentError, UnknownKindError) as error:
-                # Who may not see one kind may still mean an object of another.
-                refused.append(error)
-    if not found and refused:
-        raise refused[0]
-    if not found:
-        raise PermanentError(_none(wanted, where, usual))
+    found = await find_all(client, wanted, where, usual, SERVED)
     kind, key = found[0]
     same = [str(other) for of, other in found if of == kind]
     if len(same) > 1:
         message = f"there are {len(same)} of the kind {kind} with that name: say {' or '.join(same)}"
         raise PermanentError(message)
     return Found(kind, key, tuple(f"{of.kind.lower()}/{other}" for of, other in found[1:]))
+
+
+async def find_all(
+    client: KubeClient, wanted: Asked, where: Where, usual: str, among: Sequence[Kind]
+) -> Sequence[tuple[Kind, ObjectKey]]:
+    """What the name could mean `among` these kinds, at least one. `usual`: the namespace where nothing else is said.
+
+    Where a namespace was said there are no pools, unless by their kind. Raises PermanentError when there is none.
+    """
+    namespaced = wanted.namespace is not None or where.namespace is not None
+    looked_for = [kind for kind in among if kind.namespaced or not namespaced]
+    if wanted.kind is not None:
+        looked_for = [wanted.kind]
+    found: list[tuple[Kind, ObjectKey]] = []
+    refused: list[TidegateError] = []
+    for kind in looked_for:
+        try:
+            found += [(kind, key) for key in await _keys(client, kind, wanted, where, usual)]
+        except (PermanentError, UnknownKindError) as error:
+            # Who may not see one kind may still mean an object of another.
+            refused.append(error)
+    if not found:
+        raise refused[0] if refused else PermanentError(_none(wanted, where, usual, looked_for))
+    return found
 
 
 async def _keys(
@@ -110,11 +120,12 @@ def _place(wanted: Asked, where: Where, usual: str) -> str:
     return wanted.namespace or where.namespace or usual
 
 
-def _none(wanted: Asked, where: Where, usual: str) -> str:
+def _none(wanted: Asked, where: Where, usual: str, looked_for: Sequence[Kind]) -> str:
     everywhere = where.everywhere and wanted.namespace is None
-    kind = wanted.kind
-    if kind is not None and not kind.namespaced:
-        return f"there is no {kind} {wanted.name}: tidegate get {kind.plural} shows those there are"
+    *most, last = map(str, looked_for)
+    named = f"{', '.join(most)} or {last}" if most else last
+    shows = "…" if most else looked_for[0].plural
+    if not any(kind.namespaced for kind in looked_for):
+        return f"there is no {named} {wanted.name}: tidegate get {shows} shows those there are"
     place = "in any namespace" if everywhere else f"in namespace {_place(wanted, where, usual)}"
-    named = str(kind) if kind is not None else "Inference, ModelAccess, FeatureCompute or ComputePool"
-    return f"there is no {named} {wanted.name} {place}: tidegate get … -A shows those there are"
+    return f"there is no {named} {wanted.name} {place}: tidegate get {shows} -A shows those there are"

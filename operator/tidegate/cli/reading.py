@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from tidegate.api.compute_override import OverrideKind
 from tidegate.api.meta import ObjectKey
 from tidegate.cli.connection import connected
+from tidegate.cli.naming import Asked
 from tidegate.cli.options import Where
-from tidegate.cli.targets import Named, find, named
+from tidegate.cli.targets import find, named
 from tidegate.errors import PermanentError
+from tidegate.kube.kinds import COMPUTE_POOL
 from tidegate.operations.objects import decisions, overrides, read_target
 from tidegate.reports.decision import HistoryReport, history
 from tidegate.reports.why import InferenceReport, PoolReport, Seen, why_inference, why_pool
@@ -22,17 +24,17 @@ async def read_history(text: str | None, where: Where) -> HistoryReport:
             found = await decisions(client)
             whose = f"Inferences of namespace {where.namespace}" if where.namespace else "anybody"
             return history(found, whose, namespace=where.namespace)
-        asked = named(text)
+        wanted = named(text)
         try:
             target = await find(client, text, where, usual)
         except PermanentError:
             # One that is gone has a history as well, as long as its decisions are kept.
             gone = history(
                 await decisions(client),
-                f"Inference {_whole(asked, where, usual)}",
-                inference=_whole(asked, where, usual),
+                f"Inference {_whole(wanted, where, usual)}",
+                inference=_whole(wanted, where, usual),
             )
-            if asked.kind is OverrideKind.COMPUTE_POOL or not gone.decisions:
+            if wanted.kind == COMPUTE_POOL or not gone.decisions:
                 raise
             return gone
         if target.kind is OverrideKind.COMPUTE_POOL:
@@ -55,5 +57,5 @@ async def read_why(text: str, where: Where) -> InferenceReport | PoolReport:
     return why_pool(pool, seen)
 
 
-def _whole(asked: Named, where: Where, usual: str) -> str:
+def _whole(asked: Asked, where: Where, usual: str) -> str:
     return str(ObjectKey(asked.namespace or where.namespace or usual, asked.name))

@@ -1,118 +1,54 @@
-"""Which object a name on the command line means."""
+"""Which object a name means to the commands that steer compute, or say why it is as it is."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tidegate.api.compute_override import OverrideKind
 from tidegate.api.meta import ObjectKey
+from tidegate.cli.naming import Asked, asked, find_all
 from tidegate.cli.options import Where
 from tidegate.errors import PermanentError
+from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
-from tidegate.kube.kinds import COMPUTE_POOL, INFERENCE
+from tidegate.kube.kinds import Kind
 
-_KINDS: Final = {
-    **dict.fromkeys(("inference", "inferences", "inf"), OverrideKind.INFERENCE),
-    **dict.fromkeys(("computepool", "computepools", "cpool"), OverrideKind.COMPUTE_POOL),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A name as it was typed: of which kind, where that was said, and in which namespace."""
-
-    name: str
-    kind: OverrideKind | None = None
-    namespace: str | None = None
+EITHER: Final = (kinds.INFERENCE, kinds.COMPUTE_POOL)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The object that a name means. `body` is absent where only the name is known."""
+    """The object that a name means."""
 
     kind: OverrideKind
     key: ObjectKey
-    body: dict[str, object] | None
 
     def __str__(self) -> str:
         return f"{self.kind} {self.key}"
 
 
-def named(text: str) -> Named:
-    """Reads `name`, `namespace/name`, `inference/name` or `computepool/name`; a kind's name before the slash is one.
-
-    Raises ValueError when it is none of them.
-    """
-    key = ObjectKey.parse(text)
-    if not key.namespace:
-        return Named(key.name)
-    if key.namespace in _KINDS:
-        return Named(key.name, _KINDS[key.namespace])
-    return Named(key.name, OverrideKind.INFERENCE, key.namespace)
+def named(text: str, among: Sequence[Kind] = EITHER) -> Asked:
+    """Reads a name. Raises ValueError when it is none, PermanentError when it is that of a kind not `among` these."""
+    wanted = asked(text)
+    if wanted.kind is not None and wanted.kind not in among:
+        message = f"'{text}' is no {' or '.join(map(str, among))}: name one"
+        raise PermanentError(message)
+    return wanted
 
 
 async def find(
-    client: KubeClient, text: str, where: Where, usual: str, *, only: OverrideKind | None = None
+    client: KubeClient, text: str, where: Where, usual: str, *, among: Sequence[Kind] = EITHER
 ) -> Target:
-    """The object. `usual`: namespace of an Inference where nothing else is said; `only`: the kind that it must be.
+    """The object. `usual`: namespace of an Inference where nothing else is said; `among`: the kinds that it may be.
 
     Raises PermanentError when there is none, or more than one that it could be.
     """
-    asked = named(text)
-    kind = asked.kind or only
-    if only is not None and kind is not only:
-        message = f"'{text}' is no {only}: name one"
+    found = await find_all(client, named(text, among), where, usual, among)
+    targets = [Target(OverrideKind(str(kind)), key) for kind, key in found]
+    if len(targets) > 1:
+        ways = (str(key) if kind.namespaced else f"{kind.kind.lower()}/{key}" for kind, key in found)
+        message = f"'{text}' could be {' or '.join(map(str, targets))}: say {', '.join(ways)}"
         raise PermanentError(message)
-    if kind is None and where.namespace is not None:
-        kind = OverrideKind.INFERENCE  # pools have no namespace
-    found: list[Target] = []
-    if kind is not OverrideKind.COMPUTE_POOL:
-        found += await _inferences(client, asked, where, usual)
-    if kind is not OverrideKind.INFERENCE:
-        body = await client.get(COMPUTE_POOL, ObjectKey("", asked.name))
-        if body is not None:
-            found.append(Target(OverrideKind.COMPUTE_POOL, ObjectKey("", asked.name), dict(body)))
-    if len(found) == 1:
-        return found[0]
-    raise PermanentError(_none(asked, kind, where, usual) if not found else _several(text, found))
-
-
-async def _inferences(client: KubeClient, asked: Named, where: Where, usual: str) -> list[Target]:
-    if where.everywhere and asked.namespace is None:
-        bodies = await client.list(INFERENCE, fields=f"metadata.name={asked.name}")
-    else:
-        key = ObjectKey(_namespace(asked, where, usual), asked.name)
-        body = await client.get(INFERENCE, key)
-        bodies = [] if body is None else [body]
-    return [
-        Target(OverrideKind.INFERENCE, ObjectKey(each["metadata"]["namespace"], asked.name), dict(each))
-        for each in bodies
-    ]
-
-
-def _namespace(asked: Named, where: Where, usual: str) -> str:
-    return asked.namespace or where.namespace or usual
-
-
-def _none(asked: Named, kind: OverrideKind | None, where: Where, usual: str) -> str:
-    place = (
-        "in any namespace"
-        if where.everywhere and asked.namespace is None
-        else f"in namespace {_namespace(asked, where, usual)}"
-    )
-    if kind is OverrideKind.INFERENCE:
-        return f"there is no Inference {asked.name} {place}: kubectl get inferences -A shows those there are"
-    if kind is OverrideKind.COMPUTE_POOL:
-        return f"there is no ComputePool {asked.name}: kubectl get computepools shows those there are"
-    return (
-        f"there is no Inference {asked.name} {place} and no ComputePool {asked.name}: "
-        "kubectl get inferences,computepools -A shows those there are"
-    )
-
-
-def _several(text: str, found: list[Target]) -> str:
-    ways = ", ".join(
-        str(each.key) if each.kind is OverrideKind.INFERENCE else f"computepool/{each.key}" for each in found
-    )
-    return f"'{text}' could be {' or '.join(map(str, found))}: say {ways}"
+    return targets[0]
