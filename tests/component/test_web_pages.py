@@ -530,6 +530,35 @@ async def test_demand_is_told_by_tier_and_what_is_not_known(full: Dashboard) -> 
     assert "The demand of 1 Inference is not known" in text
 
 
+async def test_decisions_come_in_pages_on_the_page_and_through_the_api(dashboard: Dashboard) -> None:
+    moves = [a_move()]
+    dashboard.put(
+        *(
+            a_decision(f"gpu-a-{number}", at=f"2026-06-01T10:{number:02}:00Z", moves=moves[: number % 2])
+            for number in range(60)
+        )
+    )
+
+    async def listed(**asked: Any) -> tuple[list[str], tuple[int, int, int]]:
+        async with dashboard.browser() as browser:
+            found = (await browser.get("/api/v1/history", params=asked)).json()
+        return [each["name"] for each in found["decisions"]], (found["total"], found["page"], found["pages"])
+
+    newest_first = [f"gpu-a-{number}" for number in reversed(range(60))]
+    assert await listed() == (newest_first[:50], (60, 1, 2))
+    assert await listed(page=2) == (newest_first[50:], (60, 2, 2))
+    assert await listed(page=9, size=7) == (newest_first[56:], (60, 9, 9))
+    assert await listed(page=99, size=7) == (newest_first[56:], (60, 9, 9))  # the last one for one beyond it
+    assert await listed(inference="ads/fine", size=2) == (["gpu-a-59", "gpu-a-57"], (30, 1, 15))
+    assert await listed(inference="ads/other") == ([], (0, 1, 1))
+    assert await listed(pool="other") == ([], (0, 1, 1))
+    async with dashboard.browser() as browser:
+        assert (await browser.get("/api/v1/history?size=0")).status_code == 422
+    page = await read(dashboard, "/decisions?page=2")
+    assert '/decisions/gpu-a-9"' in page
+    assert '/decisions/gpu-a-10"' not in page
+
+
 async def test_a_pool_of_a_thousand_nodes_stays_a_page(dashboard: Dashboard) -> None:
     dashboard.put(
         a_compute_pool(

@@ -173,6 +173,8 @@ def test_who_may_see_one_namespace_alone_is_shown_that_and_told_so(
 def test_what_is_not_there_is_said_with_where_it_was_looked_for(
     command_line: CommandLine, namespace: str
 ) -> None:
-    assert f"FeatureCompute gone in namespace {namespace}" in command_line.refused("status", f"{namespace}/gone")
+    assert f"FeatureCompute gone in namespace {namespace}" in command_line.refused(
+        "status", f"{namespace}/gone"
+    )
     assert "there is no ComputePool gone" in command_line.refused("status", "pool/gone", "--wait")
     assert "has no state of its own" in command_line.refused("status", "override/sale")

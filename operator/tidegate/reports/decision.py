@@ -125,15 +125,14 @@ class HistoryReport(Report):
         return (named(AllocationDecision.KIND, each.name) for each in self.decisions)
 
 
-def history(
+def those_about(
     decisions: Iterable[AllocationDecision],
-    about: str,
     *,
     pool: str | None = None,
     inference: str | None = None,
     namespace: str | None = None,
-) -> HistoryReport:
-    """Those of a pool, those that move an Inference, or those that move one of a namespace; else all."""
+) -> Sequence[AllocationDecision]:
+    """Those of a pool, those that move an Inference, or those that move one of a namespace; else all. The newest first."""
 
     def wanted(decision: AllocationDecision) -> bool:
         movers = [move.inference for move in decision.spec.moves]
@@ -143,8 +142,20 @@ def history(
             and (namespace is None or any(mover.startswith(f"{namespace}/") for mover in movers))
         )
 
-    found = tuple(DecisionReport.of(each) for each in newest_first(decisions) if wanted(each))
-    return HistoryReport(about=about, inference=inference, decisions=found)
+    return [each for each in newest_first(decisions) if wanted(each)]
+
+
+def history(
+    decisions: Iterable[AllocationDecision],
+    about: str,
+    *,
+    pool: str | None = None,
+    inference: str | None = None,
+    namespace: str | None = None,
+) -> HistoryReport:
+    """A report of `those_about` a pool, an Inference or a namespace."""
+    found = those_about(decisions, pool=pool, inference=inference, namespace=namespace)
+    return HistoryReport(about=about, inference=inference, decisions=tuple(map(DecisionReport.of, found)))
 
 
 def _row(decision: DecisionReport, inference: str | None, *, wide: bool) -> list[str]:

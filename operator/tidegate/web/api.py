@@ -17,7 +17,7 @@ from tidegate.api.meta import DNS_LABEL, ObjectKey
 from tidegate.api.release import ReleaseCommand
 from tidegate.api.what_if import WhatIf
 from tidegate.errors import RetryableError
-from tidegate.reports.decision import HistoryReport, history
+from tidegate.reports.decision import DecisionReport
 from tidegate.reports.plan import PlanReport
 from tidegate.reports.release import ReleaseReport
 from tidegate.reports.steered import SteeringReport
@@ -26,6 +26,7 @@ from tidegate.web import acting
 from tidegate.web.acting import Steering
 from tidegate.web.history import DemandSample, Sample
 from tidegate.web.listing import Asked
+from tidegate.web.paging import PAGE_SIZE, page_of
 from tidegate.web.plurals import ENDPOINTS, Plural
 from tidegate.web.rows import Row
 from tidegate.web.views.power import Budget, Flow, NodeSlots, namespaces_of, power_of, slots
@@ -118,6 +119,15 @@ class Rows(Camel):
     pages: int
 
 
+class Decisions(Camel):
+    """One page of the decision log, the newest first."""
+
+    decisions: tuple[DecisionReport, ...]
+    total: int
+    page: int
+    pages: int
+
+
 class PowerReport(Camel):
     """How a pool's compute is shared out."""
 
@@ -177,7 +187,7 @@ async def rows(
     q: Annotated[str, Query(max_length=200, description="In the name, the reason or the detail.")] = "",
     namespace: Annotated[str, Query(max_length=63)] = "",
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
-    size: Annotated[int, Query(ge=1, le=_MOST)] = 50,
+    size: Annotated[int, Query(ge=1, le=_MOST)] = PAGE_SIZE,
 ) -> Rows:
     """Objects of a kind as rows, worst first."""
     within = await visitor.sees(plural, namespace)
@@ -254,11 +264,18 @@ async def decisions(
     visitor: Known,
     pool: Annotated[str | None, Query(max_length=63)] = None,
     inference: Annotated[str | None, Query(max_length=127, description="namespace/name")] = None,
-) -> HistoryReport:
+    page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
+    size: Annotated[int, Query(ge=1, le=_MOST)] = PAGE_SIZE,
+) -> Decisions:
     """Decisions, the newest first."""
     await visitor.must(LIST_DECISIONS)
-    found = decisions_of(visitor.parts, pool)
-    return history(found, inference or pool or "anybody", pool=pool, inference=inference)
+    found = page_of(decisions_of(visitor.parts, pool, inference), page, size)
+    return Decisions(
+        decisions=tuple(map(DecisionReport.of, found.items)),
+        total=found.total,
+        page=found.number,
+        pages=found.pages,
+    )
 
 
 @router.post("/plan", responses=REFUSALS)

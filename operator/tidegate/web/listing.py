@@ -12,9 +12,9 @@ from typing import Any, Final, TypeAlias
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.parsed import Parsed
 from tidegate.reports.state import State
+from tidegate.web.paging import PAGE_SIZE, page_of
 from tidegate.web.rows import Row
 
-PAGE_SIZE: Final = 50
 _AT_ONCE: Final = 100
 """Rows made before anybody else has a turn: an Inference takes about 0.1 ms to parse."""
 
@@ -101,11 +101,9 @@ class Listing:
         self._refresh(_WAITED_FOR)
         found = self._found(asked, within)
         bad = bisect_left(found, (_WELL,))
-        pages = max(-(-len(found) // asked.size), 1)
-        number = min(max(asked.page, 1), pages)
-        shown = found[(number - 1) * asked.size : number * asked.size]
-        rows = tuple(self._rows[ObjectKey(namespace, name)] for _, namespace, name in shown)
-        return Page(rows, len(found), bad, number, pages)
+        paged = page_of(found, asked.page, asked.size)
+        rows = tuple(self._rows[ObjectKey(namespace, name)] for _, namespace, name in paged.items)
+        return Page(rows, paged.total, bad, paged.number, paged.pages)
 
     def _found(self, asked: Asked, within: Collection[str] | None) -> list[_Place]:
         found = self._order

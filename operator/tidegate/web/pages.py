@@ -14,19 +14,20 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.release import ReleaseCommand, ReleasePhase
 from tidegate.errors import TidegateError
-from tidegate.reports.decision import DecisionReport, history
+from tidegate.reports.decision import DecisionReport
 from tidegate.reports.release import Acted, ReleaseReport
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL
 from tidegate.web import acting, pool_pages, steering_pages
 from tidegate.web.access.rights import Action
 from tidegate.web.listing import Asked, Page
 from tidegate.web.object_pages import of_object, pods_of
+from tidegate.web.paging import page_of
 from tidegate.web.plurals import ENDPOINTS, Plural
 from tidegate.web.rendering import shown
 from tidegate.web.views.standing import decisions_of, why_of_inference
 from tidegate.web.visitor import LIST_DECISIONS, Known, NotThereError, Visitor
 
-_DECISIONS_SHOWN: Final = 50
+_MOVES_SHOWN: Final = 10
 _LISTED: Final = (Plural.INFERENCES, Plural.ACCESSES, Plural.FEATURES, Plural.POOLS)
 TITLES: Final[Mapping[str, str]] = {
     "inferences": "Inferences",
@@ -71,7 +72,7 @@ async def overview(visitor: Known) -> HTMLResponse:
     if not kinds:
         await visitor.sees(Plural.INFERENCES)  # says which right is missing
     may_decisions = await visitor.may(LIST_DECISIONS)
-    decisions = decisions_of(visitor.parts, None)[:5] if may_decisions else ()
+    decisions = decisions_of(visitor.parts)[:5] if may_decisions else ()
     return shown(
         visitor,
         "overview.html",
@@ -185,21 +186,14 @@ async def decisions_page(
 ) -> HTMLResponse:
     """The decision log."""
     await visitor.must(LIST_DECISIONS)
-    found = history(
-        decisions_of(visitor.parts, pool or None),
-        inference or pool or "anybody",
-        pool=pool or None,
-        inference=inference or None,
-    ).decisions
-    pages = max(-(-len(found) // _DECISIONS_SHOWN), 1)
-    number = min(page, pages)
+    found = page_of(decisions_of(visitor.parts, pool or None, inference or None), page)
     return shown(
         visitor,
         "decisions.html",
-        decisions=found[(number - 1) * _DECISIONS_SHOWN : number * _DECISIONS_SHOWN],
-        total=len(found),
-        number=number,
-        pages=pages,
+        decisions=[DecisionReport.of(each) for each in found.items],
+        total=found.total,
+        number=found.number,
+        pages=found.pages,
         pool=pool,
         inference=inference,
         pools=[each.metadata.name for each in visitor.parts.fleet.pools.all()],
@@ -248,8 +242,8 @@ def _names(kinds: Sequence[Mapping[str, Any]], plural: Plural) -> list[str]:
 def _moves_of(visitor: Visitor, inference: Inference) -> Sequence[DecisionReport]:
     """What its pool's newest decisions did with it."""
     placement, name = inference.spec.placement, str(inference.key)
-    decisions = decisions_of(visitor.parts, placement.pool if placement else None)
-    return history(decisions, name, inference=name).decisions[:10]
+    decisions = decisions_of(visitor.parts, placement.pool if placement else None, name)
+    return [DecisionReport.of(each) for each in decisions[:_MOVES_SHOWN]]
 
 
 async def _routing_to(visitor: Visitor, key: ObjectKey) -> Sequence[ObjectKey] | None:

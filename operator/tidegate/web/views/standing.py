@@ -9,7 +9,7 @@ from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.decision import newest_first
+from tidegate.reports.decision import those_about
 from tidegate.reports.why import InferenceReport, PoolReport, Seen, why_inference, why_pool
 from tidegate.web.parts import Parts
 
@@ -20,9 +20,11 @@ def pool_of(parts: Parts, inference: Inference) -> ComputePool | None:
     return None if placement is None else parts.fleet.pools.get(ObjectKey("", placement.pool))
 
 
-def decisions_of(parts: Parts, pool: str | None) -> Sequence[AllocationDecision]:
-    """Those about a pool, or all; the newest first."""
-    return newest_first(each for each in parts.fleet.decisions.all() if pool in {None, each.spec.pool})
+def decisions_of(
+    parts: Parts, pool: str | None = None, inference: str | None = None
+) -> Sequence[AllocationDecision]:
+    """Those about a pool, those that move an Inference, or all; the newest first."""
+    return those_about(parts.fleet.decisions.all(), pool=pool, inference=inference)
 
 
 def overrides_of(parts: Parts) -> Sequence[ComputeOverride]:

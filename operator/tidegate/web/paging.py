@@ -1,0 +1,29 @@
+"""Cuts what is long into pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+PAGE_SIZE: Final = 50
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Paged(Generic[T]):
+    """One page of something longer."""
+
+    items: Sequence[T]
+    total: int
+    """Items of all pages."""
+    number: int
+    """Of this page, from 1."""
+    pages: int
+
+
+def page_of(items: Sequence[T], number: int, size: int = PAGE_SIZE) -> Paged[T]:
+    """The page of that number; the last one for a number beyond it. `size`: items on a page, at least one."""
+    pages = max(-(-len(items) // size), 1)
+    number = min(max(number, 1), pages)
+    return Paged(items[(number - 1) * size : number * size], len(items), number, pages)
