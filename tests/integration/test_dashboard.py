@@ -19,6 +19,7 @@ import pytest
 
 from builders.waiting import until
 from fixtures.allocated import Allocated, looks_again
+from fixtures.auth_proxy import an_authenticating_proxy
 from fixtures.control_plane import Kubectl
 from fixtures.processes import Running
 from fixtures.web_process import (
@@ -336,8 +337,34 @@ def test_a_proxy_says_who_somebody_is_and_nobody_else_does(
             assert browser.get("/api/v1/me", headers=masters).json()["groups"] == ["system:authenticated"]
             cluster = {**proven, "x-forwarded-user": "system:admin"}
             assert browser.get("/api/v1/me", headers=cluster).status_code == 401
+            behind_a_proxy(web, tmp_path, secret.read_text().strip())
         finally:
             kubectl.run("delete", "clusterrole,clusterrolebinding", "pool-readers")
+
+
+def behind_a_proxy(web: WebProcess, folder: Path, secret: str) -> None:
+    """A real proxy asks who somebody is; what a browser says of itself does not count."""
+    passwords = {"ann": "open sesame"}
+    lies = {
+        "x-forwarded-user": "root",
+        "x-forwarded-groups": "system:masters",
+        "x-tidegate-proxy-secret": "guessed",
+    }
+    with an_authenticating_proxy(
+        folder, httpx.URL(web.url).port or 0, passwords, groups="sre", secret=secret
+    ) as url:
+        with httpx.Client(base_url=url, auth=("ann", "open sesame"), timeout=30) as ann:
+            for headers in ({}, lies):
+                answer = ann.get("/api/v1/me", headers=headers)
+                assert answer.status_code == 200, answer.text
+                known = answer.json()
+                assert (known["user"], known["groups"]) == ("ann", ["sre", "system:authenticated"])
+            assert ann.get("/api/v1/rows/computepools").status_code == 200
+            assert ann.get("/api/v1/rows/inferences").status_code == 403
+        for auth in (None, ("ann", "guessed"), ("root", "open sesame")):
+            with httpx.Client(base_url=url, auth=auth, timeout=30) as stranger:
+                refused = stranger.get("/api/v1/me", headers={**lies, "x-tidegate-proxy-secret": secret})
+                assert (refused.status_code, "Basic" in refused.headers["www-authenticate"]) == (401, True)
 
 
 @contextmanager
