@@ -1,8 +1,10 @@
 """buildah on our own storage: builds Dockerfiles without a daemon and without touching the host's images."""
 
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -20,6 +22,10 @@ KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 UNMOUNTED_AFTERWARDS = ("unshare", "--mount", "--propagation", "private")
 # What is written here is read by another user in the image, whatever the umask of whoever builds.
 READABLE = ("sh", "-c", 'umask 022 && exec "$@"', "sh")
+
+
+# With the number of the stage before it, where there are several.
+STEP = re.compile(r"(?:\[\d+/\d+\] )?STEP \d+/\d+")
 
 
 class ImageBuildError(LocalClusterError):
@@ -63,6 +69,19 @@ def ensure_tools(progress: Progress) -> None:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A Dockerfile, the folder that it copies from, and its build arguments."""
+
+    context: Path
+    dockerfile: Path
+    arguments: Mapping[str, str]
+    stages: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Stages that are not built, since these images are what they come to."""
+    target: str | None = None
+    """The stage to build; None is the last one."""
+
+
 class Buildah:
     """The few buildah commands we need, on a storage below `home`.
 
@@ -89,22 +108,19 @@ class Buildah:
         self._run(["commit", "--quiet", container, reference], what=f"writing {reference}", progress=progress)
         self._clear_up()
 
-    def build(
-        self,
-        context: Path,
-        dockerfile: Path,
-        reference: str,
-        arguments: Mapping[str, str],
-        progress: Progress,
-    ) -> None:
-        """Build `dockerfile` with no network and no pulling; unchanged steps come from the cache."""
+    def build(self, build: Build, reference: str, progress: Progress) -> None:
+        """Build a Dockerfile with no network and no pulling; unchanged steps come from the cache."""
         self._clear_up()
-        build_arguments = [f"--build-arg={name}={value}" for name, value in arguments.items()]
         # vfs copies the whole file system for every layer: there one layer beats a cache.
         layers = "--layers=true" if self._driver == "overlay" else "--layers=false"
-        options = [layers, "--network=none", "--pull-never", "--identity-label=false", *build_arguments]
+        options = [layers, "--network=none", "--pull-never", "--identity-label=false"]
+        options += [f"--build-arg={name}={value}" for name, value in build.arguments.items()]
+        options += [
+            f"--build-context={stage}=container-image://{image}" for stage, image in build.stages.items()
+        ]
+        options += [f"--target={build.target}"] if build.target is not None else []
         self._run(
-            ["bud", *options, "--file", dockerfile, "--tag", reference, context],
+            ["bud", *options, "--file", build.dockerfile, "--tag", reference, build.context],
             what=f"building {reference}",
             progress=progress,
         )
@@ -186,5 +202,5 @@ class Buildah:
 
 def _step(lines: Sequence[str]) -> str:
     """The step of the Dockerfile that is at work, without its text; else the last line."""
-    steps = [line for line in lines if line.startswith("STEP ")]
-    return steps[-1].partition(":")[0].lower() if steps else lines[-1]
+    steps = [found[0] for line in lines if (found := STEP.match(line)) is not None]
+    return steps[-1].lower() if steps else lines[-1]

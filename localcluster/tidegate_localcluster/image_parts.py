@@ -1,6 +1,5 @@
 """The parts that build contexts are made of, each with a fingerprint and a way to lay it out."""
 
-import fnmatch
 import hashlib
 import json
 import os
@@ -20,9 +19,8 @@ from tidegate_localcluster.rootfs import BaseSystem
 PYTHON_VERSION = "3.11"
 # The C library of Debian 12.
 GLIBC = "2_36"
-# Folders of the context that the Dockerfiles copy into the image's site-packages.
+# Packages in a folder of this name are in the image as a whole; out of others it takes a program.
 SITE_PACKAGES = "site-packages"
-SOURCE = "source"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,35 +48,41 @@ class Part(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """Python packages of a hash-pinned lock, or some of the files in them.
-
-    `picks` are (path in the installed tree, path in the context); `excludes` are patterns of paths in the
-    installed tree that the image can do without, most of all tests, headers and unused shared libraries.
-    """
+    """The Python packages of a hash-pinned lock, installed beside it, where the Dockerfile would else do that itself."""
 
     lock: str
-    picks: tuple[tuple[str, str], ...] = ((".", SITE_PACKAGES),)
-    excludes: tuple[str, ...] = ()
+    folder: str = SITE_PACKAGES
 
     def fingerprint(self, workshop: Workshop) -> str:
-        """The lock, the platform and what is picked."""
+        """The lock and the platform."""
         lock = (workshop.source_root / self.lock).read_text()
-        return digest([lock, python_platform(), *(f"{a}={b}" for a, b in self.picks), *self.excludes])
+        return digest([lock, python_platform()])
 
     def stage(self, workshop: Workshop, context: Path) -> None:
-        """Install once into the cache, by fingerprint, and link from there."""
-        installed = workshop.cache / "packages" / self.fingerprint(workshop)[:16]
+        """Copy the lock, and link the packages from the cache."""
+        lock = context / self.lock
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(workshop.source_root / self.lock, lock)
+        lock.chmod(0o644)
+        link_tree(self.provide(workshop), lock.with_name(self.folder))
+
+    def provide(self, workshop: Workshop) -> Path:
+        """Install once into the cache, by fingerprint; the folder."""
+        installed = self.installed(workshop)
         if not installed.exists():
             partial = installed.with_suffix(".partial")
             shutil.rmtree(partial, ignore_errors=True)
             self._install(workshop.source_root / self.lock, partial, workshop.progress)
             partial.rename(installed)
         os.utime(installed)
-        for origin, target in self.picks:
-            link_tree(installed / origin, context / target)
+        return installed
+
+    def installed(self, workshop: Workshop) -> Path:
+        """Where `provide` puts what it installs; it may not be there yet."""
+        return workshop.cache / "packages" / self.fingerprint(workshop)[:16]
 
     def _install(self, lock: Path, target: Path, progress: Progress) -> None:
-        # A lock names every package, so nothing is resolved; copied, because we change modes and delete files.
+        # A lock names every package, so nothing is resolved; copied, because we change modes.
         strictly = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--link-mode=copy"]
         wheels = ["--python-version", PYTHON_VERSION, "--python-platform", python_platform()]
         install = [*READABLE, find_uv(), "pip", "install", "--quiet", "--python", sys.executable]
@@ -87,56 +91,36 @@ class Packages:
             what=f"installing the packages of {self.lock}",
             progress=progress,
         )
-        for path in sorted(target.rglob("*"), reverse=True):
-            if any(
-                fnmatch.fnmatch(path.relative_to(target).as_posix(), pattern) for pattern in self.excludes
-            ):
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-            elif not path.is_symlink():
+        for path in target.rglob("*"):
+            if not path.is_symlink():
                 make_readable(path)
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Files and folders of the repository: (path in it, path in the context)."""
+    """Files and folders of the repository, at the same paths in the context."""
 
-    paths: tuple[tuple[str, str], ...]
+    paths: tuple[str, ...]
 
     def fingerprint(self, workshop: Workshop) -> str:
         """Names, run bits and contents of all files."""
         lines: list[str] = []
-        for origin, target in self.paths:
-            for file in source_files(workshop.source_root / origin):
-                name = file.relative_to(workshop.source_root / origin).as_posix()
-                content = hashlib.sha256(file.read_bytes()).hexdigest()
-                lines.append(f"{target} {name} {is_executable(file)} {content}")
+        for file in self._files(workshop.source_root):
+            name = file.relative_to(workshop.source_root).as_posix()
+            lines.append(f"{name} {is_executable(file)} {hashlib.sha256(file.read_bytes()).hexdigest()}")
         return digest(lines)
 
     def stage(self, workshop: Workshop, context: Path) -> None:
         """Copy the files with plain modes."""
-        for origin, target in self.paths:
-            root = workshop.source_root / origin
-            for file in source_files(root):
-                copy = context / target / file.relative_to(root) if root.is_dir() else context / target
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, copy)
-                copy.chmod(0o755 if is_executable(file) else 0o644)
+        for file in self._files(workshop.source_root):
+            copy = context / file.relative_to(workshop.source_root)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+            copy.chmod(0o755 if is_executable(file) else 0o644)
 
-
-@dataclass(frozen=True, slots=True)
-class OwnMetadata:
-    """The metadata of our own distribution, so that `importlib.metadata` knows our version in the image."""
-
-    def fingerprint(self, workshop: Workshop) -> str:
-        """Name and version."""
-        return digest(project_name_and_version(workshop.source_root))
-
-    def stage(self, workshop: Workshop, context: Path) -> None:
-        """Write the folder that an installer would have written."""
-        name, version = project_name_and_version(workshop.source_root)
-        folder = context / SOURCE / f"{name}-{version}.dist-info"
-        folder.mkdir(parents=True)
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    def _files(self, root: Path) -> Iterator[Path]:
+        for path in self.paths:
+            yield from source_files(root / path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +184,10 @@ def python_platform() -> str:
     return f"{platform.machine()}-manylinux_{GLIBC}"
 
 
-def project_name_and_version(source_root: Path) -> tuple[str, str]:
-    """What pyproject.toml says our distribution is called."""
-    project = tomllib.loads((source_root / "pyproject.toml").read_text())["project"]
-    return project["name"], project["version"]
+def project_version(source_root: Path) -> str:
+    """The version that pyproject.toml says."""
+    version: str = tomllib.loads((source_root / "pyproject.toml").read_text())["project"]["version"]
+    return version
 
 
 def source_files(path: Path) -> Iterator[Path]:

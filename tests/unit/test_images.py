@@ -1,25 +1,26 @@
 import os
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tidegate_localcluster import images as images_module
-from tidegate_localcluster.buildah import ImageBuildError, silently
+from tidegate_localcluster.buildah import Build, ImageBuildError, _step, silently
 from tidegate_localcluster.image_parts import (
-    SOURCE,
     Binary,
-    DebianFiles,
-    OwnMetadata,
     Packages,
-    Part,
     Sources,
     Workshop,
     link_tree,
     make_readable,
 )
-from tidegate_localcluster.image_recipes import RECIPES, ImageName, image_digest, stage_context
+from tidegate_localcluster.image_recipes import (
+    ImageName,
+    image_digest,
+    runtime_digest,
+    stage_context,
+)
 from tidegate_localcluster.images import KEPT_ARCHIVES, Images
 from tidegate_localcluster.progress import Progress
 from tidegate_localcluster.rootfs import BaseSystem, clear
@@ -39,6 +40,7 @@ def source_root(tmp_path: Path) -> Path:
         "dataplane/tidegate_dataplane/__init__.py": "",
         "dataplane/tidegate_dataplane/contract/serving.py": "",
         "dataplane/tidegate_dataplane/agent/main.py": "AGENT = 1\n",
+        "images/install-packages": "#!/bin/sh\n",
         "images/operator/requirements.txt": "",
         "images/operator/Dockerfile": "FROM scratch\n",
         "images/pause/Dockerfile": "FROM scratch\n",
@@ -74,27 +76,22 @@ class FakeBuildah:
     def __init__(self) -> None:
         self.builds: list[str] = []
         self.contexts: dict[str, Sequence[str]] = {}
-        self.kept: Sequence[str] = ()
+        self.asked: dict[str, Build] = {}
+        self.kept: dict[str, Sequence[str]] = {}
 
     def has_image(self, reference: str) -> bool:
-        return True
+        return reference in self.builds or "/base:" in reference
 
-    def build(
-        self,
-        context: Path,
-        dockerfile: Path,
-        reference: str,
-        arguments: Mapping[str, str],
-        progress: Progress,
-    ) -> None:
+    def build(self, build: Build, reference: str, progress: Progress) -> None:
         self.builds.append(reference)
-        self.contexts[reference] = sorted(path.name for path in context.rglob("*") if path.is_file())
+        self.asked[reference] = build
+        self.contexts[reference] = sorted(path.name for path in build.context.rglob("*") if path.is_file())
 
     def save(self, reference: str, archive: Path, progress: Progress) -> None:
         archive.write_text(reference)
 
     def remove_other_tags(self, repository: str, keep: Sequence[str]) -> None:
-        self.kept = keep
+        self.kept[repository] = keep
 
 
 @pytest.fixture
@@ -123,6 +120,7 @@ def images(buildah: FakeBuildah, source_root: Path, tmp_path: Path, pause: Path)
         "crds/tidegate.io_inferences.yaml",
         "images/operator/requirements.txt",
         "images/operator/Dockerfile",
+        "images/install-packages",
         "operator/tidegate/added.py",
     ],
 )
@@ -153,6 +151,44 @@ def test_a_run_bit_and_a_version_change_the_reference(workshop: Workshop) -> Non
     assert len({first, second, image_digest(ImageName.OPERATOR, workshop)}) == 3
 
 
+@pytest.mark.parametrize(
+    "change", ["images/operator/requirements.txt", "images/operator/Dockerfile", "images/install-packages"]
+)
+def test_what_makes_other_packages_changes_the_stage_below_our_code(workshop: Workshop, change: str) -> None:
+    before = runtime_digest(ImageName.OPERATOR, workshop)
+    with (workshop.source_root / change).open("a") as file:
+        file.write("# changed\n")
+    assert runtime_digest(ImageName.OPERATOR, workshop) != before
+
+
+def test_a_change_of_our_code_builds_on_the_packages_that_are_there(
+    images: Images, buildah: FakeBuildah, source_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = BaseSystem(tmp_path / "home").archive
+    base.parent.mkdir(parents=True)
+    base.touch()
+
+    def installed(self: Packages, _lock: Path, target: Path, _progress: Progress) -> None:
+        (target / "library").mkdir(parents=True)
+        (target / "library" / "module.py").touch()
+
+    monkeypatch.setattr(Packages, "_install", installed)
+    first = images.ensure(["operator"], silently)["operator"].ref
+    code = source_root / "operator/tidegate/api/inference.py"
+    code.write_text("KIND = 2\n")
+    second = images.ensure(["operator"], silently)["operator"].ref
+    runtime = buildah.builds[0]
+    assert buildah.builds == [runtime, first, second]
+    assert [buildah.asked[ref].target for ref in buildah.builds] == ["runtime", None, None]
+    assert [buildah.asked[ref].stages for ref in (first, second)] == [{"runtime": runtime}] * 2
+    assert "module.py" in buildah.contexts[runtime]
+    assert "module.py" not in buildah.contexts[second]
+    assert buildah.kept["tidegate.local/operator-runtime"] == [runtime]
+    (source_root / "images/operator/requirements.txt").write_text("# another\n")
+    images.ensure(["operator"], silently)
+    assert buildah.asked[buildah.builds[3]].target == "runtime"
+
+
 def test_an_image_that_is_there_is_not_built_again(images: Images, buildah: FakeBuildah) -> None:
     first = images.ensure(["pause"], silently)
     second = images.ensure(["pause"], silently)
@@ -178,7 +214,8 @@ def test_only_the_latest_archives_are_kept(images: Images, buildah: FakeBuildah,
         os.utime(image.path, (number, number))
         built.append(image)
     assert [image.path.exists() for image in built] == [False, False, True, True, True]
-    assert sorted(buildah.kept) == sorted(image.ref for image in built[-KEPT_ARCHIVES:])
+    kept = buildah.kept["tidegate.local/pause"]
+    assert sorted(kept) == sorted(image.ref for image in built[-KEPT_ARCHIVES:])
 
 
 def test_an_edit_while_staging_names_the_image_after_what_was_staged(
@@ -186,8 +223,8 @@ def test_an_edit_while_staging_names_the_image_after_what_was_staged(
 ) -> None:
     edits = iter([b"edited"])
 
-    def edit_once(name: ImageName, workshop: Workshop, context: Path) -> None:
-        stage_context(name, workshop, context)
+    def edit_once(name: ImageName, workshop: Workshop, context: Path, *, runtime: bool) -> None:
+        stage_context(name, workshop, context, runtime=runtime)
         pause.write_bytes(next(edits, b"edited"))
 
     monkeypatch.setattr(images_module, "stage_context", edit_once)
@@ -210,17 +247,15 @@ def test_a_context_holds_the_sources_with_plain_modes(workshop: Workshop, tmp_pa
     script = workshop.source_root / "operator/tidegate/api/inference.py"
     script.chmod(0o700)
     context = tmp_path / "context"
-    sources = Sources((("operator/tidegate", "source/tidegate"), ("crds", "source/tidegate/_crds")))
+    sources = Sources(("operator/tidegate", "crds"))
     sources.stage(workshop, context)
-    OwnMetadata().stage(workshop, context)
     assert sorted(path.relative_to(context).as_posix() for path in context.rglob("*") if path.is_file()) == [
-        "source/tidegate-1.2.3.dist-info/METADATA",
-        "source/tidegate/__init__.py",
-        "source/tidegate/_crds/tidegate.io_inferences.yaml",
-        "source/tidegate/api/inference.py",
+        "crds/tidegate.io_inferences.yaml",
+        "operator/tidegate/__init__.py",
+        "operator/tidegate/api/inference.py",
     ]
-    assert (context / "source/tidegate/api/inference.py").stat().st_mode & 0o777 == 0o755
-    assert (context / "source/tidegate/__init__.py").stat().st_mode & 0o777 == 0o644
+    assert (context / "operator/tidegate/api/inference.py").stat().st_mode & 0o777 == 0o755
+    assert (context / "operator/tidegate/__init__.py").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_context_replaces_nothing(workshop: Workshop, tmp_path: Path) -> None:
@@ -231,12 +266,14 @@ def test_a_context_replaces_nothing(workshop: Workshop, tmp_path: Path) -> None:
 
 
 def test_packages_come_from_the_cache_when_the_lock_is_the_same(workshop: Workshop, tmp_path: Path) -> None:
-    packages = Packages("images/operator/requirements.txt", picks=(("lib/program", "bin/program"),))
-    installed = workshop.cache / "packages" / packages.fingerprint(workshop)[:16]
+    packages = Packages("images/operator/requirements.txt", folder="server")
+    installed = packages.installed(workshop)
     (installed / "lib").mkdir(parents=True)
     (installed / "lib" / "program").write_text("program")
     packages.stage(workshop, tmp_path / "context")
-    assert (tmp_path / "context" / "bin" / "program").read_text() == "program"
+    staged = tmp_path / "context" / "images" / "operator"
+    assert (staged / "server" / "lib" / "program").read_text() == "program"
+    assert (staged / "requirements.txt").read_text() == ""
 
 
 def test_a_binary_can_be_run_by_everybody(workshop: Workshop, tmp_path: Path) -> None:
@@ -283,46 +320,14 @@ def test_a_base_system_that_is_there_is_not_made_again(tmp_path: Path) -> None:
     base.ensure(pytest.fail)
 
 
-@pytest.mark.parametrize("name", list(ImageName))
-def test_every_image_runs_as_nobody(name: ImageName) -> None:
-    dockerfile = (REPOSITORY / "images" / name / "Dockerfile").read_text().splitlines()
-    assert "USER 65532:65532" in dockerfile
-    assert ("ARG BASE=debian:12-slim" in dockerfile) == RECIPES[name].on_base
-    assert any(line.startswith("ENTRYPOINT [") for line in dockerfile)
-
-
-@pytest.mark.parametrize("name", list(ImageName))
-def test_a_dockerfile_copies_all_that_is_staged_and_nothing_else(name: ImageName) -> None:
-    dockerfile = (REPOSITORY / "images" / name / "Dockerfile").read_text().splitlines()
-    copied = {line.split()[1].rstrip("/") for line in dockerfile if line.startswith("COPY ")}
-    assert copied == {folder for part in RECIPES[name].parts for folder in _top_folders(part)}
-
-
-def _top_folders(part: Part) -> set[str]:
-    match part:
-        case Packages():
-            targets = [target for _, target in part.picks]
-        case Sources():
-            targets = [target for _, target in part.paths]
-        case Binary():
-            targets = [part.target]
-        case DebianFiles():
-            targets = list(part.paths)
-        case _:
-            targets = [SOURCE]
-    return {target.partition("/")[0] for target in targets}
-
-
-@pytest.mark.parametrize("name", ["operator", "dataplane", "triton-cpu", "gateway"])
-def test_every_package_of_an_image_is_pinned_by_hash(name: str) -> None:
-    for lock in (REPOSITORY / "images" / name).glob("*.txt"):
-        entries = lock.read_text().replace("\\\n", "").splitlines()
-        packages = [entry for entry in entries if entry and not entry.lstrip().startswith("#")]
-        assert packages
-        assert all("==" in entry and "--hash=sha256:" in entry for entry in packages), lock
-
-
-@pytest.mark.parametrize("name", ["dataplane", "triton-cpu"])
-def test_images_that_meet_the_python_backend_have_numpy_1(name: str) -> None:
-    lock = (REPOSITORY / "images" / name / "requirements.txt").read_text()
-    assert "\nnumpy==1." in lock
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["STEP 1/2: FROM a", "STEP 2/2: RUN b", "--> 1234"], "step 2/2"),
+        (["[2/3] STEP 5/5: RUN cd /build && rm -rf bin"], "[2/3] step 5/5"),
+        (["Getting image"], "Getting image"),
+    ],
+    ids=["one-stage", "stages", "before"],
+)
+def test_progress_names_the_step_without_its_text(lines: Sequence[str], said: str) -> None:
+    assert _step(lines) == said
