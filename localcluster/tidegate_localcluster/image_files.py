@@ -1,0 +1,87 @@
+"""Reads the files of an image out of its archive, as they are in a container of it."""
+
+import json
+import tarfile
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from tidegate_localcluster.errors import LocalClusterError
+
+WHITEOUT = ".wh."
+OPAQUE = ".wh..wh..opq"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFile:
+    """One entry of the file system, and the layer that has it."""
+
+    entry: tarfile.TarInfo
+    layer: tarfile.TarFile
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFiles:
+    """An image's configuration, and its files by their paths from the root, without a slash before them."""
+
+    config: Mapping[str, Any]
+    files: Mapping[str, ImageFile]
+
+    def text(self, path: str) -> str:
+        """The content of a file; raises LocalClusterError when there is none."""
+        file = self.files.get(path)
+        content = file.layer.extractfile(file.entry) if file is not None else None
+        if content is None:
+            raise LocalClusterError(f"the image has no file /{path}")
+        return content.read().decode()
+
+
+@contextmanager
+def opened(archive: Path) -> Generator[ImageFiles]:
+    """Read what `docker save` or `Images` wrote; raises LocalClusterError for anything else."""
+    with ExitStack() as stack:
+        try:
+            outer = stack.enter_context(tarfile.open(archive))
+            (manifest,) = json.loads(_content(outer, "manifest.json"))
+            config = json.loads(_content(outer, manifest["Config"]))["config"]
+            layers = [
+                stack.enter_context(tarfile.open(fileobj=outer.extractfile(name), mode="r:*"))
+                for name in manifest["Layers"]
+            ]
+            files = _stacked(layers)
+        except (OSError, ValueError, KeyError, tarfile.TarError) as error:
+            raise LocalClusterError(f"{archive} is no archive of one image: {error}") from error
+        yield ImageFiles(config, files)
+
+
+def _stacked(layers: list[tarfile.TarFile]) -> Mapping[str, ImageFile]:
+    files: dict[str, ImageFile] = {}
+    for layer in layers:
+        members = layer.getmembers()
+        for member in members:
+            path = PurePosixPath(member.name.removeprefix("./"))
+            if path.name == OPAQUE:
+                _remove(files, f"{path.parent}/")
+            elif path.name.startswith(WHITEOUT):
+                gone = str(path.with_name(path.name.removeprefix(WHITEOUT)))
+                files.pop(gone, None)
+                _remove(files, f"{gone}/")
+        for member in members:
+            path = PurePosixPath(member.name.removeprefix("./"))
+            if not path.name.startswith(WHITEOUT):
+                files[str(path)] = ImageFile(member, layer)
+    return files
+
+
+def _remove(files: dict[str, ImageFile], prefix: str) -> None:
+    for path in [path for path in files if path.startswith(prefix)]:
+        del files[path]
+
+
+def _content(archive: tarfile.TarFile, name: str) -> bytes:
+    content = archive.extractfile(name)
+    if content is None:
+        raise KeyError(name)
+    return content.read()

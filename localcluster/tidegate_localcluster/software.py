@@ -1,0 +1,120 @@
+"""What images are made of, as locks, package managers and programs themselves say it."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from enum import StrEnum
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tidegate_localcluster.image_files import ImageFiles
+
+# The Python of Debian 12, for the conditions in locks.
+TARGET: Mapping[str, str] = {
+    "implementation_name": "cpython",
+    "implementation_version": "3.11.2",
+    "os_name": "posix",
+    "platform_python_implementation": "CPython",
+    "platform_system": "Linux",
+    "python_full_version": "3.11.2",
+    "python_version": "3.11",
+    "sys_platform": "linux",
+}
+SITE_PACKAGES = re.compile(
+    r"usr/(?:local/)?lib/python3[^/]*/(?:dist|site)-packages/[^/]+\.dist-info/METADATA"
+)
+DPKG_STATUS = "var/lib/dpkg/status"
+GO_LINE = re.compile(r"^\t(?:dep|=>)\t(\S+)\t(\S+)(?:\t(\S*))?$")
+
+
+class Ecosystem(StrEnum):
+    """Who published it; the types of package URLs."""
+
+    PYTHON = "pypi"
+    DEBIAN = "deb"
+    GO = "golang"
+
+
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class Software:
+    """One published package in the version that is in the image."""
+
+    ecosystem: Ecosystem
+    name: str
+    version: str
+    architecture: str = ""
+    licence: str = ""
+    """An SPDX expression, or what its authors wrote instead; empty where the package does not say."""
+    sha256: tuple[str, ...] = ()
+    """Of the files that the lock accepts; one of them was installed."""
+    go_sum: str = ""
+
+
+def locked(lock: str, licences: Mapping[str, str]) -> Iterator[Software]:
+    """The distributions of a hash-pinned lock that the image gets; `licences` are by canonical names."""
+    for entry in lock.replace("\\\n", "").splitlines():
+        if not entry or entry.lstrip().startswith("#"):
+            continue
+        text, *hashes = entry.split(" --hash=")
+        requirement = Requirement(text.strip())
+        if requirement.marker is not None and not requirement.marker.evaluate(dict(TARGET)):
+            continue
+        (version,) = requirement.specifier
+        name = canonicalize_name(requirement.name)
+        yield Software(
+            ecosystem=Ecosystem.PYTHON,
+            name=name,
+            version=version.version,
+            licence=licences.get(name, ""),
+            sha256=tuple(found.strip().removeprefix("sha256:") for found in hashes),
+        )
+
+
+def licences(site_packages: Path) -> Mapping[str, str]:
+    """What the distributions that are installed in a folder say of their licence, by canonical name."""
+    found: dict[str, str] = {}
+    for metadata in sorted(site_packages.glob("*.dist-info/METADATA")):
+        headers = HeaderParser().parsestr(metadata.read_text())
+        lines: Sequence[str] = [
+            headers.get("License-Expression", ""),
+            headers.get("License", ""),
+            *(line for line in headers.get_all("Classifier", []) if line.startswith("License :: ")),
+        ]
+        # Some have the whole text in that field.
+        short = [line for line in lines if line and "\n" not in line and line != "UNKNOWN"]
+        found[canonicalize_name(headers["Name"])] = short[0].rpartition(" :: ")[2] if short else ""
+    return found
+
+
+def distributions(image: ImageFiles) -> Mapping[str, str]:
+    """The version of each Python distribution that an image has, by canonical name."""
+    headers = (
+        HeaderParser().parsestr(image.text(path)) for path in image.files if SITE_PACKAGES.fullmatch(path)
+    )
+    return {canonicalize_name(header["Name"]): header["Version"] for header in headers}
+
+
+def debian_packages(status: str) -> Iterator[Software]:
+    """The packages that dpkg has installed, by its list (/var/lib/dpkg/status), or one that `dpkg-deb --field` shows."""
+    for paragraph in status.strip().split("\n\n"):
+        fields = HeaderParser().parsestr(paragraph)
+        if fields.get("Status", "install ok installed").endswith(" installed") and fields.get("Package"):
+            yield Software(
+                ecosystem=Ecosystem.DEBIAN,
+                name=fields["Package"],
+                version=fields["Version"],
+                architecture=fields["Architecture"],
+            )
+
+
+def go_modules(build_info: str) -> Iterator[Software]:
+    """The modules of a program, by `go version -m`; a replacement stands for what it replaces."""
+    first, *lines = build_info.splitlines()
+    yield Software(ecosystem=Ecosystem.GO, name="stdlib", version=first.rpartition(": go")[2].split()[0])
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        found = GO_LINE.match(line)
+        if found is not None and not following.startswith("\t=>"):
+            yield Software(ecosystem=Ecosystem.GO, name=found[1], version=found[2], go_sum=found[3] or "")
