@@ -44,6 +44,8 @@ class ClusterOptions:
     control_plane_only: bool = False
     fleet: Fleet | None = None
     """A fleet demo on the control plane alone."""
+    audit_policy: str | None = None
+    """An audit policy (audit.k8s.io/v1, YAML), by which the API server writes to `StateDir.audit_log`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ class Cluster:
             simulated_gpu_nodes=plan.simulated_gpu_nodes,
             control_plane_only=plan.control_plane_only,
             fleet=_alike(plan.fleet),
+            audit_policy=plan.audit_policy,
         )
         if running != replace(options, fleet=_alike(options.fleet)):
             raise LocalClusterError(
@@ -133,6 +136,7 @@ class Cluster:
                 images=supplies.images,
                 image_store=supplies.image_store,
                 fleet=options.fleet,
+                audit_policy=options.audit_policy,
                 home=supplies.home,
                 probes=self._probes(stack) if options.fleet is not None else {},
             )

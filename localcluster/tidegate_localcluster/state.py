@@ -91,6 +91,8 @@ class Plan(_Document):
     """Where unpacked images are kept between clusters."""
     fleet: Fleet | None = None
     """The fleet demo that runs on a control plane alone."""
+    audit_policy: str | None = None
+    """By which the API server writes an audit log; None: it writes none."""
     home: Path | None = None
     """Where filled fleets are kept."""
     probes: Mapping[str, int] = Field(default_factory=dict[str, int])
@@ -127,6 +129,7 @@ class StateDir:
         self.kubeconfig = self.path / "kubeconfig"
         self.pki = self.path / "pki"
         self.logs = self.path / "logs"
+        self.audit_log = self.logs / "audit.log"
         self.models = self.path / "models"
         self.data = self.path / "data"
         self.control_plane = self.data / "control-plane"

@@ -20,7 +20,7 @@ import yaml
 from tidegate_localcluster import addons, discovery, fleet, forwards, network
 from tidegate_localcluster.api_client import ApiClient
 from tidegate_localcluster.commands import run_checked
-from tidegate_localcluster.control_plane import COMPONENTS, LOOPBACK, ControlPlane, ControlPlaneOptions
+from tidegate_localcluster.control_plane import COMPONENTS, LOOPBACK, Audit, ControlPlane, ControlPlaneOptions
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.fleet_demo.site import ARGUMENTS, FleetSite, Said
 from tidegate_localcluster.image_store import ImageStore
@@ -246,11 +246,23 @@ def _control_plane(files: StateDir, plan: Plan, pki: Pki) -> ControlPlane:
         port=network.APISERVER_PORT if whole else plan.ports[Forward.APISERVER],
         hostpath_provisioner=whole,
         service_cidr=str(network.SERVICE_NETWORK),
+        audit=audit_of(files, plan),
         arguments=ARGUMENTS if plan.fleet is not None else {},
     )
     address = network.node_network(0).address if whole else LOOPBACK
     binaries = {name: plan.binaries[name] for name in COMPONENTS}
     return ControlPlane(files.control_plane, binaries, pki, address, options)
+
+
+def audit_of(files: StateDir, plan: Plan) -> Audit | None:
+    """What the API server is told of auditing: its policy is put where it reads it, and no log of an earlier cluster is left."""
+    if plan.audit_policy is None:
+        return None
+    files.audit_log.unlink(missing_ok=True)
+    files.control_plane.mkdir(mode=0o700, parents=True, exist_ok=True)
+    policy = files.control_plane / "audit-policy.yaml"
+    policy.write_text(plan.audit_policy)
+    return Audit(policy, files.audit_log)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -16,6 +16,7 @@ from tidegate_localcluster.errors import LocalClusterError, NotReadyError
 from tidegate_localcluster.readiness import Requirement, requirements, wait_for
 from tidegate_localcluster.remains import Remains
 from tidegate_localcluster.state import Forward, Image, Part, Phase, Plan, State, StateDir
+from tidegate_localcluster.supervisor import audit_of
 
 VALUES = {
     "DNS_ADDRESS": "10.96.0.10",
@@ -62,6 +63,19 @@ def test_a_damaged_document_is_named(tmp_path: Path) -> None:
 def test_clusters_of_one_name_have_different_cgroups() -> None:
     assert cgroup_name("a", Path("/one")) != cgroup_name("a", Path("/two"))
     assert cgroup_name("a", Path("/one")).startswith("tidegate-a-")
+
+
+def test_an_audit_log_is_written_by_the_policy_that_was_asked_for_and_else_there_is_none(
+    tmp_path: Path,
+) -> None:
+    files = StateDir(tmp_path)
+    assert audit_of(files, a_plan()) is None
+    files.logs.mkdir()
+    files.audit_log.write_text("of the cluster before\n")
+    found = audit_of(files, a_plan(audit_policy="kind: Policy\n"))
+    assert found is not None
+    assert found.policy.read_text() == "kind: Policy\n"
+    assert (found.log, found.log.exists()) == (files.audit_log, False)
 
 
 # -- what others read ------------------------------------------------------------------------------------------
