@@ -14,6 +14,8 @@ pytest_plugins = [
     "fixtures.failures",
     "fixtures.control_plane",
     "fixtures.crds",
+    "fixtures.audit_log",
+    "fixtures.audit",
     "fixtures.cluster",
     "fixtures.kube_client",
     "fixtures.envoy",

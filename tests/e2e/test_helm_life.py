@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from fixtures.audit import Audit
+from fixtures.audit_log import POLICY
 from fixtures.chart import CHART, PROCESSES, HelmOn, settings_of
 from fixtures.control_plane import Kubectl
 from fixtures.installed import Installed, Space, a_space, until
@@ -56,7 +58,7 @@ class Life:
 def life(cluster_supplies: Supplies, helm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
     """Installed as a stranger would, kinds and all; `helm install --wait` has returned."""
     cluster = Cluster(tmp_path_factory.mktemp("helm-life"))
-    cluster.up(ClusterOptions(name="helm-life"), cluster_supplies, print)
+    cluster.up(ClusterOptions(name="helm-life", audit_policy=POLICY), cluster_supplies, print)
     try:
         platform = LocalPlatform(default_home(), cluster.files.path)
         site = platform.start(print)
@@ -124,9 +126,13 @@ def test_upgrade_a_bad_upgrade_and_rollback_lose_no_request(life: Life, space: S
 
 
 @pytest.mark.timeout(600)
-def test_models_outlive_their_release_and_the_next_one_takes_them_up(life: Life, space: Space) -> None:
+def test_models_outlive_their_release_and_the_next_one_takes_them_up(
+    life: Life, space: Space, audit: Audit
+) -> None:
     before = _uid(life, space)
     pods = {pod["metadata"]["uid"] for pod in space.pods("probe")}
+    # From here on Helm takes roles away before the last pod that had them.
+    audit.keep(life.installed.cluster)
     life.act("uninstall", RELEASE, *WAIT)
     assert not life.pods()
     assert _uid(life, space) == before

@@ -10,7 +10,7 @@ import re
 import signal
 import time
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psutil
@@ -20,6 +20,8 @@ from builders.metrics_page import metric
 from fixtures.allocated import Allocated, looks_again, targets
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
+from tidegate.planning.decision import KEPT
+from tidegate.resources.names import POOL_LABEL
 from tidegate_localcluster.process import wait_until
 
 pytestmark = pytest.mark.usefixtures("controllers")
@@ -231,3 +233,34 @@ def test_a_solver_that_hangs_is_ended_and_the_decision_says_that_it_is_greedy(
 def _solvers(controllers: Running) -> list[psutil.Process]:
     children = psutil.Process(controllers.process.pid).children()
     return [each for each in children if "tidegate.runtime.solver_worker" in each.cmdline()]
+
+
+def test_the_oldest_decisions_go_when_there_are_too_many(allocated: Allocated) -> None:
+    """What was decided before is put there by the test: a pool decides hundreds of times in days."""
+    allocated.model("batch", 0, 4, tier="offline")
+    newest = allocated.decided(batch=4)
+    labels = {POOL_LABEL: newest["metadata"]["labels"][POOL_LABEL]}
+    before = datetime.now(UTC) - timedelta(days=1)
+    names = [f"{allocated.pool}-before-{number:03}" for number in range(KEPT)]
+    allocated.kubectl.apply(
+        *(
+            {
+                **{name: newest[name] for name in ("apiVersion", "kind")},
+                "metadata": {"name": name, "labels": labels},
+                "spec": {**newest["spec"], "at": _written(before + timedelta(minutes=number))},
+            }
+            for number, name in enumerate(names)
+        )
+    )
+    allocated.model("batch", 0, 3, tier="offline")
+    allocated.decided(batch=3)
+
+    def there() -> list[str]:
+        return [each["metadata"]["name"] for each in allocated.decisions()]
+
+    wait_until(lambda: len(there()) == KEPT, what="no more are kept", timeout_s=60.0)
+    assert there()[1:] == [newest["metadata"]["name"], *reversed(names[2:])], "the newest stay"
+
+
+def _written(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -9,6 +9,8 @@ from tidegate.api.crd import DEFINITIONS
 from tidegate.kube.kinds import KINDS
 
 _READ: Final = ("get", "list", "watch")
+_FOLLOW: Final = ("list", "watch")
+"""What a cache needs: nobody asks for an object of it by its name."""
 _APPLY: Final = ("get", "list", "watch", "create", "patch")
 """Server-side apply is a patch; for an object that does not exist yet the API server asks for create as well."""
 
@@ -40,31 +42,34 @@ _OF_POOLS: Final = ("computepools", "computeoverrides", "allocationdecisions")
 
 CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.CONTROLLERS: (
-        Rule("tidegate.io", (*_KINDS, *_OF_POOLS), _READ),
+        # Before it makes anything for one of them, a controller asks whether it is still there.
+        Rule("tidegate.io", _KINDS, _READ),
+        Rule("tidegate.io", _OF_POOLS, _FOLLOW),
         Rule("tidegate.io", tuple(f"{kind}/status" for kind in (*_KINDS, *_OF_POOLS)), ("patch",)),
         Rule("tidegate.io", ("allocationdecisions",), ("create", "patch", "delete")),
         # All are deleted with their owners; these verbs are for pipelines, which go with a route of theirs.
         Rule("apps", ("deployments",), (*_APPLY, "delete")),
         Rule("batch", ("jobs",), (*_APPLY, "delete")),
         # Kueue's, where it is installed: what it says of our Jobs.
-        Rule("kueue.x-k8s.io", ("workloads",), ("list", "watch")),
+        Rule("kueue.x-k8s.io", ("workloads",), _FOLLOW),
         # Those that are marked get their maximum from the pool.
-        Rule("autoscaling", ("horizontalpodautoscalers",), ("list", "watch", "patch")),
+        Rule("autoscaling", ("horizontalpodautoscalers",), (*_FOLLOW, "patch")),
         Rule("", ("services", "serviceaccounts"), (*_APPLY, "delete")),
         Rule("", ("configmaps",), (*_APPLY, "delete")),
         Rule("policy", ("poddisruptionbudgets",), (*_APPLY, "delete")),
-        Rule("", ("pods",), _READ),
-        Rule("", ("nodes",), ("list", "watch")),
-        Rule("", ("events",), ("create", "patch")),
+        Rule("", ("pods",), _FOLLOW),
+        Rule("", ("nodes",), _FOLLOW),
+        Rule("", ("events",), ("create",)),
     ),
     Process.XDS: (
-        Rule("tidegate.io", _KINDS, _READ),
-        Rule("", ("pods",), _READ),
+        Rule("tidegate.io", _KINDS, _FOLLOW),
+        Rule("", ("pods",), _FOLLOW),
     ),
+    # What visitors ask for beyond these caches, and what they change, is asked with their own rights.
     Process.WEB: (
-        Rule("tidegate.io", (*_KINDS, *_OF_POOLS), _READ),
-        Rule("", ("pods",), _READ),
-        Rule("", ("nodes",), ("list", "watch")),
+        Rule("tidegate.io", (*_KINDS, *_OF_POOLS), _FOLLOW),
+        Rule("", ("pods",), _FOLLOW),
+        Rule("", ("nodes",), _FOLLOW),
         Rule("authentication.k8s.io", ("tokenreviews",), ("create",)),
     ),
 }
@@ -150,8 +155,10 @@ changed; of pods, ours and the device plugin's may be deleted."""
 
 CLAIM_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.CONTROLLERS: (
-        Rule("resource.k8s.io", ("resourceslices", "deviceclasses"), ("list", "watch")),
-        Rule("resource.k8s.io", ("resourceclaims",), (*_APPLY, "delete")),
+        # As for the others: before a claim is made for a pool.
+        Rule("tidegate.io", ("computepools",), ("get",)),
+        Rule("resource.k8s.io", ("resourceslices", "deviceclasses"), _FOLLOW),
+        Rule("resource.k8s.io", ("resourceclaims",), (*_FOLLOW, "create", "patch", "delete")),
         Rule("", ("pods",), ("patch",)),
     ),
 }
@@ -162,17 +169,17 @@ RELEASE_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.CONTROLLERS: (
         Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),
         # The gateways and xDS servers beside them, which a release of other namespaces would not see.
-        Rule("", ("pods",), _READ),
+        Rule("", ("pods",), _FOLLOW),
     ),
 }
 """Rules in the release's own namespace alone."""
 
 AUTH_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
-    Process.XDS: (Rule("", ("secrets",), ("list", "watch")),),
+    Process.XDS: (Rule("", ("secrets",), _FOLLOW),),
 }
 """Rules in each namespace of the chart's auth.namespaces, and nowhere else. No role can be bound to a label: the watch asks for it."""
 
 GATEWAY_TLS_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
-    Process.XDS: (Rule("", ("secrets",), ("list", "watch")),),
+    Process.XDS: (Rule("", ("secrets",), _FOLLOW),),
 }
 """Rules in the release's own namespace, for the Secrets that the chart's gateway.tls names: the chart adds their names."""
