@@ -9,7 +9,7 @@ from typing import Final
 import yaml
 
 from tidegate import argocd
-from tidegate.api import crd
+from tidegate.api import crd, fields
 from tidegate.grafana import catalogue as grafana
 from tidegate.kube.permissions import (
     AUTH_RULES,
@@ -18,6 +18,7 @@ from tidegate.kube.permissions import (
     GATEWAY_TLS_RULES,
     NAMESPACE_RULES,
     PEOPLE_RULES,
+    PROXY_RULES,
     RELEASE_RULES,
     REVIEW_RULES,
     SHARING_RULES,
@@ -29,6 +30,7 @@ from tidegate.reference.commands import commands_page
 from tidegate.reference.kinds import kind_pages
 from tidegate.reference.messages import message_pages, reasons_page
 from tidegate.reference.metrics import metrics_page
+from tidegate.reference.rights import rights_page
 from tidegate.reference.runbooks import runbooks_page
 from tidegate.reference.settings import Process as Documented
 from tidegate.reference.settings import settings_page
@@ -59,6 +61,7 @@ _RULES: Final[Mapping[str, Mapping[Process, tuple[Rule, ...]]]] = {
     "claims": CLAIM_RULES,
     "auth": AUTH_RULES,
     "gateway-tls": GATEWAY_TLS_RULES,
+    "proxy": PROXY_RULES,
 }
 """By the ends of the names of their files."""
 
@@ -74,12 +77,20 @@ def generate(root: Path) -> None:
     shutil.copy(chart / "templates" / "_crds.tpl", of_kinds / "templates" / "_crds.tpl")
     _roles(chart / "files" / "rbac")
     _envoy(chart / "files")
+    _for_templates(chart)
     _observability(chart / "files")
     lua = root / "gitops" / "argocd"
     (lua / "argocd-cm.yaml").write_text(_HEADER + argocd.customizations(lua))
     (root / "docs" / "runbooks" / "README.md").write_text(runbooks_page())
     values = {each.name: (each / "values.yaml").read_text() for each in (chart, of_kinds)}
     _reference(root / "docs" / "reference", values)
+
+
+def _for_templates(chart: Path) -> None:
+    """What templates have to know and Helm does not show them: the chart's own values, and what models' URIs begin with."""
+    (chart / "files" / "values.yaml").write_text(_HEADER + (chart / "values.yaml").read_text())
+    schemes = yaml.safe_dump(list(fields.SCHEMES), sort_keys=False)
+    (chart / "files" / "uri-schemes.yaml").write_text(_HEADER + schemes)
 
 
 def _observability(files: Path) -> None:
@@ -95,6 +106,7 @@ def _reference(folder: Path, values: Mapping[str, str]) -> None:
     """Every page that says what there is; `values` are those of the charts, by name."""
     (folder / "reasons.md").write_text(reasons_page())
     (folder / "values.md").write_text(values_page(values))
+    (folder / "rights.md").write_text(rights_page())
     (folder / "metrics.md").write_text(metrics_page())
     (folder / "commands.md").write_text(commands_page(app, {"local": local, "demo": demo}))
     (folder / "settings.md").write_text(settings_page(documented_settings()))

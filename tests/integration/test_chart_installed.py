@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,8 @@ import yaml
 
 from builders.inference import inference_body
 from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, HelmOn, settings_of
-from tidegate.kube.permissions import CLUSTER_RULES, Process
+from tidegate.kube.permissions import CLUSTER_RULES, PEOPLE_RULES, RELEASE_RULES, Process, Role
+from tidegate.reference.rights import Granted, matrix
 from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -185,12 +187,77 @@ def test_processes_may_do_what_they_need(
     assert found == allowed
 
 
-def test_the_api_server_grants_what_the_code_says_that_it_needs(release: HelmOn) -> None:
-    user = f"system:serviceaccount:{SYSTEM}:tidegate-{Process.WEB}"
-    for rule in CLUSTER_RULES[Process.WEB]:
-        for resource in rule.resources:
-            for verb in rule.verbs:
-                assert _may(release, user, verb, f"{rule.group}:{resource}"), (verb, resource)
+_ROW: Final = re.compile(r"^(?P<resource>\S+) +\[.*?\] +\[(?P<names>.*?)\] +\[(?P<verbs>.*?)\]$")
+
+
+def _rights(helm_on: HelmOn, user: str, namespace: str) -> dict[tuple[str, str], frozenset[str]]:
+    """All cells of `kubectl auth can-i --list` that say yes, but for those of everybody who is signed in."""
+
+    def listed(who: str) -> dict[tuple[str, str], frozenset[str]]:
+        found: dict[tuple[str, str], frozenset[str]] = {}
+        said = helm_on.kubectl(
+            "auth", "can-i", "--list", "--no-headers", f"--as={who}", f"--namespace={namespace}"
+        )
+        for line in said.splitlines():
+            row = _ROW.match(line)
+            if row is not None:
+                resource, _, group = row["resource"].partition(".")
+                if "/" in group:  # inferences.tidegate.io/status
+                    group, _, subresource = group.partition("/")
+                    resource = f"{resource}/{subresource}"
+                key = group, resource
+                found[key] = found.get(key, frozenset()) | frozenset(row["verbs"].split())
+        return found
+
+    everybody = listed("nobody-in-particular")
+    assert everybody, "whoever is signed in may ask what they may"
+    return {key: verbs for key, verbs in listed(user).items() if everybody.get(key) != verbs}
+
+
+def _both(*granted: Granted) -> dict[tuple[str, str], frozenset[str]]:
+    """Rights that somebody has by several roles."""
+    return {
+        key: frozenset().union(*(each.get(key, frozenset()) for each in granted))
+        for key in dict.fromkeys(key for each in granted for key in each)
+    }
+
+
+@pytest.mark.parametrize("process", list(Process))
+@pytest.mark.parametrize("namespace", ["ads", SYSTEM])
+def test_each_cell_of_a_process_is_what_the_api_server_says(
+    release: HelmOn, process: Process, namespace: str
+) -> None:
+    """No more and no less: docs/reference/rights.md is made of the same rules."""
+    own = RELEASE_RULES.get(process, ()) if namespace == SYSTEM else ()
+    found = _rights(release, f"system:serviceaccount:{SYSTEM}:tidegate-{process}", namespace)
+    assert found == _both(matrix(CLUSTER_RULES[process]), matrix(own))
+
+
+@pytest.mark.parametrize("account", ["tidegate-gateway", "default"])
+def test_who_needs_no_rights_has_none(release: HelmOn, account: str) -> None:
+    assert _rights(release, f"system:serviceaccount:{SYSTEM}:{account}", SYSTEM) == {}
+
+
+@pytest.mark.parametrize(
+    ("user", "namespace", "roles"),
+    [
+        ("view", "ads", [Role.VIEW]),
+        ("edit", "ads", [Role.VIEW, Role.EDIT]),
+        ("admin", "ads", [Role.VIEW, Role.EDIT]),
+        ("view", "shop", []),
+        ("edit", "shop", []),
+        ("cluster-view", "shop", [Role.VIEW]),
+        ("cluster-pools", "ads", [Role.POOLS]),
+        ("stranger", "ads", []),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_cell_of_a_person_is_what_the_api_server_says(
+    people: HelmOn, user: str, namespace: str, roles: Sequence[Role]
+) -> None:
+    found = _rights(people, user, namespace)
+    ours = {key: verbs for key, verbs in found.items() if key[0] == "tidegate.io"}
+    assert ours == _both(*(matrix(PEOPLE_RULES[role]) for role in roles))
 
 
 def test_the_next_commands_are_said_and_can_be_run(release: HelmOn) -> None:

@@ -22,7 +22,9 @@ SHA256_PATTERN: Final = r"^[0-9a-f]{64}$"
 # Longer than any real place, short enough that a rule over it stays inside the API server's cost budget.
 MAX_URI_LENGTH: Final = 1_024
 
-_SCHEME: Final = "file|pvc|https|s3|gs|oci|hf"
+SCHEMES: Final = ("file", "pvc", "https", "s3", "gs", "oci", "hf")
+"""Of URIs; each names a source of the agents."""
+_SCHEME: Final = "|".join(SCHEMES)
 _PLACE: Final = (
     r"file:///[^/]+|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
     r"|https://[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]{1,5})?|(s3|gs)://[a-z0-9][-a-z0-9._]+[a-z0-9]"
@@ -138,7 +140,7 @@ Uri = Annotated[
     Rules(
         Rule(
             cel=f"self.matches(r'^({_SCHEME})://')",
-            message="must begin with file://, pvc://, https://, s3://, gs://, oci:// or hf://",
+            message=f"must begin with {', '.join(f'{each}://' for each in SCHEMES[:-1])} or {SCHEMES[-1]}://",
             check=lambda text: re.match(f"({_SCHEME})://", text) is not None,
         ),
         lacks(

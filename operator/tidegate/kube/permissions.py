@@ -183,3 +183,11 @@ GATEWAY_TLS_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.XDS: (Rule("", ("secrets",), _FOLLOW),),
 }
 """Rules in the release's own namespace, for the Secrets that the chart's gateway.tls names: the chart adds their names."""
+
+PROXY_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
+    Process.WEB: (
+        Rule("", ("users",), ("impersonate",)),
+        Rule("", ("groups",), ("impersonate",)),
+    ),
+}
+"""Rules for the whole cluster where a proxy says who a visitor is: the chart adds the names that it may name."""
