@@ -134,6 +134,9 @@ class Settings(BaseSettings):
     web_proxy_secret_file: Annotated[
         Path | None, Field(description="What an authenticating proxy shows that it is the one.")
     ] = None
+    web_proxy_users: Annotated[
+        tuple[str, ...], Field(description="The only users that the proxy may name, as JSON; empty: any.")
+    ] = ()
     web_proxy_groups: Annotated[
         tuple[str, ...], Field(description="The only groups that the proxy may name, as JSON; empty: any.")
     ] = ()

@@ -367,6 +367,43 @@ def behind_a_proxy(web: WebProcess, folder: Path, secret: str) -> None:
                 assert (refused.status_code, "Basic" in refused.headers["www-authenticate"]) == (401, True)
 
 
+@pytest.mark.usefixtures("controllers")
+def test_a_proxy_names_those_alone_that_it_may_name(kubectl: Kubectl, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("known to the proxy alone\n")
+    folder = tmp_path / "web"
+    folder.mkdir()
+    bounds = {"web_proxy_users": '["ann"]', "web_proxy_groups": '["sre"]'}
+    with (
+        web_process(kubectl, folder, web_auth="proxy", web_proxy_secret_file=str(secret), **bounds) as web,
+        web.browser() as browser,
+    ):
+
+        def asked(user: str, groups: str) -> httpx.Response:
+            proven = {"x-tidegate-proxy-secret": "known to the proxy alone"}
+            said = {"x-forwarded-user": user, "x-forwarded-groups": groups}
+            return browser.get("/api/v1/me", headers={**proven, **said})
+
+        grant(
+            kubectl,
+            "tidegate-web",
+            [
+                *web_rules(),
+                *(
+                    {"apiGroups": [""], "resources": [kind], "verbs": ["impersonate"], "resourceNames": names}
+                    for kind, names in (("users", ["ann"]), ("groups", ["sre", "system:authenticated"]))
+                ),
+            ],
+        )
+        wait_until(
+            lambda: asked("ann", "sre,admins").status_code == 200,
+            what="the dashboard may act as ann",
+            timeout_s=20.0,
+        )
+        assert asked("ann", "sre,admins").json()["groups"] == ["sre", "system:authenticated"]
+        assert asked("bob", "sre").status_code == 401
+
+
 @contextmanager
 def own_dashboard(
     kubeconfig: Path, folder: Path, *arguments: str

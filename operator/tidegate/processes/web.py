@@ -134,7 +134,7 @@ def _door(settings: Settings, client: KubeClient, anonymous: KubeClient, seal: S
             message = "web.auth.mode is proxy: name the file with the proxy's secret in TIDEGATE_WEB_PROXY_SECRET_FILE"
             raise PermanentError(message)
         secret = _read(settings.web_proxy_secret_file).decode().strip()
-        return ProxyDoor(client, secret, settings.web_proxy_groups)
+        return ProxyDoor(client, secret, users=settings.web_proxy_users, groups=settings.web_proxy_groups)
     return TokenDoor(Tokens(client, time.monotonic), anonymous, seal)
 
 

@@ -100,24 +100,29 @@ class ProxyDoor:
 
     mode = AuthMode.PROXY
 
-    def __init__(self, client: KubeClient, secret: str, groups: Collection[str] = ()) -> None:
-        """`groups`: the only ones that it may name; none: any."""
+    def __init__(
+        self, client: KubeClient, secret: str, *, users: Collection[str] = (), groups: Collection[str] = ()
+    ) -> None:
+        """`users` and `groups`: the only ones that it may name; none: any."""
         if not secret:
             message = "the proxy's secret is empty: anybody could say who they are"
             raise ValueError(message)
-        self._client, self._secret, self._groups = client, secret, frozenset(groups)
+        self._client, self._secret = client, secret
+        self._users, self._groups = frozenset(users), frozenset(groups)
 
     async def identify(self, asked: Asked) -> Identity | None:
         """See Door."""
         given, user, groups = (asked.only(name) for name in (PROXY_SECRET, _USER, _GROUPS))
         if not user or not hmac.compare_digest(given.encode(), self._secret.encode()):
             return None
+        if user.startswith(_OF_CLUSTER) or (self._users and user not in self._users):
+            return None
         named = {group.strip() for group in groups.split(",")}
         # Who may impersonate could become anybody: the API server's own groups come from nobody but itself.
         taken = sorted(group for group in named if group and not group.startswith(_OF_CLUSTER))
         if self._groups:
             taken = [group for group in taken if group in self._groups]
-        return None if user.startswith(_OF_CLUSTER) else Identity(user, (*taken, "system:authenticated"))
+        return Identity(user, (*taken, "system:authenticated"))
 
     def client_of(self, identity: Identity) -> KubeClient:
         """See Door."""
