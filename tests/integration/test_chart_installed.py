@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -14,6 +16,7 @@ import yaml
 
 from builders.inference import inference_body
 from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, HelmOn, settings_of
+from tidegate.api.fields import SCHEMES
 from tidegate.kube.permissions import CLUSTER_RULES, PEOPLE_RULES, RELEASE_RULES, Process, Role
 from tidegate.reference.rights import Granted, matrix
 from tidegate_localcluster.process import wait_until
@@ -260,6 +263,67 @@ def test_each_cell_of_a_person_is_what_the_api_server_says(
     assert ours == _both(*(matrix(PEOPLE_RULES[role]) for role in roles))
 
 
+def test_no_pod_of_another_namespace_gets_before_all_models(release: HelmOn) -> None:
+    kubectl = release.kubectl
+    kubectl.run("create", "namespace", "greedy")
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+    kubectl.apply(account, namespace="greedy")
+
+    def asked(namespace: str, priority: str) -> subprocess.CompletedProcess[str]:
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "one"},
+            "spec": {"priorityClassName": priority, **_restricted()},
+        }
+        return kubectl.run(
+            *("create", "--dry-run=server", "-n", namespace, "-f", "-", "-o", "name"), stdin=json.dumps(pod)
+        )
+
+    def refused() -> bool:
+        return (
+            "is for the namespace tidegate-system alone" in asked("greedy", "tidegate-control-plane").stderr
+        )
+
+    wait_until(refused, what="the policy is in force", timeout_s=30.0)
+    assert asked("greedy", "tidegate-realtime").returncode == 0
+    assert asked(SYSTEM, "tidegate-control-plane").returncode == 0
+
+
+def _restricted() -> dict[str, Any]:
+    container = {
+        "name": "one",
+        "image": "none",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    return {"containers": [container]}
+
+
+def test_what_came_since_is_turned_on_with_the_values_of_before(release: HelmOn, tmp_path: Path) -> None:
+    """All that counts of an earlier release is which values it has left."""
+    earlier = tmp_path / "tidegate"
+    (earlier / "templates").mkdir(parents=True)
+    shutil.copy(CHART / "Chart.yaml", earlier)
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    for section in ("networkPolicy", "nodeAgent", "metrics", "grafana"):
+        del values[section]
+    (earlier / "values.yaml").write_text(yaml.safe_dump(values))
+    release.kubectl("create", "namespace", "old")
+    release.install("older", "old", {"crds.enabled": False, "watchNamespaces": ["old"]}, earlier)
+    command = ("upgrade", "older", CHART, "--namespace=old", "--reuse-values")
+    release(*command, "--set=networkPolicy.enabled=true")
+    found = release.kubectl.json("get", "networkpolicies", "-n", "old")["items"]
+    assert {each["metadata"]["name"] for each in found} == {f"older-{process}" for process in PROCESSES}
+    refused = release.run(*command, "--set=nodeAgent.enabled=true")
+    assert "nodeAgent.enabled needs a release that serves all namespaces" in refused.stderr
+    release("uninstall", "older", "--namespace=old")
+
+
 def test_the_next_commands_are_said_and_can_be_run(release: HelmOn) -> None:
     notes = release("get", "notes", "tidegate", f"--namespace={SYSTEM}")
     commands = [line.split() for line in notes.splitlines() if line.startswith("  tidegate ")]
@@ -273,6 +337,13 @@ def test_the_next_commands_are_said_and_can_be_run(release: HelmOn) -> None:
     service = release.kubectl.json("get", port[-2], "-n", SYSTEM)
     assert int(port[-1].partition(":")[2]) in {each["port"] for each in service["spec"]["ports"]}
     assert "WARNING" not in notes
+
+
+def test_notes_name_every_place_that_models_come_from(release: HelmOn) -> None:
+    said = " ".join(release("get", "notes", "tidegate", f"--namespace={SYSTEM}").split())
+    assert f"Models come from {', '.join(f'{each}://' for each in SCHEMES if each != 'file')};" in said
+    assert "file:// is refused" in said
+    assert "from no host yet: name them in models.allowedHosts" in said
 
 
 def test_objects_stay_when_their_release_goes_unless_they_were_not_to_be_kept(release: HelmOn) -> None:

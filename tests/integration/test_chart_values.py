@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, pod_of, rendered, template
+from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, Objects, pod_of, rendered, template
 from tidegate.reference.values import values_of, values_page
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -125,6 +125,167 @@ def test_kinds_of_another_release_are_left_to_it(helm: Path) -> None:
     assert {kind for kind, _ in rendered(helm).keys() - without.keys()} == {"CustomResourceDefinition"}
 
 
+def before(section: str) -> dict[str, object]:
+    """Values of a release that did not have this section, and that somebody turns on now."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    for part in section.split("."):
+        values = values[part]
+    return {f"{section}.{key}": None for key in values} | {f"{section}.enabled": True}
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        *("networkPolicy", "nodeAgent", "sharedClaims", "grafana.dashboards"),
+        *("metrics.serviceMonitor", "metrics.podMonitor", "metrics.rules"),
+    ],
+)
+def test_what_an_earlier_release_did_not_have_is_turned_on_by_one_value(helm: Path, section: str) -> None:
+    """`helm upgrade --reuse-values --set <section>.enabled=true` brings nothing else of it along."""
+    assert _comparable(rendered(helm, before(section))) == _comparable(
+        rendered(helm, {f"{section}.enabled": True})
+    )
+
+
+def test_values_that_are_missing_are_those_of_the_chart(helm: Path) -> None:
+    """But for the kinds, which belong to nobody where an earlier release did not bring them."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    # A section, or a value beside the sections.
+    parts = {path for path in paths(values) if path.count(".") == 1}
+    alone = {path for path in values if not any(part.startswith(f"{path}.") for part in parts)}
+    needed = ("crds.", "images.")
+    missing = dict.fromkeys(sorted(path for path in parts | alone if not path.startswith(needed)))
+    assert len(missing) > 60
+    assert _comparable(rendered(helm, missing)) == _comparable(rendered(helm))
+    assert not [kind for kind, _ in rendered(helm, {"crds": None}) if kind == "CustomResourceDefinition"]
+
+
+def test_what_is_taken_away_on_purpose_stays_away(helm: Path) -> None:
+    values = {
+        "web.resources.limits": None,
+        "nodeAgent.nodeSelector": {"nvidia.com/mps.capable": None, "gpu": "yes"},
+    }
+    objects = rendered(helm, {**values, "nodeAgent.enabled": True})
+    assert set(pod_of(objects, "web")["spec"]["containers"][0]["resources"]) == {"requests"}
+    assert pod_of(objects, "node-agent", "DaemonSet")["spec"]["nodeSelector"] == {"gpu": "yes"}
+
+
+@pytest.mark.parametrize("path", sorted((CHART / "templates").rglob("*.*")), ids=lambda path: path.name)
+def test_every_template_first_puts_in_what_values_lack(path: Path) -> None:
+    if path.suffix != ".tpl" and path.name != "crds.yaml":
+        assert path.read_text().startswith('{{- include "tidegate.complete" . -}}\n')
+
+
+def _comparable(objects: Objects) -> dict[tuple[str, str], object]:
+    """Keys and certificates are others each time."""
+    return {key: body for key, body in objects.items() if key[0] != "Secret"}
+
+
+RESERVED: Final = (
+    *(f"app.kubernetes.io/{each}" for each in ("name", "instance", "component", "managed-by")),
+    "rbac.authorization.k8s.io/aggregate-to-view",
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "label"),
+    [
+        *(("commonLabels", label) for label in RESERVED),
+        ("pods.labels", RESERVED[0]),
+        ("gateway.pods.labels", RESERVED[1]),
+        ("metrics.serviceMonitor.additionalLabels", RESERVED[0]),
+        ("metrics.podMonitor.additionalLabels", RESERVED[1]),
+        ("metrics.rules.labels", RESERVED[0]),
+        ("grafana.dashboards.labels", RESERVED[0]),
+    ],
+)
+def test_labels_by_which_things_are_found_cannot_be_given(helm: Path, path: str, label: str) -> None:
+    done = template(helm, {path: {label: "mine"}})
+    assert done.returncode != 0
+    assert f"at '/{path.replace('.', '/')}/{label.replace('/', '~1')}'" in done.stderr
+
+
+@pytest.mark.parametrize("label", RESERVED)
+def test_nor_can_they_of_the_kinds(helm: Path, label: str) -> None:
+    done = template(helm, {"commonLabels": {label: "mine"}}, CHART_OF_KINDS)
+    assert done.returncode != 0
+    assert f"at '/commonLabels/{label.replace('/', '~1')}'" in done.stderr
+
+
+def test_nothing_becomes_a_hook_by_an_annotation_for_all(helm: Path) -> None:
+    """Helm takes no hook back when the release goes."""
+    done = template(helm, {"commonAnnotations": {"helm.sh/hook": "pre-install"}})
+    assert "at '/commonAnnotations/helm.sh~1hook'" in done.stderr
+
+
+SAME: Final = {
+    "commonLabels": {
+        "helm.sh/chart": "ours",
+        "grafana_dashboard": "0",
+        "release": "common",
+        "tier": "common",
+    },
+    "commonAnnotations": {
+        "prometheus.io/port": "1",
+        "tidegate.io/config": "mine",
+        "grafana_folder": "common",
+        "mesh": "common",
+    },
+    "pods.labels": {"tier": "pods", "release": "pods"},
+    "pods.annotations": {"prometheus.io/port": "2", "mesh": "pods"},
+    "gateway.pods.annotations": {"prometheus.io/scrape": "false"},
+    "metrics.podMonitor.additionalLabels": {"release": "prometheus"},
+    "metrics.rules": {"enabled": True, "labels": {"release": "prometheus"}},
+    "grafana.dashboards.enabled": True,
+    "nodeAgent.enabled": True,
+}
+
+
+def test_of_the_same_key_the_more_special_one_is_there_and_there_once(helm: Path) -> None:
+    objects = each_key_once(template(helm, SAME).stdout)
+    web, gateway = (pod_of(objects, name)["metadata"] for name in ("web", "gateway"))
+    assert (web["labels"]["tier"], web["labels"]["release"]) == ("pods", "pods")
+    assert web["annotations"] == {
+        **SAME["commonAnnotations"],
+        "prometheus.io/scrape": "true",
+        "prometheus.io/path": "/metrics",
+        "prometheus.io/port": "2",
+        "mesh": "pods",
+    }
+    assert gateway["annotations"]["prometheus.io/scrape"] == "false"
+    assert gateway["annotations"]["prometheus.io/port"] == "1", (
+        "a process's own take the place of those for all"
+    )
+    assert gateway["annotations"]["tidegate.io/config"] != "mine"
+    agent = pod_of(objects, "node-agent", "DaemonSet")["metadata"]
+    assert (agent["labels"]["tier"], agent["annotations"]["mesh"]) == ("common", "common")
+    test = objects["Pod", "tidegate-test-ready"]["metadata"]["annotations"]
+    assert (test["helm.sh/hook"], test["mesh"]) == ("test", "pods")
+    assert objects["Service", "tidegate-web"]["metadata"]["labels"]["helm.sh/chart"] == "ours"
+    rules = objects["PrometheusRule", "tidegate-alerts"]["metadata"]["labels"]
+    assert (rules["release"], rules["tier"]) == ("prometheus", "common")
+    dashboard = objects["ConfigMap", "tidegate-dashboard-fleet"]["metadata"]
+    assert dashboard["labels"]["grafana_dashboard"] == "1"
+    assert dashboard["annotations"]["grafana_folder"] == "Tidegate"
+    monitors = each_key_once(template(helm, {**SAME, "metrics.podMonitor.enabled": True}).stdout)
+    assert monitors["PodMonitor", "tidegate"]["metadata"]["labels"]["release"] == "prometheus"
+
+
+class Strict(yaml.SafeLoader):
+    """Refuses a map that has a key twice, where others take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        assert len(keys) == len(set(keys)), f"twice in {node.start_mark}: {sorted(keys)}"
+        return super().construct_mapping(node, deep)
+
+
+def each_key_once(text: str) -> Objects:
+    """Objects by kind and name; fails where a map has a key twice."""
+    found = [each for each in yaml.load_all(text, Strict) if each]
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+
 COMMON: Final = {"commonLabels": {"team": "ads"}, "commonAnnotations": {"contact": "ads@example.com"}}
 
 
@@ -182,6 +343,12 @@ def test_pods_go_where_they_are_told_and_a_process_may_be_told_otherwise(helm: P
         assert pod["metadata"]["annotations"]["prometheus.io/scrape"] == "true"
         for constraint in pod["spec"]["topologySpreadConstraints"]:
             assert constraint["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == process
+
+
+def test_nobody_else_has_the_class_of_the_release_unless_they_may(helm: Path) -> None:
+    policy = ("ValidatingAdmissionPolicy", "tidegate-control-plane-class")
+    assert policy in rendered(helm)
+    assert policy not in rendered(helm, {"priorityClasses.guardControlPlane": False})
 
 
 def test_no_model_pushes_a_process_of_the_release_from_its_node(helm: Path) -> None:
@@ -282,6 +449,65 @@ def test_monitors_name_ports_that_pods_and_services_have(helm: Path) -> None:
         assert set(found) <= ports
     some = rendered(helm, {**pods_found, "watchNamespaces": ["ads"]})
     assert some["PodMonitor", "tidegate-models"]["spec"]["namespaceSelector"] == {"matchNames": ["ads"]}
+
+
+SCRAPED: Final = ("controllers", "xds", "web", "gateway", "node-agent")
+
+
+@pytest.mark.parametrize(
+    ("monitor", "annotated"),
+    [
+        ("", set(SCRAPED)),
+        ("metrics.serviceMonitor.enabled", {"node-agent"}),
+        ("metrics.podMonitor.enabled", set[str]()),
+    ],
+    ids=["none", "ServiceMonitor", "PodMonitor"],
+)
+def test_what_a_monitor_finds_is_not_found_by_annotations_too(
+    helm: Path, monitor: str, annotated: set[str]
+) -> None:
+    objects = rendered(helm, {"nodeAgent.enabled": True, **({monitor: True} if monitor else {})})
+    pods = {each: pod_of(objects, each) for each in PROCESSES}
+    pods["node-agent"] = pod_of(objects, "node-agent", "DaemonSet")
+    assert set(pods) == set(SCRAPED)
+    asked = {
+        name
+        for name, pod in pods.items()
+        if "prometheus.io/scrape" in (pod["metadata"].get("annotations") or {})
+    }
+    assert asked == annotated
+
+
+PROXY: Final = {"mode": "proxy", "proxySecret": "front"}
+
+
+@pytest.mark.parametrize("named", [{}, {"groups": ["sre"]}, {"users": ["ann"]}], ids=json.dumps)
+def test_a_release_of_some_namespaces_names_whom_its_proxy_may_name(
+    helm: Path, named: dict[str, object]
+) -> None:
+    refused = template(helm, {"watchNamespaces": ["ads"], "web.auth": {**PROXY, **named}})
+    assert refused.returncode != 0
+    assert "needs both web.auth.users and web.auth.groups" in refused.stderr
+    rules = rendered(helm, {"web.auth": {**PROXY, **named}})["ClusterRole", "tidegate-web-impersonates"][
+        "rules"
+    ]
+    bounded = {resource for rule in rules if "resourceNames" in rule for resource in rule["resources"]}
+    assert bounded == named.keys(), "where the release serves all namespaces, only what is named is bounded"
+
+
+def test_the_dashboard_may_act_as_those_alone_who_are_named(helm: Path) -> None:
+    values = {"watchNamespaces": ["ads"], "web.auth": {**PROXY, "users": ["ann"], "groups": ["sre"]}}
+    objects = rendered(helm, values)
+    rules = objects["ClusterRole", "tidegate-web-impersonates"]["rules"]
+    assert {tuple(rule["resources"]): rule["resourceNames"] for rule in rules} == {
+        ("users",): ["ann"],
+        ("groups",): ["sre", "system:authenticated"],
+    }
+    told = {
+        each["name"]: each.get("value") for each in pod_of(objects, "web")["spec"]["containers"][0]["env"]
+    }
+    assert (told["TIDEGATE_WEB_PROXY_USERS"], told["TIDEGATE_WEB_PROXY_GROUPS"]) == ('["ann"]', '["sre"]')
+    assert not [name for kind, name in rendered(helm) if name.endswith("impersonates")]
 
 
 @pytest.mark.parametrize("value", ["nodeAgent.enabled", "sharedClaims.enabled"])

@@ -1,12 +1,45 @@
-{{- define "tidegate.labels" -}}
-app.kubernetes.io/name: tidegate
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
+{{/*
+Puts in what values lack. `helm upgrade --reuse-values` brings the values along that the last chart had, which know nothing of what
+came since; each template begins with this. What somebody took away from a map on purpose stays away: in `open` are the maps that may
+lack a key. Kinds that an earlier release did not bring are not its own.
+*/}}
+{{- define "tidegate.complete" -}}
+{{- $defaults := omit (.Files.Get "files/values.yaml" | fromYaml) "crds" -}}
+{{- include "tidegate.fill" (dict "into" .Values "from" $defaults) -}}
 {{- end }}
+
+{{- define "tidegate.fill" -}}
+{{- $open := list "podDisruptionBudget" "resources" "nodeSelector" -}}
+{{- range $key, $default := .from -}}
+{{- $given := get $.into $key -}}
+{{- if or (not (hasKey $.into $key)) (kindIs "invalid" $given) -}}
+{{- $_ := set $.into $key $default -}}
+{{- else if and (kindIs "map" $default) (kindIs "map" $given) (not (has $key $open)) -}}
+{{- include "tidegate.fill" (dict "into" $given "from" $default) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/*
+Labels of an object: the chart's own, those for all, and further ones, of which the first wins where keys are the same. Those by which
+things are found cannot be given (values.schema.json). Arguments: root, more.
+*/}}
+{{- define "tidegate.labelsWith" -}}
+{{- $labels := dict -}}
+{{- range append .more .root.Values.commonLabels -}}
+{{- $labels = merge $labels (default dict .) -}}
+{{- end -}}
+{{- $own := dict
+  "app.kubernetes.io/name" "tidegate"
+  "app.kubernetes.io/instance" .root.Release.Name
+  "app.kubernetes.io/version" .root.Chart.AppVersion
+  "app.kubernetes.io/managed-by" .root.Release.Service
+  "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version) -}}
+{{- merge $labels $own | toYaml -}}
+{{- end }}
+
+{{- define "tidegate.labels" -}}
+{{- include "tidegate.labelsWith" (dict "root" . "more" list) -}}
 {{- end }}
 
 {{/* What stands after an object's labels: its annotations, where there are any. */}}
@@ -38,34 +71,46 @@ capabilities: {drop: [ALL]}
 
 {{/* Who of cert-manager is to issue the certificates of xDS, as YAML; nothing where nobody is. */}}
 {{- define "tidegate.issuer" -}}
-{{- with (default dict .Values.tls.certManager).issuerRef }}{{ if .name }}{{ toYaml . }}{{ end }}{{ end -}}
+{{- with .Values.tls.certManager.issuerRef }}{{ if .name }}{{ toYaml . }}{{ end }}{{ end -}}
 {{- end }}
 
 {{/* Name of the Secret with the certificate of `part` (xds or gateway) for xDS. Arguments: root, part. */}}
 {{- define "tidegate.xdsSecret" -}}
 {{- $end := ternary "cert" "tls" (not (empty (include "tidegate.issuer" .root))) -}}
 {{- $made := dict "xds" (printf "xds-%s" $end) "gateway" (printf "gateway-xds-%s" $end) -}}
-{{- get (default dict .root.Values.tls.existing) .part | default (printf "%s-%s" .root.Release.Name (get $made .part)) -}}
+{{- get .root.Values.tls.existing .part | default (printf "%s-%s" .root.Release.Name (get $made .part)) -}}
 {{- end }}
 
+{{/*
+Annotations by which a Prometheus without monitors finds a process; none where a monitor finds it, which would count it twice.
+Arguments: root, component, port, path.
+*/}}
 {{- define "tidegate.scrape" -}}
-prometheus.io/scrape: "true"
-prometheus.io/port: {{ .port | quote }}
-prometheus.io/path: {{ .path }}
+{{- $metrics := .root.Values.metrics -}}
+{{- if not (or $metrics.podMonitor.enabled (and $metrics.serviceMonitor.enabled (ne .component "node-agent"))) -}}
+{{- dict "prometheus.io/scrape" "true" "prometheus.io/port" (toString .port) "prometheus.io/path" .path | toYaml -}}
+{{- end -}}
 {{- end }}
 
-{{/* Annotations of a process's pods besides those of its own. Arguments: root, values. */}}
+{{/*
+Annotations of a process's pods, as a key of their metadata; nothing where there are none. Of the same keys the process's own come
+first, then those for all. Arguments: root, component, values, port and path of its metrics if any, fixed: what cannot be given.
+*/}}
 {{- define "tidegate.podAnnotations" -}}
-{{- $common := default dict .root.Values.commonAnnotations -}}
-{{- with merge (dict) (include "tidegate.pods" (dict "root" .root "values" .values "key" "annotations") | fromYaml) $common }}
-{{- toYaml . }}
-{{- end }}
+{{- $own := include "tidegate.pods" (dict "root" .root "values" .values "key" "annotations") | fromYaml -}}
+{{- $scrape := dict -}}
+{{- if .port -}}
+{{- $scrape = include "tidegate.scrape" . | fromYaml -}}
+{{- end -}}
+{{- with merge dict (default dict .fixed) $own .root.Values.commonAnnotations $scrape -}}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end -}}
 {{- end }}
 
 {{/* What `pods` says of one key for a process, or the process's own `pods`, as YAML; nothing where it is empty. Arguments: root, values, key. */}}
 {{- define "tidegate.pods" -}}
 {{- $own := default dict .values.pods -}}
-{{- with ternary (get $own .key) (get (default dict .root.Values.pods) .key) (hasKey $own .key) -}}
+{{- with ternary (get $own .key) (get .root.Values.pods .key) (hasKey $own .key) -}}
 {{- if kindIs "string" . }}{{ . }}{{ else }}{{ toYaml . }}{{ end -}}
 {{- end -}}
 {{- end }}
@@ -74,7 +119,7 @@ prometheus.io/path: {{ .path }}
 {{- define "tidegate.scheduling" -}}
 priorityClassName: {{ include "tidegate.pods" (dict "root" .root "values" .values "key" "priorityClassName") | default (printf "%s-control-plane" .root.Release.Name) }}
 {{- $own := default dict .values.pods -}}
-{{- $all := default dict .root.Values.pods -}}
+{{- $all := .root.Values.pods -}}
 {{- $root := .root -}}
 {{- $component := .component -}}
 {{- $values := .values -}}
@@ -98,19 +143,13 @@ topologySpreadConstraints:
 
 {{/* Labels of a process's pods. Arguments: root, component, values. */}}
 {{- define "tidegate.podLabels" -}}
-{{ include "tidegate.labels" .root }}
-app.kubernetes.io/component: {{ .component }}
-{{- with include "tidegate.pods" (dict "root" .root "values" .values "key" "labels") }}
-{{ . }}
-{{- end }}
+{{- $own := include "tidegate.pods" (dict "root" .root "values" .values "key" "labels") | fromYaml -}}
+{{- include "tidegate.labelsWith" (dict "root" .root "more" (list (dict "app.kubernetes.io/component" .component) $own)) -}}
 {{- end }}
 
-{{/*
-The PodDisruptionBudget of a process; none where its values name no bound. Values of an earlier release, kept by --reuse-values, say
-nothing of it: it is then as it was. Arguments: root, component, values.
-*/}}
+{{/* The PodDisruptionBudget of a process; none where its values name no bound. Arguments: root, component, values. */}}
 {{- define "tidegate.budget" -}}
-{{- with ternary .values.podDisruptionBudget (dict "maxUnavailable" 1) (hasKey .values "podDisruptionBudget") }}
+{{- with .values.podDisruptionBudget }}
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget
@@ -149,7 +188,7 @@ spec:
 - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
 - {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
 - {name: TIDEGATE_RELEASE, value: {{ .Release.Name | quote }}}
-- {name: TIDEGATE_WATCH_NAMESPACES, value: {{ toJson (default list .Values.watchNamespaces) | quote }}}
+- {name: TIDEGATE_WATCH_NAMESPACES, value: {{ toJson .Values.watchNamespaces | quote }}}
 - {name: TIDEGATE_LOG_LEVEL, value: {{ .Values.log.level | quote }}}
 - {name: TIDEGATE_LOG_FORMAT, value: {{ .Values.log.format | quote }}}
 {{- end }}
@@ -176,11 +215,7 @@ spec:
   template:
     metadata:
       labels: {{- include "tidegate.podLabels" . | nindent 8 }}
-      annotations:
-        {{- include "tidegate.scrape" (dict "port" 8081 "path" "/metrics") | nindent 8 }}
-        {{- with include "tidegate.podAnnotations" . }}
-        {{- . | nindent 8 }}
-        {{- end }}
+      {{- include "tidegate.podAnnotations" (merge (dict "port" 8081 "path" "/metrics") .) | nindent 6 }}
     spec:
       serviceAccountName: {{ .root.Release.Name }}-{{ .component }}
       enableServiceLinks: false
