@@ -40,6 +40,7 @@ from tidegate.planning.signals import Signals
 from tidegate.planning.triggers import Circumstances, trigger
 from tidegate.resources.names import POOL_LABEL, label_value
 from tidegate.runtime.clock import Clock
+from tidegate.telemetry.tracing import DECISION, Attributes, failed, note, span
 from tidegate_controllers.allocations import Allocations
 from tidegate_controllers.allocator_metrics import AllocatorMetrics
 from tidegate_controllers.autoscalers import Autoscalers
@@ -168,7 +169,9 @@ class Allocator:
         look = self._looks.get(key)
         due = self._due(observed, look, interval)
         if look is None or due is not None:
-            look = await self._decide(observed, due or Trigger.STARTED)
+            why = due or Trigger.STARTED
+            with span("decide", {"tidegate.pool": observed.name, "tidegate.trigger": why.value}):
+                look = await self._decide(observed, why)
         else:
             # A node that came since, and may be lost again, is known from now on.
             look = replace(look, circumstances=Circumstances.of(observed))
@@ -217,6 +220,7 @@ class Allocator:
         before = self._clock.monotonic()
         assignment = await self._parts.solver.solve(view.snapshot)
         seconds = self._clock.monotonic() - before
+        note({"tidegate.method": assignment.method.value, "tidegate.solve_seconds": seconds})
         metrics, pool = self._parts.metrics, observed.name
         metrics.solve_seconds.labels(pool).observe(seconds)
         metrics.solves.labels(pool, assignment.method.value).inc()
@@ -263,6 +267,7 @@ class Allocator:
 
     async def _write(self, observed: AllocationObserved, body: Manifest) -> None:
         name = body["metadata"]["name"]
+        note({DECISION: name})
         for each in observed.decisions[:1]:
             if each.executed and not each.finished:
                 await self._end(
@@ -320,7 +325,13 @@ class Allocator:
 
         async def write() -> None:
             for key, share in waiting:
-                await self._allocate(key, share, decision)
+                described: Attributes = {
+                    DECISION: decision.metadata.name,
+                    "tidegate.inference": str(key),
+                    "tidegate.replicas": share.replicas,
+                }
+                with span("allocate", described):
+                    await self._allocate(key, share, decision)
 
         writers = [asyncio.ensure_future(write()) for _ in range(min(_AT_ONCE, len(shares)))]
         try:
@@ -341,6 +352,7 @@ class Allocator:
         except PermanentError as error:
             # One status that is refused holds nobody else up; the next look tries again.
             log.warning("allocation_refused", inference=str(key), error=str(error))
+            failed(str(error))
         else:
             log.info(
                 "allocated", inference=str(key), replicas=share.replicas, spares=share.spares, decision=name

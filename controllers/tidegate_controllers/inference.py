@@ -1,5 +1,6 @@
 """Inference: keeps its pods, versions and status as the spec asks."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -10,10 +11,12 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import INFERENCE
 from tidegate.planning.inference import InferenceObserved, plan_inference
+from tidegate.planning.plan import Order
 from tidegate.planning.replicas import settled
 from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.resources.settings import ServingSettings
 from tidegate.runtime.clock import Clock
+from tidegate.telemetry.tracing import DECISION, Attributes, note, span
 from tidegate.triton.agents import Agents
 from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.overrides import Overrides
@@ -60,6 +63,8 @@ class InferenceReconciler:
             return None
         if not (self._placements.known(inference) and self._workloads.known(inference)):
             return _UNTIL_LISTED
+        if inference.status.allocation is not None:
+            note({DECISION: inference.status.allocation.decision})
         observed = await self._observe(inference)
         if ahead_of(inference, observed.reports):
             await self._writer.confirm(inference)
@@ -71,7 +76,9 @@ class InferenceReconciler:
         # The status goes before the orders: it is what remembers a failure that the orders are about to undo.
         await self._writer.status(INFERENCE, body, plan)
         self._writer.fence.check()
-        await self._agents.send(plan.orders)
+        if plan.orders:
+            with span("order", _described(plan.orders)):
+                await self._agents.send(plan.orders)
         return plan.requeue_after
 
     async def _observe(self, inference: Inference) -> InferenceObserved:
@@ -92,3 +99,10 @@ class InferenceReconciler:
             queueing=self._workloads.of(inference),
             overrides=self._overrides.about(OverrideKind.INFERENCE, inference.key, now),
         )
+
+
+def _described(orders: Sequence[Order]) -> Attributes:
+    return {
+        "tidegate.pods": tuple(order.pod.key.name for order in orders),
+        "tidegate.version": orders[0].desired.version,
+    }

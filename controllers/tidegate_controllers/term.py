@@ -22,6 +22,7 @@ from tidegate.resources.settings import ServingSettings
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.queue_metrics import QueueMetrics
 from tidegate.runtime.workqueue import QueueSettings, WorkQueue
+from tidegate.telemetry.tracing import NOTHING, Span
 from tidegate.triton.agents import Agents
 from tidegate_controllers.accesses import Accesses
 from tidegate_controllers.allocations import Allocations
@@ -71,6 +72,8 @@ class Parts:
     clock: Clock
     sees_nodes: bool = True
     """Whether the nodes of the cluster may be looked at, to say where room is left."""
+    spans: Span = NOTHING
+    """The root of the process's spans."""
 
 
 @dataclass(slots=True)
@@ -106,7 +109,9 @@ class Terms:
 
         def queue(name: str, reconcile: Reconcile, workers: int = workers) -> WorkQueue:
             settings = QueueSettings(workers=workers)
-            return WorkQueue(name, reconcile, clock=parts.clock, metrics=metrics, settings=settings)
+            return WorkQueue(
+                name, reconcile, clock=parts.clock, metrics=metrics, settings=settings, spans=parts.spans
+            )
 
         self.queues = Queues(
             inferences=queue("inference", lambda key: self._current.get().inference.reconcile(key)),

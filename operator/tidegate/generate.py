@@ -52,6 +52,14 @@ GATEWAY_TLS = bootstrap.TlsFiles(keys="/etc/tidegate-xds-tls", secrets="/etc/tid
 GATEWAY_HEAP_BYTES = 384 * 1024**2
 """What the gateways' overload manager counts in: three quarters of the memory limit in values.yaml."""
 
+COLLECTOR: Final = bootstrap.CollectorSettings(
+    "collector.invalid",
+    4318,
+    authorities="/etc/tidegate-collector-ca/ca.crt",
+    authorization="/etc/tidegate-collector/authorization",
+)
+"""The receiver of spans with all that one may want; the chart puts its own address there, and takes out what is not asked for."""
+
 _RULES: Final[Mapping[str, Mapping[Process, tuple[Rule, ...]]]] = {
     "cluster": CLUSTER_RULES,
     "namespace": NAMESPACE_RULES,
@@ -169,6 +177,8 @@ def _envoy(files: Path) -> None:
         xds_host=XDS_PLACEHOLDER, memory_bytes=GATEWAY_HEAP_BYTES, tls=GATEWAY_TLS
     )
     (files / "envoy-bootstrap-tls.yaml").write_text(bootstrap.render(secured))
+    collector = yaml.safe_dump(bootstrap.collector(COLLECTOR), sort_keys=False, width=110)
+    (files / "envoy-collector.yaml").write_text(_HEADER + collector)
     for name, content in bootstrap.secrets(GATEWAY_TLS.keys).items():
         (files / f"{name}.yaml").write_text(_HEADER + yaml.safe_dump(content, sort_keys=False))
 

@@ -8,6 +8,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tidegate.resources.settings import ServingSettings
 from tidegate.routing.envoy.tls import TlsSettings
+from tidegate.routing.envoy.tracing import TracingSettings
 
 
 class Settings(BaseSettings):
@@ -34,6 +35,23 @@ class Settings(BaseSettings):
         Field(description="Where the probes and the dashboard listen; every address of a pod unless said."),
     ] = "0.0.0.0"  # noqa: S104
     probe_port: Annotated[int, Field(ge=0, le=65535, description="/healthz, /readyz and /metrics.")] = 8081
+
+    otlp_endpoint: Annotated[
+        str,
+        Field(
+            pattern=r"^(https?://[A-Za-z0-9.-]+(:[0-9]+)?)?$",
+            description="Receiver of OTLP over HTTP, without path; empty: no spans.",
+        ),
+    ] = ""
+    otlp_sampling_percent: Annotated[
+        float, Field(ge=0, le=100, description="Of the gateways' requests whose callers do not trace.")
+    ] = 1.0
+    otlp_authorities: Annotated[
+        Path | None, Field(description="PEM of who vouches for an https receiver; absent: the system's.")
+    ] = None
+    otlp_authorization_file: Annotated[
+        Path | None, Field(description="What the receiver is shown as the header Authorization.")
+    ] = None
 
     dataplane_image: Annotated[str, Field(description="Of the agent and what else runs beside a model.")] = (
         "tidegate.local/dataplane:dev"
@@ -159,6 +177,13 @@ class Settings(BaseSettings):
         if not self.gateway_tls_secrets:
             return None
         return TlsSettings(self.gateway_tls_secrets, self.gateway_client_authority)
+
+    @property
+    def gateway_tracing(self) -> TracingSettings | None:
+        """Spans of the gateways' requests; None: there are none."""
+        if not self.otlp_endpoint:
+            return None
+        return TracingSettings(self.otlp_endpoint, self.otlp_sampling_percent)
 
     def serving(self, client_ca: str) -> ServingSettings:
         """What the builders of model pods need; `client_ca` is the PEM in `tls_directory`."""

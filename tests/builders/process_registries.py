@@ -11,6 +11,7 @@ from tidegate.kube.kinds import ALLOCATION_DECISION, COMPUTE_POOL, INFERENCE
 from tidegate.kube.store import ObjectStore
 from tidegate.runtime.process_metrics import ProcessMetrics, show_leader
 from tidegate.runtime.queue_metrics import QueueMetrics
+from tidegate.telemetry.span_metrics import SpanMetrics
 from tidegate.web.metrics import WebMetrics
 from tidegate.xds.issuers import IssuerMetrics
 from tidegate.xds.metrics import XdsMetrics
@@ -45,6 +46,7 @@ def families(registry: CollectorRegistry) -> dict[str, str]:
 def controllers() -> CollectorRegistry:
     registry = CollectorRegistry()
     ProcessMetrics(registry, "controllers")
+    SpanMetrics(registry)
     show_leader(registry, lambda: True)
     QueueMetrics(registry)
     AllocatorMetrics(registry)
@@ -58,6 +60,7 @@ def controllers() -> CollectorRegistry:
 def xds() -> CollectorRegistry:
     registry = CollectorRegistry()
     ProcessMetrics(registry, "xds")
+    SpanMetrics(registry)
     XdsMetrics(registry)
     IssuerMetrics(registry)
     return registry
@@ -66,6 +69,7 @@ def xds() -> CollectorRegistry:
 def web() -> CollectorRegistry:
     registry = CollectorRegistry()
     ProcessMetrics(registry, "web")
+    SpanMetrics(registry)
     WebMetrics(registry)
     return registry
 

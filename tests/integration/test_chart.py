@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fixtures.chart import CHART, PROCESSES, Objects, rendered, template
+from tidegate.generate import COLLECTOR
+from tidegate.routing.bootstrap import CollectorSettings, collector
 from tidegate.telemetry.alerts import ALERTS
 from tidegate.telemetry.recorded import rule_file
 
@@ -128,6 +130,12 @@ def test_hosts_of_issuers_and_their_authority_reach_the_xds_servers(helm: Path) 
         ),
         ({"tls.certManager.issuer": "c"}, "'issuer' not allowed"),
         ({"tls.xds": "yes"}, "got string, want boolean"),
+        ({"telemetry.otlp.endpoint": "https://collector:4318"}, "telemetry.otlp.caConfigMap"),
+        (
+            {"telemetry.otlp": {"endpoint": "http://collector:4318", "authorizationSecret": "s"}},
+            "would travel in plain text",
+        ),
+        ({"telemetry.otlp.endpoint": "collector:4318"}, "does not match pattern"),
     ],
 )
 def test_values_that_cannot_work_are_refused(helm: Path, values: Mapping[str, object], said: str) -> None:
@@ -142,6 +150,7 @@ def test_values_that_cannot_work_are_refused(helm: Path, values: Mapping[str, ob
         {"gateway.tls": None},
         {"gateway.tls.service": None},
         {"auth.jwks": None},
+        {"telemetry": None},
         {"nodeAgent": None},
         {
             **dict.fromkeys(
@@ -156,7 +165,14 @@ def test_values_that_cannot_work_are_refused(helm: Path, values: Mapping[str, ob
             },
         },
     ],
-    ids=["no-tls-port", "no-service-of-it", "no-issuers", "no-node-agents", "before-pods-were-placed"],
+    ids=[
+        "no-tls-port",
+        "no-service-of-it",
+        "no-issuers",
+        "no-spans",
+        "no-node-agents",
+        "before-pods-were-placed",
+    ],
 )
 def test_values_of_an_earlier_release_are_enough(helm: Path, values: Mapping[str, object]) -> None:
     """`helm upgrade --reuse-values` keeps them, and so has none of what came later."""
@@ -310,3 +326,58 @@ def test_dashboards_go_where_and_are_called_as_a_grafana_wants(helm: Path) -> No
 def test_values_without_dashboards_are_enough(helm: Path) -> None:
     """`helm upgrade --reuse-values` has none of what came later."""
     assert dashboards(rendered(helm, {"grafana": None})) == {}
+
+
+def told_of_spans(
+    objects: Objects, component: str
+) -> tuple[Mapping[str, str], Sequence[str], Mapping[str, Any]]:
+    """What a process is told of the receiver of spans: environment, arguments, and its volumes by where they are mounted."""
+    pod = objects["Deployment", f"tidegate-{component}"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    environment = {each["name"]: each.get("value", "") for each in container["env"] if "OTLP" in each["name"]}
+    mounts = {each["mountPath"]: volumes[each["name"]] for each in container["volumeMounts"]}
+    return environment, container.get("args", ()), mounts
+
+
+def test_every_process_is_told_of_the_receiver_of_spans(helm: Path) -> None:
+    otlp = {"endpoint": "http://collector.observability.svc", "samplingPercent": 0.5}
+    objects = rendered(helm, {"telemetry.otlp": otlp, "networkPolicy.enabled": True})
+    for component in ("controllers", "xds", "web"):
+        environment, _, mounts = told_of_spans(objects, component)
+        assert environment == {
+            "TIDEGATE_OTLP_ENDPOINT": "http://collector.observability.svc",
+            "TIDEGATE_OTLP_SAMPLING_PERCENT": "0.5",
+        }
+        assert not [path for path in mounts if "collector" in path]
+    _, arguments, _ = told_of_spans(objects, "gateway")
+    asked = json.loads(arguments[[*arguments].index("--config-yaml") + 1])
+    assert asked == collector(CollectorSettings("collector.observability.svc", 80))
+    for component in PROCESSES:
+        egress = objects["NetworkPolicy", f"tidegate-{component}"]["spec"]["egress"]
+        assert {"ports": [{"protocol": "TCP", "port": 80}]} in egress
+
+
+def test_a_receiver_with_tls_gets_its_files_to_every_process(helm: Path) -> None:
+    otlp = {"endpoint": "https://spans.example.com:4319", "caConfigMap": "ca", "authorizationSecret": "spans"}
+    objects = rendered(helm, {"telemetry.otlp": otlp})
+    files = CollectorSettings("spans.example.com", 4319, COLLECTOR.authorities, COLLECTOR.authorization)
+    for component in PROCESSES:
+        environment, arguments, mounts = told_of_spans(objects, component)
+        assert mounts[str(Path(files.authorities).parent)]["configMap"]["name"] == "ca"
+        assert mounts[str(Path(files.authorization).parent)]["secret"]["secretName"] == "spans"
+        if component == "gateway":
+            asked = json.loads(arguments[[*arguments].index("--config-yaml") + 1])
+            assert asked == collector(files)
+        else:
+            assert environment["TIDEGATE_OTLP_AUTHORITIES"] == files.authorities
+            assert environment["TIDEGATE_OTLP_AUTHORIZATION_FILE"] == files.authorization
+
+
+def test_by_default_nobody_is_told_of_spans(helm: Path) -> None:
+    objects = rendered(helm)
+    for component in PROCESSES:
+        environment, arguments, mounts = told_of_spans(objects, component)
+        assert not environment
+        assert "--config-yaml" not in arguments
+        assert not [path for path in mounts if "collector" in path]

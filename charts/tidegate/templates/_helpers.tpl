@@ -191,10 +191,64 @@ spec:
 - {name: TIDEGATE_WATCH_NAMESPACES, value: {{ toJson .Values.watchNamespaces | quote }}}
 - {name: TIDEGATE_LOG_LEVEL, value: {{ .Values.log.level | quote }}}
 - {name: TIDEGATE_LOG_FORMAT, value: {{ .Values.log.format | quote }}}
+{{- with (include "tidegate.otlp" . | fromYaml) }}
+- {name: TIDEGATE_OTLP_ENDPOINT, value: {{ .endpoint | quote }}}
+- {name: TIDEGATE_OTLP_SAMPLING_PERCENT, value: {{ toString .samplingPercent | quote }}}
+{{- if .caConfigMap }}
+- {name: TIDEGATE_OTLP_AUTHORITIES, value: /etc/tidegate-collector-ca/ca.crt}
+{{- end }}
+{{- if .authorizationSecret }}
+- {name: TIDEGATE_OTLP_AUTHORIZATION_FILE, value: /etc/tidegate-collector/authorization}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* What telemetry.otlp says, as YAML with url (host, port, tls); nothing without a receiver. */}}
+{{- define "tidegate.otlp" -}}
+{{- $otlp := default dict (default dict .Values.telemetry).otlp -}}
+{{- with $otlp.endpoint -}}
+{{- $url := urlParse . -}}
+{{- $tls := eq $url.scheme "https" -}}
+{{- if and $tls (not $otlp.caConfigMap) }}{{ fail "telemetry.otlp.endpoint is https: name the ConfigMap whose ca.crt vouches for it in telemetry.otlp.caConfigMap" }}{{ end -}}
+{{- if and $otlp.authorizationSecret (not $tls) }}{{ fail "telemetry.otlp.authorizationSecret would travel in plain text: telemetry.otlp.endpoint must be https" }}{{ end -}}
+{{- $port := regexFind "[0-9]+$" (regexFind ":[0-9]+$" $url.host) -}}
+{{- toYaml (dict "endpoint" . "tls" $tls "host" (regexReplaceAll ":[0-9]+$" $url.host "") "port" ($port | default (ternary "443" "80" $tls) | int)
+  "samplingPercent" $otlp.samplingPercent "caConfigMap" (ternary $otlp.caConfigMap "" $tls) "authorizationSecret" (default "" $otlp.authorizationSecret)) -}}
+{{- end -}}
+{{- end }}
+
+{{/* Files by which the receiver of spans is known, and ours to it: mounts, and volumes, as one YAML. */}}
+{{- define "tidegate.otlpFiles" -}}
+{{- $mounts := list -}}
+{{- $volumes := list -}}
+{{- with (include "tidegate.otlp" . | fromYaml) -}}
+{{- if .caConfigMap -}}
+{{- $mounts = append $mounts (dict "name" "collector-ca" "mountPath" "/etc/tidegate-collector-ca" "readOnly" true) -}}
+{{- $volumes = append $volumes (dict "name" "collector-ca" "configMap" (dict "name" .caConfigMap)) -}}
+{{- end -}}
+{{- if .authorizationSecret -}}
+{{- $mounts = append $mounts (dict "name" "collector" "mountPath" "/etc/tidegate-collector" "readOnly" true) -}}
+{{- $volumes = append $volumes (dict "name" "collector" "secret" (dict "secretName" .authorizationSecret "defaultMode" 288)) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml (dict "mounts" $mounts "volumes" $volumes) -}}
+{{- end }}
+
+{{/* The cluster that gateways send spans to, as JSON for Envoy's --config-yaml; nothing without a receiver. */}}
+{{- define "tidegate.collector" -}}
+{{- $root := . -}}
+{{- with (include "tidegate.otlp" . | fromYaml) -}}
+{{- $file := $root.Files.Get "files/envoy-collector.yaml" | replace "collector.invalid" .host | replace "4318" (toString .port) | fromYaml -}}
+{{- $cluster := first $file.static_resources.clusters -}}
+{{- if not .tls }}{{ $_ := unset $cluster "transport_socket" }}{{ end -}}
+{{- if not .authorizationSecret }}{{ $_ := unset $cluster "typed_extension_protocol_options" }}{{ $_ := unset $file.static_resources "secrets" }}{{ end -}}
+{{- toJson $file -}}
+{{- end -}}
 {{- end }}
 
 {{/* One Deployment of the operator image. Arguments: root, component, values, ports, env, volumes, mounts. */}}
 {{- define "tidegate.process" -}}
+{{- $collector := include "tidegate.otlpFiles" .root | fromYaml -}}
 apiVersion: apps/v1
 kind: Deployment
 metadata:
@@ -246,12 +300,12 @@ spec:
         securityContext: {{- include "tidegate.containerSecurity" .root | nindent 10 }}
         volumeMounts:
         - {name: tmp, mountPath: /tmp}
-        {{- with .mounts }}
+        {{- with concat (default list .mounts) $collector.mounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
       volumes:
       - {name: tmp, emptyDir: {sizeLimit: 64Mi}}
-      {{- with .volumes }}
+      {{- with concat (default list .volumes) $collector.volumes }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
 {{ include "tidegate.budget" . }}

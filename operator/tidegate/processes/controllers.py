@@ -23,6 +23,7 @@ from tidegate.processes.caches import report_sync, start_watches, stores_within,
 from tidegate.processes.identity import process_identity
 from tidegate.processes.lifecycle import until
 from tidegate.processes.signals import signal_watch
+from tidegate.processes.spans import exported_spans
 from tidegate.resources.names import MOST_REPLICAS_LABEL
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.leader import Election
@@ -73,6 +74,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
     stores, questions, served = Stores(), Questions(), settings.watch_namespaces
     watched = stores_within(stores.custom(), served)
     async with (
+        exported_spans(settings, "controllers", pod, registry) as spans,
         await KubeClient.connect(client_settings, kubeconfig=kubeconfig, observer=process.wrote) as client,
         Agents(context) as agents,
         NodeAgentClient(context, port=settings.node_agent_port) as node_agent_client,
@@ -124,6 +126,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
             gateway,
             clock,
             sees_nodes=not served,
+            spans=spans,
         )
         terms = Terms(parts, registry, workers=settings.workers)
         lease = LeaseClient(client, ObjectKey(pod.namespace, f"{settings.release}-controllers"))

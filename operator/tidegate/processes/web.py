@@ -17,6 +17,7 @@ from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.store import ObjectStore
 from tidegate.processes.caches import report_sync, settled, start_watches, stores_within
 from tidegate.processes.lifecycle import until
+from tidegate.processes.spans import exported_spans
 from tidegate.resources.names import POOL_LABEL
 from tidegate.runtime.probes import Probes, ProbeServer
 from tidegate.runtime.process_metrics import ProcessMetrics
@@ -40,6 +41,7 @@ async def run_web(settings: Settings, pod: PodIdentity, kubeconfig: Path | None)
     report_sync(probes, (*fleet.stores(), fleet.pods))
     seal = Seal(_key(settings.web_key_file))
     async with (
+        exported_spans(settings, "web", pod, registry) as spans,
         await KubeClient.connect(_CLIENT, kubeconfig=kubeconfig, observer=process.wrote) as client,
         await KubeClient.connect(
             _CLIENT, kubeconfig=kubeconfig, anonymous=True, observer=process.wrote
@@ -55,7 +57,7 @@ async def run_web(settings: Settings, pod: PodIdentity, kubeconfig: Path | None)
             now=lambda: datetime.now(UTC),
             monotonic=time.monotonic,
         )
-        app = create_app(parts, hosts(settings, pod.namespace))
+        app = create_app(parts, hosts(settings, pod.namespace), spans.provider)
         app.add_middleware(Counted, metrics=metrics)
         # uvicorn takes SIGTERM and SIGINT itself, and returns when it has closed its connections.
         shown = settings.watch_namespaces

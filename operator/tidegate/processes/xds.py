@@ -28,6 +28,8 @@ from tidegate.processes.fleet_feed import FleetFeed
 from tidegate.processes.garbage import collection_paused
 from tidegate.processes.gateway_tls import GatewayTls
 from tidegate.processes.lifecycle import terminated, until
+from tidegate.processes.snapshot_spans import SnapshotSpans
+from tidegate.processes.spans import exported_spans
 from tidegate.resources.names import MANAGED_BY, MANAGER
 from tidegate.routing.credentials import host_of
 from tidegate.routing.envoy.listener import ListenerSettings
@@ -66,6 +68,7 @@ class Publisher:
     metrics: XdsMetrics
     issuers: Issuers
     tls: GatewayTls
+    spans: SnapshotSpans
     key_hosts: Sequence[str] = ()
     secrets: Sequence[Reflector] = ()
 
@@ -95,7 +98,9 @@ class Publisher:
                 snapshot = self.builder.apply(change)
             if self.cache.set(snapshot):
                 self.metrics.built.set_to_current_time()
-                log.info("snapshot", revision=snapshot.revision, decisions=change.decisions)
+                decisions = change.decisions
+                log.info("snapshot", revision=snapshot.revision, decisions=decisions)
+                self.spans.built(snapshot, decisions, time.perf_counter() - started)
             self.clients.take(change)
             self.metrics.build_seconds.observe(time.perf_counter() - started)
             with contextlib.suppress(TimeoutError):
@@ -120,18 +125,20 @@ async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | 
     probes.add_readiness("snapshot", lambda: None if cache.snapshot else "no snapshot yet")
     clients = GrpcSnapshots()
     served = XdsServerSettings(gateways_of=identity.namespace)
-    server = XdsServer(cache, ledger, metrics, clients=clients, settings=served)
     certificate = ServerCertificate(settings.xds_tls_directory) if settings.xds_tls_directory else None
     if certificate is not None:
         metrics.certificate_expires.set_function(certificate.expires_at)
     tls = GatewayTls(settings.gateway_tls, identity.namespace, metrics)
-    report = report_application(ledger)
-    add_inspection(report, cache, server.states, lambda: tls.held)
     client_settings = ClientSettings(field_manager="tidegate-xds", user_agent="tidegate-xds")
     async with (
+        exported_spans(settings, "xds", identity, registry) as root,
         await KubeClient.connect(client_settings, kubeconfig=kubeconfig, observer=process.wrote) as client,
         ProbeServer(probes, registry).serve(host=settings.listen_address, port=settings.probe_port),
     ):
+        spans = SnapshotSpans(root)
+        server = XdsServer(cache, ledger, metrics, clients=clients, settings=served, watcher=spans)
+        report = report_application(ledger)
+        add_inspection(report, cache, server.states, lambda: tls.held)
 
         async def work() -> None:
             async with asyncio.TaskGroup() as tasks:
@@ -145,13 +152,18 @@ async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | 
                     feed=feed,
                     cache=cache,
                     builder=SnapshotBuilder(
-                        ListenerSettings(access_log=settings.gateway_access_log, tls=settings.gateway_tls)
+                        ListenerSettings(
+                            access_log=settings.gateway_access_log,
+                            tls=settings.gateway_tls,
+                            tracing=settings.gateway_tracing,
+                        )
                     ),
                     clients=clients,
                     metrics=metrics,
                     issuers=issuers,
                     key_hosts=key_hosts,
                     tls=tls,
+                    spans=spans,
                     secrets=(*secrets, *named),
                 )
                 tasks.create_task(issuers.run())

@@ -10,6 +10,7 @@ from tidegate.reference.markdown import code, notice, table
 from tidegate.runtime.process_metrics import LEADING, PROCESS, WRITES
 from tidegate.runtime.queue_metrics import QUEUES
 from tidegate.telemetry.recorded import GROUPS
+from tidegate.telemetry.span_metrics import SPANS
 from tidegate.web.metrics import WEB
 from tidegate.xds.issuers import ISSUERS
 from tidegate.xds.metrics import XDS
@@ -43,7 +44,7 @@ REFUSED: Final = CounterMetric(
     "for which no target had a pod.",
     ("route", "why", "envoy_cluster_name"),
 )
-_OF_OPERATOR: Final[tuple[Catalog, ...]] = (PROCESS, WRITES)
+_OF_OPERATOR: Final[tuple[Catalog, ...]] = (PROCESS, WRITES, SPANS)
 
 SECTIONS: Final = (
     Section("Controllers", (*_OF_OPERATOR, LEADING), part="Process"),

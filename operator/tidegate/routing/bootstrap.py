@@ -18,10 +18,14 @@ XDS_CLUSTER: Final = "tidegate-xds"
 XDS_SERVER_NAME: Final = "tidegate-xds"
 """The DNS name in the xDS servers' certificate, whatever host they are reached at."""
 
+COLLECTOR_CLUSTER: Final = "tidegate-collector"
+"""The receiver of spans, where there is one. No route leads there."""
+
 _CERTIFICATE: Final = "xds-certificate"
 _AUTHORITY: Final = "xds-authority"
 _ADMIN_CLUSTER: Final = "admin"
 _TYPE: Final = "type.googleapis.com/"
+_AUTHORIZATION: Final = "collector-authorization"
 _PROMETHEUS_PATH: Final = "/stats/prometheus"
 _READY_PATH: Final = "/ready"
 # The same figures with times in full resolution, which a release is judged by.
@@ -64,6 +68,81 @@ class BootstrapSettings:
     memory_bytes: int = 768 << 20
     dialect: Dialect = Dialect.DELTA
     tls: TlsFiles | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorSettings:
+    """The receiver of spans, and files of the gateway: `authorities` for TLS, `authorization` for the header of that name."""
+
+    host: str
+    port: int
+    authorities: str = ""
+    authorization: str = ""
+
+
+def collector(settings: CollectorSettings) -> dict[str, object]:
+    """What a gateway's bootstrap has besides, as Envoy's --config-yaml: the cluster that spans go to.
+
+    It comes with the gateway and not by xDS, since a file that it names and that is not there would be a NACK.
+    """
+    cluster: dict[str, object] = {
+        "name": COLLECTOR_CLUSTER,
+        "type": "STRICT_DNS",
+        "connect_timeout": "2s",
+        "dns_lookup_family": "V4_PREFERRED",
+        "load_assignment": _load_assignment(COLLECTOR_CLUSTER, settings.host, settings.port),
+        # Spans that nobody takes must not wait in the proxy.
+        "circuit_breakers": {"thresholds": [{"max_pending_requests": 16, "max_requests": 16}]},
+    }
+    if settings.authorities:
+        cluster["transport_socket"] = _collector_tls(settings)
+    if not settings.authorization:
+        return {"static_resources": {"clusters": [cluster]}}
+    cluster["typed_extension_protocol_options"] = _shows_authorization()
+    secret = {"name": _AUTHORIZATION, "generic_secret": {"secret": {"filename": settings.authorization}}}
+    return {"static_resources": {"clusters": [cluster], "secrets": [secret]}}
+
+
+def _collector_tls(settings: CollectorSettings) -> dict[str, object]:
+    server = {"san_type": "DNS", "matcher": {"exact": settings.host}}
+    context = {
+        "trusted_ca": {"filename": settings.authorities},
+        "match_typed_subject_alt_names": [server],
+    }
+    return {
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {
+            "@type": f"{_TYPE}envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            "sni": settings.host,
+            "common_tls_context": {
+                "tls_params": {"tls_maximum_protocol_version": "TLSv1_3"},
+                "validation_context": context,
+            },
+        },
+    }
+
+
+def _shows_authorization() -> dict[str, object]:
+    """Puts the header Authorization onto all that goes to a cluster, from a secret of the bootstrap."""
+    generic = f"{_TYPE}envoy.extensions.http.injected_credentials.generic.v3.Generic"
+    injector = {
+        "@type": f"{_TYPE}envoy.extensions.filters.http.credential_injector.v3.CredentialInjector",
+        "credential": {
+            "name": "envoy.http.injected_credentials.generic",
+            "typed_config": {"@type": generic, "credential": {"name": _AUTHORIZATION}},
+        },
+    }
+    codec = f"{_TYPE}envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec"
+    return {
+        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+            "@type": f"{_TYPE}envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+            "explicit_http_config": {"http_protocol_options": {}},
+            "http_filters": [
+                {"name": "envoy.filters.http.credential_injector", "typed_config": injector},
+                {"name": "envoy.filters.http.upstream_codec", "typed_config": {"@type": codec}},
+            ],
+        }
+    }
 
 
 def bootstrap(settings: BootstrapSettings) -> dict[str, object]:

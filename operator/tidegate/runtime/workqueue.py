@@ -17,6 +17,7 @@ from tidegate.errors import PermanentError, RetryableError
 from tidegate.kube.backoff import Backoff
 from tidegate.runtime.clock import Clock, Timer
 from tidegate.runtime.queue_metrics import QueueMetrics, Result
+from tidegate.telemetry.tracing import NOTHING, Attributes, Span, span
 
 # Brings one object to its desired state; a timedelta asks to look again after that long.
 Reconcile: TypeAlias = Callable[[ObjectKey], Awaitable[timedelta | None]]
@@ -51,8 +52,11 @@ class WorkQueue:
         clock: Clock,
         metrics: QueueMetrics,
         settings: QueueSettings | None = None,
+        spans: Span = NOTHING,
     ) -> None:
+        """`spans` is the root of those of the process."""
         self.name: Final = name
+        self._spans = spans
         self._reconcile = reconcile
         self._clock = clock
         self._settings = settings or QueueSettings()
@@ -186,27 +190,37 @@ class WorkQueue:
 
     async def _attempt(self, key: ObjectKey) -> None:
         """One reconcile, and what follows from how it ends."""
-        with structlog.contextvars.bound_contextvars(queue=self.name, key=str(key)):
+        described: Attributes = {"tidegate.queue": self.name, "tidegate.object": str(key)}
+        with (
+            structlog.contextvars.bound_contextvars(queue=self.name, key=str(key)),
+            span("reconcile", described, root=self._spans) as doing,
+        ):
             try:
                 async with asyncio.timeout(self._settings.attempt_limit.total_seconds()):
                     again = await self._reconcile(key)
             except PermanentError as exc:
                 self._failures.pop(key, None)
-                self._metrics.count(Result.PERMANENT)
+                self._count(doing, Result.PERMANENT, exc)
                 log.warning("reconcile_refused", error=str(exc))
             except (RetryableError, TimeoutError) as exc:
-                self._metrics.count(Result.RETRIED)
+                self._count(doing, Result.RETRIED, exc)
                 self._retry(key, exc)
             except Exception as exc:
-                self._metrics.count(Result.CRASHED)
+                self._count(doing, Result.CRASHED, exc)
                 log.error("reconcile_crashed", exc_info=exc)
                 self._retry(key, exc)
             else:
-                self._succeeded(key, again)
+                self._failures.pop(key, None)
+                self._count(doing, Result.DONE if again is None else Result.REQUEUED)
+                self._look_again(key, again)
 
-    def _succeeded(self, key: ObjectKey, again: timedelta | None) -> None:
-        self._failures.pop(key, None)
-        self._metrics.count(Result.DONE if again is None else Result.REQUEUED)
+    def _count(self, doing: Span, result: Result, error: Exception | None = None) -> None:
+        self._metrics.count(result)
+        doing.note({"tidegate.result": result.value})
+        if error is not None:
+            doing.fail(str(error) or type(error).__name__)
+
+    def _look_again(self, key: ObjectKey, again: timedelta | None) -> None:
         if again is not None:
             self.add_after(key, again)
 

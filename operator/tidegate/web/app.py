@@ -10,6 +10,8 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from fastapi.telemetry import TelemetryConfig
+from opentelemetry.trace import TracerProvider
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -46,9 +48,11 @@ log: Final = structlog.stdlib.get_logger()
 _YEAR: Final = "public, max-age=31536000, immutable"
 
 
-def create_app(parts: Parts, hosts: Collection[str]) -> FastAPI:
-    """The application over `parts`; it answers to the names in `hosts` alone."""
-    app = FastAPI(title="Tidegate", version=__version__, docs_url=None, redoc_url=None)
+def create_app(parts: Parts, hosts: Collection[str], spans: TracerProvider | None = None) -> FastAPI:
+    """The application over `parts`; it answers to the names in `hosts` alone, with a span for each request where `spans` are recorded."""
+    app = FastAPI(
+        title="Tidegate", version=__version__, docs_url=None, redoc_url=None, telemetry=_telemetry(spans)
+    )
     app.state.parts = parts
     app.include_router(entrance.router)
     app.include_router(pages.router)
@@ -61,6 +65,19 @@ def create_app(parts: Parts, hosts: Collection[str]) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _told)
     app.add_middleware(Guard, hosts=hosts)
     return app
+
+
+def _telemetry(spans: TracerProvider | None) -> TelemetryConfig:
+    """FastAPI's own spans, one for each request, and nothing by the environment."""
+    return {
+        "tracer_provider": spans,
+        "tracing": spans is not None,
+        "operation_spans": False,
+        "metrics": False,
+        "logs": False,
+        "auto_configure": False,
+        "exclude": lambda scope: str(scope.get("path", "")).startswith("/static/"),
+    }
 
 
 class _Assets(StaticFiles):

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import grpc.aio
 import structlog
@@ -49,6 +49,18 @@ Context = grpc.aio.ServicerContext[Any, Any]
 R = TypeVar("R", bound=Request)
 
 
+class Watcher(Protocol):
+    """Hears how far gateways are with the newest snapshot; must not block."""
+
+    def accepted(self, node: str, snapshot: Snapshot, seconds: float) -> None:
+        """A gateway runs it, so many seconds after it was there or after the gateway came."""
+        ...
+
+    def refused(self, node: str, message: str) -> None:
+        """A gateway refused a part of it, in these words."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class XdsServerSettings:
     """Times of one server, in seconds.
@@ -80,8 +92,10 @@ class XdsServer:
         *,
         clients: GrpcSnapshots | None = None,
         settings: XdsServerSettings = XdsServerSettings(),
+        watcher: Watcher | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._watcher = watcher
         self._cache = cache
         self._ledger = ledger
         self._metrics = metrics
@@ -257,11 +271,16 @@ class XdsServer:
         running = progress.running.snapshot if progress.running else None
         if running is not session.running and running is self._cache.snapshot:
             session.running = running
-            self._metrics.push_seconds.observe(now - max(self._changed_at, session.opened_at))
+            seconds = now - max(self._changed_at, session.opened_at)
+            self._metrics.push_seconds.observe(seconds)
+            if self._watcher is not None and running is not None and session.cache is self._cache:
+                self._watcher.accepted(progress.node, running, seconds)
         if progress.nack != session.nack:
             session.nack = progress.nack
             if progress.nack is not None:
                 _log.warning("proxy_refused", node=progress.node, message=progress.nack)
+                if self._watcher is not None and session.cache is self._cache:
+                    self._watcher.refused(progress.node, progress.nack)
 
     def _count_connected(self) -> None:
         self._metrics.connected_proxies.set(self._ledger.connected)

@@ -19,6 +19,7 @@ from tidegate.routing.envoy import (
     refused,
     routes,
     tls,
+    tracing,
 )
 
 TYPE: Final = "envoy.config.listener.v3.Listener"
@@ -50,6 +51,8 @@ class ListenerSettings:
     port: int = 8080
     access_log: bool = False
     tls: tls.TlsSettings | None = None
+    tracing: tracing.TracingSettings | None = None
+    """None: no request is traced, and callers' trace headers pass as they are."""
 
 
 def encode(settings: ListenerSettings) -> Mapping[str, bytes]:
@@ -113,6 +116,7 @@ def _connection_manager(settings: ListenerSettings) -> dict[str, object]:
         **_client_trust(),
         **_normalisation(),
         **_limits(),
+        **({} if settings.tracing is None else {"tracing": tracing.tracing(settings.tracing)}),
         "access_log": [refused.counter(), *([_access_log()] if settings.access_log else [])],
     }
 

@@ -1,0 +1,76 @@
+"""Envoy's own OpenTelemetry tracer: a span for each request that is chosen, sent to a cluster that the gateway's bootstrap brings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tidegate.routing import protos
+from tidegate.routing.bootstrap import COLLECTOR_CLUSTER
+from tidegate.routing.envoy import endpoints, routes
+
+TRACES_PATH: Final = "/v1/traces"
+"""Where every receiver of OTLP over HTTP takes spans."""
+_TRACER: Final = "envoy.config.trace.v3.OpenTelemetryConfig"
+_SAMPLERS: Final = "envoy.extensions.tracers.opentelemetry.samplers.v3"
+_TIMEOUT_S: Final = 5.0
+_MAX_PATH: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TracingSettings:
+    """Where spans go, as `http://host:port`, and of how many requests: `percent` of those whose callers do not trace."""
+
+    endpoint: str
+    percent: float = 1.0
+
+
+def tracing(settings: TracingSettings) -> dict[str, object]:
+    """The connection manager's tracing. A caller's W3C traceparent is continued, and the model's server gets the gateway's."""
+    service = {
+        "http_uri": {
+            "uri": settings.endpoint + TRACES_PATH,
+            "cluster": COLLECTOR_CLUSTER,
+            "timeout": protos.seconds(_TIMEOUT_S),
+        }
+    }
+    return {
+        # By x-client-trace-id, which is not the W3C's, nobody asks for a span.
+        "client_sampling": {"value": 0.0},
+        "max_path_tag_length": {"value": _MAX_PATH},
+        "custom_tags": [
+            _of_the_pod(f"tidegate.{endpoints.DECISION}", endpoints.METADATA, endpoints.DECISION),
+            {"tag": "tidegate.route", "value": "%ROUTE_NAME%"},
+            {"tag": "tidegate.target", "value": f"%REQ({routes.ACCESS_HEADER}?:AUTHORITY)%"},
+        ],
+        "provider": protos.extension(
+            "envoy.tracers.opentelemetry",
+            _TRACER,
+            {
+                "http_service": service,
+                "service_name": "tidegate-gateway",
+                "sampler": _sampler(settings.percent),
+            },
+        ),
+    }
+
+
+def _sampler(percent: float) -> dict[str, object]:
+    """As the caller decided where one did, else by chance. The connection manager's own sampling would leave callers' traces out."""
+    share = {"numerator": round(percent * 10_000), "denominator": "MILLION"}
+    ratio = protos.extension(
+        "envoy.tracers.opentelemetry.samplers.trace_id_ratio_based",
+        f"{_SAMPLERS}.TraceIdRatioBasedSamplerConfig",
+        {"sampling_percentage": share},
+    )
+    return protos.extension(
+        "envoy.tracers.opentelemetry.samplers.parent_based",
+        f"{_SAMPLERS}.ParentBasedSamplerConfig",
+        {"wrapped_sampler": ratio},
+    )
+
+
+def _of_the_pod(tag: str, namespace: str, key: str) -> dict[str, object]:
+    """A tag from the metadata of the endpoint that answers; there is none where the endpoint has none."""
+    at = {"key": namespace, "path": [{"key": key}]}
+    return {"tag": tag, "metadata": {"kind": {"host": {}}, "metadata_key": at}}

@@ -1,0 +1,27 @@
+"""What became of a process's spans, for Prometheus."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+
+from tidegate_dataplane.contract.metrics import Catalog
+
+SPANS: Final = Catalog("tidegate_spans_")
+_EXPORTED = SPANS.counter("exported_total", "Spans that the receiver of telemetry.otlp took.")
+_DROPPED = SPANS.counter(
+    "dropped_total",
+    "Spans that nobody got: `refused` by the receiver, which may not answer at all, or too many were `waiting` for it.",
+    "reason",
+)
+
+
+class SpanMetrics:
+    """Both stay 0 without a receiver."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.exported = _EXPORTED.on(registry)
+        dropped = _DROPPED.on(registry)
+        self.refused = dropped.labels("refused")
+        self.waiting = dropped.labels("waiting")

@@ -1,0 +1,188 @@
+"""Spans of our processes at a real receiver, and what one that does not answer costs: spans, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import structlog
+from prometheus_client import CollectorRegistry
+
+from builders.certificates import Authority
+from builders.span_receiver import SpanReceiver
+from fixtures.envoy import eventually
+from tidegate.errors import PermanentError
+from tidegate.telemetry.otlp import WAITING, Otlp, Receiver
+from tidegate.telemetry.span_metrics import SpanMetrics
+from tidegate.telemetry.tracing import NOTHING, failed, note, span
+from tidegate_localcluster.ports import HeldPort
+
+
+@pytest_asyncio.fixture
+async def receiver() -> AsyncIterator[SpanReceiver]:
+    """Takes what the SDK sends."""
+    receiver = SpanReceiver()
+    await receiver.start()
+    yield receiver
+    await receiver.stop()
+
+
+@contextmanager
+def spans_to(receiver: Receiver, registry: CollectorRegistry) -> Iterator[Otlp]:
+    root = Otlp(receiver, "xds", "tidegate-system/xds-1", SpanMetrics(registry))
+    try:
+        yield root
+    finally:
+        root.close()
+
+
+async def arrived(receiver: SpanReceiver, name: str) -> None:
+    async def come() -> bool:
+        return bool(receiver.named(name))
+
+    await eventually(f"a span {name} has come", come)
+
+
+def count(registry: CollectorRegistry, name: str, **labels: str) -> float:
+    return registry.get_sample_value(f"tidegate_spans_{name}_total", labels) or 0.0
+
+
+async def test_what_is_done_within_a_span_is_within_its_trace(receiver: SpanReceiver) -> None:
+    registry = CollectorRegistry()
+    with spans_to(Receiver(receiver.endpoint), registry) as root:
+        with span("reconcile", {"tidegate.object": "ads/ctr"}, root=root):
+            note({"tidegate.decision": "gpu-a-7"})
+            with pytest.raises(LookupError), span("order", {"tidegate.pods": ("one", "two")}):
+                raise LookupError("no such pod")
+            with span("allocate", {"tidegate.replicas": 3}):
+                failed("refused")
+        root.happened("snapshot", {}, lasted_s=2.0)
+        await arrived(receiver, "snapshot")
+    (reconcile,) = receiver.named("reconcile", tidegate__object="ads/ctr", tidegate__decision="gpu-a-7")
+    (order,) = receiver.named("order", tidegate__pods=("one", "two"))
+    (allocate,) = receiver.named("allocate", tidegate__replicas=3)
+    (snapshot,) = receiver.named("snapshot")
+    assert {order.trace, allocate.trace} == {reconcile.trace}
+    assert {order.parent, allocate.parent} == {reconcile.span}
+    assert snapshot.trace != reconcile.trace
+    assert (reconcile.failed, order.failed, allocate.failed) == (False, True, True)
+    assert {each.service for each in receiver.spans} == {"tidegate-xds"}
+    assert count(registry, "exported") == 4
+
+
+async def test_two_tasks_do_not_mix_their_spans(receiver: SpanReceiver) -> None:
+    with spans_to(Receiver(receiver.endpoint), CollectorRegistry()) as root:
+
+        async def reconcile(key: str) -> None:
+            with span("reconcile", {"tidegate.object": key}, root=root):
+                await asyncio.sleep(0)
+                with span("order", {"tidegate.object": key}):
+                    await asyncio.sleep(0)
+
+        await asyncio.gather(reconcile("ads/a"), reconcile("ads/b"))
+        root.happened("last", {})
+        await arrived(receiver, "last")
+    for key in ("ads/a", "ads/b"):
+        (outer,), (inner,) = (receiver.named(name, tidegate__object=key) for name in ("reconcile", "order"))
+        assert (inner.trace, inner.parent) == (outer.trace, outer.span)
+
+
+async def test_a_receiver_that_is_not_there_costs_spans_alone() -> None:
+    registry = CollectorRegistry()
+    with HeldPort("127.0.0.1") as nobody:
+        endpoint = f"http://127.0.0.1:{nobody.number}"
+    with structlog.testing.capture_logs() as logged:
+        root = Otlp(Receiver(endpoint), "xds", "p", SpanMetrics(registry))
+        began = time.process_time()
+        for _ in range(3 * WAITING):
+            root.happened("reconcile", {"tidegate.object": "ads/ctr"})
+        spent_s = time.process_time() - began
+        closing = time.monotonic()
+        await asyncio.to_thread(root.close)
+        assert time.monotonic() - closing < 10
+    # As many as wait are kept, and what the thread had taken by then besides.
+    assert count(registry, "dropped", reason="waiting") >= WAITING
+    assert count(registry, "exported") == 0
+    assert spent_s < 30
+    assert len([line for line in logged if line["event"] == "spans_refused"]) <= 1
+
+
+async def test_a_receiver_that_refuses_is_told_once_and_counted(receiver: SpanReceiver) -> None:
+    receiver.status = 400
+    registry = CollectorRegistry()
+    with structlog.testing.capture_logs() as logged, spans_to(Receiver(receiver.endpoint), registry) as root:
+        for number in range(1, 4):
+            root.happened("reconcile", {})
+
+            async def counted(so_many: int = number) -> bool:
+                return count(registry, "dropped", reason="refused") == so_many
+
+            await eventually(f"{number} spans are counted as dropped", counted)
+        receiver.status = 200
+        root.happened("snapshot", {})
+        await arrived(receiver, "snapshot")
+
+        async def told() -> bool:
+            return "spans_taken_again" in [line["event"] for line in logged]
+
+        await eventually("it is told that spans are taken again", told)
+    ours = [line for line in logged if line.get("receiver") == f"{receiver.endpoint}/v1/traces"]
+    assert [line["event"] for line in ours] == ["spans_refused", "spans_taken_again"]
+    refused = ours[0]
+    assert "400" in refused["error"]
+    assert count(registry, "exported") == 1
+
+
+async def test_a_receiver_with_tls_is_shown_what_it_wants_to_see(tmp_path: Path) -> None:
+    authority, receiver = Authority.make(tmp_path), SpanReceiver()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue("receiver"))
+    ca, secret = authority.certificate, tmp_path / "authorization"
+    secret.write_text("Bearer of-spans\n")
+    await receiver.start(context)
+    registry = CollectorRegistry()
+    try:
+        with spans_to(Receiver(receiver.endpoint, ca, secret), registry) as root:
+            root.happened("snapshot", {})
+            await arrived(receiver, "snapshot")
+        strangers = CollectorRegistry()
+        with spans_to(Receiver(receiver.endpoint), strangers) as root:
+            root.happened("snapshot", {})
+
+            async def refused() -> bool:
+                return count(strangers, "dropped", reason="refused") == 1
+
+            await eventually("who does not know the authority sends nothing", refused)
+    finally:
+        await receiver.stop()
+    assert receiver.authorizations == {"Bearer of-spans"}
+    assert len(receiver.spans) == 1
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PermanentError, match=f"cannot read {tmp_path}/authorization"):
+        Otlp(
+            Receiver("http://c:4318", None, tmp_path / "authorization"),
+            "web",
+            "p",
+            SpanMetrics(CollectorRegistry()),
+        )
+
+
+def test_without_a_receiver_nothing_is_imported_or_recorded() -> None:
+    program = (
+        "import sys; import tidegate.processes.controllers, tidegate.processes.xds, tidegate.processes.web;"
+        "print(sorted(name for name in sys.modules if name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    with span("reconcile", {}, root=NOTHING) as doing, span("order", {}) as within:
+        assert doing is within is NOTHING
