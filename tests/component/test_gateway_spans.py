@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest_asyncio
 
+from builders.certificates import Authority
 from builders.model_access import a_model_access, a_route
 from builders.span_receiver import Received, SpanReceiver
 from fixtures.envoy import Client, Gateway, Upstream, backend_of, eventually
@@ -36,13 +38,13 @@ def decided(backend: Backend, decision: str) -> Backend:
 
 
 async def traced(
-    gateway: Gateway, endpoint: str, percent: float, authorization: str = ""
+    gateway: Gateway, endpoint: str, percent: float, *, authorities: str = "", authorization: str = ""
 ) -> tuple[Client, Upstream]:
     """A client of a gateway that has so many percent of the requests traced, and the only pod."""
     address = urlsplit(endpoint)
     assert address.hostname is not None
     assert address.port is not None
-    gateway.envoy.collector = CollectorSettings(address.hostname, address.port, authorization=authorization)
+    gateway.envoy.collector = CollectorSettings(address.hostname, address.port, authorities, authorization)
     settings = ListenerSettings(address="127.0.0.1", port=0, tracing=TracingSettings(endpoint, percent))
     gateway.control_plane.builder = SnapshotBuilder(settings)
     upstream = await gateway.upstream("ctr")
@@ -115,11 +117,49 @@ async def test_the_receiver_is_shown_what_it_wants_to_see(
     gateway: Gateway, receiver: SpanReceiver, tmp_path: Path
 ) -> None:
     (tmp_path / "authorization").write_text("Bearer of-spans")
-    client, upstream = await traced(gateway, receiver.endpoint, 100, str(tmp_path / "authorization"))
+    client, upstream = await traced(
+        gateway, receiver.endpoint, 100, authorization=str(tmp_path / "authorization")
+    )
     assert await client.infer(metadata=CTR) == "ctr"
     await spans(receiver, 1)
     assert receiver.authorizations == {"Bearer of-spans"}
     assert "authorization" not in upstream.headers
+
+
+async def with_tls(authority: Authority, folder: Path) -> tuple[SpanReceiver, str]:
+    """A receiver with a certificate for localhost, and where it is."""
+    receiver, files = SpanReceiver(), authority.issue_into(folder, "localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files / "tls.crt", files / "tls.key")
+    endpoint = await receiver.start(context)
+    return receiver, endpoint.replace("127.0.0.1", "localhost")
+
+
+async def test_a_receiver_with_tls_is_known_by_its_authority(gateway: Gateway, tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path / "ca")
+    receiver, endpoint = await with_tls(authority, tmp_path / "receiver")
+    try:
+        client, _ = await traced(gateway, endpoint, 100, authorities=str(authority.certificate))
+        assert await client.infer(metadata=CTR) == "ctr"
+        await spans(receiver, 1)
+    finally:
+        await receiver.stop()
+
+
+async def test_a_receiver_of_another_authority_gets_nothing(gateway: Gateway, tmp_path: Path) -> None:
+    receiver, endpoint = await with_tls(Authority.make(tmp_path / "ca"), tmp_path / "receiver")
+    stranger = str(Authority.make(tmp_path / "stranger").certificate)
+    try:
+        client, _ = await traced(gateway, endpoint, 100, authorities=stranger)
+        assert await client.infer(metadata=CTR) == "ctr"
+
+        async def refused() -> bool:
+            return bool(await gateway.envoy.stat("cluster.tidegate-collector.ssl.fail_verify_error"))
+
+        await eventually("Envoy refuses the receiver's certificate", refused)
+    finally:
+        await receiver.stop()
+    assert not receiver.spans
 
 
 async def test_a_receiver_that_hangs_costs_no_request(gateway: Gateway, receiver: SpanReceiver) -> None:
