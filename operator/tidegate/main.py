@@ -20,7 +20,7 @@ from tidegate.cli.calibrate import calibrate
 from tidegate.cli.decisions import register as register_decisions
 from tidegate.cli.diagnosis import register as register_diagnosis
 from tidegate.cli.get import register as register_get
-from tidegate.cli.options import ActingFor, Context, Format, Output, System, show
+from tidegate.cli.options import ActingFor, Context, Format, Output, System, answered, show
 from tidegate.cli.overrides import register as register_overrides
 from tidegate.cli.plan import register as register_plan
 from tidegate.cli.pools import register as register_pools
@@ -136,7 +136,7 @@ def dashboard(
     from tidegate.processes.dashboard import DashboardOptions, run_dashboard
 
     where = kubeconfig or usual_kubeconfig()
-    _run(
+    answered(
         run_dashboard(
             DashboardOptions(
                 where, context, acting_for, namespace, system, port, browser, prometheus, controllers

@@ -259,6 +259,18 @@ async def test_until_nodes_are_known_the_page_goes_on_with_what_pods_say(dashboa
     assert "2 nodes, 1 of them without a pod" in await page(dashboard)
 
 
+async def test_a_dashboard_of_one_namespace_says_that_it_knows_no_nodes(dashboard: Dashboard) -> None:
+    dashboard.put(a_compute_pool(POOL))
+    dashboard.parts.history.look()
+    dashboard.parts.fleet.pods.observe("ADDED", pod_on("node-0", pool=POOL))
+    dashboard.parts.nodes.watched = False
+
+    text = await page(dashboard)
+
+    assert "this dashboard is of one namespace" in text
+    assert "nodes are being read" not in text
+
+
 async def test_nodes_are_watched_from_the_first_look_at_them_on(dashboard: Dashboard) -> None:
     dashboard.put(a_compute_pool(POOL))
     begun = dashboard.parts.nodes.occupancy._begun

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -406,9 +407,9 @@ def test_a_proxy_names_those_alone_that_it_may_name(kubectl: Kubectl, tmp_path: 
 
 @contextmanager
 def own_dashboard(
-    kubeconfig: Path, folder: Path, *arguments: str
+    kubeconfig: Path, folder: Path, *arguments: str, end: signal.Signals = signal.SIGTERM
 ) -> Iterator[tuple[httpx.Client, str, Path]]:
-    """`tidegate dashboard`: a browser that has not been let in, the entrance, and what was said on stderr."""
+    """`tidegate dashboard`, ended by a signal: a browser that has not been let in, the entrance, and what was said on stderr."""
     errors = folder / "errors"
     with (
         errors.open("w") as complaints,
@@ -429,15 +430,16 @@ def own_dashboard(
             with httpx.Client(follow_redirects=True, timeout=10, trust_env=False, base_url=root) as browser:
                 yield browser, entrance, errors
         finally:
-            process.terminate()  # or a failed test would wait for its end
-        assert process.wait(30) in {0, -15}
+            process.send_signal(end)  # or a failed test would wait for its end
+        assert process.wait(30) in {0, -end, 128 + end}
+    assert "Traceback" not in errors.read_text()
 
 
 @pytest.mark.usefixtures("controllers")
 def test_the_dashboard_of_ones_own_machine_lets_in_whoever_started_it(
     allocated: Allocated, kubeconfig: Path, tmp_path: Path
 ) -> None:
-    with own_dashboard(kubeconfig, tmp_path) as (browser, entrance, errors):
+    with own_dashboard(kubeconfig, tmp_path, end=signal.SIGINT) as (browser, entrance, errors):
         assert browser.get("/api/v1/me").status_code == 401
         assert browser.get("/enter?ticket=guessed").status_code == 401
         assert browser.get(entrance).status_code == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import textwrap
@@ -44,6 +45,50 @@ def ended(runner: str, within_s: float) -> tuple[int, str, float]:
 
 def test_ctrl_c_is_heard_while_the_loop_sleeps() -> None:
     assert ended("run", 25)[:2] == (130, "cleaned up\n")
+
+
+STUBBORN = """
+    import asyncio, os, signal, sys, threading, time
+    from tidegate.cli.interrupting import run
+
+    interrupts, cleaning = int(sys.argv[1]), threading.Event()
+
+    def interrupt():
+        os.kill(os.getpid(), signal.SIGINT)
+        if interrupts > 1:
+            cleaning.wait()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    async def work():
+        threading.Thread(target=interrupt).start()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            cleaning.set()
+            time.sleep(2)
+            print("cleaned up", flush=True)
+
+    try:
+        run(work())
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+def stubborn(interrupts: int) -> tuple[int, str]:
+    """Exit status and output of a program that takes its time over cleaning up, and hears nothing meanwhile."""
+    program = [sys.executable, "-c", textwrap.dedent(STUBBORN), str(interrupts)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout
+
+
+def test_a_second_ctrl_c_ends_the_process_at_once() -> None:
+    # What a shell shows as 130.
+    assert stubborn(2) == (-signal.SIGINT, "")
+
+
+def test_one_ctrl_c_waits_for_what_is_cleaned_up() -> None:
+    assert stubborn(1) == (130, "cleaned up\n")
 
 
 def test_asyncio_alone_would_sleep_on() -> None:

@@ -100,6 +100,21 @@ async def test_it_is_asked_for_the_whole_window_once_and_then_for_what_came_sinc
     assert end - timedelta(minutes=5) <= second <= end
 
 
+async def test_of_a_pool_that_was_made_anew_the_whole_window_is_asked_for_again() -> None:
+    world = World()
+    world.looks(1)
+    await world.past.ask()
+    world.fleet.pools.store.replace([])
+    world.history.look()
+    world.fleet.pools.store.observe("ADDED", {**compute_pool_body("cpu-a"), "status": STATUS})
+    world.looks(1)
+    world.moments = [a_moment(BEGAN - timedelta(hours=1))]
+    await world.past.ask()
+
+    assert [end - begin for _, begin, end in world.asked] == [WINDOW, WINDOW]
+    assert world.history.of(POOL)[0].at == BEGAN - timedelta(hours=1)
+
+
 async def test_a_silent_prometheus_is_asked_again_and_keeps_nobody_else_waiting() -> None:
     world = World(names=("cpu-a", "gpu-b"))
     world.looks(2)

@@ -12,7 +12,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 def run(work: Coroutine[Any, Any, AnswerT]) -> AnswerT:
-    """What comes of it. Raises KeyboardInterrupt at Ctrl-C, once `work` has cleaned up.
+    """What comes of it. Raises KeyboardInterrupt at Ctrl-C, once `work` has cleaned up; a second one ends the process at once.
 
     asyncio.run alone leaves SIGINT to Python, which hears of it when the loop next wakes. A signal that comes just before
     the loop goes to sleep, or to another thread, is then heard at the next event: of a watch where nothing changes, a minute later.
@@ -26,12 +26,18 @@ async def _heard(work: Coroutine[Any, Any, AnswerT]) -> AnswerT:
     interrupted = asyncio.Event()
 
     def interrupt() -> None:
+        if signal.getsignal(signal.SIGINT) is not ours:
+            return  # a server that began since has taken the signal, and passes it on once it has ended
         interrupted.set()
+        # The kernel's own doing, which needs neither the loop nor a thread that hears of it.
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         doing.cancel()
 
     # Whoever runs a command in a thread of theirs has the signals to themselves.
     with contextlib.suppress(RuntimeError):
         loop.add_signal_handler(signal.SIGINT, interrupt)
+    ours = signal.getsignal(signal.SIGINT)
     try:
         return await doing
     except asyncio.CancelledError:
@@ -39,5 +45,7 @@ async def _heard(work: Coroutine[Any, Any, AnswerT]) -> AnswerT:
             raise KeyboardInterrupt from None
         raise
     finally:
+        if interrupted.is_set():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         with contextlib.suppress(RuntimeError):
             loop.remove_signal_handler(signal.SIGINT)

@@ -78,6 +78,7 @@ async def run_dashboard(options: DashboardOptions) -> None:
             Installation(release, namespace, options.controllers),
             now=lambda: datetime.now(UTC),
             monotonic=time.monotonic,
+            all_namespaces=not shown,
         )
         app = create_app(parts, {_LOOPBACK, "localhost"})
         filled = asyncio.Event()

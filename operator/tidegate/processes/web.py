@@ -56,6 +56,7 @@ async def run_web(settings: Settings, pod: PodIdentity, kubeconfig: Path | None)
             Installation(settings.release, pod.namespace, settings.web_controllers),
             now=lambda: datetime.now(UTC),
             monotonic=time.monotonic,
+            all_namespaces=not settings.watch_namespaces,
         )
         app = create_app(parts, hosts(settings, pod.namespace), spans.provider)
         app.add_middleware(Counted, metrics=metrics)
@@ -104,7 +105,7 @@ async def keep(
         for plural, listing in parts.listings.items():
             tasks.create_task(listing.keep(), name=f"rows-{plural}")
         tasks.create_task(parts.history.keep(), name="history")
-        if not namespaces:  # who has what of a node is not known from the pods of one
+        if parts.nodes.watched:  # who has what of a node is not known from the pods of one namespace
             tasks.create_task(parts.nodes.keep(client), name="nodes")
         if parts.past.known:
             tasks.create_task(parts.past.keep(), name="past")

@@ -127,6 +127,8 @@ class _Pool:
     looks: deque[_Look] = field(default_factory=lambda: deque(maxlen=KEPT))
     before: tuple[_Look, ...] = ()
     """From Prometheus: of the time before the first look of this process."""
+    told_until: datetime | None = None
+    """What Prometheus has from before that is known already."""
     asked: tuple[_Asked, ...] = ()
 
 
@@ -198,8 +200,15 @@ class History:
             ],
         )
 
-    def told(self, pool: ObjectKey, past: Sequence[Moment]) -> None:
-        """Prometheus has answered about a pool: what it has from before the first look counts, and all it has of demand."""
+    def told_until(self, pool: ObjectKey) -> datetime | None:
+        """Up to when nothing more need be asked about a pool; None for one that was made, or made anew, since."""
+        return self._pools.get(pool, self._new()).told_until
+
+    def told(self, pool: ObjectKey, past: Sequence[Moment], until: datetime | None = None) -> None:
+        """Prometheus has answered about a pool: what it has from before the first look counts, and all it has of demand.
+
+        `until` is up to when it has said all that it knows.
+        """
         found = self._pools.get(pool)
         if found is None:
             return
@@ -208,6 +217,7 @@ class History:
         known |= {each.at: each for each in map(_past_look, past) if each is not None and each.at < began}
         found.before = self._recent(tuple(known[at] for at in sorted(known)))
         self._take_asked(pool, [each for each in map(_past_asked, past) if each is not None])
+        found.told_until = until
         found.past = PastState.KNOWN if found.before else PastState.EMPTY
 
     def silent(self, pool: ObjectKey) -> None:

@@ -19,7 +19,9 @@ from tidegate.web.live import Changes
 class Nodes:
     """Who never looks at a pool's nodes is spared the watch of them, and that of everybody's pods, which take room on them."""
 
-    def __init__(self, fleet: Fleet, changes: Changes) -> None:
+    def __init__(self, fleet: Fleet, changes: Changes, *, watched: bool = True) -> None:
+        """`watched`: whether they ever are; a dashboard of one namespace does not know the pods of the others."""
+        self.watched = watched
         self._fleet = fleet
         self._changes = changes
         self.occupancy = Occupancy(fleet.pods, others=f"!{POOL_LABEL}")

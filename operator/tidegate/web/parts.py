@@ -77,8 +77,9 @@ def make_parts(
     *,
     now: Callable[[], datetime],
     monotonic: Callable[[], float],
+    all_namespaces: bool = True,
 ) -> Parts:
-    """All of them over one fleet."""
+    """All of them over one fleet, which is of all namespaces or of some."""
     changes = Changes()
     for store in fleet.stores():
         changes.follow(store)
@@ -91,7 +92,7 @@ def make_parts(
         listings,
         history,
         Past(history, sources.past, now),
-        Nodes(fleet, changes),
+        Nodes(fleet, changes, watched=all_namespaces),
         changes,
         TrafficBoard(sources.traffic),
         door,

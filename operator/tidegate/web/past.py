@@ -30,7 +30,6 @@ class Past:
         self._history = history
         self._source = source
         self._now = now
-        self._until: dict[ObjectKey, datetime] = {}
 
     @property
     def known(self) -> bool:
@@ -48,7 +47,6 @@ class Past:
         if self._source is None:
             return
         pools, answers = self._history.pools(), True
-        self._until = {pool: self._until[pool] for pool in pools if pool in self._until}
         for pool in pools:
             answers = answers and await self._ask(pool, self._source)
             if not answers:
@@ -56,12 +54,11 @@ class Past:
 
     async def _ask(self, pool: ObjectKey, source: PastSource) -> bool:
         end = _whole_steps(self._now())
-        begin = max(self._until.get(pool, end - WINDOW), end - WINDOW)
+        begin = max(self._history.told_until(pool) or end - WINDOW, end - WINDOW)
         found = await source(pool.name, begin, end, STEP)
         if found is None:
             return False
-        self._history.told(pool, found)
-        self._until[pool] = end - _OVERLAP
+        self._history.told(pool, found, end - _OVERLAP)
         return True
 
 

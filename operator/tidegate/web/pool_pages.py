@@ -77,6 +77,7 @@ async def pool(
             nodes_known,
         ),
         nodes_known=nodes_known is not None,
+        nodes_watched=visitor.parts.nodes.watched,
         may_nodes=await visitor.may(LIST_NODES),
         samples=history.of(found.key, _SAMPLES_IN_TABLE),
         reach=history.reach(found.key),

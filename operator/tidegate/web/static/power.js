@@ -4,6 +4,7 @@
   const TIERS = ["realtime", "nearline", "offline"];
   const MOST = 720;
   const EVERY_MS = 10000;
+  const WINDOW_S = 4 * 3600; // as the server shows them when the page is loaded
   const GAP_S = 180; // longer than from one value of Prometheus to the next: nobody knows what was between
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -159,7 +160,8 @@
         const older = !whole && found.length > 0 && (!samples.length || seconds(found[0]) < seconds(samples[0]));
         if (older) found = (await fetched(MOST)) ?? found;
         if (whole || older) samples = found;
-        else samples = [...samples, ...found.slice(-1).filter((each) => !samples.length || seconds(each) > seconds(samples.at(-1)))].slice(-7200);
+        else samples = [...samples, ...found.slice(-1).filter((each) => !samples.length || seconds(each) > seconds(samples.at(-1)))];
+        samples = samples.filter((each) => seconds(each) >= seconds(samples.at(-1)) - WINDOW_S);
         redraw();
       } catch {
         // The line in the header says that nobody answers.
