@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 import pytest_asyncio
 import structlog
@@ -18,11 +19,13 @@ from prometheus_client import CollectorRegistry
 
 from builders.certificates import Authority
 from builders.span_receiver import SpanReceiver
+from fixtures.dashboard import Dashboard
 from fixtures.envoy import eventually
 from tidegate.errors import PermanentError
 from tidegate.telemetry.otlp import WAITING, Otlp, Receiver
 from tidegate.telemetry.span_metrics import SpanMetrics
 from tidegate.telemetry.tracing import NOTHING, failed, note, span
+from tidegate.web.app import create_app
 from tidegate_localcluster.ports import HeldPort
 
 
@@ -93,6 +96,23 @@ async def test_two_tasks_do_not_mix_their_spans(receiver: SpanReceiver) -> None:
     for key in ("ads/a", "ads/b"):
         (outer,), (inner,) = (receiver.named(name, tidegate__object=key) for name in ("reconcile", "order"))
         assert (inner.trace, inner.parent) == (outer.trace, outer.span)
+
+
+async def test_a_request_to_the_dashboard_goes_on_with_its_callers_trace(
+    receiver: SpanReceiver, dashboard: Dashboard
+) -> None:
+    caller = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+    with spans_to(Receiver(receiver.endpoint), CollectorRegistry()) as root:
+        for spans in (None, root.provider):
+            transport = httpx.ASGITransport(create_app(dashboard.parts, {"localhost"}, spans))
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as browser:
+                assert (await browser.get("/api/v1/me", headers=caller)).status_code == 401
+                await browser.get("/static/power.js", headers=caller)
+        root.happened("last", {})
+        await arrived(receiver, "last")
+    (request,) = [span for span in receiver.spans if span.name != "last"]
+    assert (request.name, request.attributes["http.response.status_code"]) == ("GET /api/v1/me", 401)
+    assert (request.trace, request.parent) == ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
 
 
 async def test_a_receiver_that_is_not_there_costs_spans_alone() -> None:

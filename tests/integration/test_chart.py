@@ -341,18 +341,18 @@ def told_of_spans(
 
 
 def test_every_process_is_told_of_the_receiver_of_spans(helm: Path) -> None:
-    otlp = {"endpoint": "http://collector.observability.svc", "samplingPercent": 0.5}
+    otlp = {"endpoint": "http://collector-4318.observability.svc", "samplingPercent": 0}
     objects = rendered(helm, {"telemetry.otlp": otlp, "networkPolicy.enabled": True})
     for component in ("controllers", "xds", "web"):
         environment, _, mounts = told_of_spans(objects, component)
         assert environment == {
-            "TIDEGATE_OTLP_ENDPOINT": "http://collector.observability.svc",
-            "TIDEGATE_OTLP_SAMPLING_PERCENT": "0.5",
+            "TIDEGATE_OTLP_ENDPOINT": "http://collector-4318.observability.svc",
+            "TIDEGATE_OTLP_SAMPLING_PERCENT": "0",
         }
         assert not [path for path in mounts if "collector" in path]
     _, arguments, _ = told_of_spans(objects, "gateway")
     asked = json.loads(arguments[[*arguments].index("--config-yaml") + 1])
-    assert asked == collector(CollectorSettings("collector.observability.svc", 80))
+    assert asked == collector(CollectorSettings("collector-4318.observability.svc", 80))
     for component in PROCESSES:
         egress = objects["NetworkPolicy", f"tidegate-{component}"]["spec"]["egress"]
         assert {"ports": [{"protocol": "TCP", "port": 80}]} in egress
@@ -372,6 +372,14 @@ def test_a_receiver_with_tls_gets_its_files_to_every_process(helm: Path) -> None
         else:
             assert environment["TIDEGATE_OTLP_AUTHORITIES"] == files.authorities
             assert environment["TIDEGATE_OTLP_AUTHORIZATION_FILE"] == files.authorization
+
+
+def test_values_of_before_spans_and_an_endpoint_are_enough(helm: Path) -> None:
+    objects = rendered(
+        helm, {"telemetry.otlp": {"endpoint": "http://collector:4318", "samplingPercent": None}}
+    )
+    environment, _, _ = told_of_spans(objects, "xds")
+    assert environment["TIDEGATE_OTLP_SAMPLING_PERCENT"] == "1"
 
 
 def test_by_default_nobody_is_told_of_spans(helm: Path) -> None:

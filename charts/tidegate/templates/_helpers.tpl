@@ -213,7 +213,7 @@ spec:
 {{- if and $otlp.authorizationSecret (not $tls) }}{{ fail "telemetry.otlp.authorizationSecret would travel in plain text: telemetry.otlp.endpoint must be https" }}{{ end -}}
 {{- $port := regexFind "[0-9]+$" (regexFind ":[0-9]+$" $url.host) -}}
 {{- toYaml (dict "endpoint" . "tls" $tls "host" (regexReplaceAll ":[0-9]+$" $url.host "") "port" ($port | default (ternary "443" "80" $tls) | int)
-  "samplingPercent" $otlp.samplingPercent "caConfigMap" (ternary $otlp.caConfigMap "" $tls) "authorizationSecret" (default "" $otlp.authorizationSecret)) -}}
+  "samplingPercent" (ternary $otlp.samplingPercent 1 (hasKey $otlp "samplingPercent")) "caConfigMap" (ternary $otlp.caConfigMap "" $tls) "authorizationSecret" (default "" $otlp.authorizationSecret)) -}}
 {{- end -}}
 {{- end }}
 
@@ -238,7 +238,7 @@ spec:
 {{- define "tidegate.collector" -}}
 {{- $root := . -}}
 {{- with (include "tidegate.otlp" . | fromYaml) -}}
-{{- $file := $root.Files.Get "files/envoy-collector.yaml" | replace "collector.invalid" .host | replace "4318" (toString .port) | fromYaml -}}
+{{- $file := $root.Files.Get "files/envoy-collector.yaml" | replace "4318" (toString .port) | replace "collector.invalid" .host | fromYaml -}}
 {{- $cluster := first $file.static_resources.clusters -}}
 {{- if not .tls }}{{ $_ := unset $cluster "transport_socket" }}{{ end -}}
 {{- if not .authorizationSecret }}{{ $_ := unset $cluster "typed_extension_protocol_options" }}{{ $_ := unset $file.static_resources "secrets" }}{{ end -}}
