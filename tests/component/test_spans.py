@@ -21,7 +21,15 @@ from builders.certificates import Authority
 from builders.span_receiver import SpanReceiver
 from fixtures.dashboard import Dashboard
 from fixtures.envoy import eventually
-from tidegate.errors import PermanentError
+from tidegate.api.meta import ObjectKey
+from tidegate.errors import PermanentError, RetryableError
+from tidegate.processes.snapshot_spans import SnapshotSpans
+from tidegate.routing.envoy.listener import ListenerSettings
+from tidegate.routing.live import RoutingChange
+from tidegate.routing.snapshot import SnapshotBuilder
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.queue_metrics import QueueMetrics
+from tidegate.runtime.workqueue import WorkQueue
 from tidegate.telemetry.otlp import WAITING, Otlp, Receiver
 from tidegate.telemetry.span_metrics import SpanMetrics
 from tidegate.telemetry.tracing import NOTHING, failed, note, span
@@ -96,6 +104,51 @@ async def test_two_tasks_do_not_mix_their_spans(receiver: SpanReceiver) -> None:
     for key in ("ads/a", "ads/b"):
         (outer,), (inner,) = (receiver.named(name, tidegate__object=key) for name in ("reconcile", "order"))
         assert (inner.trace, inner.parent) == (outer.trace, outer.span)
+
+
+async def test_a_reconcile_says_what_came_of_it(receiver: SpanReceiver) -> None:
+    answers = {"ads/late": RetryableError("no answer"), "ads/wrong": PermanentError("no such field")}
+
+    async def reconcile(key: ObjectKey) -> None:
+        if (error := answers.get(str(key))) is not None:
+            raise error
+
+    with spans_to(Receiver(receiver.endpoint), CollectorRegistry()) as root:
+        metrics = QueueMetrics(CollectorRegistry())
+        work = WorkQueue("inference", reconcile, clock=SystemClock(), metrics=metrics, spans=root)
+        for name in ("fine", "late", "wrong"):
+            work.add(ObjectKey("ads", name))
+        running = asyncio.ensure_future(work.run())
+        for name, result in (("fine", "done"), ("late", "retried"), ("wrong", "permanent")):
+
+            async def told(key: str = f"ads/{name}", came: str = result) -> bool:
+                named = {"tidegate__object": key, "tidegate__result": came, "tidegate__queue": "inference"}
+                return any(span.failed is (came != "done") for span in receiver.named("reconcile", **named))
+
+            await eventually(f"ads/{name} is {result}", told)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_snapshot_leads_to_who_accepted_and_who_refused_it(receiver: SpanReceiver) -> None:
+    snapshot = SnapshotBuilder(ListenerSettings()).apply(RoutingChange({}, {}))
+    with spans_to(Receiver(receiver.endpoint), CollectorRegistry()) as root:
+        spans = SnapshotSpans(root)
+        spans.built(snapshot, ("gpu-a-7", "gpu-b-3"), 0.2)
+        spans.accepted("gateway-1", snapshot, 0.5)
+        spans.refused("gateway-2", "no such filter")
+        root.happened("last", {})
+        await arrived(receiver, "last")
+    (made,) = receiver.named("snapshot", tidegate__decisions=("gpu-a-7", "gpu-b-3"))
+    within = [span for span in receiver.spans if span.parent == made.span]
+    assert {span.attributes["tidegate.revision"] for span in (made, *within)} == {snapshot.revision}
+    assert [(span.name, span.failed) for span in within] == [
+        ("decision routed", False),
+        ("decision routed", False),
+        ("snapshot accepted", False),
+        ("snapshot refused", True),
+    ]
+    assert receiver.named("decision routed", tidegate__decision="gpu-b-3")
 
 
 async def test_a_request_to_the_dashboard_goes_on_with_its_callers_trace(
