@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
@@ -13,14 +12,9 @@ from tidegate.resources.names import (
     ACCESS_LABEL,
     FEATURE_COMPUTE_LABEL,
     INFERENCE_LABEL,
-    MANAGED_BY,
-    MANAGER,
     PIPELINE_LABEL,
     POOL_LABEL,
 )
-
-OURS: Final = f"{MANAGED_BY}={MANAGER}"
-"""Label selector of everything that the controllers create; nothing else is watched."""
 
 
 def _owned(kind: Kind) -> Callable[[], ObjectStore]:

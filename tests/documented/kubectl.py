@@ -73,6 +73,13 @@ class Asked:
                     return word.partition("=")[2]
         return ""
 
+    def files(self) -> tuple[str, ...]:
+        """The files whose objects or patches it sends; not what another command pipes into it, nor what lies on a server."""
+        named = (
+            self.option(*names) for names in (("-f", "--filename"), ("-k", "--kustomize"), ("--patch-file",))
+        )
+        return tuple(each for each in named if each and each != "-" and "://" not in each)
+
     def unknown_fields(self) -> Iterator[str]:
         """Conditions and fields that it reads and that none of its kinds has."""
         schemas = [KINDS[name] for name in self.resources if name in KINDS]

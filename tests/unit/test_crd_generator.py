@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,37 @@ def test_writing_removes_the_crd_of_a_kind_that_is_gone(tmp_path: Path) -> None:
     (tmp_path / "tidegate.io_gone.yaml").write_text("stale")
     assert main(["--output", str(tmp_path)]) == 0
     assert list(differences(tmp_path)) == []
+
+
+def undescribed(node: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Paths of the properties that say nothing of themselves, in lists and maps too."""
+    for name, child in node.get("properties", {}).items():
+        if not child.get("description", "").strip():
+            yield f"{path}.{name}"
+        yield from undescribed(child, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if isinstance(node.get(key), dict):
+            yield from undescribed(node[key], f"{path}[]")
+
+
+@pytest.mark.parametrize("plural", PLURALS)
+def test_every_property_says_what_it_is(plural: str) -> None:
+    # Of metadata the API server says it: a CRD must leave that to it.
+    assert [*undescribed(schema(plural))] == [".metadata"]
+
+
+def test_a_property_that_says_nothing_is_found_wherever_it_is() -> None:
+    bare = {"type": "string"}
+    of_it = {"description": "Something.", "properties": {"bare": bare}}
+    node = {
+        "properties": {
+            "spec": of_it,
+            "list": {"description": "Some.", "items": of_it},
+            "map": {"description": "Some.", "additionalProperties": of_it},
+            "blank": {"description": " "},
+        }
+    }
+    assert [*undescribed(node)] == [".spec.bare", ".list[].bare", ".map[].bare", ".blank"]
 
 
 def test_an_optional_field_has_no_null_and_no_default() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from documented.pages import Block, blocks, blocks_of, inline, name, pages
+from documented.kubectl import asked
+from documented.pages import ROOT, Block, blocks, blocks_of, inline, name, pages
 from documented.programs import PYTHON, TIDEGATE, of_make, of_python, of_tidegate
 from documented.shell import Command, aliases, commands, lines, misspelt
 from documented.tutorial import PAGE, MismatchError, run, steps
@@ -43,6 +44,14 @@ def problem_of(command: Command) -> str:
     return f"{FOREIGN} {program}: say why above the block, <!-- not run: … -->"
 
 
+def missing(command: Command, saved: Set[str]) -> str:
+    """Files that kubectl is given and that are neither of the repository nor saved by the reader of the page."""
+    kubectl = asked(command)
+    named = kubectl.files() if kubectl else ()
+    lacking = [each for each in named if each not in saved and not (ROOT / each).exists()]
+    return f"there is no {', '.join(lacking)}: have the page save it, <!-- file: … -->" if lacking else ""
+
+
 def problems(text: str, page: str = "page") -> list[str]:
     """What is wrong with the commands of a page."""
     found = [block for block in blocks_of(text, page) if block.language in SHELLS]
@@ -56,7 +65,7 @@ def _problems_of(block: Block, names: Mapping[str, tuple[str, ...]], saved: Set[
     if unreadable := misspelt(block):
         return [] if block.not_run else [f"{block.where}: {unreadable}"]
     said = [
-        (command, problem_of(command))
+        (command, problem_of(command) or missing(command, saved))
         for command in commands(block, names)
         if not saved & {*command.words[1:2]}
     ]
@@ -95,6 +104,9 @@ def test_commands_are_understood(path: Path) -> None:
         ("curl http://127.0.0.1:8080/", "nobody checks curl"),
         ('X="$(tidegate xds boot)"', "tidegate xds has no command 'boot'"),
         ("cat a.txt", "nobody checks cat"),
+        ("kubectl apply -f examples/no-such.yaml", "there is no examples/no-such.yaml"),
+        ("kubectl patch cm a --patch-file=gitops/none.yaml", "there is no gitops/none.yaml"),
+        ("tidegate local kubectl apply --filename none.yaml", "there is no none.yaml"),
         ("ls | tidegate staus", "no command 'staus'"),
         ("echo 'open", "unexpected EOF"),
     ],
@@ -111,6 +123,20 @@ def test_what_is_not_run_says_why_and_ours_is_checked_all_the_same() -> None:
     assert "no target demos" in ours
     (needless,) = problems("<!-- not run: it takes long -->\n```console\n$ make demo\n```\n")
     assert "need not say" in needless
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "kubectl apply -f a.yaml",
+        "kubectl apply -f -",
+        "kubectl apply -f https://example.com/a.yaml",
+        "kubectl apply -f gitops/argocd/argocd-cm.yaml",
+    ],
+)
+def test_a_file_may_be_saved_on_the_page_piped_fetched_or_of_the_repository(typed: str) -> None:
+    page = f"<!-- file: a.yaml -->\n```yaml\na: 1\n```\n\n```console\n$ {typed}\n```\n"
+    assert problems(page) == []
 
 
 def test_what_is_typed_is_told_from_what_is_printed() -> None:

@@ -147,3 +147,17 @@ def test_after_any_events_the_views_are_what_a_look_at_everything_gives(
             for each in filter(None, map(occupant, bodies["Pod"])):
                 on.setdefault(each.node, []).append(each)
             assert found == pool_slices(pool, map(node_view, bodies["Node"]), on, world.pools.all())
+
+
+def test_a_node_that_nobody_is_on_any_more_leaves_nothing_behind() -> None:
+    world = World()
+    world.occupancy.begin()
+    world.has(node_body("node-0"))
+    world.has(pod_on("node-0", "theirs", managed=False))
+    world.has(pod_on("node-0", pool="cpu-a"))
+    assert len(world.occupancy.occupants("node-0")) == 2
+    world.has(pod_on("node-0", "theirs", managed=False), gone=True)
+    world.has(pod_on("node-0", pool="cpu-a"), gone=True)
+    world.has(node_body("node-0"), gone=True)
+    assert world.occupancy.occupants("node-0") == ()
+    assert world.occupancy._by_node == {}

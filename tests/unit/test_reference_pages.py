@@ -57,6 +57,15 @@ def test_a_field_has_type_default_bounds_and_rules() -> None:
     assert "`replicas`: replicas is only for Inferences without scaling" in page.partition("## Rules")[2]
 
 
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda definition: definition.resource.KIND)
+def test_each_field_says_what_it_is_on_its_page_too(definition: Definition) -> None:
+    page = kind_pages()[f"{definition.resource.KIND.lower()}.md"]
+    lines = [line for line in page.splitlines() if line.startswith(("| `spec.", "| `status."))]
+    silent = [line for line in lines if re.search(r"\|\s*(?:`[^`]*`: [^|]*)?\|$", line)]
+    assert lines
+    assert silent == []
+
+
 def test_what_a_list_holds_is_ruled_too() -> None:
     assert "Each `name` once." in row(kind_pages()["modelaccess.md"], "spec.routes")[3]
 

@@ -11,10 +11,8 @@ from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.watch import Reflector
 from tidegate.planning.nodes import NodeView, Occupant, node_view, occupant
-from tidegate.resources.names import MANAGED_BY, MANAGER
+from tidegate.resources.names import NOT_OURS
 
-OTHERS: Final = f"{MANAGED_BY}!={MANAGER}"
-"""Label selector of the pods that are not ours; ours are in a cache already."""
 _NODE_CONDITION: Final = "Ready"
 _CONTAINER_FIELDS: Final = ("name", "restartPolicy", "resources")
 
@@ -28,10 +26,9 @@ class Occupancy:
     Clusters without a ComputePool are spared the watch of all pods: it begins with `begin`.
     """
 
-    def __init__(self, ours: ObjectStore, others: str = OTHERS) -> None:
-        """`ours` is a cache of pods that somebody else fills; `others` selects all the pods that are never in it."""
+    def __init__(self, ours: ObjectStore) -> None:
+        """`ours` is a cache of our pods that somebody else fills, by the selector OURS."""
         self._ours = ours
-        self._others_are = others
         self._nodes = ObjectStore(kinds.NODE, transform=_node_facts)
         self._others = ObjectStore(kinds.POD, transform=_pod_facts)
         self._views: dict[ObjectKey, NodeView] = {}
@@ -66,7 +63,7 @@ class Occupancy:
         await self._begun.wait()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(Reflector(client, self._nodes).run(), name="watch-nodes")
-            others = Reflector(client, self._others, selector=self._others_are)
+            others = Reflector(client, self._others, selector=NOT_OURS)
             tasks.create_task(others.run(), name="watch-other-pods")
 
     def subscribe(self, subscriber: Subscriber) -> None:
@@ -103,7 +100,10 @@ class Occupancy:
     def _take(self, key: ObjectKey, body: Manifest | None) -> None:
         before = self._occupants.pop(key, None)
         if before is not None:
-            self._by_node[before.node].pop(key, None)
+            there = self._by_node[before.node]
+            del there[key]
+            if not there:
+                del self._by_node[before.node]
         now = occupant(body) if body is not None else None
         if now is not None:
             self._occupants[key] = now

@@ -24,7 +24,7 @@ from tidegate.processes.identity import process_identity
 from tidegate.processes.lifecycle import until
 from tidegate.processes.signals import signal_watch
 from tidegate.processes.spans import exported_spans
-from tidegate.resources.names import MOST_REPLICAS_LABEL
+from tidegate.resources.names import MOST_REPLICAS_LABEL, OURS
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.leader import Election
 from tidegate.runtime.probes import Check, Probes, ProbeServer
@@ -48,7 +48,7 @@ from tidegate_controllers.questions import Questions
 from tidegate_controllers.release import Measurements
 from tidegate_controllers.sharing import Helpers, Sharing
 from tidegate_controllers.sharing_metrics import SharingMetrics
-from tidegate_controllers.stores import OURS, Stores
+from tidegate_controllers.stores import Stores
 from tidegate_controllers.term import Parts, Terms
 from tidegate_controllers.watch import watch
 from tidegate_controllers.workloads import Workloads

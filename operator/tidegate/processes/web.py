@@ -18,7 +18,7 @@ from tidegate.kube.store import ObjectStore
 from tidegate.processes.caches import report_sync, settled, start_watches, stores_within
 from tidegate.processes.lifecycle import until
 from tidegate.processes.spans import exported_spans
-from tidegate.resources.names import POOL_LABEL
+from tidegate.resources.names import OURS
 from tidegate.runtime.probes import Probes, ProbeServer
 from tidegate.runtime.process_metrics import ProcessMetrics
 from tidegate.settings import PodIdentity, Settings
@@ -100,7 +100,7 @@ async def keep(
     async with asyncio.TaskGroup() as tasks:
         reflectors = (
             *start_watches(tasks, client, stores, namespaces=namespaces),
-            *start_watches(tasks, client, (parts.fleet.pods,), namespaces=namespaces, selector=POOL_LABEL),
+            *start_watches(tasks, client, (parts.fleet.pods,), namespaces=namespaces, selector=OURS),
         )
         for plural, listing in parts.listings.items():
             tasks.create_task(listing.keep(), name=f"rows-{plural}")

@@ -30,7 +30,7 @@ from tidegate.processes.gateway_tls import GatewayTls
 from tidegate.processes.lifecycle import terminated, until
 from tidegate.processes.snapshot_spans import SnapshotSpans
 from tidegate.processes.spans import exported_spans
-from tidegate.resources.names import MANAGED_BY, MANAGER
+from tidegate.resources.names import OURS
 from tidegate.routing.credentials import host_of
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.gateway_secrets import client_authority
@@ -144,8 +144,7 @@ async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | 
             async with asyncio.TaskGroup() as tasks:
                 served_namespaces = settings.watch_namespaces
                 start_watches(tasks, client, feed.objects, namespaces=served_namespaces)
-                ours = f"{MANAGED_BY}={MANAGER}"
-                start_watches(tasks, client, [feed.pods], selector=ours, namespaces=served_namespaces)
+                start_watches(tasks, client, [feed.pods], selector=OURS, namespaces=served_namespaces)
                 secrets = start_secret_watches(tasks, client, feed.secrets)
                 named = start_named_secret_watches(tasks, client, identity.namespace, tls.stores)
                 publisher = Publisher(

@@ -57,7 +57,9 @@ class _Field:
 
     def _description(self) -> str:
         description = str(self.schema.get("description", ""))
-        return description.rpartition(" Default: ")[0] if "default" in self.schema else description
+        said, marked, _ = description.rpartition(" Default: ")
+        # A default that is an object is not written into the description.
+        return said if marked and "default" in self.schema else description
 
 
 def _kinds() -> str:

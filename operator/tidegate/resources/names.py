@@ -5,6 +5,10 @@ from typing import Final
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "tidegate"
+OURS: Final = f"{MANAGED_BY}={MANAGER}"
+"""Label selector of everything that the controllers create."""
+NOT_OURS: Final = f"{MANAGED_BY}!={MANAGER}"
+"""Label selector of everything else."""
 INFERENCE_LABEL: Final = "tidegate.io/inference"
 FEATURE_COMPUTE_LABEL: Final = "tidegate.io/feature-compute"
 ACCESS_LABEL: Final = "tidegate.io/access"

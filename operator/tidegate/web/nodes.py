@@ -11,7 +11,6 @@ from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.pool_views import PoolViews
 from tidegate.planning.nodes import NodeView
 from tidegate.planning.pool_slices import NodeSlices
-from tidegate.resources.names import POOL_LABEL
 from tidegate.web.fleet import Fleet
 from tidegate.web.live import Changes
 
@@ -24,7 +23,7 @@ class Nodes:
         self.watched = watched
         self._fleet = fleet
         self._changes = changes
-        self.occupancy = Occupancy(fleet.pods, others=f"!{POOL_LABEL}")
+        self.occupancy = Occupancy(fleet.pods)
         self._views = PoolViews(fleet.pools, self.occupancy)
         self._seen: dict[str, NodeView] = {}
         self.occupancy.subscribe(self._changed)
