@@ -9,7 +9,7 @@ from tidegate.errors import InvalidSpecError
 from tidegate.kube.kinds import FEATURE_COMPUTE
 from tidegate.planning.feature_compute import FeaturesObserved, plan_features
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL
-from tidegate.resources.settings import ServingSettings
+from tidegate.resources.settings import Serving
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.runtime.clock import Clock
 from tidegate_controllers.carry_out import Writer
@@ -21,7 +21,7 @@ class FeatureComputeReconciler:
     """Observe, plan, apply: one pass over one FeatureCompute."""
 
     def __init__(
-        self, writer: Writer, observer: Observer, proxies: Proxies, settings: ServingSettings, clock: Clock
+        self, writer: Writer, observer: Observer, proxies: Proxies, settings: Serving, clock: Clock
     ) -> None:
         self._writer = writer
         self._observer = observer
@@ -42,10 +42,10 @@ class FeatureComputeReconciler:
         observed = await self._observe(features)
         if ahead_of(features, observed.reports):
             await self._writer.confirm(features)
-        plan = plan_features(observed, self._settings)
+        plan = plan_features(observed, self._settings())
         refusal = await self._writer.children(features, plan)
         if refusal is not None:
-            plan = plan_features(replace(observed, refusal=refusal), self._settings)
+            plan = plan_features(replace(observed, refusal=refusal), self._settings())
         await self._writer.status(FEATURE_COMPUTE, body, plan)
         return plan.requeue_after
 

@@ -14,7 +14,7 @@ from tidegate.planning.inference import InferenceObserved, plan_inference
 from tidegate.planning.plan import Order
 from tidegate.planning.replicas import settled
 from tidegate.resources.names import INFERENCE_LABEL
-from tidegate.resources.settings import ServingSettings
+from tidegate.resources.settings import Serving
 from tidegate.runtime.clock import Clock
 from tidegate.telemetry.tracing import DECISION, Attributes, note, span
 from tidegate.triton.agents import Agents
@@ -39,7 +39,7 @@ class InferenceReconciler:
         placements: Placements,
         overrides: Overrides,
         workloads: Workloads,
-        settings: ServingSettings,
+        settings: Serving,
         clock: Clock,
     ) -> None:
         self._writer = writer
@@ -68,11 +68,11 @@ class InferenceReconciler:
         observed = await self._observe(inference)
         if ahead_of(inference, observed.reports):
             await self._writer.confirm(inference)
-        plan = plan_inference(observed, self._settings)
+        plan = plan_inference(observed, self._settings())
         refusal = await self._writer.children(inference, plan)
         self._placements.forget(key)
         if refusal is not None:
-            plan = plan_inference(replace(observed, refusal=refusal), self._settings)
+            plan = plan_inference(replace(observed, refusal=refusal), self._settings())
         # The status goes before the orders: it is what remembers a failure that the orders are about to undo.
         await self._writer.status(INFERENCE, body, plan)
         self._writer.fence.check()

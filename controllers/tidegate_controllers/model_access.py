@@ -14,7 +14,7 @@ from tidegate.planning.pipelines import PipelinesPlan, plan_pipelines
 from tidegate.planning.pods import pod_view
 from tidegate.planning.release import ReleasePlan, plan_release
 from tidegate.resources.names import INFERENCE_LABEL, PIPELINE_LABEL, label_value
-from tidegate.resources.settings import ServingSettings
+from tidegate.resources.settings import Serving
 from tidegate.routing.access_rules import plan_access
 from tidegate.routing.fleet import Backend
 from tidegate.routing.hosts import HostKey, HostKind
@@ -33,7 +33,7 @@ class PodSettings:
     """What pods of pipelines are seen by and made from; `gateway` is where they and clients reach the gateways, `host:port`."""
 
     observer: Observer
-    serving: ServingSettings
+    serving: Serving
     gateway: str
 
 
@@ -91,7 +91,7 @@ class ModelAccessReconciler:
     async def _plan_pipelines(self, access: ModelAccess) -> PipelinesPlan:
         pods = self._pods
         observed = await observe_pipelines(access, self._known, self._writer.stores, pods.observer)
-        return plan_pipelines(access, replace(observed, gateway=pods.gateway), pods.serving)
+        return plan_pipelines(access, replace(observed, gateway=pods.gateway), pods.serving())
 
     def _observe(
         self, access: ModelAccess, pipelines: PipelinesPlan, release: ReleasePlan, now: datetime

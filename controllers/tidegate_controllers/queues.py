@@ -41,6 +41,12 @@ class Queues:
             self.overrides,
         )
 
+    def wake_pods(self, stores: Stores) -> None:
+        """Looks again at everything that has pods, since what all of them are made from has changed."""
+        for queue in (self.inferences, self.features, self.accesses):
+            for key in self.sources(stores)[queue]():
+                queue.add(key)
+
     def sources(self, stores: Stores) -> Mapping[WorkQueue, Callable[[], tuple[ObjectKey, ...]]]:
         """Where each queue's keys come from, for the first pass and for resyncs."""
         return {

@@ -18,7 +18,7 @@ from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
 from tidegate.kube.pool_views import PoolViews
 from tidegate.kube.port import Cluster
-from tidegate.resources.settings import ServingSettings
+from tidegate.resources.settings import Serving
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.queue_metrics import QueueMetrics
 from tidegate.runtime.workqueue import QueueSettings, WorkQueue
@@ -66,7 +66,7 @@ class Parts:
     """None where no node agents run."""
     gpus: Gpus | None
     """None where no pool may share GPUs by claims."""
-    serving: ServingSettings
+    serving: Serving
     gateway: str
     """Where clients inside the cluster reach the gateways, `host:port`."""
     clock: Clock

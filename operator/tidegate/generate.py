@@ -13,6 +13,7 @@ from tidegate.api import crd, fields
 from tidegate.grafana import catalogue as grafana
 from tidegate.kube.permissions import (
     AUTH_RULES,
+    CERTIFICATE_RULES,
     CLAIM_RULES,
     CLUSTER_RULES,
     GATEWAY_TLS_RULES,
@@ -70,6 +71,7 @@ _RULES: Final[Mapping[str, Mapping[Process, tuple[Rule, ...]]]] = {
     "auth": AUTH_RULES,
     "gateway-tls": GATEWAY_TLS_RULES,
     "proxy": PROXY_RULES,
+    "certificates": CERTIFICATE_RULES,
 }
 """By the ends of the names of their files."""
 

@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from tidegate.planning.certificates import Part
 from tidegate.resources.settings import ServingSettings
 from tidegate.routing.envoy.tls import TlsSettings
 from tidegate.routing.envoy.tracing import TracingSettings
@@ -76,6 +77,20 @@ class Settings(BaseSettings):
     tls_directory: Annotated[Path, Field(description="ca.crt, tls.crt, tls.key of the controllers.")] = Path(
         "/etc/tidegate/tls"
     )
+    own_certificates: Annotated[
+        tuple[Part, ...],
+        Field(
+            description="Whose certificates the controllers make and renew in Secrets of the release, as JSON: "
+            "controllers, xds, gateway. Their own they write into the folder of TIDEGATE_TLS_DIRECTORY."
+        ),
+    ] = ()
+    certificate_spread_s: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="How many seconds a new authority is given to reach every pod, before what it signed is used.",
+        ),
+    ] = 600
     gateway_port: Annotated[int, Field(ge=1, le=65535, description="Port of the gateways' Service.")] = 8080
     gateway_metrics_port: Annotated[
         int, Field(ge=1, le=65535, description="Where each gateway shows its counters.")
@@ -186,7 +201,7 @@ class Settings(BaseSettings):
         return TracingSettings(self.otlp_endpoint, self.otlp_sampling_percent)
 
     def serving(self, client_ca: str) -> ServingSettings:
-        """What the builders of model pods need; `client_ca` is the PEM in `tls_directory`."""
+        """What the builders of model pods need; `client_ca` is the PEM of whom their agents are to trust."""
         return ServingSettings(
             dataplane_image=self.dataplane_image,
             triton_image=self.triton_image,

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
+import time
 import urllib.error
 from collections.abc import Iterator
 from http.client import RemoteDisconnected
@@ -71,6 +73,38 @@ def test_a_rotated_authority_is_taken_up_and_the_old_one_dropped(tmp_path: Path)
 
         with pytest.raises(REFUSED):
             agent.call("GET", "/v1/report", certificate=old)
+
+
+def test_no_call_fails_while_the_authority_changes_again_and_again(tmp_path: Path) -> None:
+    """Each call is a connection of its own, and each bundle has the authority before it too, as in a rotation."""
+    with AgentAlone.running(tmp_path) as agent:
+        before, answered = agent.authority, 0
+        for number in range(4):
+            following = Authority.make(tmp_path / f"authority-{number}", f"authority {number}")
+            pems = [each.certificate.read_bytes() for each in (before, following)]
+            agent.mount_authority(b"".join(pems))
+            admitted = following.issue("tidegate-controllers")
+            deadline = time.monotonic() + 30
+            while not (taken := agent.admits(admitted)) and time.monotonic() < deadline:
+                answered += sum(agent.admits(before.issue("tidegate-controllers")) for _ in range(20))
+            assert taken
+            before = following
+        assert answered >= 80
+        assert answered % 20 == 0, "a call of whom it trusted throughout was refused"
+        assert not agent.admits(agent.authority.issue("tidegate-controllers"))
+
+
+def test_a_session_from_before_is_no_way_around_a_new_authority(tmp_path: Path) -> None:
+    with AgentAlone.running(tmp_path) as agent:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.load_cert_chain(agent.issue("tidegate-controllers"))
+        address = ("127.0.0.1", agent.port("control_listening", "port"))
+        with context.wrap_socket(socket.create_connection(address, timeout=10)) as connection:
+            connection.sendall(b"GET /v1/report HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+            # Tickets come with the answer; with none there is nothing to go on with.
+            assert connection.session is None or not connection.session.has_ticket
 
 
 def test_the_control_key_is_readable_by_owner_and_group_only(agent: AgentAlone) -> None:

@@ -14,7 +14,7 @@ from fixtures.mps import SERVER, NodeAgent
 from tidegate.errors import AgentUnreachableError, LeadershipLostError
 from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
-from tidegate.triton.agents import client_context
+from tidegate.triton.identity import client_context
 from tidegate.triton.node_agents import NodeAgentClient
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_dataplane.contract.sharing import DaemonState, NodeAction, NodeOrder

@@ -10,7 +10,7 @@ import pytest
 from fixtures.installed import Installed, Space
 from tidegate_localcluster.demo.helm import NAMESPACE
 
-_SECRETS: Final = ("tidegate-xds-tls", "tidegate-gateway-xds-tls")
+_SECRETS: Final = ("tidegate-xds-certificate", "tidegate-gateway-certificate")
 _HANDSHAKES: Final = "envoy_cluster_ssl_handshake"
 
 # Speaks HTTP/2 without TLS to an xDS server and says what comes back before the connection ends.
@@ -89,6 +89,6 @@ def _plainly(installed: Installed) -> str:
 
 
 def _certificates(installed: Installed) -> Mapping[str, Any]:
-    """The Secrets that the chart made; nothing for one that is not there."""
+    """What the controllers made; nothing for a Secret that is not there."""
     found = {name: installed.kubectl.get("secret", name, NAMESPACE) for name in _SECRETS}
-    return {name: secret and secret["data"] for name, secret in found.items()}
+    return {name: secret and secret.get("data") for name, secret in found.items()}

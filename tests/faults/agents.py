@@ -63,6 +63,8 @@ class PodAgent:
     gate: OrderGate
     history: list[int] = field(default_factory=list[int])
     epochs: list[int] = field(default_factory=list[int])
+    fresh: bool = False
+    """Whether each call comes over a connection of its own, with a handshake of its own."""
     _agent: Agent | None = None
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
@@ -80,8 +82,7 @@ class PodAgent:
         """Starts it with the files of its ConfigMap."""
         etc = self.folder / "etc"
         etc.mkdir(parents=True)
-        for name, text in config.items():
-            (etc / name).write_text(text)
+        self.mount(config)
         settings = Settings(
             pod_name=self.facts.name,
             file_root=self.models,
@@ -114,8 +115,15 @@ class PodAgent:
         )
         await control.start()
         self._stack.push_async_callback(control.stop)
-        task = asyncio.create_task(agent.run())
-        self._stack.callback(task.cancel)
+        for task in (asyncio.create_task(agent.run()), asyncio.create_task(control.watch())):
+            self._stack.callback(task.cancel)
+
+    def mount(self, config: Mapping[str, str]) -> None:
+        """Writes the files of its ConfigMap, each in one step."""
+        for name, text in config.items():
+            partial = self.folder / f"{name}.partial"
+            partial.write_text(text)
+            partial.replace(self.folder / "etc" / name)
 
     async def stop(self) -> None:
         """Ends it as the end of its pod does."""
@@ -126,7 +134,7 @@ class PodAgent:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         if request.method != "PUT":
-            return await handler(request)
+            return self._closing(await handler(request))
         order = DesiredState.model_validate_json(await request.read())
         self.epochs.append(order.epoch)
         try:
@@ -137,4 +145,9 @@ class PodAgent:
             if request.transport is not None:
                 request.transport.abort()
             raise asyncio.CancelledError from None
+        return self._closing(answer)
+
+    def _closing(self, answer: web.StreamResponse) -> web.StreamResponse:
+        if self.fresh:
+            answer.force_close()
         return answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,9 +109,25 @@ def policies(template: str) -> tuple[dict[str, Any], ...]:
     return tuple(yaml.safe_load_all(text))
 
 
-async def _grant(api: Api, kind: str, path: str, file: str) -> None:
-    name = "tidegate-controllers"
+async def allow_secrets(api: Api, *names: str) -> None:
+    """Lets the controllers keep certificates in these Secrets of the release, as the chart does."""
+    path = f"{_RBAC}/namespaces/{SYSTEM}/roles"
+    await _grant(
+        api, "Role", path, "controllers-certificates.yaml", "tidegate-controllers-certificates", names
+    )
+
+
+async def _grant(
+    api: Api,
+    kind: str,
+    path: str,
+    file: str,
+    name: str = "tidegate-controllers",
+    of: Sequence[str] = (),
+) -> None:
     rules = yaml.safe_load((_CHART / "files" / "rbac" / file).read_text())
+    if of:
+        rules = [{**rule, "resourceNames": [*of]} for rule in rules]
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}}
     await api.apply(f"{path}/{name}", {**role, "rules": rules})
     binding = {

@@ -69,6 +69,7 @@ class Kubelet:
         self._there: defaultdict[str, set[str]] = defaultdict(set)
         self.drain_s = 0.0
         """How long a pod takes to end."""
+        self._config_maps: dict[str, str] = {}
         self._addresses = (f"127.88.{n // 250}.{n % 250 + 1}" for n in itertools.count())
         self._tasks = asyncio.TaskGroup()
         self._watching: asyncio.Task[None] | None = None
@@ -93,6 +94,12 @@ class Kubelet:
         """The agents that run in a namespace, by pod name."""
         found = [life.agent for life in self._pods.values() if life.agent.facts.namespace == namespace]
         return sorted(found, key=lambda agent: agent.facts.name)
+
+    async def deliver(self, namespace: str) -> None:
+        """Brings the pods of a namespace what their ConfigMaps say by now."""
+        for agent in self.agents(namespace):
+            if agent.ready and (found := await self._api.get(self._config_maps[agent.facts.uid])) is not None:
+                agent.mount(found["data"])
 
     def ever(self, namespace: str) -> list[PodAgent]:
         """All agents that ever ran in a namespace, in the order of their start."""
@@ -163,6 +170,7 @@ class Kubelet:
         path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
         while (found := await self._api.get(path)) is None:  # noqa: ASYNC110 - the API server sets no Event
             await asyncio.sleep(0.05)
+        self._config_maps[agent.facts.uid] = path
         await agent.start(found["data"])
         await self._say(pod, agent)
 

@@ -2,104 +2,138 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
 
 from fixtures.chart import CHART, PROCESSES, Objects, rendered, template
 from tidegate.generate import COLLECTOR
+from tidegate.planning.certificates import Part
 from tidegate.routing.bootstrap import CollectorSettings, collector
+from tidegate.runtime.authority import Issuer
 from tidegate.telemetry.alerts import ALERTS
 from tidegate.telemetry.recorded import rule_file
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-_MADE: Final = {"tidegate-xds-tls", "tidegate-gateway-xds-tls"}
+_OWN: Final = {"tidegate-controllers-certificate", "tidegate-xds-certificate", "tidegate-gateway-certificate"}
+"""Secrets that the controllers fill."""
 
 
-def mounted(objects: Objects, deployment: str) -> str | None:
-    """The Secret that holds the certificate of a Deployment's pods for xDS."""
+def mounted(objects: Objects, deployment: str, volume: str = "xds-tls") -> str | None:
+    """The Secret that holds a certificate of a Deployment's pods."""
     volumes = objects["Deployment", deployment]["spec"]["template"]["spec"]["volumes"]
-    found = [volume["secret"]["secretName"] for volume in volumes if volume["name"] == "xds-tls"]
+    found = [each.get("secret", {}).get("secretName") for each in volumes if each["name"] == volume]
     return found[0] if found else None
 
 
-def secrets(objects: Objects) -> set[str]:
-    return {name for kind, name in objects if kind == "Secret"} & _MADE
+def own(objects: Objects) -> set[str]:
+    """The Secrets that are made for the controllers to fill, as their rights and their environment say it too."""
+    names = {name for kind, name in objects if kind == "Secret" and name.endswith("-certificate")}
+    role = objects.get(("Role", "tidegate-controllers-certificates"))
+    granted = set[str]() if role is None else {*role["rules"][0]["resourceNames"]}
+    assert {each for each in granted if each.endswith("-certificate")} == names
+    container = objects["Deployment", "tidegate-controllers"]["spec"]["template"]["spec"]["containers"][0]
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    made = json.loads(str(environment["TIDEGATE_OWN_CERTIFICATES"]))
+    assert {f"tidegate-{part}-certificate" for part in made} == names
+    return names
 
 
-def test_by_default_gateways_and_xds_servers_get_certificates_of_one_authority(helm: Path) -> None:
+def test_by_default_the_controllers_make_all_certificates(helm: Path) -> None:
     objects = rendered(helm)
-    assert mounted(objects, "tidegate-xds") == "tidegate-xds-tls"
-    assert mounted(objects, "tidegate-gateway") == "tidegate-gateway-xds-tls"
+    assert own(objects) == _OWN
+    assert mounted(objects, "tidegate-xds") == "tidegate-xds-certificate"
+    assert mounted(objects, "tidegate-gateway") == "tidegate-gateway-certificate"
     assert "tls.crt" in objects["ConfigMap", "tidegate-gateway"]["data"]["xds-certificate.yaml"]
-    names, authorities = {}, set[bytes]()
-    for name in secrets(objects):
-        data = objects["Secret", name]["data"]
-        certificate = x509.load_pem_x509_certificate(base64.b64decode(data["tls.crt"]))
-        authority = x509.load_pem_x509_certificate(base64.b64decode(data["ca.crt"]))
-        certificate.verify_directly_issued_by(authority)
-        authorities.add(authority.public_bytes(Encoding.DER))
-        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        names[name] = extension.value.get_values_for_type(x509.DNSName)
-    assert names == {
-        "tidegate-xds-tls": [
-            "tidegate-xds",
-            "tidegate-xds.tidegate-system",
-            "tidegate-xds.tidegate-system.svc",
-        ],
-        "tidegate-gateway-xds-tls": ["*.tidegate-system"],
-    }
-    assert len(authorities) == 1
+    (rule,) = objects["Role", "tidegate-controllers-certificates"]["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["secrets"], ["get", "update"])
 
 
-def test_without_tls_nothing_is_left_of_it(helm: Path) -> None:
+def test_no_rendering_says_what_is_in_a_certificate(helm: Path) -> None:
+    """Argo CD renders anew at each sync: what differed from one to the next would be another certificate each time."""
+    first, second = rendered(helm), rendered(helm)
+    for name in _OWN:
+        assert first["Secret", name] == second["Secret", name]
+        assert not {"data", "stringData"} & first["Secret", name].keys()
+    # The measure can fail: what Helm draws by itself is another one each time.
+    assert first["Secret", "tidegate-web-session"] != second["Secret", "tidegate-web-session"]
+
+
+def test_pods_wait_for_the_files_of_a_secret_that_is_not_filled_yet(helm: Path) -> None:
+    """A kubelet starts no pod while an item is missing that is not optional; without items it would mount an empty folder."""
+    objects = rendered(helm)
+    for deployment in ("tidegate-xds", "tidegate-gateway"):
+        volumes = objects["Deployment", deployment]["spec"]["template"]["spec"]["volumes"]
+        (secret,) = (each["secret"] for each in volumes if each["name"] == "xds-tls")
+        assert {each["key"] for each in secret["items"]} == {"ca.crt", "tls.crt", "tls.key"}
+        assert not secret.get("optional")
+
+
+def test_without_tls_nothing_is_left_of_it_but_the_certificate_for_agents(helm: Path) -> None:
     objects = rendered(helm, {"tls.xds": False})
     assert mounted(objects, "tidegate-xds") is None
     assert mounted(objects, "tidegate-gateway") is None
-    assert not secrets(objects)
+    assert own(objects) == {"tidegate-controllers-certificate"}
     assert "tls" not in objects["ConfigMap", "tidegate-gateway"]["data"]["bootstrap.yaml"]
 
 
 def test_certificates_of_ones_own_are_used_as_they_are(helm: Path) -> None:
-    objects = rendered(helm, {"tls.existing": {"xds": "server-cert", "gateway": "gateway-cert"}})
+    objects = rendered(
+        helm, {"tls.existing": {"xds": "server-cert", "gateway": "gateway-cert", "controllers": "mine"}}
+    )
     assert mounted(objects, "tidegate-xds") == "server-cert"
     assert mounted(objects, "tidegate-gateway") == "gateway-cert"
-    assert not secrets(objects)
+    assert mounted(objects, "tidegate-controllers", "tls") == "mine"
+    assert own(objects) == set()
+    for some, rest in (
+        ({"xds": "a", "gateway": "b"}, {"tidegate-controllers-certificate"}),
+        ({"controllers": "c"}, _OWN - {"tidegate-controllers-certificate"}),
+    ):
+        assert own(rendered(helm, {"tls.existing": some})) == rest
+
+
+def test_node_agents_trust_whom_the_controllers_are_known_by(helm: Path) -> None:
+    for values, secret in (
+        ({}, "tidegate-controllers-certificate"),
+        ({"tls.existing.controllers": "mine"}, "mine"),
+        ({"tls.certManager.issuerRef.name": "issuer"}, "tidegate-controllers-cert"),
+    ):
+        objects = rendered(helm, {"nodeAgent.enabled": True, **values})
+        volumes = objects["DaemonSet", "tidegate-node-agent"]["spec"]["template"]["spec"]["volumes"]
+        (authority,) = (each["secret"] for each in volumes if each["name"] == "authority")
+        assert authority["secretName"] == secret
 
 
 def test_an_issuer_of_cert_manager_makes_certificates_of_the_same_names(helm: Path) -> None:
     issuer = {"name": "tidegate-xds", "kind": "ClusterIssuer"}
     objects = rendered(helm, {"tls.certManager.issuerRef": issuer})
-    assert not secrets(objects)
+    assert own(objects) == set()
     made = {name: body["spec"] for (kind, name), body in objects.items() if kind == "Certificate"}
-    assert set(made) == {mounted(objects, "tidegate-xds"), mounted(objects, "tidegate-gateway")}
-    assert not set(made) & _MADE, "Helm takes its own Secrets away when it makes none any more"
-    assert all(spec["secretName"] == name for name, spec in made.items())
-    assert all(spec["issuerRef"] == issuer for spec in made.values())
-    plain = rendered(helm)
-    for certificate, secret in (
-        ("tidegate-xds-cert", "tidegate-xds-tls"),
-        ("tidegate-gateway-xds-cert", "tidegate-gateway-xds-tls"),
-    ):
-        pem = base64.b64decode(plain["Secret", secret]["data"]["tls.crt"])
-        extension = x509.load_pem_x509_certificate(pem).extensions.get_extension_for_class(
-            x509.SubjectAlternativeName
-        )
-        assert made[certificate]["dnsNames"] == extension.value.get_values_for_type(x509.DNSName)
+    used = {
+        Part.CONTROLLERS: mounted(objects, "tidegate-controllers", "tls"),
+        Part.XDS: mounted(objects, "tidegate-xds"),
+        Part.GATEWAY: mounted(objects, "tidegate-gateway"),
+    }
+    assert made.keys() == {*used.values()}
+    assert not made.keys() & _OWN, "Helm takes its own Secrets away when it makes none any more"
+    names = Issuer("tidegate", "tidegate-system").names()
+    for part, secret in used.items():
+        spec = made[str(secret)]
+        assert (spec["secretName"], spec["issuerRef"]) == (secret, issuer)
+        assert (tuple(spec["dnsNames"]), spec["commonName"]) == (names[part], f"tidegate-{part}")
+    plain = rendered(helm, {"tls.certManager.issuerRef": issuer, "tls.xds": False})
+    assert [name for kind, name in plain if kind == "Certificate"] == ["tidegate-controllers-cert"]
 
 
 def test_values_of_before_that_know_nothing_of_certificates_of_ones_own_still_work(helm: Path) -> None:
     """`helm upgrade --reuse-values` brings the values along that the last chart had."""
-    assert (
-        secrets(rendered(helm, {"tls.existing": None, "tls.certManager": None, "auth.jwks": None})) == _MADE
-    )
+    before = {"tls.existing": None, "tls.certManager": None, "auth.jwks": None}
+    assert own(rendered(helm, before)) == _OWN
+    assert own(rendered(helm, {"tls.existing.controllers": None})) == _OWN
 
 
 def test_hosts_of_issuers_and_their_authority_reach_the_xds_servers(helm: Path) -> None:
@@ -128,6 +162,8 @@ def test_hosts_of_issuers_and_their_authority_reach_the_xds_servers(helm: Path) 
             {"tls.existing": {"xds": "a", "gateway": "b"}, "tls.certManager.issuerRef.name": "c"},
             "keep one",
         ),
+        ({"tls.existing.controllers": "a", "tls.certManager.issuerRef.name": "c"}, "keep one"),
+        ({"tls.existing.controller": "a"}, "'controller' not allowed"),
         ({"tls.certManager.issuer": "c"}, "'issuer' not allowed"),
         ({"tls.xds": "yes"}, "got string, want boolean"),
         ({"telemetry.otlp.endpoint": "https://collector:4318"}, "telemetry.otlp.caConfigMap"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -372,3 +373,34 @@ def test_objects_stay_when_their_release_goes_unless_they_were_not_to_be_kept(re
     release.install("tidegate", SYSTEM, {"crds.enabled": False})
     release("uninstall", "kinds", f"--namespace={SYSTEM}")
     kubectl("get", "inferences", "-n", "ads")
+
+
+def test_a_certificate_of_an_earlier_release_stays_until_the_controllers_have_taken_it_over(
+    release: HelmOn,
+) -> None:
+    kubectl, old, own = release.kubectl, "tidegate-controllers-tls", "tidegate-controllers-certificate"
+    data = {name: base64.b64encode(name.encode()).decode() for name in ("ca.crt", "tls.crt", "tls.key")}
+    owned = {"meta.helm.sh/release-name": "tidegate", "meta.helm.sh/release-namespace": SYSTEM}
+    labels = {"app.kubernetes.io/managed-by": "Helm"}
+    metadata = {"name": old, "labels": labels, "annotations": owned}
+    body = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls"}
+    kubectl.apply({**body, "metadata": metadata, "data": data}, namespace=SYSTEM)
+
+    for _ in range(2):
+        release.install("tidegate", SYSTEM)
+        assert kubectl.json("get", "secret", old, "-n", SYSTEM)["data"] == data
+    assert f"name: {old}" in release("get", "manifest", "tidegate", f"--namespace={SYSTEM}")
+
+    kubectl("patch", "secret", own, "-n", SYSTEM, "-p", json.dumps({"data": data}))
+    for _ in range(2):
+        release.install("tidegate", SYSTEM)
+        assert kubectl.json("get", "secret", own, "-n", SYSTEM)["data"] == data
+    assert kubectl.run("get", "secret", old, "-n", SYSTEM).returncode != 0
+
+
+def test_a_secret_of_that_name_that_helm_did_not_make_is_left_alone(release: HelmOn) -> None:
+    name = "tidegate-xds-tls"
+    release.kubectl("create", "secret", "generic", name, "-n", SYSTEM, "--from-literal=tls.crt=mine")
+    release.install("tidegate", SYSTEM)
+    assert f"name: {name}" not in release("get", "manifest", "tidegate", f"--namespace={SYSTEM}")
+    assert release.kubectl.json("get", "secret", name, "-n", SYSTEM)["data"].keys() == {"tls.crt"}

@@ -32,7 +32,7 @@ WELL = Installation(
     processes=dict.fromkeys(COMPONENTS, Process(2, 2, "0.1.0")),
     leader=Leader("tidegate-controllers-1", NOW + timedelta(seconds=10)),
     policies=frozenset(POLICIES),
-    certificates={"tidegate-xds-tls": NOW + timedelta(days=300)},
+    certificates={"tidegate-xds-certificate": NOW + timedelta(days=300)},
 )
 WITHOUT_XDS = {**dict.fromkeys(COMPONENTS, Process(2, 2, "0.1.0")), "xds": None}
 ONE_OF_TWO = {**dict.fromkeys(COMPONENTS, Process(2, 2, "0.1.0")), "web": Process(2, 1, "0.1.0")}

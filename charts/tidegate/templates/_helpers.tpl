@@ -69,16 +69,38 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* Who of cert-manager is to issue the certificates of xDS, as YAML; nothing where nobody is. */}}
+{{/* Who of cert-manager is to issue the certificates, as YAML; nothing where nobody is. */}}
 {{- define "tidegate.issuer" -}}
 {{- with .Values.tls.certManager.issuerRef }}{{ if .name }}{{ toYaml . }}{{ end }}{{ end -}}
 {{- end }}
 
-{{/* Name of the Secret with the certificate of `part` (xds or gateway) for xDS. Arguments: root, part. */}}
-{{- define "tidegate.xdsSecret" -}}
-{{- $end := ternary "cert" "tls" (not (empty (include "tidegate.issuer" .root))) -}}
-{{- $made := dict "xds" (printf "xds-%s" $end) "gateway" (printf "gateway-xds-%s" $end) -}}
-{{- get .root.Values.tls.existing .part | default (printf "%s-%s" .root.Release.Name (get $made .part)) -}}
+{{/* Name of the Secret with the certificate of `part` (controllers, xds or gateway). Arguments: root, part. */}}
+{{- define "tidegate.certificateSecret" -}}
+{{- $own := printf "%s-certificate" .part -}}
+{{- $issued := get (dict "controllers" "controllers-cert" "xds" "xds-cert" "gateway" "gateway-xds-cert") .part -}}
+{{- $made := ternary $issued $own (not (empty (include "tidegate.issuer" .root))) -}}
+{{- get .root.Values.tls.existing .part | default (printf "%s-%s" .root.Release.Name $made) -}}
+{{- end }}
+
+{{/* Parts whose certificates the controllers make themselves, as a list in JSON. */}}
+{{- define "tidegate.ownCertificates" -}}
+{{- $parts := list -}}
+{{- if not (include "tidegate.issuer" .) -}}
+{{- $existing := .Values.tls.existing -}}
+{{- range $part := ternary (list "controllers" "xds" "gateway") (list "controllers") .Values.tls.xds -}}
+{{- if not (get $existing $part) -}}{{- $parts = append $parts $part -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $parts -}}
+{{- end }}
+
+{{/* A volume with the certificate of `part`. A pod waits for its files until they are there. Arguments: root, name, part. */}}
+{{- define "tidegate.certificateVolume" -}}
+name: {{ .name }}
+secret:
+  secretName: {{ include "tidegate.certificateSecret" . }}
+  defaultMode: 288
+  items: [{key: ca.crt, path: ca.crt}, {key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]
 {{- end }}
 
 {{/*

@@ -47,7 +47,9 @@ def server_context(server_pem: bytes, client_authority: Path) -> ssl.SSLContext:
         OSError, ssl.SSLError: the authority file is absent or not a certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A session that is gone on with is not checked again: there are none, so that an authority that goes is gone.
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(client_authority)
     with _in_memory(server_pem) as path:

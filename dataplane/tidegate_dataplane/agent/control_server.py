@@ -29,7 +29,11 @@ async def controllers_only(request: web.Request, handler: Handler) -> web.Stream
 
 
 class ControlServer:
-    """Serves the control app, with a new context whenever the client authority's file changes."""
+    """Serves the control app; each handshake asks for a certificate of the authority that the file names by then.
+
+    One socket listens throughout: another one beside it would take half of the callers, and end those that still wait in the queue
+    of the first when that closes.
+    """
 
     def __init__(
         self, app: web.Application, server_pem: bytes, client_authority: Path, *, address: str, port: int
@@ -39,7 +43,7 @@ class ControlServer:
         self._authority = client_authority
         self._address = address
         self._port = port
-        self._site: web.SockSite | None = None
+        self._context: ssl.SSLContext | None = None
         self.port: int | None = None
         self._authority_content: bytes | None = None
 
@@ -68,16 +72,22 @@ class ControlServer:
             log.warning("client_authority_unusable", path=str(self._authority), error=str(error))
             self._authority_content = content
             return
-        # Both sockets listen for a moment, so that no caller meets a closed port.
-        listener = _listener(self._address, self.port or self._port)
-        site = web.SockSite(self._runner, listener, ssl_context=context)
-        await site.start()
+        listens, self._context, self._authority_content = self._context is not None, context, content
+        if listens:
+            log.info("client_authority_renewed")
+            return
+        listener = _listener(self._address, self._port)
+        first = server_context(self._pem, self._authority)
+        first.sni_callback = self._take_newest
+        await web.SockSite(self._runner, listener, ssl_context=first).start()
         self.port = int(listener.getsockname()[1])
-        if self._site is not None:
-            await self._site.stop()
-        self._site = site
-        self._authority_content = content
         log.info("control_listening", port=self.port)
+
+    def _take_newest(self, connection: ssl.SSLObject, name: str | None, before: ssl.SSLContext) -> None:
+        """At the beginning of each handshake, whether or not the caller names whom it wants."""
+        del name, before
+        if self._context is not None:
+            connection.context = self._context
 
     async def stop(self) -> None:
         """Stop listening and end what is under way."""
@@ -89,6 +99,5 @@ def _listener(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.bind((address, port))
     return listener

@@ -41,7 +41,6 @@ from tidegate.planning.installation import (
 from tidegate.reports.analysis import AnalysisReport, analysis
 
 _VERSION: Final = "app.kubernetes.io/version"
-_TLS: Final = "kubernetes.io/tls"
 
 FoundT = TypeVar("FoundT")
 
@@ -136,10 +135,9 @@ async def _certificates(client: KubeClient, release: str, namespace: str) -> Map
     selector = f"{OURS},{INSTANCE}={release}"
     ends: dict[str, datetime] = {}
     for body in await client.list(SECRET, namespace=namespace, selector=selector):
-        if body.get("type") == _TLS:
-            at = _end((body.get("data") or {}).get("tls.crt", ""))
-            if at is not None:
-                ends[body["metadata"]["name"]] = at
+        encoded = (body.get("data") or {}).get("tls.crt")
+        if encoded and (at := _end(encoded)) is not None:
+            ends[body["metadata"]["name"]] = at
     return ends
 
 

@@ -179,6 +179,12 @@ AUTH_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
 }
 """Rules in each namespace of the chart's auth.namespaces, and nowhere else. No role can be bound to a label: the watch asks for it."""
 
+CERTIFICATE_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
+    Process.CONTROLLERS: (Rule("", ("secrets",), ("get", "update")),),
+}
+"""Rules in the release's own namespace, for the Secrets of the certificates that the controllers make: the chart adds their names.
+It makes the Secrets too, since a right to create some cannot be bound to names."""
+
 GATEWAY_TLS_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.XDS: (Rule("", ("secrets",), _FOLLOW),),
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from tidegate.kube.watch import Reflector
 from tidegate.planning.pods import pod_view
 from tidegate.processes.caches import report_sync, start_watches, stores_within, synced
 from tidegate.processes.identity import process_identity
+from tidegate.processes.known_by import KnownBy
 from tidegate.processes.lifecycle import until
 from tidegate.processes.signals import signal_watch
 from tidegate.processes.spans import exported_spans
@@ -34,7 +36,7 @@ from tidegate.runtime.workqueue import WorkQueue
 from tidegate.settings import PodIdentity, Settings
 from tidegate.telemetry.gateways import Gateway, GatewayStats
 from tidegate.telemetry.prometheus import Prometheus
-from tidegate.triton.agents import Agents, client_context
+from tidegate.triton.agents import Agents
 from tidegate.triton.node_agents import NodeAgentClient
 from tidegate_controllers.allocator import FIELD_MANAGER, AllocatorParts
 from tidegate_controllers.allocator_metrics import AllocatorMetrics
@@ -66,22 +68,24 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
     registry, probes, clock = CollectorRegistry(), Probes(), SystemClock()
     process = ProcessMetrics(registry, "controllers")
     client_settings = ClientSettings(field_manager="tidegate-controllers", user_agent="tidegate-controllers")
-    serving = settings.serving((settings.tls_directory / "ca.crt").read_text())
     xds_pods, gateway_pods = ObjectStore(kinds.POD), ObjectStore(kinds.POD)
     node_agent_pods, plugin_pods = ObjectStore(kinds.POD), ObjectStore(kinds.POD)
     autoscalers = ObjectStore(kinds.HORIZONTAL_POD_AUTOSCALER)
-    context = client_context(settings.tls_directory)
     stores, questions, served = Stores(), Questions(), settings.watch_namespaces
     watched = stores_within(stores.custom(), served)
-    async with (
-        exported_spans(settings, "controllers", pod, registry) as spans,
-        await KubeClient.connect(client_settings, kubeconfig=kubeconfig, observer=process.wrote) as client,
-        Agents(context) as agents,
-        NodeAgentClient(context, port=settings.node_agent_port) as node_agent_client,
-        ProbeServer(probes, registry, questions.routes()).serve(
-            host=settings.listen_address, port=settings.probe_port
-        ),
-    ):
+    async with AsyncExitStack() as stack:
+        spans = await stack.enter_async_context(exported_spans(settings, "controllers", pod, registry))
+        client = await stack.enter_async_context(
+            await KubeClient.connect(client_settings, kubeconfig=kubeconfig, observer=process.wrote)
+        )
+        server = ProbeServer(probes, registry, questions.routes())
+        await stack.enter_async_context(server.serve(host=settings.listen_address, port=settings.probe_port))
+        known_by = await KnownBy.begin(client, settings, pod.namespace, clock)
+        context = known_by.identity.context
+        agents = await stack.enter_async_context(Agents(context))
+        node_agent_client = await stack.enter_async_context(
+            NodeAgentClient(context, port=settings.node_agent_port)
+        )
         proxies = Proxies(lambda: _report_addresses(xds_pods, settings.report_port))
         gateway = f"{settings.release}-gateway.{pod.namespace}.svc:{settings.gateway_port}"
         stats = GatewayStats(lambda: _gateways(gateway_pods, settings.gateway_metrics_port))
@@ -122,7 +126,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
             allocator,
             sharing if settings.sharing_namespace else None,
             gpus,
-            serving,
+            lambda: settings.serving(known_by.identity.trusted),
             gateway,
             clock,
             sees_nodes=not served,
@@ -155,6 +159,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
                 tasks.create_task(proxies.run())
                 tasks.create_task(occupancy.run(client))
                 tasks.create_task(workloads.run())
+                tasks.create_task(known_by.keep(lambda: terms.queues.wake_pods(stores)))
                 if gpus is not None:
                     tasks.create_task(gpus.run())
                 await synced((*stores, xds_pods, gateway_pods))

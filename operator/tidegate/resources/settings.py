@@ -1,6 +1,8 @@
 """What the cluster's administrator decides about model pods, as the builders need it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +32,7 @@ class ServingSettings:
     """Secret in the model's own namespace with which artefacts are fetched where the object names no other."""
     priority_class_prefix: str = "tidegate-"
     """The chart's PriorityClasses are called this and a tier: tidegate-realtime."""
+
+
+Serving: TypeAlias = Callable[[], ServingSettings]
+"""Them as they are now: whom agents trust changes while the controllers run."""

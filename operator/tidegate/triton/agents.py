@@ -3,7 +3,6 @@
 import asyncio
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -22,20 +21,6 @@ _AT_ONCE: Final = 64
 """Calls under way together: a thousand pods are asked in well under a second without a thousand sockets."""
 
 log = structlog.get_logger(__name__)
-
-
-def client_context(tls_directory: Path) -> ssl.SSLContext:
-    """TLS as the controllers: our certificate is what an agent accepts us by.
-
-    The agent's own certificate is made at its start and proves nothing: whoever could stand in for a pod's
-    address could stand in for the model itself, and learns nothing here but version numbers.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.load_cert_chain(tls_directory / "tls.crt", tls_directory / "tls.key")
-    return context
 
 
 class Agents:

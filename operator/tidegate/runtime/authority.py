@@ -1,0 +1,103 @@
+"""Makes certificates with an authority of their own, whose key is thrown away: nobody can make another one of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tidegate.planning.certificates import Issued, Pair, Part
+
+LASTING: Final = timedelta(days=365)
+_SKEW: Final = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """Issues for one release: who asks for `xds` is answered by it under `release`-xds.`namespace`."""
+
+    release: str
+    namespace: str
+
+    def issue(self, parts: Sequence[Part], now: datetime) -> Issued:
+        """An authority and a pair for each part, valid LASTING from `now` on."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _name(f"{self.release} {' '.join(parts)} {now:%Y-%m-%d %H:%M:%S}")
+        authority = (
+            _builder(name, name, key, now)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(authority=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        pairs = {part: self._pair(part, (name, key), now) for part in parts}
+        return Issued(authority.public_bytes(serialization.Encoding.PEM), pairs)
+
+    def names(self) -> Mapping[Part, tuple[str, ...]]:
+        """The DNS names in the certificate of each part."""
+        host = f"{self.release}-xds.{self.namespace}"
+        return {
+            Part.CONTROLLERS: ("tidegate-controllers",),
+            Part.XDS: ("tidegate-xds", host, f"{host}.svc"),
+            Part.GATEWAY: (f"*.{self.namespace}",),
+        }
+
+    def _pair(self, part: Part, signer: tuple[x509.Name, ec.EllipticCurvePrivateKey], now: datetime) -> Pair:
+        issuer, issuer_key = signer
+        key = ec.generate_private_key(ec.SECP256R1())
+        purpose = ExtendedKeyUsageOID.SERVER_AUTH if part is Part.XDS else ExtendedKeyUsageOID.CLIENT_AUTH
+        known = [x509.DNSName(each) for each in self.names()[part]]
+        certificate = (
+            _builder(_name(f"tidegate-{part}"), issuer, key, now)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(authority=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(x509.SubjectAlternativeName(known), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False
+            )
+            .sign(issuer_key, hashes.SHA256())
+        )
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return Pair(certificate.public_bytes(serialization.Encoding.PEM), private)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + LASTING)
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    # X.509 has 64 characters for it.
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])
+
+
+def _usage(*, authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        encipher_only=False,
+        decipher_only=False,
+    )

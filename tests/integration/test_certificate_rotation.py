@@ -1,0 +1,160 @@
+"""The controllers take over the certificate of an earlier release and renew it under orders, without a restart and without one that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import shutil
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from builders import probe_model
+from builders.certificates import Authority
+from faults.api import Api
+from faults.installation import Site, a_site, allow_secrets, install
+from faults.operator_process import OperatorProcess
+from faults.scenarios import NAME, Step
+from faults.sweep import SYSTEM, Sweep
+from faults.world import INFERENCE
+
+pytestmark = [pytest.mark.asyncio(loop_scope="function"), pytest.mark.integration, pytest.mark.timeout(300)]
+
+_SECRETS: Final = f"/api/v1/namespaces/{SYSTEM}/secrets"
+_OWN: Final = "tidegate-controllers-certificate"
+_BEFORE: Final = "tidegate-controllers-tls"
+_SPACE: Final = "models"
+_LATE_S: Final = 2.0
+"""How long a ConfigMap takes to a pod."""
+
+
+@asynccontextmanager
+async def controllers(
+    binaries: Mapping[str, Path], folder: Path, before: Mapping[str, bytes], spread_s: float
+) -> AsyncIterator[Sweep]:
+    """Controllers that make their own certificate, beside the Secret that Helm made up to 0.1 with `before` in it, and two pods of a model."""
+    with a_site(binaries, folder) as site:
+        async with Api.of(site.control_plane, site.pki) as api:
+            await install(api)
+            await allow_secrets(api, _OWN, _BEFORE)
+            await api.call("POST", _SECRETS, _secret(_OWN, "Opaque", {}))
+            await api.call("POST", _SECRETS, _secret(_BEFORE, "kubernetes.io/tls", before))
+            for version in (1, 2):
+                probe_model.publish(site.folder / "models" / NAME, version)
+            async with Sweep(api, site.folder, _settings(site, spread_s)).running() as sweep:
+                await sweep._make_namespace(_SPACE)
+                await sweep._take(_SPACE, Step({"replicas": 2, "model": {"version": "1"}}))
+                for agent in sweep.kubelet.agents(_SPACE):
+                    agent.fresh = True
+                late = asyncio.create_task(_deliver(sweep))
+                try:
+                    yield sweep
+                finally:
+                    late.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await late
+    shutil.rmtree(folder / "control-plane" / "etcd", ignore_errors=True)
+
+
+def _settings(site: Site, spread_s: float) -> Mapping[str, str]:
+    return {
+        "tls_directory": str(site.folder / "own"),
+        "models_host_path": "/models",
+        "own_certificates": '["controllers"]',
+        "certificate_spread_s": str(spread_s),
+        "log_level": "debug",
+    }
+
+
+async def _deliver(sweep: Sweep) -> None:
+    while True:
+        await asyncio.sleep(_LATE_S)
+        await sweep.kubelet.deliver(_SPACE)
+
+
+def _secret(name: str, kind: str, data: Mapping[str, bytes]) -> dict[str, Any]:
+    encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
+    return {"metadata": {"name": name, "namespace": SYSTEM}, "type": kind, "data": encoded}
+
+
+async def held(api: Api) -> Mapping[str, bytes]:
+    body = await api.get(f"{_SECRETS}/{_OWN}")
+    assert body is not None
+    return {name: base64.b64decode(value) for name, value in (body.get("data") or {}).items()}
+
+
+async def swaps_until_renewed(sweep: Sweep, operator: OperatorProcess) -> None:
+    """Orders one version after the other, until some were given with the new certificate."""
+    api, left = sweep.api, 4
+    await api.call("PATCH", f"{_SECRETS}/{_OWN}", {"metadata": {"annotations": {"tidegate.io/renew": "now"}}})
+    async with asyncio.timeout(120):
+        for version in itertools.cycle((2, 1)):
+            left -= bool(operator.events("client_certificate_renewed"))
+            wanted = {"spec": {"model": {"version": str(version)}}}
+            await api.call("PATCH", f"{INFERENCE.format(_SPACE)}/{NAME}", wanted)
+            await Sweep.wait_for(partial(_serve, sweep, version), f"all pods serve {version}", 60)
+            if not left:
+                return
+
+
+async def _serve(sweep: Sweep, version: int) -> bool:
+    return all(agent.report().serving == version for agent in sweep.kubelet.agents(_SPACE))
+
+
+def refused(operator: OperatorProcess) -> Sequence[object]:
+    """Calls of agents that got no answer, those that only asked too."""
+    return [*operator.events("order_not_delivered"), *operator.events("agent_silent")]
+
+
+def _before(folder: Path) -> Mapping[str, bytes]:
+    made = Authority.make(folder / "helm")
+    pem = made.issue("tidegate-controllers").read_bytes()
+    return {"ca.crt": made.certificate.read_bytes(), "tls.crt": pem, "tls.key": pem}
+
+
+async def test_a_certificate_is_taken_over_and_renewed_and_no_order_fails(
+    control_plane_binaries: Mapping[str, Path], tmp_path: Path
+) -> None:
+    before = _before(tmp_path)
+    async with controllers(control_plane_binaries, tmp_path / "site", before, spread_s=8) as sweep:
+        operator = sweep._operator
+        assert operator is not None
+        assert operator.events("certificates_adopted")
+        first = await held(sweep.api)
+        assert (first["ca.crt"], first["tls.key"]) == (before["ca.crt"], before["tls.key"])
+
+        await swaps_until_renewed(sweep, operator)
+
+        renewed = operator.events("client_certificate_renewed")
+        assert len(renewed) == 1
+        assert refused(operator) == []
+        assert sweep.restarts == 0
+        after = await held(sweep.api)
+        assert before["ca.crt"] in after["ca.crt"]
+        config = [
+            body["data"]["client-ca.crt"].encode()
+            for body in await sweep.api.items(f"/api/v1/namespaces/{_SPACE}/configmaps")
+            if "client-ca.crt" in body["data"]
+        ]
+        assert config
+        assert all(each == after["ca.crt"] for each in config)
+        assert "tidegate.io/renew" not in (await sweep.api.get(f"{_SECRETS}/{_OWN}") or {})["metadata"].get(
+            "annotations", {}
+        )
+
+
+async def test_one_that_is_shown_before_agents_know_its_authority_is_refused(
+    control_plane_binaries: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """The measure can fail: with less time than a ConfigMap takes, pods learn of the new authority after the first calls that need it."""
+    before = _before(tmp_path)
+    async with controllers(control_plane_binaries, tmp_path / "site", before, spread_s=0.4) as sweep:
+        operator = sweep._operator
+        assert operator is not None
+        await swaps_until_renewed(sweep, operator)
+        assert refused(operator) != []

@@ -1,0 +1,206 @@
+"""What becomes of the release's own certificates, look by look: no two sides ever disagree, wherever a step breaks off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import permutations
+
+import pytest
+from cryptography import x509
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders.certificates import Authority
+from tidegate.planning.certificates import FAMILIES, KEEP, Held, Issued, Pair, Part, next_step
+from tidegate.runtime.authority import LASTING, Issuer
+
+NOW = datetime(2026, 11, 23, tzinfo=UTC)
+SPREAD = timedelta(minutes=10)
+SIDES = (Part.XDS, Part.GATEWAY)
+ISSUER = Issuer("tidegate", "tidegate-system")
+
+
+def step(held: Mapping[Part, Held], now: datetime) -> Mapping[Part, Held]:
+    def issue(parts: Sequence[Part]) -> Issued:
+        return ISSUER.issue(parts, now)
+
+    return next_step(held, now, SPREAD, issue)
+
+
+def after(held: Mapping[Part, Held], now: datetime) -> dict[Part, Held]:
+    """All of it once the step is taken."""
+    return {**held, **step(held, now)}
+
+
+def made(now: datetime = NOW) -> dict[Part, Held]:
+    return after(dict.fromkeys(SIDES, Held()), now)
+
+
+def asked(held: Mapping[Part, Held]) -> dict[Part, Held]:
+    return {
+        part: Held(each.trusted, each.current, each.following, each.since, asked=part is Part.GATEWAY)
+        for part, each in held.items()
+    }
+
+
+def trusts(one: Held, pair: Pair | None) -> bool:
+    assert pair is not None
+    certificate = x509.load_pem_x509_certificate(pair.chain)
+    for authority in one.trusted:
+        try:
+            certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+        except Exception:  # noqa: BLE001 - whatever it says, it is not that one
+            continue
+        return True
+    return False
+
+
+def agree(held: Mapping[Part, Held]) -> bool:
+    """Whether each trusts what each of them shows."""
+    return all(trusts(one, other.current) for one in held.values() for other in held.values())
+
+
+def test_the_first_look_fills_all_of_a_family_with_one_authority() -> None:
+    held = made()
+    assert agree(held)
+    assert held[Part.XDS].trusted == held[Part.GATEWAY].trusted
+    assert len(held[Part.XDS].trusted) == 1
+    assert step(held, NOW + timedelta(minutes=1)) == {}
+
+
+@pytest.mark.parametrize(
+    ("part", "names", "common_name"),
+    [
+        (Part.CONTROLLERS, ["tidegate-controllers"], "tidegate-controllers"),
+        (
+            Part.XDS,
+            ["tidegate-xds", "tidegate-xds.tidegate-system", "tidegate-xds.tidegate-system.svc"],
+            "tidegate-xds",
+        ),
+        (Part.GATEWAY, ["*.tidegate-system"], "tidegate-gateway"),
+    ],
+)
+def test_a_certificate_has_the_names_by_which_it_is_known(
+    part: Part, names: list[str], common_name: str
+) -> None:
+    issued = ISSUER.issue([part], NOW)
+    certificate = x509.load_pem_x509_certificate(issued.pairs[part].chain)
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(issued.authority))
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert found.get_values_for_type(x509.DNSName) == names
+    assert certificate.subject.rfc4514_string() == f"CN={common_name}"
+    assert certificate.not_valid_after_utc == NOW + LASTING
+
+
+def test_the_authority_of_the_controllers_signs_no_gateway() -> None:
+    assert sorted(len(family) for family in FAMILIES) == [1, 2]
+    assert {part for family in FAMILIES for part in family} == {*Part}
+
+
+def test_a_rotation_trusts_first_shows_then_and_forgets_last() -> None:
+    old = made()
+    due = NOW + LASTING / 2
+    assert step(old, due - timedelta(minutes=6)) == {}
+
+    prepared = after(old, due)
+    assert {part: each.current for part, each in prepared.items()} == {
+        part: each.current for part, each in old.items()
+    }
+    assert all(len(each.trusted) == 2 for each in prepared.values())
+    assert step(prepared, due + SPREAD - timedelta(seconds=1)) == {}
+
+    switched = after(prepared, due + SPREAD)
+    assert all(switched[part].current == prepared[part].following for part in SIDES)
+    assert all(each.following is None and len(each.trusted) == 2 for each in switched.values())
+    assert step(switched, due + SPREAD + KEEP - timedelta(seconds=1)) == {}
+
+    done = after(switched, due + SPREAD + KEEP)
+    assert all(len(each.trusted) == 1 for each in done.values())
+    assert agree(done)
+    # Whoever still reads what was there one step before gets along with whoever reads what is there now.
+    for before, now in ((old, prepared), (prepared, switched), (switched, done)):
+        for one, other in permutations(SIDES):
+            assert agree({one: before[one], other: now[other]})
+
+
+def test_without_waiting_two_sides_would_not_get_along() -> None:
+    """The measure above can fail: one that shows the new pair at once is not trusted by one that has read nothing yet."""
+    old = made()
+    new = made(NOW + LASTING)
+    assert not agree({Part.XDS: old[Part.XDS], Part.GATEWAY: new[Part.GATEWAY]})
+
+
+def test_whoever_asks_gets_a_new_one_before_its_time() -> None:
+    prepared = step(asked(made()), NOW + timedelta(hours=1))
+    assert set(prepared) == {*SIDES}
+    assert all(each.following is not None for each in prepared.values())
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_wherever_steps_break_off_the_end_is_whole_and_nobody_disagrees_on_the_way(
+    data: st.DataObject,
+) -> None:
+    """A process that ends between two Secrets loses the pairs that it had not written: it had them in memory alone."""
+    held, now = made(), NOW + LASTING / 2
+    first = {part: each.current for part, each in held.items()}
+    for _ in range(12):
+        written = step(held, now)
+        kept = data.draw(st.sets(st.sampled_from(sorted(written)))) if written else set[Part]()
+        seen, held = held, {**held, **{part: written[part] for part in kept}}
+        assert agree(held)
+        for one, other in permutations(SIDES):
+            assert agree({one: seen[one], other: held[other]})
+        now += data.draw(st.sampled_from([timedelta(seconds=15), SPREAD]))
+    for _ in range(4):
+        held = after(held, now)
+        assert agree(held)
+        now += KEEP
+    assert all(held[part].current != first[part] for part in SIDES)
+    assert all(each.following is None and len(each.trusted) == 1 for each in held.values())
+
+
+def test_a_secret_that_was_lost_is_filled_again_and_the_other_side_comes_along() -> None:
+    old = made()
+    held = after({**old, Part.GATEWAY: Held()}, NOW + timedelta(hours=1))
+    assert trusts(held[Part.XDS], held[Part.GATEWAY].current)
+    assert trusts(held[Part.GATEWAY], held[Part.XDS].current)
+    assert held[Part.XDS].current == old[Part.XDS].current
+    held = after(held, NOW + timedelta(hours=1) + SPREAD)
+    assert agree(held)
+    assert all(each.following is None for each in held.values())
+
+
+def test_a_secret_says_the_same_when_it_is_read_again() -> None:
+    prepared = after(made(), NOW + LASTING / 2)
+    for each in prepared.values():
+        assert Held.parse(each.render()) == each
+    assert Held().render() == {}
+
+
+@pytest.mark.parametrize("broken", ["ca.crt", "tls.crt", "tls.key"])
+def test_a_secret_that_cannot_be_read_counts_as_empty(broken: str) -> None:
+    data = made()[Part.XDS].render()
+    assert Held.parse({**data, broken: b"" if broken == "tls.key" else b"no certificate"}) == Held()
+
+
+def test_no_text_shows_a_key() -> None:
+    (each, _) = made().values()
+    assert "PRIVATE KEY" not in repr(each)
+
+
+def test_what_helm_made_for_ten_years_is_left_alone_until_half_of_that_is_over(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    authority = Authority.make(tmp_path_factory.mktemp("helm"), "tidegate xds")
+    begin = datetime.now(UTC)
+    pairs = [authority.pair("tidegate-xds", lasting=timedelta(days=3650)) for _ in SIDES]
+    ours = authority.certificate.read_bytes()
+    held = {
+        part: Held.parse({"ca.crt": ours, "tls.crt": pair.chain, "tls.key": pair.key})
+        for part, pair in zip(SIDES, pairs, strict=True)
+    }
+    assert step(held, begin + timedelta(days=1800)) == {}
+    prepared = after(held, begin + timedelta(days=1826))
+    assert all(each.following is not None and ours in each.trusted for each in prepared.values())
