@@ -5,17 +5,12 @@ from __future__ import annotations
 import base64
 import http.server
 import json
-import queue
 import signal
 import ssl
-import subprocess
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -23,99 +18,22 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import json_format
 
 from builders.certificates import Authority, Pair
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
 from builders.tokens import Issuer
 from fixtures.control_plane import Kubectl
-from fixtures.processes import SYSTEM_NAMESPACE, tidegate
+from fixtures.processes import SYSTEM_NAMESPACE
+from fixtures.xds_process import Stream, fresh, xds
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
-from tidegate.routing import protos
 from tidegate.routing.snapshot import TypeUrl
-from tidegate_localcluster.ports import HeldPort
 from tidegate_localcluster.process import wait_until
 
 # A second on a machine at rest; this long where others work beside the test.
 SOON_S = 20.0
-METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
-
-
-class Stream:
-    """An ADS stream that asks for one type, accepts all it gets, and has the newest of it."""
-
-    def __init__(self, channel: grpc.Channel, type_url: TypeUrl, names: Sequence[str] = ()) -> None:
-        self._type_url = type_url
-        self._names = names
-        self._requests: queue.Queue[bytes | None] = queue.Queue()
-        self._requests.put(self._request("", ""))
-        self.call: Any = channel.stream_stream(METHOD)(iter(self._requests.get, None))
-
-    def next(self) -> dict[str, Any]:
-        """The next response, by name of resource; waits for it."""
-        response = protos.decode("envoy.service.discovery.v3.DiscoveryResponse", next(self.call))
-        self._requests.put(self._request(response.version_info, response.nonce))
-        bodies = [
-            json_format.MessageToDict(resource, preserving_proto_field_name=True)
-            for resource in response.resources
-        ]
-        return {str(body["name"]): body for body in bodies}
-
-    def until(self, what: str, condition: Any) -> dict[str, Any]:
-        """The first response of which `condition` is true; fails after a hundred that are not."""
-        for _ in range(100):
-            found = self.next()
-            if condition(found):
-                return found
-        pytest.fail(f"not in a hundred responses: {what}")
-
-    def _request(self, version: str, nonce: str) -> bytes:
-        fields = {"type_url": self._type_url, "resource_names": self._names, "version_info": version}
-        return protos.encode(
-            "envoy.service.discovery.v3.DiscoveryRequest",
-            {**fields, "response_nonce": nonce, "node": {"id": "gateway-1"}},
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Xds:
-    """The process, what it writes, and where it reports."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-    report_port: int
-    contents_port: int
-    metrics: Callable[[], str]
-
-
-@contextmanager
-def xds(kubeconfig: Path, folder: Path, **settings: str) -> Iterator[tuple[Xds, grpc.Channel]]:
-    """The process, ready, and a channel to it."""
-    with HeldPort("127.0.0.1") as held, HeldPort("127.0.0.1") as report, HeldPort("127.0.0.1") as contents:
-        port, report_port, contents_port = held.number, report.number, contents.number
-    with (
-        tidegate(
-            "xds",
-            kubeconfig,
-            folder,
-            xds_port=str(port),
-            report_port=str(report_port),
-            contents_port=str(contents_port),
-            **settings,
-        ) as running,
-        grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
-    ):
-        grpc.channel_ready_future(channel).result(20)
-        yield Xds(running.process, running.log, report_port, contents_port, running.metrics), channel
-
-
-def fresh(body: dict[str, Any], **spec: Any) -> str:
-    """The object as a user would write it."""
-    names = {key: body["metadata"][key] for key in ("name", "namespace")}
-    return json.dumps({**body, "metadata": names, "spec": {**body["spec"], **spec}})
 
 
 def test_what_a_proxy_gets_follows_the_objects(

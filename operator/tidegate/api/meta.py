@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final, Self
@@ -169,6 +170,50 @@ class Resource(ApiModel):
             if errors:
                 raise _invalid_spec(errors) from exc
         return cls.model_validate({**fields, "status": {}})
+
+    @classmethod
+    def parse_known(cls, body: Mapping[str, object]) -> tuple[Self, tuple[str, ...]]:
+        """The object behind `body` without the fields of its spec that only a newer version knows, and the paths of these.
+
+        For readers on the way of traffic, which must not drop an object since it says more than they understand. Within `auth` and
+        `match` nothing is left out: that would let in whom the newer version refuses.
+        Raises InvalidSpecError when that is so, or anything else is wrong.
+        """
+        try:
+            return cls.parse(body), ()
+        except InvalidSpecError:
+            known, paths = _without_unknown(cls, body)
+            if not paths:
+                raise
+            return cls.parse(known), paths
+
+
+NEVER_IGNORED: Final = frozenset({"auth", "match"})
+"""Fields of a spec in which one that narrows who is let in, or what is chosen, has to be: an older version does not ignore it there."""
+
+
+def _without_unknown(
+    kind: type[Resource], body: Mapping[str, object]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """A copy of `body` without what is unknown of its spec, and where that was."""
+    copy: dict[str, Any] = deepcopy({**body, "status": {}})
+    paths: list[str] = []
+    try:
+        kind.model_validate(copy)
+    except ValidationError as error:
+        for each in _details(error):
+            location = each["loc"]
+            if each["type"] != "extra_forbidden" or NEVER_IGNORED & {*location}:
+                continue
+            parent: Any = copy
+            try:
+                for step in location[:-1]:
+                    parent = parent[step]
+                del parent[location[-1]]
+            except (LookupError, TypeError):
+                continue  # a path through a choice of types names these too: then it stays, and the object unread
+            paths.append(field_path(location))
+    return {**copy, "status": body.get("status") or {}}, tuple(paths)
 
 
 def _details(error: ValidationError) -> list[ErrorDetails]:

@@ -1,7 +1,12 @@
 """Our kinds as typed values over a cache of bodies: each body is parsed once, however often it is read."""
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Generic, TypeVar
+
+import structlog
 
 from tidegate.api.meta import ObjectKey, Resource
 from tidegate.errors import InvalidSpecError
@@ -10,36 +15,90 @@ from tidegate.kube.store import ObjectStore
 
 ResourceT = TypeVar("ResourceT", bound=Resource)
 
+log = structlog.get_logger(__name__)
+
+
+class Reading(StrEnum):
+    """How an object is read that this version does not understand in whole."""
+
+    IN_PART = "in_part"
+    """Without fields that only a newer version knows."""
+    AS_BEFORE = "as_before"
+    """With the last spec that was understood."""
+    NOT_AT_ALL = "not_at_all"
+    """As if it were not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known(Generic[ResourceT]):
+    body: Manifest
+    parsed: ResourceT | None
+    reading: Reading | None = None
+    """None: in whole."""
+
 
 class Parsed(Generic[ResourceT]):
-    """Reads one kind out of its store. Objects that do not parse are left out; their own status says why."""
+    """Reads one kind out of its store.
+
+    What a newer version wrote is read without the fields that are unknown here, so that every replica reads the same. Where that
+    cannot be, the last spec that could be read counts for as long as the process lives, under the metadata and the status of now.
+    An object that could never be read is left out; its own status says why.
+    """
 
     def __init__(self, kind: type[ResourceT], store: ObjectStore) -> None:
         self.store = store
         self.kind = kind
-        self._cache: dict[ObjectKey, tuple[Manifest, ResourceT | None]] = {}
+        self._cache: dict[ObjectKey, _Known[ResourceT]] = {}
         store.subscribe(self._forget)
 
     def get(self, key: ObjectKey) -> ResourceT | None:
-        """The object, or None when there is none or it does not parse."""
+        """The object, or None when there is none or it cannot be read."""
         body = self.store.get(key)
         return None if body is None else self._parse(key, body)
 
     def all(self) -> tuple[ResourceT, ...]:
-        """All objects that parse, by key."""
+        """All objects that can be read, by key."""
         parsed = (self.get(key) for key in sorted(self.store.keys()))
         return tuple(one for one in parsed if one is not None)
 
-    def _forget(self, key: ObjectKey) -> None:
-        self._cache.pop(key, None)
+    def readings(self) -> Mapping[Reading, int]:
+        """How many objects are not read in whole; of those that somebody has asked for."""
+        return Counter(each.reading for each in self._cache.values() if each.reading is not None)
 
-    def _parse(self, key: ObjectKey, body: Mapping[str, Any]) -> ResourceT | None:
-        known = self._cache.get(key)
-        if known is not None and known[0] is body:
-            return known[1]
+    def _forget(self, key: ObjectKey) -> None:
+        """What goes is forgotten; of what changes the last state is kept, until the new one has been read."""
+        if self.store.get(key) is None:
+            self._cache.pop(key, None)
+
+    def _parse(self, key: ObjectKey, body: Manifest) -> ResourceT | None:
+        before = self._cache.get(key)
+        if before is not None and before.body is body:
+            return before.parsed
+        parsed: ResourceT | None
         try:
-            parsed = self.kind.parse(body)
-        except InvalidSpecError:
-            parsed = None
-        self._cache[key] = (body, parsed)
+            parsed, unknown = self.kind.parse_known(body)
+            reading, why = (Reading.IN_PART, f"unknown here: {', '.join(unknown)}") if unknown else (None, "")
+        except InvalidSpecError as error:
+            parsed, why = self._last(before, body), str(error)
+            reading = Reading.NOT_AT_ALL if parsed is None else Reading.AS_BEFORE
+        self._cache[key] = _Known(body, parsed, reading)
+        if reading is not None:
+            log.warning(
+                "object_not_understood", kind=self.kind.KIND, key=str(key), read=reading.value, why=why
+            )
+        elif before is not None and before.reading is not None:
+            log.info("object_understood_again", kind=self.kind.KIND, key=str(key))
         return parsed
+
+    def _last(self, before: _Known[ResourceT] | None, body: Mapping[str, Any]) -> ResourceT | None:
+        """The last that was read of this very object, as far as it is the user's; whether it is being deleted is of now."""
+        if before is None or before.parsed is None:
+            return None
+        now = body["metadata"]
+        if before.parsed.metadata.uid != now.get("uid", ""):
+            return None
+        spec = {"spec": before.parsed.dump()["spec"]}
+        try:
+            return self.kind.parse({**body, **spec})
+        except InvalidSpecError:
+            return before.parsed

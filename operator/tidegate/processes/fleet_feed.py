@@ -1,6 +1,6 @@
 """The caches that routing is made from, and what has changed in them since the routing was last told."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,7 +9,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube import kinds
-from tidegate.kube.parsed import Parsed
+from tidegate.kube.parsed import Parsed, Reading
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.fleet import (
     BACKEND_LABELS,
@@ -80,6 +80,13 @@ class FleetFeed:
     def key_addresses(self) -> Mapping[str, Sequence[str]]:
         """The issuers' addresses that accesses name, by namespace, those of the oldest accesses first."""
         return self._key_addresses.named
+
+    def not_understood(self) -> Iterator[tuple[str, Reading, int]]:
+        """Of each kind, how many objects are read in which way other than in whole, none among them."""
+        for parsed in (self._inferences, self._features, self._accesses):
+            counts = parsed.readings()
+            for reading in Reading:
+                yield parsed.kind.KIND, reading, counts.get(reading, 0)
 
     def put_keys(self, address: str, fetched: Fetched | None) -> None:
         """The newest that came of asking an issuer's address; None when it is not asked any more."""

@@ -102,6 +102,8 @@ class Publisher:
                 log.info("snapshot", revision=snapshot.revision, decisions=decisions)
                 self.spans.built(snapshot, decisions, time.perf_counter() - started)
             self.clients.take(change)
+            for kind, reading, count in self.feed.not_understood():
+                self.metrics.not_understood.labels(kind, reading.value).set(count)
             self.metrics.build_seconds.observe(time.perf_counter() - started)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN_S if self.tls.stores else None):

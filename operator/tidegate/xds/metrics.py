@@ -72,6 +72,14 @@ _CERTIFICATE_EXPIRES = XDS.gauge(
     "When the certificate that the gateways see of the xDS server expires, in seconds since 1970; 0 without one.",
 )
 
+_NOT_UNDERSTOOD = XDS.gauge(
+    "objects_not_understood",
+    "Objects that this version cannot read in whole, since a newer one has written them or their kind: read in_part, as_before or "
+    "not_at_all; the last have no routes.",
+    "kind",
+    "read",
+)
+
 
 class XdsMetrics:
     """Every series that the server writes; `registry` decides where they are shown."""
@@ -90,6 +98,7 @@ class XdsMetrics:
         self.gateway_secret_usable = _SECRET_USABLE.on(registry)
         self.gateway_secret_expires = _SECRET_EXPIRES.on(registry)
         self.certificate_expires = _CERTIFICATE_EXPIRES.on(registry)
+        self.not_understood = _NOT_UNDERSTOOD.on(registry)
         for label in _LABELS.values():
             for counter in (self.pushes, self.acks, self.nacks):
                 counter.labels(label)
