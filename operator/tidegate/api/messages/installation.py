@@ -58,6 +58,6 @@ MESSAGES: Final = {
         "TG9009",
         Level.WARNING,
         "A certificate of Tidegate's ends soon, or has ended.",
-        "Renew the Secret in the message; docs/how-to/certificates-of-xds.md says how for those of xDS.",
+        "Renew the Secret in the message; docs/how-to/certificates.md says how for those of Tidegate itself.",
     ),
 }
