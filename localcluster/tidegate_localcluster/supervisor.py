@@ -32,6 +32,7 @@ from tidegate_localcluster.private_root import PrivateRoot
 from tidegate_localcluster.process import wait_until
 from tidegate_localcluster.readiness import requirements, wait_for
 from tidegate_localcluster.state import Forward, Phase, Plan, State, StateDir
+from tidegate_localcluster.supplies import source_root
 
 WATCH_INTERVAL_S = 0.25
 START_TIMEOUT_S = 60.0
@@ -180,6 +181,7 @@ class Supervisor:
             if name in self._plan.images:
                 values[f"{name.upper()}_IMAGE"] = self._plan.images[name].ref
                 names.append(name)
+        values.update(addons.rules(source_root()))
         text = "\n---\n".join(addons.manifest(name, values) for name in names)
         self._kubectl("apply", "--server-side", "--filename=-", text=text)
         self._step("addons")

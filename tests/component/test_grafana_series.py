@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from builders.loopback import on_loopback
 from builders.model_access import a_model_access, a_route
 from builders.release import a_release, released
 from fixtures.envoy import Gateway, Load, backend_of
-from fixtures.grafana import Asked, every_query, prometheus_says
+from fixtures.grafana import every_query, series, without_series
 from fixtures.prometheus import RunningPrometheus
 from tidegate.grafana.selecting import NAMESPACE
 from tidegate.telemetry.recorded import rule_file
@@ -45,20 +45,6 @@ async def served(page: Callable[[float], str]) -> AsyncIterator[str]:
         yield address
 
 
-async def result(url: str, query: str) -> list[dict[str, Any]]:
-    found = await asyncio.to_thread(prometheus_says, url, "query", query=query)
-    series: list[dict[str, Any]] = found["result"]
-    return series
-
-
-async def without_series(url: str, asked: Sequence[Asked], patience_s: float) -> Sequence[Asked]:
-    """Those of the queries that go on without any."""
-    deadline = time.monotonic() + patience_s
-    while asked and time.monotonic() < deadline:
-        asked = [each for each in asked if not await result(url, each.chosen(**SOON))]
-    return asked
-
-
 async def test_every_query_of_every_panel_has_series(gateway: Gateway, prometheus: RunningPrometheus) -> None:
     v3, v4 = await gateway.upstream("v3"), await gateway.upstream("v4")
     plain = a_model_access("plain", routes=[a_route("default", "ctr")])
@@ -77,8 +63,8 @@ async def test_every_query_of_every_panel_has_series(gateway: Gateway, prometheu
         await asyncio.to_thread(prometheus.start)
         asked = every_query()
         assert len(asked) > 100
-        missing = await without_series(prometheus.url, asked, patience_s=90)
-        chosen = await result(prometheus.url, NAMESPACE.query)
+        missing = await asyncio.to_thread(without_series, prometheus.url, asked, 90, **SOON)
+        chosen = await asyncio.to_thread(series, prometheus.url, NAMESPACE.query)
     assert [each.name for each in missing] == []
     # Whatever a Prometheus calls our label.
     assert {each["metric"]["namespace"] for each in chosen} == {"ads", "shop"}
@@ -88,4 +74,4 @@ def test_one_that_asks_for_what_nobody_shows_has_none(prometheus: RunningPrometh
     """So that the test above can fail."""
     prometheus.start()
     asked = next(each for each in every_query() if each.panel == "Where the time goes")
-    assert prometheus_says(prometheus.url, "query", query=asked.chosen())["result"] == []
+    assert series(prometheus.url, asked.chosen()) == []

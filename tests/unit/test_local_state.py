@@ -17,6 +17,7 @@ from tidegate_localcluster.readiness import Requirement, requirements, wait_for
 from tidegate_localcluster.remains import Remains
 from tidegate_localcluster.state import Forward, Image, Part, Phase, Plan, State, StateDir
 from tidegate_localcluster.supervisor import audit_of
+from tidegate_localcluster.supplies import source_root
 
 VALUES = {
     "DNS_ADDRESS": "10.96.0.10",
@@ -24,6 +25,7 @@ VALUES = {
     "PROMETHEUS_IMAGE": "tidegate.local/prometheus:1",
     "DISCOVERY_URL": "http://10.87.0.1:9099",
     "APISERVER": "10.87.0.1:6443",
+    **addons.rules(source_root()),
 }
 
 
@@ -186,6 +188,16 @@ def test_prometheus_is_told_where_to_ask() -> None:
     objects = {found["kind"]: found for found in yaml.safe_load_all(addons.manifest("prometheus", VALUES))}
     scrapes = yaml.safe_load(objects["ConfigMap"]["data"]["prometheus.yml"])["scrape_configs"]
     assert {job["job_name"] for job in scrapes} == {"pods", "kubelet", "cadvisor", "apiserver"}
+
+
+def test_prometheus_has_the_rules_of_the_chart() -> None:
+    objects = {found["kind"]: found for found in yaml.safe_load_all(addons.manifest("prometheus", VALUES))}
+    files = source_root() / "charts" / "tidegate" / "files"
+    for name in ("rules", "alerts"):
+        assert (
+            objects["ConfigMap"]["data"][f"tidegate-{name}.yaml"]
+            == (files / f"prometheus-{name}.yaml").read_text()
+        )
 
 
 def test_a_placeholder_without_a_value_is_an_error() -> None:
