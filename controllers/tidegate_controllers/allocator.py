@@ -146,6 +146,9 @@ class Allocator:
             self._allocations.forget(key)
             self._parts.questions.forget(key)
             return None
+        interval = parse_duration(pool.spec.policy.interval)
+        metrics = self._parts.metrics
+        metrics.due(key.name, interval_s=interval.total_seconds(), now_s=self._clock.now().timestamp())
         self._known.occupancy.begin()
         if not self._known.occupancy.known:
             return _UNTIL_KNOWN
@@ -154,7 +157,6 @@ class Allocator:
         self._parts.metrics.overrides.labels(pool.metadata.name).set(len(_overrides_here(observed)))
         await self._clear(observed)
         await self._parts.autoscalers.bound(observed, self._fence)
-        interval = parse_duration(pool.spec.policy.interval)
         if not observed.scaled:
             await self._abandon(observed, "no Inference of the pool has spec.scaling any more")
         if not observed.scaled or not any(node.healthy for node in observed.slices.nodes):
@@ -224,13 +226,7 @@ class Allocator:
         metrics, pool = self._parts.metrics, observed.name
         metrics.solve_seconds.labels(pool).observe(seconds)
         metrics.solves.labels(pool, assignment.method.value).inc()
-        every = parse_duration(observed.pool.spec.policy.interval)
-        metrics.decided(
-            pool,
-            interval_s=every.total_seconds(),
-            now_s=self._clock.now().timestamp(),
-            signals_usable=not signals.problem,
-        )
+        metrics.decided(pool, now_s=self._clock.now().timestamp(), signals_usable=not signals.problem)
         spares = warm_spares(view.snapshot, assignment)
         solved = Solved(assignment, predicted(view.snapshot, assignment), due, seconds, spares)
         body = plan_decision(observed, solved)

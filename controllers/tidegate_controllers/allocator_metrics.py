@@ -60,6 +60,11 @@ _DECIDED = ALLOCATOR.gauge(
     "When the pool was last decided about, whether the decision was new or not, in seconds since 1970.",
     "pool",
 )
+_DUE = ALLOCATOR.gauge(
+    "due_timestamp_seconds",
+    "Since when this process is to decide about the pool, in seconds since 1970; decided_timestamp_seconds says whether it has.",
+    "pool",
+)
 _SIGNALS = ALLOCATOR.gauge(
     "signals_timestamp_seconds",
     "When the pool was last decided about with signals that nothing was wrong with, in seconds since 1970.",
@@ -81,7 +86,9 @@ class AllocatorMetrics:
         self._factor = _FACTOR.on(registry)
         self._interval = _INTERVAL.on(registry)
         self._decided = _DECIDED.on(registry)
+        self._due = _DUE.on(registry)
         self._signals = _SIGNALS.on(registry)
+        self._waiting: set[str] = set()
         self._factors: dict[str, Mapping[str, float]] = {}
 
     def corrected(self, pool: str, factors: Mapping[str, float]) -> None:
@@ -92,16 +99,23 @@ class AllocatorMetrics:
             self._factor.labels(pool, name).set(factor)
         self._factors[pool] = factors
 
-    def decided(self, pool: str, *, interval_s: float, now_s: float, signals_usable: bool) -> None:
-        """A pool was decided about, at a time in seconds since 1970."""
+    def due(self, pool: str, *, interval_s: float, now_s: float) -> None:
+        """A pool is to be decided about every so often, beginning at the time of the first call, in seconds since 1970."""
         self._interval.labels(pool).set(interval_s)
+        if pool not in self._waiting:
+            self._waiting.add(pool)
+            self._due.labels(pool).set(now_s)
+
+    def decided(self, pool: str, *, now_s: float, signals_usable: bool) -> None:
+        """A pool was decided about, at a time in seconds since 1970."""
         self._decided.labels(pool).set(now_s)
         if signals_usable:
             self._signals.labels(pool).set(now_s)
 
     def idle(self, pool: str) -> None:
         """There is nothing to decide about a pool: that nothing is decided says nothing."""
-        for gauge in (self._interval, self._decided, self._signals):
+        self._waiting.discard(pool)
+        for gauge in (self._interval, self._due, self._decided, self._signals):
             with contextlib.suppress(KeyError):
                 gauge.remove(pool)
 
@@ -114,6 +128,14 @@ class AllocatorMetrics:
 
     def clear(self) -> None:
         """The end of a term: what holds now is for the next leader to say."""
-        for gauge in (self.overrides, self._factor, self._interval, self._decided, self._signals):
+        for gauge in (
+            self.overrides,
+            self._factor,
+            self._interval,
+            self._due,
+            self._decided,
+            self._signals,
+        ):
             gauge.clear()
         self._factors.clear()
+        self._waiting.clear()

@@ -35,6 +35,7 @@ class Case:
 CTR = {"namespace": "ads", "inference": "ctr"}
 _CLUSTER = 'envoy_cluster_name="inference/ads/ctr/grpc",pod="gateway-0"'
 _PER_MINUTE = 600
+_RQ_TOTAL = f"envoy_cluster_upstream_rq_total{{{_CLUSTER}}}"
 
 
 def climbing(*parts: tuple[int, int]) -> str:
@@ -57,7 +58,7 @@ def traffic(*parts: tuple[int, int, int]) -> dict[str, str]:
     bucket = f"envoy_cluster_upstream_rq_time_bucket{{{_CLUSTER}"
     promised = 'namespace="ads",inference="ctr"'
     return {
-        f"envoy_cluster_upstream_rq_total{{{_CLUSTER}}}": climbing((minutes, _PER_MINUTE)),
+        _RQ_TOTAL: climbing((minutes, _PER_MINUTE)),
         f'envoy_cluster_upstream_rq_xx{{{_CLUSTER},envoy_response_code_class="2"}}': answered,
         f'{bucket},le="25"}}': fast,
         f'{bucket},le="50"}}': fast,
@@ -66,6 +67,46 @@ def traffic(*parts: tuple[int, int, int]) -> dict[str, str]:
         f'tidegate_inference_slo_bucket_share{{{promised},le="25"}}': f"0.8x{minutes}",
         f'tidegate_inference_slo_bucket_share{{{promised},le="50"}}': f"0.2x{minutes}",
     }
+
+
+def failing_late(minutes: int, failed: int) -> dict[str, str]:
+    """The same where so many of the 600 are answered with a failure, each of them late."""
+    well = traffic((minutes, 600 - failed, 600 - failed))
+    return {
+        name: climbing((minutes, 600)) if 'le="+Inf"' in name else values for name, values in well.items()
+    }
+
+
+def refused_by_the_model(minutes: int, status: int) -> dict[str, str]:
+    """The same where the model answers half of the requests with this status, and all in time."""
+    answers = f'envoy_cluster_upstream_rq{{{_CLUSTER},envoy_response_code="{status}"}}'
+    return {
+        name: climbing((minutes, 300)) if "_xx" in name else values
+        for name, values in traffic((minutes, 600, 600)).items()
+    } | {answers: climbing((minutes, 300))}
+
+
+def with_changes_of_leader(series: Mapping[str, str]) -> dict[str, str]:
+    """The same where nobody tells of promises at the turn of each half hour."""
+
+    def told(values: str) -> str:
+        value, _, minutes = values.partition("x")
+        return " ".join(f"stale _ {value}x27" for _ in range(int(minutes) // 30))
+
+    return {name: told(each) if "_slo_" in name else each for name, each in series.items()}
+
+
+def promising_minutes(series: Mapping[str, str]) -> dict[str, str]:
+    """The same where 25 ms stand for ten minutes and 50 ms for half an hour, as Prometheus 3 writes them."""
+    in_buckets = {'le="25"': 'le="600000.0"', 'le="50"': 'le="1.8e+06"'}
+    in_promises = {'le="25"': 'le="600000"', 'le="50"': 'le="1800000"'}
+
+    def renamed(name: str) -> str:
+        for old, new in (in_buckets if "bucket{" in name else in_promises).items():
+            name = name.replace(old, new)
+        return name
+
+    return {renamed(name): values for name, values in series.items()}
 
 
 def _budget(window: str, answered: int, fires: int, bad: int, well: int) -> Case:
@@ -97,6 +138,45 @@ _CASES = (
         120,
         {**CTR, "window": "1h"},
         "slow",
+    ),
+    Case(
+        "TidegateInferenceBudgetBurn",
+        failing_late(60, 120) | {_RQ_TOTAL: climbing((60, 600), (60, 0))},
+        # 8 in 100, which are no 16 for being late besides.
+        failing_late(120, 48),
+        30,
+        120,
+        {**CTR, "window": "1h"},
+        "failing-late",
+    ),
+    Case(
+        "TidegateInferenceBudgetBurn",
+        # A model that is not there, whatever HTTP calls it.
+        refused_by_the_model(60, 404) | {_RQ_TOTAL: climbing((60, 600), (60, 0))},
+        refused_by_the_model(120, 400),
+        30,
+        120,
+        {**CTR, "window": "1h"},
+        "refused-by-the-model",
+    ),
+    Case(
+        "TidegateInferenceBudgetBurn",
+        promising_minutes(traffic((60, 600, 300), (60, 600, 600))),
+        promising_minutes(traffic((120, 600, 597))),
+        30,
+        120,
+        {**CTR, "window": "1h"},
+        "minutes",
+    ),
+    Case(
+        "TidegateInferenceBudgetBurn",
+        # A change of leader every half an hour: nobody tells of the objective for two minutes.
+        with_changes_of_leader(traffic((150, 540, 540), (90, 600, 600))),
+        with_changes_of_leader(traffic((240, 597, 597))),
+        130,
+        239,
+        {**CTR, "window": "6h"},
+        "changes-of-leader",
     ),
     Case(
         "TidegateInferenceBudgetBurn",
@@ -147,6 +227,16 @@ _CASES = (
         25,
         50,
         {"kind": "Inference", "namespace": "ads", "name": "ctr"},
+    ),
+    Case(
+        "TidegateInferenceNotReady",
+        # Between two leaders nobody tells: it goes on.
+        {READY % ("Inference", "LoadFailed"): "0x20 stale _x2 0x7 1x29"},
+        {READY % ("Inference", "LoadFailed"): "0x10 stale _x2 1x46"},
+        22,
+        50,
+        {"kind": "Inference", "namespace": "ads", "name": "ctr"},
+        "change-of-leader",
     ),
     Case(
         "TidegateObjectNotReady",
@@ -408,6 +498,27 @@ _CASES = (
         25,
         55,
         GPU_A,
+    ),
+    Case(
+        "TidegateDecisionsStale",
+        # Since it began at the tenth minute, the process has not decided; another had.
+        {
+            'tidegate_allocator_decided_timestamp_seconds{pool="gpu-a",instance="c0"}': "0+60x9 _x90",
+            'tidegate_allocator_due_timestamp_seconds{pool="gpu-a",instance="c0"}': "0x9 _x90",
+            'tidegate_allocator_interval_seconds{pool="gpu-a",instance="c0"}': "30x9 _x90",
+            'tidegate_allocator_decided_timestamp_seconds{pool="gpu-a",instance="c1"}': "_x40 2400+60x59",
+            'tidegate_allocator_due_timestamp_seconds{pool="gpu-a",instance="c1"}': "_x10 600x89",
+            'tidegate_allocator_interval_seconds{pool="gpu-a",instance="c1"}': "_x10 30x89",
+        },
+        {
+            'tidegate_allocator_decided_timestamp_seconds{pool="gpu-a",instance="c1"}': "_x14 840+60x85",
+            'tidegate_allocator_due_timestamp_seconds{pool="gpu-a",instance="c1"}': "_x10 600x89",
+            'tidegate_allocator_interval_seconds{pool="gpu-a",instance="c1"}': "_x10 30x89",
+        },
+        25,
+        70,
+        GPU_A,
+        "since-the-restart",
     ),
     Case(
         "TidegateSignalsStale",

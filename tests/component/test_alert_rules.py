@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from prometheus_client import generate_latest
 from builders.alert_cases import CASES, Case
 from builders.process_registries import REGISTRIES
 from fixtures.prometheus import RunningPrometheus
+from fixtures.promtool import asked, played, playing
 from tidegate.telemetry.alerts import ALERTS, Alert, alert_file
 from tidegate.telemetry.recorded import rule_file
 from tidegate_localcluster.process import wait_until
@@ -22,18 +22,6 @@ from tidegate_localcluster.process import wait_until
 FILES = Path(__file__).parents[2] / "charts" / "tidegate" / "files"
 RULES = [FILES / "prometheus-rules.yaml", FILES / "prometheus-alerts.yaml"]
 BY_NAME = {(alert.name, alert.window): alert for alert in ALERTS}
-
-
-def asked(promtool: Path, *arguments: str, said: bytes = b"") -> tuple[int, str]:
-    done = subprocess.run(
-        [promtool, *arguments],
-        input=said,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=300,
-        check=False,
-    )
-    return done.returncode, done.stdout.decode()
 
 
 def test_promtool_takes_the_rules(promtool: Path) -> None:
@@ -95,28 +83,15 @@ def test_every_rule_has_a_case_and_every_case_its_rule() -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_it_fires_clears_and_is_quiet_below_its_threshold(case: Case, promtool: Path, tmp_path: Path) -> None:
     alert = BY_NAME[case.alert, case.window]
-    document = {
-        "rule_files": list(map(str, RULES)),
-        "evaluation_interval": "1m",
-        "tests": [
-            playing(
-                case.series,
-                told(alert, 0),
-                told(alert, case.fires, case.labels),
-                told(alert, case.clears),
-            ),
-            playing(case.quiet, ever(alert, case.clears)),
-        ],
-    }
-    code, said = asked(promtool, "test", "rules", str(written(tmp_path, document)))
+    bad = playing(case.series, told(alert, 0), told(alert, case.fires, case.labels), told(alert, case.clears))
+    code, said = played(promtool, tmp_path, RULES, bad, playing(case.quiet, ever(alert, case.clears)))
     assert code == 0, said
 
 
 def test_a_case_that_does_not_fire_is_noticed(promtool: Path, tmp_path: Path) -> None:
     case = next(case for case in CASES if case.alert == "TidegateNoLeader")
     test = playing(case.quiet, told(BY_NAME[case.alert, ""], case.fires, case.labels))
-    document = {"rule_files": list(map(str, RULES)), "evaluation_interval": "1m", "tests": [test]}
-    code, said = asked(promtool, "test", "rules", str(written(tmp_path, document)))
+    code, said = played(promtool, tmp_path, RULES, test)
     assert code != 0
     assert "TidegateNoLeader" in said
 
@@ -126,20 +101,6 @@ def test_its_words_name_labels_that_it_has(case: Case) -> None:
     alert = BY_NAME[case.alert, case.window]
     named = set(re.findall(r"\{\{ \$labels\.(\w+) \}\}", f"{alert.summary} {alert.description}"))
     assert named <= {*case.labels}
-
-
-def written(folder: Path, document: object) -> Path:
-    path = folder / "alerts.test.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
-
-
-def playing(series: Mapping[str, str], *asked_of_it: Mapping[str, object]) -> dict[str, object]:
-    return {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "promql_expr_test": list(asked_of_it),
-    }
 
 
 def firing(alert: Alert) -> str:

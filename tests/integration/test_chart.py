@@ -14,8 +14,6 @@ from tidegate.generate import COLLECTOR
 from tidegate.planning.certificates import Part
 from tidegate.routing.bootstrap import CollectorSettings, collector
 from tidegate.runtime.authority import Issuer
-from tidegate.telemetry.alerts import ALERTS
-from tidegate.telemetry.recorded import rule_file
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -294,34 +292,6 @@ def test_claims_and_the_rights_to_them_come_together_or_not_at_all(helm: Path) -
 
     assert told({"sharedClaims.enabled": True})
     assert not told({})
-
-
-def test_rules_for_prometheus_are_made_where_they_are_asked_for(helm: Path) -> None:
-    assert ("PrometheusRule", "tidegate-signals") not in rendered(helm)
-    asked = {"metrics.rules": {"enabled": True, "labels": {"release": "prometheus"}}}
-    made = rendered(helm, asked)["PrometheusRule", "tidegate-signals"]
-    assert made["metadata"]["labels"]["release"] == "prometheus"
-    assert made["spec"] == rule_file()
-
-
-def test_alerts_name_the_runbooks_where_somebody_can_open_them(helm: Path) -> None:
-    base = "https://git.example.com/tidegate/docs/runbooks"
-    asked = {
-        "metrics.rules": {"enabled": True, "labels": {"release": "prometheus"}, "runbookBase": f"{base}/"}
-    }
-    made = rendered(helm, asked)["PrometheusRule", "tidegate-alerts"]
-    assert made["metadata"]["labels"]["release"] == "prometheus"
-    rules = [rule for group in made["spec"]["groups"] for rule in group["rules"]]
-    assert {rule["annotations"]["runbook_url"] for rule in rules} == {
-        f"{base}/{alert.slug}.md" for alert in ALERTS
-    }
-    assert [rule["expr"] for rule in rules] == [alert.expression for alert in ALERTS]
-
-
-def test_signals_can_be_recorded_without_alerts(helm: Path) -> None:
-    made = rendered(helm, {"metrics.rules": {"enabled": True, "alerts": False}})
-    assert ("PrometheusRule", "tidegate-signals") in made
-    assert ("PrometheusRule", "tidegate-alerts") not in made
 
 
 def dashboards(objects: Objects) -> Mapping[str, Mapping[str, Any]]:

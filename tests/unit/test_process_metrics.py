@@ -121,12 +121,15 @@ def test_a_process_that_leads_no_more_says_nothing_of_pools() -> None:
     metrics = AllocatorMetrics(registry)
     metrics.overrides.labels("gpu-a").set(1)
     metrics.corrected("gpu-a", {"ads/ctr": 0.9})
-    metrics.decided("gpu-a", interval_s=30, now_s=1000, signals_usable=True)
-    metrics.decided("gpu-a", interval_s=30, now_s=1030, signals_usable=False)
+    metrics.due("gpu-a", interval_s=30, now_s=999)
+    metrics.decided("gpu-a", now_s=1000, signals_usable=True)
+    metrics.due("gpu-a", interval_s=30, now_s=1029)
+    metrics.decided("gpu-a", now_s=1030, signals_usable=False)
     assert gauges(registry) == {
         "overrides": 1,
         "capacity_factor": 0.9,
         "interval_seconds": 30,
+        "due_timestamp_seconds": 999,
         "decided_timestamp_seconds": 1030,
         "signals_timestamp_seconds": 1000,
     }
@@ -138,7 +141,8 @@ def test_a_pool_without_anything_to_decide_is_not_late() -> None:
     registry = CollectorRegistry()
     metrics = AllocatorMetrics(registry)
     metrics.overrides.labels("gpu-a").set(1)
-    metrics.decided("gpu-a", interval_s=30, now_s=1000, signals_usable=True)
+    metrics.due("gpu-a", interval_s=30, now_s=999)
+    metrics.decided("gpu-a", now_s=1000, signals_usable=True)
     metrics.idle("gpu-a")
     assert gauges(registry) == {"overrides": 1}
     metrics.idle("gpu-a")

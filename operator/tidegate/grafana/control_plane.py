@@ -21,6 +21,9 @@ def _of_process(series: str) -> str:
     return f"{series} * on (instance) group_left (process) tidegate_build_info"
 
 
+_LEADERS: Final = 'sum by (namespace, release) (label_replace(tidegate_leader, "release", "$1", "pod", "(.+)-controllers-.+"))'
+"""Pods are called after their release."""
+
 CONTROL_PLANE: Final = Dashboard(
     uid="tidegate-control-plane",
     title="Tidegate / Control plane",
@@ -64,7 +67,7 @@ CONTROL_PLANE: Final = Dashboard(
         Row(
             "Processes",
             (
-                figure("Leaders", "Controllers that may write: one.", "sum(tidegate_leader)", warn_above=2),
+                figure("Leaders", "Controllers that may write: one of each release.", _LEADERS, warn_above=2),
                 figure(
                     "Certificate left",
                     "Of the xDS servers; it is replaced without a restart.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidegate.grafana.panels import Variable
-from tidegate.telemetry import expressions
+from tidegate.telemetry import expressions, scope
 
 RATE: Final = "$__rate_interval"
 """Four scrapes at least, as Grafana knows them."""
@@ -41,14 +41,9 @@ def of_gateways(metric: str, matchers: str = "") -> str:
 
 
 def of_objects(metric: str, matchers: str = "", *, named: str = "$inference", label: str = "name") -> str:
-    """A gauge of the controllers about objects that are called `named`, in the namespaces chosen.
-
-    A Prometheus that labels its targets with their namespace keeps ours as `exported_namespace`, unless it honours labels.
-    """
+    """A gauge of the controllers about objects that are called `named`, in the namespaces chosen."""
     rest = f", {matchers}" if matchers else ""
-    chosen = f'namespace=~"$namespace", {label}=~"{named}"{rest}'
-    either = f'{metric}{{exported_namespace="", {chosen}}} or {metric}{{exported_{chosen}}}'
-    return f'label_replace({either}, "namespace", "$1", "exported_namespace", "(.+)")'
+    return scope.of_object(metric, f'{label}=~"{named}"{rest}', namespace='namespace=~"$namespace"')
 
 
 def of_inferences(metric: str, matchers: str = "") -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from tidegate.telemetry.recorded import BAD, EVERY_S, burn, of_object
+from tidegate.telemetry.recorded import BAD, EVERY_S, burn
+from tidegate.telemetry.scope import OWN_ROUTES, of_object, of_own_models, of_own_pods
 
 RUNBOOKS: Final = "https://runbooks.invalid"
 """Stands for where the runbooks are; the chart puts metrics.rules.runbookBase in its place."""
@@ -15,6 +16,10 @@ PREFIX: Final = "Tidegate"
 _BY: Final = "namespace, inference"
 # Agents do not know whose pods they are in; Deployments and Jobs name theirs after themselves.
 _WORKLOAD: Final = 'label_replace({}, "workload", "$1", "pod", "(.+)-[^-]+-[^-]+")'
+
+
+_A_CHANGE_OF_LEADER: Final = "5m"
+"""What only a leader says is not there between two of them: nothing is well for that, and then bad again."""
 
 
 class Severity(StrEnum):
@@ -28,7 +33,10 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One alerting rule. `hold`: for how long the expression has to be true; `window` tells rules of one name apart."""
+    """One alerting rule. `hold`: for how long the expression has to be true; `window` tells rules of one name apart.
+
+    `keep`: for how long it goes on being told when the expression is not true any more.
+    """
 
     name: str
     expression: str
@@ -37,6 +45,7 @@ class Alert:
     summary: str
     description: str
     window: str = ""
+    keep: str = ""
 
     @property
     def slug(self) -> str:
@@ -50,6 +59,7 @@ class Alert:
             "alert": self.name,
             "expr": self.expression,
             "for": self.hold,
+            **({"keep_firing_for": self.keep} if self.keep else {}),
             "labels": labels,
             "annotations": {
                 "summary": self.summary,
@@ -63,8 +73,8 @@ def _budget(long: str, short: str, factor: str, hold: str, severity: Severity) -
     """Two windows: the long one says that it matters, the short one that it still goes on. Ten bad requests are the least."""
     return Alert(
         f"{PREFIX}InferenceBudgetBurn",
-        f"{burn(long)} > {factor} and on ({_BY}) {burn(short)} > {factor}"
-        f" and on ({_BY}) sum_over_time({BAD}[{long}]) * {EVERY_S} >= 10",
+        f"{of_own_models(burn(long))} > {factor} and on ({_BY}) {of_own_models(burn(short))} > {factor}"
+        f" and on ({_BY}) sum_over_time({of_own_models(BAD)}[{long}]) * {EVERY_S} >= 10",
         hold,
         severity,
         "Inference {{ $labels.namespace }}/{{ $labels.inference }} misses its objective",
@@ -76,22 +86,33 @@ def _budget(long: str, short: str, factor: str, hold: str, severity: Severity) -
 
 def _gone(process: str) -> str:
     """Was there within a day, and is not: who never installed it is not told."""
-    shown = f'tidegate_build_info{{process="{process}"}}'
+    shown = of_own_pods("tidegate_build_info", f'process="{process}"')
     return f"group(present_over_time({shown}[1d])) unless group({shown})"
 
 
 _OBJECT: Final = "min by (kind, namespace, name) "
-_READY_INFERENCE: Final = of_object('tidegate_object_ready{kind="Inference"}')
-_READY_OTHER: Final = of_object('tidegate_object_ready{kind!="Inference"}')
-_TARGET: Final = of_object('tidegate_inference_version{state="target"}')
-_SERVING: Final = of_object('tidegate_inference_version{state="serving"}')
+_READY_INFERENCE: Final = of_object("tidegate_object_ready", 'kind="Inference"')
+_READY_OTHER: Final = of_object("tidegate_object_ready", 'kind!="Inference"')
+_TARGET: Final = of_object("tidegate_inference_version", 'state="target"')
+_SERVING: Final = of_object("tidegate_inference_version", 'state="serving"')
 _CREATED: Final = of_object("tidegate_override_created_timestamp_seconds")
-_FAILED: Final = 'tidegate_reconciles_total{result=~"retried|crashed"}'
-_REFUSED: Final = 'tidegate_api_writes_total{result=~"refused|unavailable"}'
+_LEADS: Final = f"{of_own_pods('tidegate_leader')} == 1"
+_RECONCILES: Final = of_own_pods("tidegate_reconciles_total")
+_FAILED: Final = of_own_pods("tidegate_reconciles_total", 'result=~"retried|crashed"')
+_CRASHED: Final = of_own_pods("tidegate_reconciles_total", 'result="crashed"')
+_WRITES: Final = of_own_pods("tidegate_api_writes_total")
+_REFUSED: Final = of_own_pods("tidegate_api_writes_total", 'result=~"refused|unavailable"')
+_PAGES: Final = of_own_pods("tidegate_web_requests_total")
+_BROKEN_PAGES: Final = of_own_pods("tidegate_web_requests_total", 'status=~"5.."')
+_PUSHES: Final = of_own_pods("tidegate_xds_push_seconds_bucket")
+_SECRET_EXPIRES: Final = of_own_pods("tidegate_xds_gateway_secret_expires_timestamp_seconds")
+_SERVER_EXPIRES: Final = of_own_pods("tidegate_xds_server_certificate_expires_timestamp_seconds")
 _GREEDY: Final = 'tidegate_allocator_solves_total{solver="Greedy"}'
-_BACKLOG: Final = _WORKLOAD.format("tidegate_agent_nearline_backlog")
-_WORKED_OFF: Final = _WORKLOAD.format("rate(tidegate_agent_nearline_results_total[10m])")
-_DEAD: Final = _WORKLOAD.format("increase(tidegate_agent_nearline_dead_letters_total[15m])")
+_BACKLOG: Final = _WORKLOAD.format(of_own_models("tidegate_agent_nearline_backlog"))
+_WORKED_OFF: Final = _WORKLOAD.format(f"rate({of_own_models('tidegate_agent_nearline_results_total')}[10m])")
+_DEAD: Final = _WORKLOAD.format(
+    f"increase({of_own_models('tidegate_agent_nearline_dead_letters_total')}[15m])"
+)
 
 OBJECTIVES: Final = (
     _budget("1h", "5m", "14.4", "2m", Severity.PAGE),
@@ -100,7 +121,7 @@ OBJECTIVES: Final = (
     _budget("3d", "6h", "1", "3h", Severity.TICKET),
     Alert(
         f"{PREFIX}RouteUnserved",
-        "sum by (route) (tidegate:route_unserved:rate1m) > 0",
+        f"""sum by (route) (tidegate:route_unserved:rate1m{{route=~"{OWN_ROUTES}"}}) > 0""",
         "5m",
         Severity.PAGE,
         "Requests on {{ $labels.route }} find no pod",
@@ -117,6 +138,7 @@ OBJECTS: Final = (
         Severity.TICKET,
         "Inference {{ $labels.namespace }}/{{ $labels.name }} is not Ready",
         "It has not been for 15 minutes. What it had in place before goes on serving, where there was something.",
+        keep=_A_CHANGE_OF_LEADER,
     ),
     Alert(
         f"{PREFIX}ObjectNotReady",
@@ -125,6 +147,7 @@ OBJECTS: Final = (
         Severity.TICKET,
         "{{ $labels.kind }} {{ $labels.namespace }}/{{ $labels.name }} is not Ready",
         "It has not been for 15 minutes.",
+        keep=_A_CHANGE_OF_LEADER,
     ),
     Alert(
         f"{PREFIX}ObjectStalled",
@@ -133,6 +156,7 @@ OBJECTS: Final = (
         Severity.TICKET,
         "{{ $labels.kind }} {{ $labels.namespace }}/{{ $labels.name }} waits for somebody",
         "Only a changed spec or another object can help, for an hour by now.",
+        keep=_A_CHANGE_OF_LEADER,
     ),
     Alert(
         f"{PREFIX}ModelVersionBehind",
@@ -141,6 +165,7 @@ OBJECTS: Final = (
         Severity.TICKET,
         "Inference {{ $labels.namespace }}/{{ $labels.inference }} does not serve the version that is asked for",
         "It has been asked for version {{ $value }} for 30 minutes, and its pods answer with another or with none.",
+        keep=_A_CHANGE_OF_LEADER,
     ),
     Alert(
         f"{PREFIX}NearlineLag",
@@ -164,7 +189,7 @@ OBJECTS: Final = (
 CONTROLLERS: Final = (
     Alert(
         f"{PREFIX}NoLeader",
-        "absent(tidegate_leader == 1)",
+        f"absent({_LEADS})",
         "2m",
         Severity.PAGE,
         "No controller leads",
@@ -172,7 +197,7 @@ CONTROLLERS: Final = (
     ),
     Alert(
         f"{PREFIX}QueueStuck",
-        "max by (queue) (tidegate_queue_oldest_seconds and on (instance) tidegate_leader == 1) > 300",
+        f"max by (queue) ({of_own_pods('tidegate_queue_oldest_seconds')} and on (instance) {_LEADS}) > 300",
         "5m",
         Severity.PAGE,
         "The queue {{ $labels.queue }} does not move",
@@ -180,7 +205,7 @@ CONTROLLERS: Final = (
     ),
     Alert(
         f"{PREFIX}ReconcilesCrash",
-        'sum by (queue) (increase(tidegate_reconciles_total{result="crashed"}[15m])) > 0',
+        f"sum by (queue) (increase({_CRASHED}[15m])) > 0",
         "0s",
         Severity.TICKET,
         "Reconciles of the queue {{ $labels.queue }} end in errors that nobody foresaw",
@@ -188,7 +213,7 @@ CONTROLLERS: Final = (
     ),
     Alert(
         f"{PREFIX}ReconcilesFail",
-        f"sum by (queue) (rate({_FAILED}[15m])) / sum by (queue) (rate(tidegate_reconciles_total[15m])) > 0.5"
+        f"sum by (queue) (rate({_FAILED}[15m])) / sum by (queue) (rate({_RECONCILES}[15m])) > 0.5"
         f" and sum by (queue) (increase({_FAILED}[15m])) > 10",
         "15m",
         Severity.TICKET,
@@ -197,7 +222,7 @@ CONTROLLERS: Final = (
     ),
     Alert(
         f"{PREFIX}ApiWritesFail",
-        f"sum by (resource) (rate({_REFUSED}[10m])) / sum by (resource) (rate(tidegate_api_writes_total[10m])) > 0.1"
+        f"sum by (resource) (rate({_REFUSED}[10m])) / sum by (resource) (rate({_WRITES}[10m])) > 0.1"
         f" and sum by (resource) (increase({_REFUSED}[10m])) > 5",
         "10m",
         Severity.TICKET,
@@ -214,8 +239,8 @@ CONTROLLERS: Final = (
     ),
     Alert(
         f"{PREFIX}WebErrors",
-        'sum(rate(tidegate_web_requests_total{status=~"5.."}[10m])) / sum(rate(tidegate_web_requests_total[10m])) > 0.05'
-        ' and sum(increase(tidegate_web_requests_total{status=~"5.."}[10m])) > 5',
+        f"sum(rate({_BROKEN_PAGES}[10m])) / sum(rate({_PAGES}[10m])) > 0.05"
+        f" and sum(increase({_BROKEN_PAGES}[10m])) > 5",
         "10m",
         Severity.TICKET,
         "The dashboard answers with errors",
@@ -227,7 +252,7 @@ CONTROLLERS: Final = (
 GATEWAYS: Final = (
     Alert(
         f"{PREFIX}XdsDown",
-        "absent(tidegate_xds_connected_proxies)",
+        f"absent(group({of_own_pods('tidegate_xds_connected_proxies')}))",
         "5m",
         Severity.PAGE,
         "There is no xDS server",
@@ -235,7 +260,7 @@ GATEWAYS: Final = (
     ),
     Alert(
         f"{PREFIX}GatewayWithoutXds",
-        "min by (namespace, pod, instance) (envoy_control_plane_connected_state) == 0",
+        f"min by (namespace, pod, instance) ({of_own_pods('envoy_control_plane_connected_state')}) == 0",
         "10m",
         Severity.TICKET,
         "The gateway {{ $labels.pod }} has no xDS server",
@@ -243,7 +268,7 @@ GATEWAYS: Final = (
     ),
     Alert(
         f"{PREFIX}ConfigurationRejected",
-        "sum by (type) (increase(tidegate_xds_nacks_total[10m])) > 0",
+        f"sum by (type) (increase({of_own_pods('tidegate_xds_nacks_total')}[10m])) > 0",
         "0s",
         Severity.PAGE,
         "Gateways refuse a configuration",
@@ -251,7 +276,7 @@ GATEWAYS: Final = (
     ),
     Alert(
         f"{PREFIX}ConfigurationSlow",
-        "histogram_quantile(0.99, sum by (le) (rate(tidegate_xds_push_seconds_bucket[10m]))) > 5",
+        f"histogram_quantile(0.99, sum by (le) (rate({_PUSHES}[10m]))) > 5",
         "10m",
         Severity.TICKET,
         "Changes take long to reach the gateways",
@@ -259,7 +284,7 @@ GATEWAYS: Final = (
     ),
     Alert(
         f"{PREFIX}ProxyRefused",
-        "sum(increase(tidegate_xds_refused_proxies_total[10m])) > 0",
+        f"sum(increase({of_own_pods('tidegate_xds_refused_proxies_total')}[10m])) > 0",
         "0s",
         Severity.TICKET,
         "Somebody asks for a gateway's configuration in another's name",
@@ -267,7 +292,7 @@ GATEWAYS: Final = (
     ),
     Alert(
         f"{PREFIX}GatewaySecretUnusable",
-        "min by (secret, role) (tidegate_xds_gateway_secret_usable) == 0",
+        f"min by (secret, role) ({of_own_pods('tidegate_xds_gateway_secret_usable')}) == 0",
         "10m",
         Severity.PAGE,
         "The Secret {{ $labels.secret }} cannot be used",
@@ -275,8 +300,8 @@ GATEWAYS: Final = (
     ),
     Alert(
         f"{PREFIX}CertificateExpires",
-        "min by (secret, role) (tidegate_xds_gateway_secret_expires_timestamp_seconds > 0) - time() < 7 * 86400"
-        " or min(tidegate_xds_server_certificate_expires_timestamp_seconds > 0) - time() < 7 * 86400",
+        f"min by (secret, role) ({_SECRET_EXPIRES} > 0) - time() < 7 * 86400"
+        f" or min({_SERVER_EXPIRES} > 0) - time() < 7 * 86400",
         "1h",
         Severity.TICKET,
         "The certificate {{ or $labels.secret `of the xDS servers` }} is about to expire",
@@ -284,7 +309,7 @@ GATEWAYS: Final = (
     ),
     Alert(
         f"{PREFIX}IssuerKeysFailing",
-        "max(tidegate_xds_issuer_addresses_failing) > 0",
+        f"max({of_own_pods('tidegate_xds_issuer_addresses_failing')}) > 0",
         "15m",
         Severity.TICKET,
         "The keys of an issuer of tokens cannot be had",
@@ -296,12 +321,15 @@ GATEWAYS: Final = (
 ALLOCATION: Final = (
     Alert(
         f"{PREFIX}DecisionsStale",
-        "time() - max by (pool) (tidegate_allocator_decided_timestamp_seconds)"
+        # A process that has not decided yet says since when it was to.
+        "time() - max by (pool)"
+        " (tidegate_allocator_decided_timestamp_seconds or tidegate_allocator_due_timestamp_seconds)"
         " > 5 * max by (pool) (tidegate_allocator_interval_seconds) + 60",
         "2m",
         Severity.TICKET,
         "Nothing is decided about the ComputePool {{ $labels.pool }}",
         "The last decision was {{ $value | humanizeDuration }} ago, more than five intervals.",
+        keep=_A_CHANGE_OF_LEADER,
     ),
     Alert(
         f"{PREFIX}SignalsStale",
@@ -310,6 +338,7 @@ ALLOCATION: Final = (
         Severity.TICKET,
         "The allocator does not know what is asked of the ComputePool {{ $labels.name }}",
         "It holds what it knew last, and lowers nobody.",
+        keep=_A_CHANGE_OF_LEADER,
     ),
     Alert(
         f"{PREFIX}SolverFallsBack",
@@ -336,6 +365,7 @@ ALLOCATION: Final = (
         "The ComputeOverride {{ $labels.override }} may have been forgotten",
         "For {{ $value | humanizeDuration }} it has decided over the allocator about {{ $labels.kind }} "
         "{{ $labels.namespace }}/{{ $labels.name }}.",
+        keep=_A_CHANGE_OF_LEADER,
     ),
     Alert(
         f"{PREFIX}NodesQuarantined",
@@ -344,6 +374,7 @@ ALLOCATION: Final = (
         Severity.TICKET,
         "Nodes of the ComputePool {{ $labels.pool }} are out of use",
         "Sharing of GPUs failed on {{ $value }} of them after all attempts: a person has to look.",
+        keep=_A_CHANGE_OF_LEADER,
     ),
     Alert(
         f"{PREFIX}MpsDaemonSilent",

@@ -6,16 +6,21 @@ from typing import Final
 
 from tidegate.routing.envoy import refused
 from tidegate.telemetry.gateway_traffic import ATTEMPTS, RETRIES
+from tidegate.telemetry.scope import OWN_CLUSTERS, OWN_ROUTES, of_own_models
 
 WINDOW: Final = "1m"
 """Four scrapes of an ordinary Prometheus: a rate needs two of them."""
 
 _CLUSTER: Final = "envoy_cluster_name"
-OF_INFERENCES: Final = f'{_CLUSTER}=~"(inference|release)/.*"'
+OF_INFERENCES: Final = f'{_CLUSTER}=~"{OWN_CLUSTERS}"'
 """All that gateways send to Inferences."""
 # inference/<namespace>/<name>/<protocol>, and release/<namespace>/<access>/<name>[+<fallback>]/<protocol>
 _WHOSE: Final = "(?:inference/([^/]+)/([^/]+)|release/([^/]+)/[^/]+/([^/+]+)[^/]*)/[a-z]+"
 _BY_INFERENCE: Final = "namespace, inference"
+_NOT_THE_CALLERS: Final = "404|408|429"
+"""A model that is not there, a request that could not be read in time, and too many of them: the platform's, whatever HTTP says."""
+_INVALID_ARGUMENT: Final = "envoy_cluster_grpc_3"
+"""Of released routes alone, as envoy_cluster_grpc_failure, which counts these too."""
 
 
 def _rate(metric: str, matchers: str = OF_INFERENCES, window: str = WINDOW) -> str:
@@ -42,10 +47,22 @@ def offered(window: str = WINDOW) -> str:
 
 def served(window: str = WINDOW) -> str:
     """Requests per second that a model answered, by namespace and inference."""
+    return _answers(window)
+
+
+def answered_well(window: str = WINDOW) -> str:
+    """The same and those that were no fault of the model's: it refused them because it was asked wrongly."""
+    matchers = f'{OF_INFERENCES}, envoy_response_code=~"4..", envoy_response_code!~"{_NOT_THE_CALLERS}"'
+    refusals = _counted_as("refusals", _rate("envoy_cluster_upstream_rq", matchers, window))
+    invalid = _counted_as("invalid", _rate(_INVALID_ARGUMENT, window=window))
+    return _answers(window, refusals, invalid)
+
+
+def _answers(window: str, *more: str) -> str:
     matchers = f'{OF_INFERENCES}, envoy_response_code_class=~"2|3"'
     answered = _rate("envoy_cluster_upstream_rq_xx", matchers, window)
     failed = _counted_as("failed", f"-{_rate('envoy_cluster_grpc_failure', window=window)}")
-    return f"clamp_min({_by_inference(f'{answered} or {failed}')}, 0)"
+    return f"clamp_min({_by_inference(' or '.join((answered, failed, *more)))}, 0)"
 
 
 def latency_buckets(window: str = WINDOW) -> str:
@@ -59,25 +76,27 @@ SERVED: Final = served()
 LATENCY_P99: Final = f"histogram_quantile(0.99, {latency_buckets()}) / 1000"
 """Seconds within which 99 of 100 were answered, by namespace and inference."""
 
-UNSERVED: Final = (
-    f'sum by (route) ({_rate("envoy_tidegate_refused", f"""why="{refused.NO_POD}" """.strip())})'
-)
+_UNSERVED: Final = f'route=~"{OWN_ROUTES}", why="{refused.NO_POD}"'
+UNSERVED: Final = f"sum by (route) ({_rate('envoy_tidegate_refused', _UNSERVED)})"
 """Requests per second for which no target had a pod, by route and protocol."""
 
-_REQUESTS: Final = f"sum by (namespace, pod) (rate(nv_inference_request_success[{WINDOW}]))"
 
-QUEUE: Final = (
-    f"sum by (namespace, pod) (rate(nv_inference_queue_duration_us[{WINDOW}])) / 1e6 / ({_REQUESTS} > 0)"
-    f" or 0 * {_REQUESTS}"
-)
+def _of_triton(counter: str) -> str:
+    """How fast a counter of the models' Tritons grows."""
+    return f"rate({of_own_models(f'nv_inference_{counter}')}[{WINDOW}])"
+
+
+_REQUESTS: Final = f"sum by (namespace, pod) ({_of_triton('request_success')})"
+
+QUEUE: Final = f"sum by (namespace, pod) ({_of_triton('queue_duration_us')}) / 1e6 / ({_REQUESTS} > 0) or 0 * {_REQUESTS}"
 """Seconds that a request waits in Triton's queue, by namespace and pod; 0 in one that had none."""
 
-_EXECUTIONS: Final = f"rate(nv_inference_exec_count[{WINDOW}])"
+_EXECUTIONS: Final = _of_triton("exec_count")
 
 # By version: one that is kept and idle divides 0 by 0, and a sum with NaN is NaN.
 BUSY: Final = (
-    f"clamp_max(sum by (namespace, pod) (rate(nv_inference_compute_infer_duration_us[{WINDOW}]) / 1e6"
-    f" / (rate(nv_inference_request_success[{WINDOW}]) > 0) * {_EXECUTIONS} or 0 * {_EXECUTIONS}), 1)"
+    f"clamp_max(sum by (namespace, pod) ({_of_triton('compute_infer_duration_us')} / 1e6"
+    f" / ({_of_triton('request_success')} > 0) * {_EXECUTIONS} or 0 * {_EXECUTIONS}), 1)"
 )
 """Share of the time in which a pod computes, 0 for an idle one: Triton counts an execution's time once for each request in it."""
 

@@ -7,6 +7,8 @@ from typing import Final
 
 from tidegate.telemetry import expressions
 from tidegate.telemetry.expressions import WINDOW
+from tidegate.telemetry.objectives import BOUNDS_MS
+from tidegate.telemetry.scope import of_object, of_own_models
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,27 +80,39 @@ SIGNALS: Final = RecordedGroup(
 )
 
 
-def of_object(selector: str) -> str:
-    """A metric of the controllers with the object's own namespace, also where Prometheus was not told to honor labels."""
-    return f'label_replace({selector}, "namespace", "$1", "exported_namespace", "(.+)")'
-
-
 _LOOK: Final = "5m"
 """Rates of the shortest window; longer ones are means of these, so that Prometheus keeps one series and not many buckets."""
 
 EVERY_S: Final = 60
 """How often the rates for objectives are recorded."""
 OFFERED: Final = f"tidegate:inference_offered:rate{_LOOK}"
+PROMISED: Final = f"tidegate:inference_promised:rate{_LOOK}"
 BAD: Final = f"tidegate:inference_bad:rate{_LOOK}"
 _OBJECTIVE: Final = "tidegate:inference_objective:ratio"
+_ANSWERED: Final = f"tidegate:inference_answered_bucket:rate{_LOOK}"
+_A_CHANGE_OF_LEADER: Final = "10m"
+"""For so long objectives are remembered that no controller tells of."""
 
-_SERVED: Final = f"({expressions.served(_LOOK)} or 0 * {OFFERED})"
-_BUCKETS: Final = f'label_replace({expressions.latency_buckets(_LOOK)}, "le", "$1", "le", "(.+)[.]0")'
-"""Prometheus 3 writes 25.0 where 2 keeps Envoy's 25."""
+
+def _as_envoy_writes_bounds(buckets: str) -> str:
+    """Prometheus 3 writes 25.0 and 1.8e+06 where 2 keeps Envoy's 25 and 1800000."""
+    plain = f'label_replace({buckets}, "le", "$1", "le", "(.+)[.]0")'
+    for bound in BOUNDS_MS:
+        if "e" in (written := f"{bound:g}"):
+            pattern = written.replace(".", "[.]").replace("+", "[+]")
+            plain = f'label_replace({plain}, "le", "{bound:.32g}", "le", "{pattern}")'
+    return plain
+
+
 # During a change of leader two controllers may say the same.
 _SHARES: Final = f"max by ({_BY}, le) ({of_object('tidegate_inference_slo_bucket_share')})"
-_ANSWERED: Final = f'sum by ({_BY}) (tidegate:inference_answered_bucket:rate{_LOOK}{{le="+Inf"}})'
-_WITHIN: Final = f"sum by ({_BY}) (tidegate:inference_answered_bucket:rate{_LOOK} * on ({_BY}, le) group_left () {_SHARES})"
+_WITHIN: Final = f"sum by ({_BY}) ({of_own_models(_ANSWERED)} * on ({_BY}, le) group_left () {_SHARES})"
+_WELL: Final = f"({expressions.answered_well(_LOOK)} or 0 * {of_own_models(PROMISED)})"
+# An answer is good that is no failure and in time. Nobody counts how many are both: as many as there can be.
+_GOOD: Final = (
+    f'min by ({_BY}) (label_replace({_WELL}, "counted", "well", "", "")'
+    f' or label_replace({_WITHIN}, "counted", "within", "", ""))'
+)
 
 
 def burn(window: str) -> str:
@@ -107,10 +121,11 @@ def burn(window: str) -> str:
 
 
 def _burn(window: str) -> Recorded:
-    offered, bad = (f"avg_over_time({each}[{window}])" for each in (OFFERED, BAD))
+    promised, bad = (f"sum_over_time({of_own_models(each)}[{window}])" for each in (PROMISED, BAD))
+    objective = f"last_over_time({of_own_models(_OBJECTIVE)}[{_A_CHANGE_OF_LEADER}])"
     return Recorded(
         burn(window),
-        f"{bad} / ({offered} > 0) / on ({_BY}) (1 - {_OBJECTIVE})",
+        f"{bad} / ({promised} > 0) / on ({_BY}) (1 - {objective})",
         _INFERENCE,
         f"how fast the error budget of spec.slo burned over the last {window}: at 1 it lasts exactly as long as its period",
     )
@@ -127,8 +142,8 @@ OBJECTIVES: Final = RecordedGroup(
             f"as `tidegate:inference_offered:rate{WINDOW}`, over five minutes",
         ),
         Recorded(
-            f"tidegate:inference_answered_bucket:rate{_LOOK}",
-            _BUCKETS,
+            _ANSWERED,
+            _as_envoy_writes_bounds(expressions.latency_buckets(_LOOK)),
             (*_INFERENCE, "le"),
             "answers per second within `le` milliseconds",
         ),
@@ -139,12 +154,17 @@ OBJECTIVES: Final = RecordedGroup(
             "share of requests that are to be answered within `spec.slo.latencyP99`",
         ),
         Recorded(
-            BAD,
-            f"(clamp_min({OFFERED} - {_SERVED}, 0)"
-            f" + (clamp_min({_ANSWERED} - {_WITHIN}, 0) or 0 * {OFFERED}))"
-            f" and on ({_BY}) {_OBJECTIVE}",
+            PROMISED,
+            f"{of_own_models(OFFERED)} and on ({_BY}) {of_own_models(_OBJECTIVE)}",
             _INFERENCE,
-            "requests per second that were not answered, or not within `spec.slo.latencyP99`; only where there is one",
+            "requests per second that clients send to an Inference with an objective",
+        ),
+        Recorded(
+            BAD,
+            f"clamp_min({of_own_models(PROMISED)} - {_GOOD}, 0)",
+            _INFERENCE,
+            "those of them that were not answered, or not within `spec.slo.latencyP99`; what a model refuses because it was asked "
+            "wrongly is answered",
         ),
         *(_burn(window) for window in ("5m", "30m", "1h", "2h", "6h")),
     ),

@@ -1,0 +1,210 @@
+"""The rules that the chart makes for Prometheus Operator, and those of two releases beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from builders.alert_cases import climbing, traffic
+from fixtures.chart import rendered
+from fixtures.promtool import asked, played, playing
+from tidegate.telemetry import scope
+from tidegate.telemetry.alerts import ALERTS
+from tidegate.telemetry.recorded import rule_file
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+BLUE, GREEN = "blue", "green"
+SERVED: Final = {BLUE: "ads", GREEN: "shop"}
+"""Which namespace each release serves."""
+_PROCESSES: Final = ("controllers", "xds", "web")
+
+
+def test_rules_for_prometheus_are_made_where_they_are_asked_for(helm: Path) -> None:
+    assert ("PrometheusRule", "tidegate-signals") not in rendered(helm)
+    asked = {"metrics.rules": {"enabled": True, "labels": {"release": "prometheus"}}}
+    made = rendered(helm, asked)["PrometheusRule", "tidegate-signals"]
+    assert made["metadata"]["labels"]["release"] == "prometheus"
+    assert made["spec"] == rule_file()
+
+
+def test_alerts_name_the_runbooks_where_somebody_can_open_them(helm: Path) -> None:
+    base = "https://git.example.com/tidegate/docs/runbooks"
+    asked = {
+        "metrics.rules": {"enabled": True, "labels": {"release": "prometheus"}, "runbookBase": f"{base}/"}
+    }
+    made = rendered(helm, asked)["PrometheusRule", "tidegate-alerts"]
+    assert made["metadata"]["labels"]["release"] == "prometheus"
+    rules = [rule for group in made["spec"]["groups"] for rule in group["rules"]]
+    assert {rule["annotations"]["runbook_url"] for rule in rules} == {
+        f"{base}/{alert.slug}.md" for alert in ALERTS
+    }
+    assert {rule["labels"]["helm_release"] for rule in rules} == {"tidegate-system/tidegate"}
+    pods = 'namespace="tidegate-system",pod=~"tidegate-(controllers|gateway|node-agent|web|xds)-.+"'
+    assert [rule["expr"] for rule in rules] == [
+        alert.expression.replace(scope.OWN_PODS, pods) for alert in ALERTS
+    ]
+
+
+def test_signals_can_be_recorded_without_alerts(helm: Path) -> None:
+    made = rendered(helm, {"metrics.rules": {"enabled": True, "alerts": False}})
+    assert ("PrometheusRule", "tidegate-signals") in made
+    assert ("PrometheusRule", "tidegate-alerts") not in made
+
+
+def rules_of(helm: Path, folder: Path, release: str, namespaces: Sequence[str]) -> Sequence[Path]:
+    """The files of a release's PrometheusRules."""
+    asked_for = {"metrics.rules": {"enabled": True}, "watchNamespaces": namespaces}
+    made = rendered(helm, asked_for, release=release)
+    written = []
+    for name in (f"{release}-signals", f"{release}-alerts"):
+        path = folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(made["PrometheusRule", name]["spec"]))
+        written.append(path)
+    return written
+
+
+def pod_of(release: str, process: str) -> str:
+    """What a Prometheus says of a pod's series."""
+    return (
+        f'namespace="{release}-system",pod="{release}-{process}-6d5f8-x2k4p",instance="{release}-{process}"'
+    )
+
+
+def well(release: str, minutes: int) -> dict[str, str]:
+    """The series of a release with nothing wrong, for so long."""
+    served = SERVED[release]
+    calls = {
+        name.replace('namespace="ads"', f'namespace="{served}"').replace(
+            "inference/ads", f"inference/{served}"
+        ): values
+        for name, values in traffic((minutes, 600, 600)).items()
+    }
+    builds = {
+        f'tidegate_build_info{{process="{each}",{pod_of(release, each)}}}': f"1x{minutes}"
+        for each in _PROCESSES
+    }
+    return {
+        **calls,
+        **builds,
+        f"tidegate_leader{{{pod_of(release, 'controllers')}}}": f"1x{minutes}",
+        f"tidegate_xds_connected_proxies{{{pod_of(release, 'xds')}}}": f"1x{minutes}",
+    }
+
+
+def ill(release: str, minutes: int) -> dict[str, str]:
+    """The series of a release whose processes went after ten minutes, and of a model that answers half of what it is asked."""
+    half = {
+        name: values
+        for name, values in well(release, minutes).items()
+        if name.startswith("tidegate_inference")
+    }
+    for name in well(release, minutes):
+        if name.startswith("envoy"):
+            half[name] = climbing((minutes, 600 if "rq_total" in name else 300))
+        elif not name.startswith("tidegate_inference"):
+            half[name] = f"1x10 stale _x{minutes - 11}"
+    route = f"access/{SERVED[release]}/ctr/default/grpc"
+    unserved = f'envoy_tidegate_refused{{route="{route}",why="direct_response"}}'
+    return {**half, unserved: climbing((minutes, 6))}
+
+
+EXPECTED: Final = (
+    ("TidegateNoLeader", "page", {}),
+    ("TidegateXdsDown", "page", {}),
+    ("TidegateWebDown", "ticket", {}),
+    ("TidegateRouteUnserved", "page", {"route": "access/ads/ctr/default/grpc"}),
+    ("TidegateInferenceBudgetBurn", "page", {"namespace": "ads", "inference": "ctr", "window": "1h"}),
+    ("TidegateInferenceBudgetBurn", "page", {"namespace": "ads", "inference": "ctr", "window": "6h"}),
+)
+"""What is wrong with blue."""
+
+
+def firing(release: str) -> list[dict[str, object]]:
+    """All of it, as told by the rules of one release."""
+    samples = []
+    for name, severity, labels in EXPECTED:
+        own: Mapping[str, Any] = {
+            "alertname": name,
+            "alertstate": "firing",
+            "severity": severity,
+            "helm_release": f"{release}-system/{release}",
+            **labels,
+        }
+        inside = ", ".join(f'{label}="{value}"' for label, value in sorted(own.items()))
+        samples.append({"labels": f"ALERTS{{{inside}}}", "value": 1})
+    return samples
+
+
+def told(*samples: Mapping[str, object]) -> Mapping[str, object]:
+    """What fires after an hour; burns over days are those of other tests."""
+    return {
+        "expr": 'ALERTS{alertstate="firing",window!~".d"}',
+        "eval_time": "60m",
+        "exp_samples": list(samples),
+    }
+
+
+@pytest.fixture(scope="module")
+def both(helm: Path, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Path]:
+    """The rules of two releases that serve a namespace each."""
+    folder = tmp_path_factory.mktemp("rules")
+    return [path for release, each in SERVED.items() for path in rules_of(helm, folder, release, [each])]
+
+
+def test_promtool_takes_the_rules_of_a_release_of_some_namespaces(
+    both: Sequence[Path], promtool: Path
+) -> None:
+    code, said = asked(promtool, "check", "rules", *map(str, both))
+    assert code == 0, said
+
+
+def test_the_health_of_one_release_hides_no_failure_of_another_and_each_is_told_of_once(
+    both: Sequence[Path], promtool: Path, tmp_path: Path
+) -> None:
+    series = {**ill(BLUE, 60), **well(GREEN, 60)}
+    code, said = played(promtool, tmp_path, both, playing(series, told(*firing(BLUE))))
+    assert code == 0, said
+
+
+def test_two_releases_that_are_well_are_quiet(both: Sequence[Path], promtool: Path, tmp_path: Path) -> None:
+    series = {**well(BLUE, 60), **well(GREEN, 60)}
+    code, said = played(promtool, tmp_path, both, playing(series, told()))
+    assert code == 0, said
+
+
+def test_rules_that_are_about_all_hide_the_failure(helm: Path, promtool: Path, tmp_path: Path) -> None:
+    """So that the test above can fail: the file as it is for a cluster with one release."""
+    files = Path(__file__).parents[2] / "charts" / "tidegate" / "files"
+    rules = [files / f"prometheus-{each}.yaml" for each in ("rules", "alerts")]
+    series = {**ill(BLUE, 60), **well(GREEN, 60)}
+    code, said = played(promtool, tmp_path, rules, playing(series, told(*firing(BLUE))))
+    assert code != 0
+    found = said.split("got:")[-1]
+    assert "TidegateRouteUnserved" in found
+    assert "TidegateNoLeader" not in found
+
+
+def test_a_release_records_what_it_serves_and_nothing_of_another(
+    helm: Path, promtool: Path, tmp_path: Path
+) -> None:
+    rules = rules_of(helm, tmp_path, GREEN, [SERVED[GREEN]])
+    series = {**well(BLUE, 60), **well(GREEN, 60)}
+    recorded = (
+        "count by (__name__, namespace) ({__name__=~'tidegate:inference_(offered|bad|budget_burn):rate5m'})"
+    )
+    expected = [
+        {"labels": f'{name}{{namespace="shop"}}', "value": 1}
+        for name in (
+            "tidegate:inference_bad:rate5m",
+            "tidegate:inference_budget_burn:rate5m",
+            "tidegate:inference_offered:rate5m",
+        )
+    ]
+    question = {"expr": recorded, "eval_time": "60m", "exp_samples": expected}
+    code, said = played(promtool, tmp_path, rules, playing(series, question))
+    assert code == 0, said
