@@ -96,6 +96,17 @@ def with_changes_of_leader(series: Mapping[str, str]) -> dict[str, str]:
     return {name: told(each) if "_slo_" in name else each for name, each in series.items()}
 
 
+def first_asked(series: Mapping[str, str]) -> dict[str, str]:
+    """The same after an hour in which nobody asked, and Envoy showed nothing of answers."""
+
+    def later(name: str, values: str) -> str:
+        if "_slo_" in name:
+            return f"{values.partition('x')[0]}x180"
+        return f"0x59 {values}" if "rq_total" in name else f"_x61 {values.removeprefix('0 ')}"
+
+    return {name: later(name, values) for name, values in series.items()}
+
+
 def promising_minutes(series: Mapping[str, str]) -> dict[str, str]:
     """The same where 25 ms stand for ten minutes and 50 ms for half an hour, as Prometheus 3 writes them."""
     in_buckets = {'le="25"': 'le="600000.0"', 'le="50"': 'le="1.8e+06"'}
@@ -158,6 +169,16 @@ _CASES = (
         120,
         {**CTR, "window": "1h"},
         "refused-by-the-model",
+    ),
+    Case(
+        "TidegateInferenceBudgetBurn",
+        first_asked(traffic((60, 300, 300), (60, 600, 600))),
+        # Nothing was bad: Envoy shows answers once there are some.
+        first_asked(traffic((120, 600, 600))),
+        90,
+        180,
+        {**CTR, "window": "1h"},
+        "first-asked",
     ),
     Case(
         "TidegateInferenceBudgetBurn",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from tidegate.routing.envoy import refused
 from tidegate.telemetry.gateway_traffic import ATTEMPTS, RETRIES
@@ -11,7 +11,10 @@ from tidegate.telemetry.scope import OWN_CLUSTERS, OWN_ROUTES, of_own_models
 WINDOW: Final = "1m"
 """Four scrapes of an ordinary Prometheus: a rate needs two of them."""
 
+_SECONDS: Final = {"1m": 60, "5m": 300}
+
 _CLUSTER: Final = "envoy_cluster_name"
+_TIMES: Final = "envoy_cluster_upstream_rq_time_bucket"
 OF_INFERENCES: Final = f'{_CLUSTER}=~"{OWN_CLUSTERS}"'
 """All that gateways send to Inferences."""
 # inference/<namespace>/<name>/<protocol>, and release/<namespace>/<access>/<name>[+<fallback>]/<protocol>
@@ -23,8 +26,23 @@ _INVALID_ARGUMENT: Final = "envoy_cluster_grpc_3"
 """Of released routes alone, as envoy_cluster_grpc_failure, which counts these too."""
 
 
+class _Rate(Protocol):
+    def __call__(self, metric: str, matchers: str = OF_INFERENCES, window: str = WINDOW) -> str: ...
+
+
 def _rate(metric: str, matchers: str = OF_INFERENCES, window: str = WINDOW) -> str:
     return f"rate({metric}{{{matchers}}}[{window}])"
+
+
+def _growth(metric: str, matchers: str = OF_INFERENCES, window: str = WINDOW) -> str:
+    """The same with what a series begins with, which a rate leaves out: Envoy shows a class of answers once there is one.
+
+    One that this Prometheus sees for the first time counts as begun in the window.
+    """
+    series = f"{metric}{{{matchers}}}"
+    began = f"min_over_time({series}[{window}]) / {_SECONDS[window]} unless {series} offset {window}"
+    grown = f"rate({series}[{window}])"
+    return f"({grown} + ({began}) or {grown} or ({began}))"
 
 
 def _counted_as(what: str, expression: str) -> str:
@@ -47,27 +65,32 @@ def offered(window: str = WINDOW) -> str:
 
 def served(window: str = WINDOW) -> str:
     """Requests per second that a model answered, by namespace and inference."""
-    return _answers(window)
+    return _answers(_rate, window)
 
 
-def answered_well(window: str = WINDOW) -> str:
-    """The same and those that were no fault of the model's: it refused them because it was asked wrongly."""
+def answered_well(window: str) -> str:
+    """The same, also of what just began, and those that were no fault of the model's: it refused them because it was asked wrongly."""
     matchers = f'{OF_INFERENCES}, envoy_response_code=~"4..", envoy_response_code!~"{_NOT_THE_CALLERS}"'
-    refusals = _counted_as("refusals", _rate("envoy_cluster_upstream_rq", matchers, window))
-    invalid = _counted_as("invalid", _rate(_INVALID_ARGUMENT, window=window))
-    return _answers(window, refusals, invalid)
+    refusals = _counted_as("refusals", _growth("envoy_cluster_upstream_rq", matchers, window))
+    invalid = _counted_as("invalid", _growth(_INVALID_ARGUMENT, window=window))
+    return _answers(_growth, window, refusals, invalid)
 
 
-def _answers(window: str, *more: str) -> str:
+def _answers(rate: _Rate, window: str, *more: str) -> str:
     matchers = f'{OF_INFERENCES}, envoy_response_code_class=~"2|3"'
-    answered = _rate("envoy_cluster_upstream_rq_xx", matchers, window)
-    failed = _counted_as("failed", f"-{_rate('envoy_cluster_grpc_failure', window=window)}")
+    answered = rate("envoy_cluster_upstream_rq_xx", matchers, window)
+    failed = _counted_as("failed", f"-{rate('envoy_cluster_grpc_failure', window=window)}")
     return f"clamp_min({_by_inference(' or '.join((answered, failed, *more)))}, 0)"
 
 
 def latency_buckets(window: str = WINDOW) -> str:
     """Answers per second in the cumulative buckets of milliseconds `le`, by namespace and inference."""
-    return _by_inference(_rate("envoy_cluster_upstream_rq_time_bucket", window=window), ", le")
+    return _by_inference(_rate(_TIMES, window=window), ", le")
+
+
+def answered_within(window: str) -> str:
+    """The same, also of what just began."""
+    return _by_inference(_growth(_TIMES, window=window), ", le")
 
 
 OFFERED: Final = offered()

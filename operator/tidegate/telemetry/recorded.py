@@ -87,6 +87,7 @@ EVERY_S: Final = 60
 """How often the rates for objectives are recorded."""
 OFFERED: Final = f"tidegate:inference_offered:rate{_LOOK}"
 PROMISED: Final = f"tidegate:inference_promised:rate{_LOOK}"
+WELL: Final = f"tidegate:inference_answered:rate{_LOOK}"
 BAD: Final = f"tidegate:inference_bad:rate{_LOOK}"
 _OBJECTIVE: Final = "tidegate:inference_objective:ratio"
 _ANSWERED: Final = f"tidegate:inference_answered_bucket:rate{_LOOK}"
@@ -107,12 +108,13 @@ def _as_envoy_writes_bounds(buckets: str) -> str:
 # During a change of leader two controllers may say the same.
 _SHARES: Final = f"max by ({_BY}, le) ({of_object('tidegate_inference_slo_bucket_share')})"
 _WITHIN: Final = f"sum by ({_BY}) ({of_own_models(_ANSWERED)} * on ({_BY}, le) group_left () {_SHARES})"
-_WELL: Final = f"({expressions.answered_well(_LOOK)} or 0 * {of_own_models(PROMISED)})"
-# An answer is good that is no failure and in time. Nobody counts how many are both: as many as there can be.
-_GOOD: Final = (
-    f'min by ({_BY}) (label_replace({_WELL}, "counted", "well", "", "")'
-    f' or label_replace({_WITHIN}, "counted", "within", "", ""))'
-)
+_NONE: Final = f"0 * {of_own_models(PROMISED)}"
+_WELL: Final = f"({of_own_models(WELL)} or {_NONE})"
+_ANY: Final = of_own_models(_ANSWERED, 'le="+Inf"')
+_ALL: Final = f"sum by ({_BY}) ({_ANY})"
+_LATE: Final = f"({_ALL} - {_WITHIN} or {_NONE})"
+# Nobody counts which failures were late as well: as many as can be, so that none counts twice.
+_FAILED: Final = f"(clamp_min({_ALL} - {_WELL}, 0) or {_NONE})"
 
 
 def burn(window: str) -> str:
@@ -143,7 +145,7 @@ OBJECTIVES: Final = RecordedGroup(
         ),
         Recorded(
             _ANSWERED,
-            _as_envoy_writes_bounds(expressions.latency_buckets(_LOOK)),
+            _as_envoy_writes_bounds(expressions.answered_within(_LOOK)),
             (*_INFERENCE, "le"),
             "answers per second within `le` milliseconds",
         ),
@@ -160,11 +162,16 @@ OBJECTIVES: Final = RecordedGroup(
             "requests per second that clients send to an Inference with an objective",
         ),
         Recorded(
-            BAD,
-            f"clamp_min({of_own_models(PROMISED)} - {_GOOD}, 0)",
+            WELL,
+            expressions.answered_well(_LOOK),
             _INFERENCE,
-            "those of them that were not answered, or not within `spec.slo.latencyP99`; what a model refuses because it was asked "
-            "wrongly is answered",
+            f"as `tidegate:inference_served:rate{WINDOW}`, with what models refuse because they were asked wrongly",
+        ),
+        Recorded(
+            BAD,
+            f"clamp_min({of_own_models(PROMISED)} - {_WELL}, 0) + clamp_min({_LATE} - {_FAILED}, 0)",
+            _INFERENCE,
+            "those of them that were not answered, or not within `spec.slo.latencyP99`",
         ),
         *(_burn(window) for window in ("5m", "30m", "1h", "2h", "6h")),
     ),
