@@ -94,13 +94,18 @@ def test_a_pod_that_goes_or_changes_sides_is_missed_by_its_backend(fed: Fed) -> 
     assert fed.addresses() == {"Inference ads/cvr": []}
 
 
-def test_an_access_of_a_later_version_is_taken_for_absent(fed: Fed) -> None:
-    access = HostKey.parse("access/ads/ctr")
+def test_an_access_of_a_later_version_keeps_its_routes_and_one_that_never_could_be_read_has_none(
+    fed: Fed,
+) -> None:
+    access, other = HostKey.parse("access/ads/ctr"), HostKey.parse("access/ads/cvr")
     fed.put(kinds.MODEL_ACCESS, model_access_body("ctr"))
     assert fed.take().hosts[access] is not None
 
     fed.put(kinds.MODEL_ACCESS, model_access_body("ctr", laterField="x"))
-    assert fed.take().hosts[access] is None
+    fed.put(kinds.MODEL_ACCESS, model_access_body("cvr", auth={"laterField": "x"}))
+    hosts = fed.take().hosts
+    assert hosts[access] is not None
+    assert hosts.get(other) is None
 
 
 @pytest.mark.parametrize(
