@@ -260,7 +260,8 @@ def audit_of(files: StateDir, plan: Plan) -> Audit | None:
     """What the API server is told of auditing: its policy is put where it reads it, and no log of an earlier cluster is left."""
     if plan.audit_policy is None:
         return None
-    files.audit_log.unlink(missing_ok=True)
+    for log in files.audit_log.parent.glob(f"{files.audit_log.stem}*{files.audit_log.suffix}"):
+        log.unlink()
     files.control_plane.mkdir(mode=0o700, parents=True, exist_ok=True)
     policy = files.control_plane / "audit-policy.yaml"
     policy.write_text(plan.audit_policy)

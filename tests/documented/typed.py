@@ -31,6 +31,7 @@ BEGINNINGS: Mapping[str, str] = {
     "helm ": "tests/e2e/test_helm_life.py has a cluster for what changes the installation itself",
     "kubectl label namespace tidegate-system": "it would change the installation for all other tests",
     "kubectl create clusterrolebinding": "tests/integration/test_chart_installed.py binds these roles",
+    "kubectl annotate secret tidegate-": "it would change certificates of all other tests; tests/integration/test_certificate_rotation.py does",
     "kubectl taint node gpu-7": "tests/integration/test_mps_repairs.py has such a node",
     "tidegate calibrate": "it takes minutes; tests/component/test_calibrate_on_triton.py asks a real Triton",
     "tidegate release pause": "it needs a release under way; tests/e2e/test_releases.py has one",

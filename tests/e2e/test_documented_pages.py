@@ -69,6 +69,17 @@ class Reader:
         return found
 
 
+def overrides(pool: OwnPool) -> list[str]:
+    """Those of the pool and of its models."""
+    found = pool.space.installed.api.items("/apis/tidegate.io/v1alpha1/computeoverrides")
+    targets = {each["metadata"]["name"]: each["spec"]["target"] for each in found}
+    return [
+        name
+        for name, target in targets.items()
+        if target.get("namespace") == pool.space.namespace or target["name"] == pool.name
+    ]
+
+
 def arrange(space: Space, pool: OwnPool) -> None:
     """What the pages tell of: models ctr, ctr-v3, embed and din in namespace ads, and something that was decided."""
     for name in ("ctr", "din", "ctr-v3"):
@@ -95,8 +106,9 @@ def reader(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> It
             arrange(space, pool)
             yield Reader(pool, folder, an_environment(installed, folder))
         finally:
-            kubectl.run("delete", "computeoverrides", "--all")
             kubectl.run("label", "node", node_name(0), "pool-")  # docs/how-to/pool-compute.md put it there
+            for name in overrides(pool):
+                kubectl.run("delete", "computeoverride", name)
 
 
 def an_environment(installed: Installed, folder: Path) -> dict[str, str]:
@@ -105,13 +117,17 @@ def an_environment(installed: Installed, folder: Path) -> dict[str, str]:
     for context in config["contexts"]:
         context["context"]["namespace"] = "ads"
     (folder / "config").write_text(yaml.safe_dump(config))
-    (folder / "deploy").mkdir()
-    for name, one in (("ctr.yaml", "inference/ctr"), ("access.yaml", "modelaccess/ctr")):
-        body = json.loads(installed.kubectl.run("get", one, "--namespace=ads", "--output=json"))
-        wanted = {key: body[key] for key in ("apiVersion", "kind", "spec")}
-        body = {**wanted, "metadata": {"name": "ctr", "namespace": "ads"}}
-        for path in (folder / name, folder / "deploy" / name):
-            path.write_text(json.dumps(body))
+    files = {
+        "access.yaml": "modelaccess/ctr",
+        "deploy/access.yaml": "modelaccess/ctr",
+        "deploy/ctr.yaml": "inference/ctr",
+        "examples/movielens/inference.yaml": "inference/din",
+    }
+    for name, one in files.items():
+        found = json.loads(installed.kubectl.run("get", one, "--namespace=ads", "--output=json"))
+        body = {key: found[key] for key in ("apiVersion", "kind", "spec")}
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps({**body, "metadata": {"name": one.partition("/")[2]}}))
     programs = (Path(sys.executable).parent, installed.cluster.plan().binaries["kubectl"].parent)
     return {
         **os.environ,

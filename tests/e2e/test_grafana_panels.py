@@ -62,10 +62,10 @@ def all_kinds_of_work(space: Space) -> Generator[OwnPool]:
         space.apply("Inference", "next", pool.model("probe", 50, replicas=1))
         space.apply("Inference", "stream", _stream(pool, url))
         space.apply("Inference", "batch", _batch(space))
-        space.apply("ModelAccess", "home", _released())
-        space.ready("inference/home", "inference/next", "inference/stream", "modelaccess/home")
-        work.publish([a_message(1, f"job-{number}") for number in range(MESSAGES)])
         try:
+            space.apply("ModelAccess", "home", _released())
+            space.ready("inference/home", "inference/next", "inference/stream", "modelaccess/home")
+            work.publish([a_message(1, f"job-{number}") for number in range(MESSAGES)])
             with paced_load(space, "home", 600.0):
                 yield pool
         finally:

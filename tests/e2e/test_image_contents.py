@@ -113,8 +113,9 @@ def test_a_document_names_every_package_of_the_image_and_no_other(
     name: ImageName, cluster_supplies: Supplies
 ) -> None:
     archive = archive_of(name, cluster_supplies)
-    workshop = Images(default_home(), source_root()).workshop(silently)
-    text = describe(name, archive, workshop, datetime.now(UTC))
+    images = Images(default_home(), source_root())
+    with images.lock(silently):
+        text = describe(name, archive, images.workshop(silently), datetime.now(UTC))
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     listed = {
         (component["purl"].split("/")[0], component["name"], component["version"])

@@ -30,6 +30,10 @@ MAY_BE_REFUSED: Final[Mapping[tuple[str, str], str]] = {
         "from a controller that is no longer the leader",
     ): "leaders are stopped and let go on, which is what the policy is for",
     (
+        CONTROLLERS,
+        'cannot get resource "secrets"',
+    ): "a release gives certificates back (tls.xds, tls.existing), while controllers of before end",
+    (
         XDS,
         'cannot (list|watch) resource "secrets"',
     ): "a release gives auth.namespaces back, or the namespace goes, while servers of before end",
