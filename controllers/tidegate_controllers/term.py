@@ -127,7 +127,7 @@ class Terms:
             Parsed(FeatureCompute, parts.stores.features),
             Accesses(parts.stores.accesses),
         )
-        self._pools = Parsed(ComputePool, parts.stores.pools)
+        self._pools = Parsed(ComputePool, parts.stores.pools, strictly=True)
         connect(parts.stores, self._known.accesses, self.queues, parts.proxies)
         self._views = PoolViews(self._pools, parts.occupancy, parts.gpus)
         self._placements = Placements(
@@ -142,7 +142,7 @@ class Terms:
         self._claims = SharedClaims(parts.gpus, self._placements, parts.stores.pods)
         sources = PoolSources(parts.occupancy, parts.sharing, parts.gpus, self._claims)
         connect_pools(parts.stores, self.queues, sources)
-        self._overrides = Overrides(Parsed(ComputeOverride, parts.stores.overrides))
+        self._overrides = Overrides(Parsed(ComputeOverride, parts.stores.overrides, strictly=True))
         connect_overrides(parts.stores, self._overrides, self.queues)
         self._decisions = Parsed(AllocationDecision, parts.stores.decisions)
         self._allocations = Allocations(self.queues.pools.add)

@@ -98,7 +98,7 @@ def test_node_agents_trust_whom_the_controllers_are_known_by(helm: Path) -> None
     for values, secret in (
         ({}, "tidegate-controllers-certificate"),
         ({"tls.existing.controllers": "mine"}, "mine"),
-        ({"tls.certManager.issuerRef.name": "issuer"}, "tidegate-controllers-cert"),
+        ({"tls.certManager.issuerRef.name": "issuer"}, "tidegate-controllers-certificate"),
     ):
         objects = rendered(helm, {"nodeAgent.enabled": True, **values})
         volumes = objects["DaemonSet", "tidegate-node-agent"]["spec"]["template"]["spec"]["volumes"]
@@ -109,10 +109,11 @@ def test_node_agents_trust_whom_the_controllers_are_known_by(helm: Path) -> None
 def test_an_issuer_of_cert_manager_makes_certificates_of_the_same_names(helm: Path) -> None:
     issuer = {"name": "tidegate-xds", "kind": "ClusterIssuer"}
     objects = rendered(helm, {"tls.certManager.issuerRef": issuer})
-    assert own(objects) == set()
+    assert own(objects) == {"tidegate-controllers-certificate"}, (
+        "who orders agents is signed by no issuer of others"
+    )
     made = {name: body["spec"] for (kind, name), body in objects.items() if kind == "Certificate"}
     used = {
-        Part.CONTROLLERS: mounted(objects, "tidegate-controllers", "tls"),
         Part.XDS: mounted(objects, "tidegate-xds"),
         Part.GATEWAY: mounted(objects, "tidegate-gateway"),
     }
@@ -122,9 +123,10 @@ def test_an_issuer_of_cert_manager_makes_certificates_of_the_same_names(helm: Pa
     for part, secret in used.items():
         spec = made[str(secret)]
         assert (spec["secretName"], spec["issuerRef"]) == (secret, issuer)
-        assert (tuple(spec["dnsNames"]), spec["commonName"]) == (names[part], f"tidegate-{part}")
+        assert tuple(spec["dnsNames"]) == names[part]
     plain = rendered(helm, {"tls.certManager.issuerRef": issuer, "tls.xds": False})
-    assert [name for kind, name in plain if kind == "Certificate"] == ["tidegate-controllers-cert"]
+    assert [name for kind, name in plain if kind == "Certificate"] == []
+    assert own(plain) == {"tidegate-controllers-certificate"}
 
 
 def test_values_of_before_that_know_nothing_of_certificates_of_ones_own_still_work(helm: Path) -> None:
@@ -160,7 +162,6 @@ def test_hosts_of_issuers_and_their_authority_reach_the_xds_servers(helm: Path) 
             {"tls.existing": {"xds": "a", "gateway": "b"}, "tls.certManager.issuerRef.name": "c"},
             "keep one",
         ),
-        ({"tls.existing.controllers": "a", "tls.certManager.issuerRef.name": "c"}, "keep one"),
         ({"tls.existing.controller": "a"}, "'controller' not allowed"),
         ({"tls.certManager.issuer": "c"}, "'issuer' not allowed"),
         ({"tls.xds": "yes"}, "got string, want boolean"),

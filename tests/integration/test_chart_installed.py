@@ -18,7 +18,14 @@ import yaml
 from builders.inference import inference_body
 from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, HelmOn, settings_of
 from tidegate.api.fields import SCHEMES
-from tidegate.kube.permissions import CLUSTER_RULES, PEOPLE_RULES, RELEASE_RULES, Process, Role
+from tidegate.kube.permissions import (
+    CERTIFICATE_RULES,
+    CLUSTER_RULES,
+    PEOPLE_RULES,
+    RELEASE_RULES,
+    Process,
+    Role,
+)
 from tidegate.reference.rights import Granted, matrix
 from tidegate_localcluster.process import wait_until
 
@@ -232,7 +239,9 @@ def test_each_cell_of_a_process_is_what_the_api_server_says(
     release: HelmOn, process: Process, namespace: str
 ) -> None:
     """No more and no less: docs/reference/rights.md is made of the same rules."""
-    own = RELEASE_RULES.get(process, ()) if namespace == SYSTEM else ()
+    own = (
+        (*RELEASE_RULES.get(process, ()), *CERTIFICATE_RULES.get(process, ())) if namespace == SYSTEM else ()
+    )
     found = _rights(release, f"system:serviceaccount:{SYSTEM}:tidegate-{process}", namespace)
     assert found == _both(matrix(CLUSTER_RULES[process]), matrix(own))
 

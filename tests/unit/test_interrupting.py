@@ -65,7 +65,8 @@ STUBBORN = """
             await asyncio.sleep(30)
         finally:
             cleaning.set()
-            time.sleep(2)
+            # Of two the second comes in the middle of it, however late.
+            time.sleep(2 if interrupts == 1 else 50)
             print("cleaned up", flush=True)
 
     try:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from builders.compute_pool import compute_pool_body
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
+from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
@@ -144,6 +146,31 @@ def test_what_never_could_be_read_is_not_there_and_is_said() -> None:
         assert cluster.access is None
     assert cluster.reading == [Reading.NOT_AT_ALL]
     assert [line["read"] for line in logs] == ["not_at_all"]
+
+
+def test_what_bounds_others_is_read_in_whole_or_not_at_all() -> None:
+    store = ObjectStore(kinds.COMPUTE_POOL)
+    strict, lenient = Parsed(ComputePool, store, strictly=True), Parsed(ComputePool, store)
+    key = ObjectKey("", "cpu-a")
+    store.observe("ADDED", compute_pool_body("cpu-a", metadata={"resourceVersion": "1"}))
+    assert strict.get(key) is not None
+    store.observe("MODIFIED", compute_pool_body("cpu-a", metadata={"resourceVersion": "2"}, laterField=1))
+    assert strict.get(key) is None
+    assert lenient.get(key) is not None
+    assert [*strict.readings()] == [Reading.NOT_AT_ALL]
+
+
+def test_what_is_not_understood_is_said_once_and_again_when_it_is_something_else() -> None:
+    cluster = Cluster()
+    with capture_logs() as logs:
+        for labels in ({}, {"a": "b"}):
+            cluster.has(an_access("one", laterField=1), labels=labels)
+            assert cluster.access is not None
+        cluster.has(an_access("one", evenLater=1))
+        assert cluster.access is not None
+    assert [line["why"] for line in logs] == [
+        f"unknown here: spec.routes[0].{field}" for field in ("laterField", "evenLater")
+    ]
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["seen-to-go", "replaced"])

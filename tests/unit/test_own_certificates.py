@@ -172,6 +172,40 @@ def test_a_secret_that_was_lost_is_filled_again_and_the_other_side_comes_along()
     assert all(each.following is None for each in held.values())
 
 
+def test_a_secret_put_back_from_elsewhere_is_trusted_at_once_and_both_get_a_new_one() -> None:
+    held = {**made(), Part.GATEWAY: made(NOW + timedelta(hours=1))[Part.GATEWAY]}
+    assert not agree(held)
+    now = NOW + timedelta(days=2)
+    held = after(held, now)
+    assert agree(held)
+    for each in range(1, 3):
+        held = after(held, now + each * KEEP)
+    assert agree(held)
+    assert all(len(each.trusted) == 1 for each in held.values())
+
+
+def test_what_has_ended_is_not_shown_for_another_while() -> None:
+    old, late = made(), NOW + LASTING + timedelta(hours=1)
+    new = after(old, late)
+    assert agree(new)
+    assert all(each.current != old[part].current and each.following is None for part, each in new.items())
+    # Nor what was put aside and has ended there.
+    aside = after(old, NOW + LASTING / 2)
+    much_later = NOW + 2 * LASTING
+    assert all(
+        x509.load_pem_x509_certificate(pair.chain).not_valid_after_utc > much_later
+        for each in after(aside, much_later).values()
+        if (pair := each.current)
+    )
+
+
+def test_what_a_clock_that_was_ahead_has_made_is_made_again() -> None:
+    ahead = made(NOW + timedelta(days=400))
+    new = after(ahead, NOW)
+    assert all(each.current != ahead[part].current for part, each in new.items())
+    assert all(each.since == NOW for each in new.values())
+
+
 def test_a_secret_says_the_same_when_it_is_read_again() -> None:
     prepared = after(made(), NOW + LASTING / 2)
     for each in prepared.values():
@@ -183,6 +217,16 @@ def test_a_secret_says_the_same_when_it_is_read_again() -> None:
 def test_a_secret_that_cannot_be_read_counts_as_empty(broken: str) -> None:
     data = made()[Part.XDS].render()
     assert Held.parse({**data, broken: b"" if broken == "tls.key" else b"no certificate"}) == Held()
+
+
+def test_a_key_that_is_anothers_counts_as_none() -> None:
+    one, other = (each.render() for each in made().values())
+    assert Held.parse({**one, "tls.key": other["tls.key"]}) == Held()
+
+
+def test_a_time_without_a_zone_counts_as_none() -> None:
+    data = made()[Part.XDS].render()
+    assert Held.parse({**data, "since": b"2026-11-23T00:00:00"}).since is None
 
 
 def test_no_text_shows_a_key() -> None:

@@ -366,7 +366,7 @@ def test_names_are_read_with_their_kind_and_namespace(text: str, meant: Asked) -
     assert asked(text) == meant
 
 
-@pytest.mark.parametrize("text", ["", "/", "a/b/c", "inference/", "inference//ctr", "ads/"])
+@pytest.mark.parametrize("text", ["", "/", "a/b/c", "inference/", "inference//ctr", "ads/", "pool/ads/gold"])
 def test_what_names_nothing_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="does not name an object"):
         asked(text)

@@ -69,7 +69,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* Who of cert-manager is to issue the certificates, as YAML; nothing where nobody is. */}}
+{{/* Who of cert-manager is to issue the certificates of xDS servers and gateways, as YAML; nothing where nobody is. */}}
 {{- define "tidegate.issuer" -}}
 {{- with .Values.tls.certManager.issuerRef }}{{ if .name }}{{ toYaml . }}{{ end }}{{ end -}}
 {{- end }}
@@ -77,19 +77,18 @@ capabilities: {drop: [ALL]}
 {{/* Name of the Secret with the certificate of `part` (controllers, xds or gateway). Arguments: root, part. */}}
 {{- define "tidegate.certificateSecret" -}}
 {{- $own := printf "%s-certificate" .part -}}
-{{- $issued := get (dict "controllers" "controllers-cert" "xds" "xds-cert" "gateway" "gateway-xds-cert") .part -}}
-{{- $made := ternary $issued $own (not (empty (include "tidegate.issuer" .root))) -}}
+{{- $issued := dict "xds" "xds-cert" "gateway" "gateway-xds-cert" -}}
+{{- $made := ternary (get $issued .part) $own (and (hasKey $issued .part) (not (empty (include "tidegate.issuer" .root)))) -}}
 {{- get .root.Values.tls.existing .part | default (printf "%s-%s" .root.Release.Name $made) -}}
 {{- end }}
 
 {{/* Parts whose certificates the controllers make themselves, as a list in JSON. */}}
 {{- define "tidegate.ownCertificates" -}}
 {{- $parts := list -}}
-{{- if not (include "tidegate.issuer" .) -}}
+{{- $others := not (empty (include "tidegate.issuer" .)) -}}
 {{- $existing := .Values.tls.existing -}}
-{{- range $part := ternary (list "controllers" "xds" "gateway") (list "controllers") .Values.tls.xds -}}
+{{- range $part := ternary (list "controllers" "xds" "gateway") (list "controllers") (and .Values.tls.xds (not $others)) -}}
 {{- if not (get $existing $part) -}}{{- $parts = append $parts $part -}}{{- end -}}
-{{- end -}}
 {{- end -}}
 {{- toJson $parts -}}
 {{- end }}

@@ -18,7 +18,12 @@ def run(work: Coroutine[Any, Any, AnswerT]) -> AnswerT:
     the loop goes to sleep, or to another thread, is then heard at the next event: of a watch where nothing changes, a minute later.
     A handler of the loop's own wakes it.
     """
-    return asyncio.run(_heard(work))
+    try:
+        return asyncio.run(_heard(work))
+    finally:
+        with contextlib.suppress(ValueError):  # in a thread of somebody's, who has the signals
+            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 async def _heard(work: Coroutine[Any, Any, AnswerT]) -> AnswerT:
@@ -45,7 +50,6 @@ async def _heard(work: Coroutine[Any, Any, AnswerT]) -> AnswerT:
             raise KeyboardInterrupt from None
         raise
     finally:
-        if interrupted.is_set():
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        with contextlib.suppress(RuntimeError):
-            loop.remove_signal_handler(signal.SIGINT)
+        if not interrupted.is_set():
+            with contextlib.suppress(RuntimeError):
+                loop.remove_signal_handler(signal.SIGINT)

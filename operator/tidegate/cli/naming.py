@@ -57,7 +57,7 @@ def asked(text: str) -> Asked:
     """Reads `name`, `namespace/name`, `kind/name` or `kind/namespace/name`. Raises ValueError when it is none of them."""
     first, *rest = text.split("/")
     kind = ALIASES.get(first.lower())
-    if kind is not None and len(rest) in {1, 2} and all(rest):
+    if kind is not None and len(rest) in ({1, 2} if kind.namespaced else {1}) and all(rest):
         return Asked(rest[-1], kind, rest[0] if len(rest) > 1 else None)
     key = ObjectKey.parse(text)
     return Asked(key.name, None, key.namespace or None)

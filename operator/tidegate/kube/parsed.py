@@ -35,6 +35,7 @@ class _Known(Generic[ResourceT]):
     parsed: ResourceT | None
     reading: Reading | None = None
     """None: in whole."""
+    why: str = ""
 
 
 class Parsed(Generic[ResourceT]):
@@ -43,11 +44,13 @@ class Parsed(Generic[ResourceT]):
     What a newer version wrote is read without the fields that are unknown here, so that every replica reads the same. Where that
     cannot be, the last spec that could be read counts for as long as the process lives, under the metadata and the status of now.
     An object that could never be read is left out; its own status says why.
+    With `strictly` so is all that is not understood in whole: for what bounds others, and would bound them less.
     """
 
-    def __init__(self, kind: type[ResourceT], store: ObjectStore) -> None:
+    def __init__(self, kind: type[ResourceT], store: ObjectStore, *, strictly: bool = False) -> None:
         self.store = store
         self.kind = kind
+        self._strictly = strictly
         self._cache: dict[ObjectKey, _Known[ResourceT]] = {}
         store.subscribe(self._forget)
 
@@ -74,14 +77,10 @@ class Parsed(Generic[ResourceT]):
         before = self._cache.get(key)
         if before is not None and before.body is body:
             return before.parsed
-        parsed: ResourceT | None
-        try:
-            parsed, unknown = self.kind.parse_known(body)
-            reading, why = (Reading.IN_PART, f"unknown here: {', '.join(unknown)}") if unknown else (None, "")
-        except InvalidSpecError as error:
-            parsed, why = self._last(before, body), str(error)
-            reading = Reading.NOT_AT_ALL if parsed is None else Reading.AS_BEFORE
-        self._cache[key] = _Known(body, parsed, reading)
+        parsed, reading, why = self._read(before, body)
+        self._cache[key] = _Known(body, parsed, reading, why)
+        if before is not None and (reading, why) == (before.reading, before.why):
+            return parsed
         if reading is not None:
             log.warning(
                 "object_not_understood", kind=self.kind.KIND, key=str(key), read=reading.value, why=why
@@ -89,6 +88,22 @@ class Parsed(Generic[ResourceT]):
         elif before is not None and before.reading is not None:
             log.info("object_understood_again", kind=self.kind.KIND, key=str(key))
         return parsed
+
+    def _read(
+        self, before: _Known[ResourceT] | None, body: Manifest
+    ) -> tuple[ResourceT | None, Reading | None, str]:
+        try:
+            if self._strictly:
+                return self.kind.parse(body), None, ""
+            parsed, unknown = self.kind.parse_known(body)
+        except InvalidSpecError as error:
+            last = None if self._strictly else self._last(before, body)
+            return last, Reading.NOT_AT_ALL if last is None else Reading.AS_BEFORE, str(error)
+        return (
+            parsed,
+            Reading.IN_PART if unknown else None,
+            f"unknown here: {', '.join(unknown)}" if unknown else "",
+        )
 
     def _last(self, before: _Known[ResourceT] | None, body: Mapping[str, Any]) -> ResourceT | None:
         """The last that was read of this very object, as far as it is the user's; whether it is being deleted is of now."""

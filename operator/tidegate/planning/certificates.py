@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 AUTHORITY_KEY: Final = "ca.crt"
 CHAIN_KEY: Final = "tls.crt"
@@ -106,11 +106,13 @@ def next_step(
     Secret's content takes to everybody who reads it, it is used; after KEEP the authority before it is trusted no more.
     Each step may break off between two Secrets: the next look goes on, or begins anew where a pair is lost.
     """
+    held = {part: _of_now(each, now) for part, each in held.items()}
     current = {part: each.current for part, each in held.items()}
     if all(pair is None for pair in current.values()):
         issued = issue(tuple(held))
         return {part: Held((issued.authority,), issued.pairs[part], since=now) for part in held}
-    whole = all(pair is not None for pair in current.values())
+    # A Secret that somebody has put back from elsewhere may be whole, and of an authority that the other side does not trust.
+    whole = all(_signer(pair, other.trusted) for pair in current.values() for other in held.values())
     last = max((each.since for each in held.values() if each.since is not None), default=None)
     settled = last is None or now - last >= spread
     if any(each.following is not None for each in held.values()):
@@ -129,6 +131,20 @@ def next_step(
         for part, each in held.items()
         if used and (kept := tuple(one for one in each.trusted if one in used)) != each.trusted
     }
+
+
+def _of_now(held: Held, now: datetime) -> Held:
+    """Without what is not valid now, ended or made by a clock that was ahead: it is no use to show it, nor to wait for it."""
+    current, following = (
+        pair if pair is not None and _valid(pair, now) else None for pair in (held.current, held.following)
+    )
+    since = None if held.since is not None and held.since > now else held.since
+    return replace(held, current=current, following=following, since=since)
+
+
+def _valid(pair: Pair, now: datetime) -> bool:
+    certificate = x509.load_pem_x509_certificate(pair.chain)
+    return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc
 
 
 def authorities(bundle: bytes) -> tuple[bytes, ...]:
@@ -194,15 +210,17 @@ def _signed(pair: Pair | None, authority: bytes) -> bool:
 
 
 def _pair(chain: bytes, key: bytes) -> Pair | None:
+    """None where one cannot be read, or the key is another's."""
     try:
-        x509.load_pem_x509_certificate(chain)
-    except ValueError:
+        certificate, private = x509.load_pem_x509_certificate(chain), load_pem_private_key(key, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         return None
-    return Pair(chain, key) if key else None
+    return Pair(chain, key) if private.public_key() == certificate.public_key() else None
 
 
 def _time(text: bytes) -> datetime | None:
     try:
-        return datetime.fromisoformat(text.decode())
+        found = datetime.fromisoformat(text.decode())
     except ValueError:
         return None
+    return found if found.tzinfo is not None else None

@@ -78,6 +78,8 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         client = await stack.enter_async_context(
             await KubeClient.connect(client_settings, kubeconfig=kubeconfig, observer=process.wrote)
         )
+        # From the first answer on: who waits for a certificate below is not ready either.
+        report_sync(probes, stores)
         server = ProbeServer(probes, registry, questions.routes())
         await stack.enter_async_context(server.serve(host=settings.listen_address, port=settings.probe_port))
         known_by = await KnownBy.begin(client, settings, pod.namespace, clock)
@@ -136,7 +138,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         lease = LeaseClient(client, ObjectKey(pod.namespace, f"{settings.release}-controllers"))
         identity = process_identity(pod)
         election = Election(lease, identity, clock=clock)
-        _add_probes(probes, terms, election, stores)
+        _add_probes(probes, terms, election)
         show_leader(registry, lambda: election.leading)
         registry.register(ObjectMetrics(stores.custom(), lambda: election.leading))
         registry.register(PoolMetrics(stores.pools, stores.decisions, questions, lambda: election.leading))
@@ -223,8 +225,7 @@ def _gateways(pods: ObjectStore, port: int) -> tuple[Gateway, ...]:
     )
 
 
-def _add_probes(probes: Probes, terms: Terms, election: Election, stores: Stores) -> None:
-    report_sync(probes, stores)
+def _add_probes(probes: Probes, terms: Terms, election: Election) -> None:
     probes.add_liveness("election", election.liveness)
     for queue in terms.queues.all():
         probes.add_liveness(f"queue-{queue.name}", _stuck(queue, election))

@@ -59,13 +59,14 @@ class OwnCertificates:
     folder: Path
 
     async def fill(self) -> None:
-        """Returns once every Secret has a certificate and ours is in its folder.
+        """Returns once there is a certificate of our own and it is in its folder; those of others are filled by the way.
 
-        Raises PermanentError when a Secret is not there or may not be read.
+        Raises PermanentError when our own Secret is not there or may not be read.
         """
-        while True:
+        await self.keep()
+        while Part.CONTROLLERS in self.parts:
             try:
-                if await self.look():
+                if await self._family([Part.CONTROLLERS]):
                     return
             except PermanentError:
                 raise
@@ -74,24 +75,19 @@ class OwnCertificates:
             await self.clock.sleep(_RETRY_S)
 
     async def keep(self) -> None:
-        """One look; what keeps it from it is logged, and met again at the next."""
-        try:
-            await self.look()
-        except TidegateError as error:
-            log.warning("certificates_not_kept", error=str(error))
+        """Takes the next step of each family, where one is due; what keeps it from one is logged, and met again at the next look."""
+        for family in FAMILIES:
+            if parts := [part for part in family if part in self.parts]:
+                try:
+                    await self._family(parts)
+                except TidegateError as error:
+                    log.warning("certificates_not_kept", parts=sorted(parts), error=str(error))
 
-    async def look(self) -> bool:
-        """Takes the next step of each family, where one is due; whether all are filled.
+    async def _family(self, parts: Collection[Part]) -> bool:
+        """The next step of one family; whether it is filled.
 
         Raises ConflictError when another replica was faster: the next look sees what it did.
         """
-        whole = True
-        for family in FAMILIES:
-            if parts := [part for part in family if part in self.parts]:
-                whole = await self._family(parts) and whole
-        return whole
-
-    async def _family(self, parts: Collection[Part]) -> bool:
         bodies = {part: await self._secret(part) for part in parts}
         held = {part: _held(body) for part, body in bodies.items()}
         step: Mapping[Part, Held] = {}

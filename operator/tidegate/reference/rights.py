@@ -5,6 +5,7 @@ from typing import Final
 
 from tidegate.kube.permissions import (
     AUTH_RULES,
+    CERTIFICATE_RULES,
     CLAIM_RULES,
     CLUSTER_RULES,
     GATEWAY_TLS_RULES,
@@ -52,7 +53,7 @@ With `watchNamespaces` these are rights in each of these namespaces, and those t
 
 """
 _RELEASE: Final = """
-The controllers have these in the release's own namespace besides:
+The controllers have these in the release's own namespace besides, those to Secrets for the [certificates](../how-to/certificates.md) that they make alone:
 
 """
 _MORE: Final = """
@@ -82,7 +83,13 @@ def rights_page() -> str:
         + _PROCESSES
         + _side_by_side(processes)
         + _RELEASE
-        + _side_by_side({"controllers": matrix(RELEASE_RULES[Process.CONTROLLERS])})
+        + _side_by_side(
+            {
+                "controllers": matrix(
+                    RELEASE_RULES[Process.CONTROLLERS], CERTIFICATE_RULES[Process.CONTROLLERS]
+                )
+            }
+        )
         + _MORE
         + table(("value", "who", "resource", "verbs", "where"), _added())
     )

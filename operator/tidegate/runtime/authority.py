@@ -28,7 +28,7 @@ class Issuer:
     def issue(self, parts: Sequence[Part], now: datetime) -> Issued:
         """An authority and a pair for each part, valid LASTING from `now` on."""
         key = ec.generate_private_key(ec.SECP256R1())
-        name = _name(f"{self.release} {' '.join(parts)} {now:%Y-%m-%d %H:%M:%S}")
+        name = _name(f"{now:%Y-%m-%d %H:%M:%S} {self.release} {' '.join(parts)}")
         authority = (
             _builder(name, name, key, now)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)

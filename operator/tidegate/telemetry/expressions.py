@@ -37,10 +37,15 @@ def _rate(metric: str, matchers: str = OF_INFERENCES, window: str = WINDOW) -> s
 def _growth(metric: str, matchers: str = OF_INFERENCES, window: str = WINDOW) -> str:
     """The same with what a series begins with, which a rate leaves out: Envoy shows a class of answers once there is one.
 
-    One that this Prometheus sees for the first time counts as begun in the window.
+    Not those of a gateway that ran before the window and was not seen then, such as after a time without Prometheus: what they
+    begin with is of all that time.
     """
     series = f"{metric}{{{matchers}}}"
-    began = f"min_over_time({series}[{window}]) / {_SECONDS[window]} unless {series} offset {window}"
+    unseen = f"(envoy_server_uptime > {_SECONDS[window]} unless envoy_server_uptime offset {window})"
+    began = (
+        f"min_over_time({series}[{window}]) / {_SECONDS[window]}"
+        f" unless {series} offset {window} unless on (instance, pod) {unseen}"
+    )
     grown = f"rate({series}[{window}])"
     return f"({grown} + ({began}) or {grown} or ({began}))"
 

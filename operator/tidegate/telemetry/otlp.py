@@ -30,6 +30,7 @@ _BATCH: Final = 512
 _EVERY_MS: Final = 1000
 _TIMEOUT_S: Final = 5.0
 _CLOSE_S: Final = 2.0
+_LONGEST_REASON: Final = 1_024
 _NS: Final = 1_000_000_000
 
 log: Final = structlog.get_logger(__name__)
@@ -101,7 +102,7 @@ class _Begun(Span):
         self._span.set_attributes(attributes)
 
     def fail(self, why: str) -> None:
-        self._span.set_status(StatusCode.ERROR, why)
+        self._span.set_status(StatusCode.ERROR, why[:_LONGEST_REASON])
 
     def end(self) -> None:
         self._span.end()

@@ -14,7 +14,7 @@ OWN_NAMESPACES: Final = 'namespace=~".*"'
 """Of what is shown about objects and models."""
 OWN_CLUSTERS: Final = "(inference|release)/.*"
 """The gateways' Envoy clusters of those objects."""
-OWN_ROUTES: Final = "access/.*"
+OWN_ROUTES: Final = "(access|features)/.*"
 """The gateways' routes of those objects."""
 
 

@@ -1,6 +1,6 @@
 """Spans of what the control plane does; whoever asks for one gets a stand-in that records nothing, unless the process exports them.
 
-Nothing of OpenTelemetry is imported before a process has a receiver (telemetry.otlp).
+Nothing of OpenTelemetry's SDK is imported before a process has a receiver (telemetry.otlp).
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ _TRACER: Final = "envoy.config.trace.v3.OpenTelemetryConfig"
 _SAMPLERS: Final = "envoy.extensions.tracers.opentelemetry.samplers.v3"
 _TIMEOUT_S: Final = 5.0
 _MAX_PATH: Final = 256
+_MAX_NAME: Final = 256
+"""Characters of what a caller says: anybody can have a span made, by a traceparent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def tracing(settings: TracingSettings) -> dict[str, object]:
         "custom_tags": [
             _of_the_pod(f"tidegate.{endpoints.DECISION}", endpoints.METADATA, endpoints.DECISION),
             {"tag": "tidegate.route", "value": "%ROUTE_NAME%"},
-            {"tag": "tidegate.target", "value": f"%REQ({routes.ACCESS_HEADER}?:AUTHORITY)%"},
+            {"tag": "tidegate.target", "value": f"%REQ({routes.ACCESS_HEADER}?:AUTHORITY):{_MAX_NAME}%"},
         ],
         "provider": protos.extension(
             "envoy.tracers.opentelemetry",
