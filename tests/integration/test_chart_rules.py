@@ -44,7 +44,9 @@ def test_alerts_name_the_runbooks_where_somebody_can_open_them(helm: Path) -> No
         f"{base}/{alert.slug}.md" for alert in ALERTS
     }
     assert {rule["labels"]["helm_release"] for rule in rules} == {"tidegate-system/tidegate"}
-    pods = 'namespace="tidegate-system",pod=~"tidegate-(controllers|gateway|node-agent|web|xds)-.+"'
+    pods = (
+        'namespace="tidegate-system",pod=~"tidegate-(controllers|gateway|node-agent|web|xds)-[^-]+(-[^-]+)?"'
+    )
     assert [rule["expr"] for rule in rules] == [
         alert.expression.replace(scope.OWN_PODS, pods) for alert in ALERTS
     ]
