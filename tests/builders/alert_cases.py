@@ -147,6 +147,24 @@ def _budget(window: str, answered: int, fires: int, bad: int, well: int) -> Case
     )
 
 
+def _unserved(route: str, what: str = "") -> Case:
+    def refused(protocol: str, why: str) -> str:
+        return f'envoy_tidegate_refused{{route="{route}/{protocol}",why="{why}"}}'
+
+    return Case(
+        "TidegateRouteUnserved",
+        {refused("grpc", "direct_response"): climbing((20, 6), (20, 0))},
+        {
+            refused("grpc", "direct_response"): climbing((3, 6), (37, 0)),
+            refused("http", "via_upstream"): climbing((40, 6)),
+        },
+        15,
+        40,
+        {"route": f"{route}/grpc"},
+        what,
+    )
+
+
 READY = 'tidegate_object_ready{kind="%s",namespace="ads",name="ctr",reason="%s",instance="c0"}'
 QUEUE = {"queue": "inference"}
 GPU_A = {"pool": "gpu-a"}
@@ -247,25 +265,8 @@ _CASES = (
         {**CTR, "window": "1h"},
         "new-bounds",
     ),
-    Case(
-        "TidegateRouteUnserved",
-        {
-            'envoy_tidegate_refused{route="access/ads/ctr/default/grpc",why="direct_response"}': climbing(
-                (20, 6), (20, 0)
-            )
-        },
-        {
-            'envoy_tidegate_refused{route="access/ads/ctr/default/grpc",why="direct_response"}': climbing(
-                (3, 6), (37, 0)
-            ),
-            'envoy_tidegate_refused{route="access/ads/ctr/default/http",why="via_upstream"}': climbing(
-                (40, 6)
-            ),
-        },
-        15,
-        40,
-        {"route": "access/ads/ctr/default/grpc"},
-    ),
+    _unserved("access/ads/ctr/default"),
+    _unserved("features/ads/plan/features", "features"),
     Case(
         "TidegateInferenceNotReady",
         {READY % ("Inference", "LoadFailed"): "0x30", READY % ("Inference", "AllReplicasReady"): "_x30 1x30"},
