@@ -44,6 +44,9 @@ USED_ELSEWHERE: Final[Mapping[tuple[str, str, str, str], str]] = {
     (CONTROLLERS, "delete", "tidegate.io", "allocationdecisions"): (
         "integration/test_allocator.py::test_the_oldest_decisions_go_when_there_are_too_many"
     ),
+    (CONTROLLERS, "delete", "batch", "jobs"): (
+        "integration/test_batch_jobs.py::test_a_job_is_followed_to_its_end_and_a_failed_shard_is_gone_on_with"
+    ),
     (CONTROLLERS, "patch", "tidegate.io", "computeoverrides/status"): (
         "integration/test_allocator.py::test_an_override_counts_until_it_ends"
     ),
