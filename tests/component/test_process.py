@@ -4,6 +4,8 @@ import socket
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
@@ -104,3 +106,42 @@ def test_a_held_port_is_given_to_nobody_but_who_shares_it() -> None:
         sharing.listen()
         with socket.create_connection(("127.0.0.1", held.number), timeout=WITHIN_S):
             sharing.accept()[0].close()
+
+
+def test_a_port_that_was_let_go_is_given_to_nobody_else_while_we_live() -> None:
+    with processes_that_hold_a_port() as start:
+        first, number = start()
+        _, others = start()
+        assert others != number
+        least, most = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+        assert not least <= number <= most
+        first.kill()
+        first.wait()
+        _, after = start()
+        assert after == number
+
+
+@contextmanager
+def processes_that_hold_a_port() -> Iterator[Callable[[], tuple[subprocess.Popen[bytes], int]]]:
+    """Starts processes that ask for a port, all in the same order, let it go, and live on."""
+    program = """
+        import random
+        random.seed(1)
+        from tidegate_localcluster.ports import HeldPort
+        with HeldPort("127.0.0.1") as held:
+            number = held.number
+        print(number, flush=True)
+        input()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    with ExitStack() as started:
+
+        def start() -> tuple[subprocess.Popen[bytes], int]:
+            process = started.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            )
+            started.callback(process.kill)
+            assert process.stdout is not None
+            return process, int(process.stdout.readline())
+
+        yield start

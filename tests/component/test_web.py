@@ -205,6 +205,38 @@ async def test_a_page_hears_of_a_change_of_what_it_shows(shown: Dashboard) -> No
     assert shown.parts.changes.listeners == 0
 
 
+async def test_a_page_hears_what_has_changed_before_it_listened(shown: Dashboard) -> None:
+    shown.put(an_inference("other"))
+    since = shown.parts.changes.now
+    shown.put(an_inference("fine", status={"observedGeneration": 1, "conditions": [READY]}))
+    topics = ["inferences/ads/fine", "inferences/ads/other", "modelaccesses"]
+
+    async def first(since: str) -> frozenset[str]:
+        heard = shown.parts.changes.heard(topics, since)
+        try:
+            async with asyncio.timeout(0.2):
+                return await anext(heard)
+        except TimeoutError:
+            return frozenset()
+        finally:
+            await heard.aclose()
+
+    assert await first(since) == {"inferences/ads/fine"}
+    assert await first(shown.parts.changes.now) == frozenset()
+    assert await first("of-another-process") == frozenset(topics)
+
+
+async def test_topics_that_changed_long_ago_are_told_rather_than_kept(shown: Dashboard) -> None:
+    since = shown.parts.changes.now
+    shown.put(an_inference("fine", status={"observedGeneration": 1, "conditions": [READY]}))
+    for number in range(5_000):
+        shown.parts.changes.tell(f"computepools/{number}")
+
+    heard = shown.parts.changes.heard(["inferences/ads/fine"], since)
+    assert await asyncio.wait_for(anext(heard), 1) == {"inferences/ads/fine"}
+    await heard.aclose()
+
+
 async def test_many_who_are_known_share_an_address_and_are_not_taken_for_guessers(shown: Dashboard) -> None:
     for number in range(60):
         shown.allowed.users[f"token-{number}"] = "ann"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
@@ -18,6 +20,9 @@ from fixtures.app_server import served
 from fixtures.browser import ColorScheme, Visitor, axe, chromium_binary, running_chromium, visiting
 from fixtures.dashboard import Dashboard
 from tidegate.telemetry.pool_series import Moment, PoolSeries
+
+if TYPE_CHECKING:
+    from playwright.async_api import Route
 
 
 @pytest.fixture
@@ -74,6 +79,60 @@ async def test_a_change_is_seen_within_a_second_and_without_a_reload(shown: Show
     shown_at = await page.evaluate("performance.now()")
     assert shown_at > 0
     assert await page.evaluate("window.same")
+
+
+async def test_a_change_before_the_page_listens_is_seen(shown: Shown, visitor: Visitor) -> None:
+    dashboard, address = shown
+    page = await visitor.page(address)
+    await dashboard.signed_in(page)
+    changed = asyncio.Event()
+
+    async def later(route: Route) -> None:
+        await changed.wait()
+        await route.continue_()
+
+    await page.route("**/api/v1/events**", later)
+    await page.reload()
+    dashboard.put(
+        an_inference(
+            "young",
+            status={
+                "observedGeneration": 1,
+                "conditions": [ready("ModelLoadFailed", "changed", status=False)],
+            },
+        )
+    )
+    changed.set()
+
+    await page.get_by_text("changed").first.wait_for(timeout=5_000)
+
+
+async def test_a_change_while_nothing_could_be_heard_is_seen_afterwards(
+    shown: Shown, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.web.live.HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("tidegate.web.api._STREAM_S", 0.5)
+    dashboard, address = shown
+    page = await visitor.page(address)
+    await dashboard.signed_in(page)
+    await until(lambda: dashboard.parts.changes.listeners > 0, what="the page listens")
+    await page.route("**/api/v1/events**", lambda route: route.abort())
+    await until(lambda: dashboard.parts.changes.listeners == 0, what="the stream has ended")
+    dashboard.put(
+        an_inference(
+            "young",
+            status={
+                "observedGeneration": 1,
+                "conditions": [ready("ModelLoadFailed", "changed", status=False)],
+            },
+        )
+    )
+    await page.get_by_text("Not live").wait_for(timeout=5_000)
+    assert await page.get_by_text("changed").count() == 0
+    await page.unroute("**/api/v1/events**")
+
+    await page.get_by_text("changed").first.wait_for(timeout=20_000)
+    visitor.errors.clear()  # the console calls a stream that was refused an error
 
 
 async def test_charts_over_time_are_drawn_and_told_in_words(shown: Shown, visitor: Visitor) -> None:

@@ -309,8 +309,13 @@ async def steer_release(
 async def events(
     visitor: Known,
     topic: Annotated[list[Annotated[str, Field(pattern=_TOPIC)]], Query(min_length=1, max_length=_TOPICS)],
+    since: Annotated[str, Query(max_length=40)] = "",
 ) -> StreamingResponse:
-    """Server-sent events: one with the name of a topic (`inferences`, `inferences/ads/ctr`) each time it has changed."""
+    """Server-sent events: one with the name of a topic (`inferences`, `inferences/ads/ctr`) each time it has changed.
+
+    Open it before you read, or what changes in between is not told. The dashboard's pages, which can only be read
+    first, bring `since`: what they were told of the time when they were read.
+    """
     for each in topic:
         plural, _, rest = each.partition("/")
         if plural not in visitor.parts.listings and plural != "traffic":
@@ -320,7 +325,7 @@ async def events(
         message = f"{_STREAMS} pages are open already: reload in a while"
         raise RetryableError(message)
     return StreamingResponse(
-        _stream(visitor, topic), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+        _stream(visitor, topic, since), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
     )
 
 
@@ -357,11 +362,11 @@ async def _may_follow(visitor: Visitor, plural: str, rest: str) -> None:
         await visitor.sees(plural)
 
 
-async def _stream(visitor: Visitor, topics: list[str]) -> AsyncGenerator[bytes]:
+async def _stream(visitor: Visitor, topics: list[str], since: str) -> AsyncGenerator[bytes]:
     yield b": listening\n\n"
     loop = asyncio.get_running_loop()
     ends = loop.time() + _STREAM_S
-    async with aclosing(visitor.parts.changes.heard(topics)) as changes:
+    async with aclosing(visitor.parts.changes.heard(topics, since)) as changes:
         async for heard in changes:
             if not heard:
                 yield b": quiet\n\n"

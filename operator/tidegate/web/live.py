@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,6 +15,8 @@ AT_MOST_EVERY_S: Final = 0.3
 """What changes within it is told once."""
 HEARTBEAT_S: Final = 15.0
 """Proxies cut what is silent for longer, usually after a minute."""
+_REMEMBERED: Final = 4_096
+"""Topics, those that changed last: a page opens its stream a moment after it was read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +31,12 @@ class Changes:
 
     def __init__(self) -> None:
         self._listeners: set[_Listener] = set()
+        self._process = secrets.token_hex(4)
+        self._count = 0
+        self._last: dict[str, int] = {}
+        """The change that was each topic's last, the newest at the end."""
+        self._forgotten = 0
+        """The last change of a topic that is not in it."""
 
     def follow(self, store: ObjectStore) -> None:
         """From now on a change in `store` is told."""
@@ -35,6 +44,11 @@ class Changes:
 
     def tell(self, topic: str) -> None:
         """Something has changed that no store holds."""
+        self._count += 1
+        self._last.pop(topic, None)
+        self._last[topic] = self._count
+        if len(self._last) > _REMEMBERED:
+            self._forgotten = self._last.pop(next(iter(self._last)))
         for listener in self._listeners:
             if topic in listener.wanted:
                 listener.heard.add(topic)
@@ -45,9 +59,19 @@ class Changes:
         """How many pages are open."""
         return len(self._listeners)
 
-    async def heard(self, wanted: Collection[str]) -> AsyncGenerator[frozenset[str]]:
-        """What has changed of `wanted`, again and again; nothing as a heartbeat where it stays quiet."""
-        listener = _Listener(frozenset(wanted))
+    @property
+    def now(self) -> str:
+        """For `heard`: what was read before it may be older than what it tells of."""
+        return f"{self._process}-{self._count}"
+
+    async def heard(self, wanted: Collection[str], since: str = "") -> AsyncGenerator[frozenset[str]]:
+        """What has changed of `wanted`, again and again; nothing as a heartbeat where it stays quiet.
+
+        With `since`, an earlier `now`, what has changed after it comes first; all of it if another process said it.
+        """
+        listener = _Listener(frozenset(wanted), self._changed(wanted, since) if since else set())
+        if listener.heard:
+            listener.woken.set()
         self._listeners.add(listener)
         try:
             while True:
@@ -63,6 +87,12 @@ class Changes:
                 await asyncio.sleep(AT_MOST_EVERY_S)
         finally:
             self._listeners.discard(listener)
+
+    def _changed(self, wanted: Collection[str], since: str) -> set[str]:
+        process, _, count = since.partition("-")
+        if process != self._process or not count.isdecimal():
+            return set(wanted)
+        return {topic for topic in wanted if self._last.get(topic, self._forgotten) > int(count)}
 
     def _teller(self, plural: str) -> Callable[[ObjectKey], None]:
         def changed(key: ObjectKey) -> None:

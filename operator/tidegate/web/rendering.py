@@ -24,7 +24,12 @@ _MESSAGES: Final = by_name()
 
 def shown(visitor: Visitor, template: str, status: int = 200, **context: Any) -> HTMLResponse:
     """A page for somebody who is known."""
-    common = {"user": visitor.identity.user, "csrf": visitor.csrf, "mode": visitor.parts.door.mode.value}
+    common = {
+        "user": visitor.identity.user,
+        "csrf": visitor.csrf,
+        "mode": visitor.parts.door.mode.value,
+        "since": visitor.since,
+    }
     return HTMLResponse(render(template, {**common, **context}), status)
 
 

@@ -66,6 +66,8 @@ class Visitor:
 
     identity: Identity
     parts: Parts
+    since: str
+    """When they asked, as `Changes` counts it: their page can be told what has changed after it was read."""
 
     @property
     def client(self) -> KubeClient:
@@ -138,7 +140,7 @@ async def visitor_of(request: Request, parts: Annotated[Parts, Depends(parts_of)
             "kubectl create token <serviceaccount> makes a token"
         )
         raise SignInNeededError(message)
-    return Visitor(identity, parts)
+    return Visitor(identity, parts, since=parts.changes.now)
 
 
 Known = Annotated[Visitor, Depends(visitor_of)]

@@ -74,7 +74,6 @@
   document.addEventListener("htmx:sseOpen", (event) => {
     source = event.detail.source;
     say("Live", false);
-    if (opened) again(); // what changed while nobody listened
     opened = true;
   });
   document.addEventListener("htmx:sseError", () => say("Not live: the dashboard does not answer, trying again", true));
@@ -94,7 +93,7 @@
       // A browser has six connections for one host: a page that nobody looks at gives its own back.
       leaving = setTimeout(() => source?.close(), PATIENCE_MS);
     } else if (source?.readyState === EventSource.CLOSED) {
-      source.onerror(new Event("error")); // the extension connects anew, and what was missed is read then
+      source.onerror(new Event("error")); // the extension connects anew, and is told then what was missed
     } else if (missed) {
       missed = false;
       again();
