@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate_localcluster import network
+from tidegate_localcluster.ports import unused
 from tidegate_localcluster.process import Process
 from tidegate_localcluster.state import Forward
 
@@ -45,11 +46,11 @@ SERVICES: Mapping[Forward, ServicePort] = {
 
 
 def listen(port: int) -> socket.socket:
-    """A listening socket on 127.0.0.1 of the current network namespace; raises OSError when `port` is taken."""
+    """A listening socket on 127.0.0.1 of the current network namespace; 0 takes a free port. Raises OSError when `port` is taken."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((LOOPBACK, port))
+        listener.bind((LOOPBACK, port or unused(LOOPBACK)))
         listener.listen(BACKLOG)
     except OSError:
         listener.close()

@@ -46,6 +46,12 @@ class HeldPort:
         self.release()
 
 
+def unused(address: str) -> int:
+    """The number of a free port, for a program that is about to bind it: ours, as HeldPort says, without being held."""
+    with HeldPort(address) as held:
+        return held.number
+
+
 def _bound(address: str, number: int) -> socket.socket:
     held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

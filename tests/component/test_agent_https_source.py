@@ -85,10 +85,11 @@ async def fetched(
     hosts: tuple[str, ...] | None = None,
     credentials: Credentials = NOBODY,
     progress: Progress | None = None,
+    patience_s: float = 10.0,
     **order: object,
 ) -> Facts:
     def open_source(uri: ArtefactUri, wanted: DesiredState) -> Source:
-        rules = HttpRules(wanted.allowed_hosts, allow_loopback, store.authority, 1.0)
+        rules = HttpRules(wanted.allowed_hosts, allow_loopback, store.authority, patience_s)
         return HttpsSource(uri, rules, credentials)
 
     state = {"uri": f"https://{store.host}/ctr", "allowed_hosts": hosts or (store.host,), **order}
@@ -278,7 +279,7 @@ async def test_a_silent_server_is_given_up(store: Store, folder: Path) -> None:
     # Nobody accepts: the kernel completes the connection and no handshake follows.
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host = f"127.0.0.1:{silent.getsockname()[1]}"
-        reason, _ = await refused(store, folder, uri=f"https://{host}/ctr", hosts=(host,))
+        reason, _ = await refused(store, folder, uri=f"https://{host}/ctr", hosts=(host,), patience_s=1.0)
 
     assert reason is FailureReason.FETCH_FAILED
 

@@ -153,7 +153,7 @@ def test_a_version_that_ends_the_server_twice_is_given_up_and_another_serves(mod
     deadly = {"uri": f"file://{model_pod.models}/deadly", "format": ModelFormat.PYTHON, "allow_python": True}
     model_pod.start_agent(model_pod.order(2, **deadly))
     for _ in range(2):
-        model_pod.triton.start()
+        model_pod.triton.begin()
         wait_until(model_pod.triton.has_ended, what="the version has ended the server", timeout_s=30)
     report = model_pod.wait_for("version 2 is given up", failed)
     assert report.failure is not None

@@ -50,8 +50,8 @@ async def a_broker(
     server: RunningNats, folder: Path, *, subjects: list[str], **changes: Any
 ) -> AsyncGenerator[tuple[NatsBroker, Client]]:
     """Over streams WORK and DEAD, and a consumer `all` that has no subject; not opened yet."""
-    client = await nats.connect(server.url, allow_reconnect=False)
-    stream = client.jetstream()
+    client = await nats.connect(server.url, allow_reconnect=False, connect_timeout=30)
+    stream = client.jetstream(timeout=30)
     await stream.add_stream(name="WORK", subjects=subjects)
     await stream.add_stream(StreamConfig(name="DEAD", subjects=["dead.>"], max_msg_size=7_000))
     await stream.add_consumer("WORK", ConsumerConfig(durable_name="all", ack_policy="explicit"))  # type: ignore[arg-type]

@@ -160,26 +160,26 @@ async def test_what_is_given_back_comes_again_after_its_pause_and_holds_nobody_u
     async with place.opened() as broker:
         first, second = await taken(broker, 2)
         started = asyncio.get_running_loop().time()
-        await broker.give_back(first, 1.0)
+        await broker.give_back(first, 3.0)
         await broker.settle(second)
         assert bodies(await taken(broker, 1)) == [b"3"]
         (again,) = await taken(broker, 1)
         assert (again.body, again.delivered) == (b"1", 2)
-        assert asyncio.get_running_loop().time() - started >= 1.0
+        assert asyncio.get_running_loop().time() - started >= 3.0
         await broker.settle(again)
 
 
 async def test_a_pod_reads_no_more_than_it_is_asked_to_and_keeps_its_share_while_it_is_full(
     kafka: RunningKafka, nats: RunningNats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_broker, "IDLE_S", 1.5)
+    monkeypatch.setattr(kafka_broker, "IDLE_S", 4.0)
     monkeypatch.setattr(KafkaBroker, "hold_every_s", 0.3)
     place = await asyncio.to_thread(Place, kafka, nats)
     await place.publish(*(b"%d" % number for number in range(100)))
     async with place.opened() as broker:
         messages = await taken(broker, 4)
         assert await place.unsettled() == (96, 4)
-        for _ in range(10):
+        for _ in range(27):
             await broker.hold(messages[0])
             await asyncio.sleep(0.3)  # the time itself is what is tried: twice what makes a pod idle
         assert await asyncio.to_thread(kafka.members, place.group) == 1
@@ -394,7 +394,7 @@ async def test_a_password_and_tls_let_in_and_the_work_is_done_over_them(place: P
 async def test_a_cluster_that_goes_is_missed_and_one_that_comes_back_is_gone_on_with(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_broker, "SESSION_S", 2.0)  # nobody could say that the first member left
+    monkeypatch.setattr(kafka_broker, "SESSION_S", 4.0)  # nobody could say that the first member left
     monkeypatch.setattr(kafka_group, "CALL_TIMEOUT_S", 1.0)  # how long the coordinator is looked for
     await place.publish(b"1", b"2", b"3")
     broker = place.broker()
@@ -414,6 +414,7 @@ async def test_a_cluster_that_goes_is_missed_and_one_that_comes_back_is_gone_on_
         with pytest.raises(BrokerError, match="cannot be reached"):
             await broker.open()
 
+        monkeypatch.setattr(kafka_group, "CALL_TIMEOUT_S", 5.0)
         await asyncio.to_thread(place.kafka.start)
         await broker.open()
         again = await taken(broker, 2)

@@ -75,7 +75,7 @@ async def test_a_change_is_seen_within_a_second_and_without_a_reload(shown: Show
         )
     )
 
-    await page.get_by_text("changed").first.wait_for(timeout=5_000)
+    await page.get_by_text("changed").first.wait_for()
     shown_at = await page.evaluate("performance.now()")
     assert shown_at > 0
     assert await page.evaluate("window.same")
@@ -104,7 +104,7 @@ async def test_a_change_before_the_page_listens_is_seen(shown: Shown, visitor: V
     )
     changed.set()
 
-    await page.get_by_text("changed").first.wait_for(timeout=5_000)
+    await page.get_by_text("changed").first.wait_for()
 
 
 async def test_a_change_while_nothing_could_be_heard_is_seen_afterwards(
@@ -127,11 +127,11 @@ async def test_a_change_while_nothing_could_be_heard_is_seen_afterwards(
             },
         )
     )
-    await page.get_by_text("Not live").wait_for(timeout=5_000)
+    await page.get_by_text("Not live").wait_for()
     assert await page.get_by_text("changed").count() == 0
     await page.unroute("**/api/v1/events**")
 
-    await page.get_by_text("changed").first.wait_for(timeout=20_000)
+    await page.get_by_text("changed").first.wait_for()
     visitor.errors.clear()  # the console calls a stream that was refused an error
 
 
@@ -150,7 +150,7 @@ async def test_charts_over_time_are_drawn_and_told_in_words(shown: Shown, visito
         ),
     ):
         chart = page.locator(f"#{host} canvas[role=img]").first
-        await chart.wait_for(timeout=20_000)
+        await chart.wait_for()
         assert words in (await chart.get_attribute("aria-label") or "")
         assert await page.locator(f"#{host} canvas[role=img]").count() == 2
     # Half an hour of it is from before the dashboard began to look.
@@ -167,7 +167,7 @@ async def test_demand_that_comes_is_drawn_without_a_reload(shown: Shown, visitor
     await dashboard.signed_in(page)
     await page.goto("/computepools/cpu-a")
     chart = page.locator("#demand-charts canvas[role=img]").first
-    await chart.wait_for(timeout=20_000)
+    await chart.wait_for()
     [pool] = dashboard.parts.history.pools()
     newest = shown_past()[-1]
     more = {**newest.values, (PoolSeries.WANTED, "realtime"): 33.0}

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from fixtures.audit_log import Asked, Right, rights, unused
+from fixtures.audit_log import Asked, Right, denied, rights, unused
 from fixtures.installed import Installed
 from tidegate_localcluster.demo.helm import NAMESPACE, RELEASE
 
@@ -98,11 +98,11 @@ def _expected(asked: Asked) -> bool:
 
 
 @pytest.mark.usefixtures("installed")
-def test_no_process_asked_for_what_it_may_not_do(asked: frozenset[Asked]) -> None:
+def test_no_process_asked_for_what_it_may_not_do(granted: tuple[Right, ...], asked: frozenset[Asked]) -> None:
     ours = {each for each in asked if each.account.startswith(f"{NAMESPACE}:")}
     assert {CONTROLLERS, XDS, WEB} <= {each.account for each in ours}, "the log has what they ask for"
-    denied = {each for each in ours if each.refused and not _expected(each)}
-    assert not denied, f"refused, and not in MAY_BE_REFUSED:\n{_lines(denied)}"
+    refused = {each for each in denied(granted, ours) if not _expected(each)}
+    assert not refused, f"refused, and not in MAY_BE_REFUSED:\n{_lines(refused)}"
 
 
 @pytest.mark.usefixtures("installed")

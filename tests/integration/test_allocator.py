@@ -105,7 +105,7 @@ def test_an_override_counts_until_it_ends(allocated: Allocated) -> None:
     allocated.mode("Auto")
     allocated.model("ctr", 1, 3)
     allocated.settled(ctr=1)
-    override = allocated.override("sale", "ctr", lasts=timedelta(seconds=12), pin={"replicas": 3})
+    override = allocated.override("sale", "ctr", lasts=timedelta(seconds=20), pin={"replicas": 3})
     allocated.pools.placed("ctr", Reason.OVERRIDDEN, "OverrideActive")
     _override_says(allocated, override, Reason.OVERRIDE_IN_FORCE)
     allocated.settled(ctr=3)
@@ -134,7 +134,7 @@ def _override_says(allocated: Allocated, name: str, reason: Reason) -> str:
         return next((each for each in conditions if each["type"] == "Ready"), {})
 
     wait_until(
-        lambda: ready().get("reason") == reason, what=f"{name} says {reason}: {ready()}", timeout_s=30.0
+        lambda: ready().get("reason") == reason, what=f"{name} says {reason}: {ready()}", timeout_s=60.0
     )
     return str(ready()["message"])
 

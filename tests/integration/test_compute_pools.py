@@ -89,6 +89,7 @@ def test_pools_that_ask_for_more_than_there_is_name_the_figures(pools: Pools) ->
 def test_settled_pool_is_not_written_again(pools: Pools, controllers: Running) -> None:
     node, pool = pools.node(), pools.pool()
     pools.counts(pool, 4, 4, 4)
+    _is_looked_after(pools, pool)
     before, looked = _written(pools, pool), _looks(controllers)
 
     # A label that no pool selects by concerns no slice.
@@ -100,6 +101,11 @@ def test_settled_pool_is_not_written_again(pools: Pools, controllers: Running) -
     pools.kubectl("cordon", node)
     pools.counts(pool, 4, 0, 0)
     assert _written(pools, pool) != before
+
+
+def _is_looked_after(pools: Pools, pool: str) -> None:
+    """Waits for the allocator's first word, which follows the slices."""
+    wait_until(lambda: "mode" in pools.status(pool), what=f"{pool} has a mode", timeout_s=60.0)
 
 
 def _written(pools: Pools, pool: str) -> str:
@@ -119,6 +125,7 @@ def test_table_shows_the_pool_at_a_glance(pools: Pools) -> None:
     pools.node()
     pool = pools.pool()
     pools.counts(pool, 4, 4, 4)
+    _is_looked_after(pools, pool)
     header, row = pools.kubectl("get", "cpool", pool).splitlines()
     assert header.split() == [
         *("NAME", "SLICES", "FREE", "REALTIME", "NEARLINE", "OFFLINE", "MODE", "READY", "REASON", "AGE")

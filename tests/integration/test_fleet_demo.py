@@ -28,6 +28,8 @@ from tidegate_localcluster.fleet_demo.site import entrance
 from tidegate_localcluster.process import wait_until
 from tidegate_localcluster.state import Forward
 
+pytestmark = pytest.mark.timeout(600)
+
 NODES, INFERENCES = 8, 12
 SLICES = 4 * NODES
 SPEED = 600.0
@@ -88,7 +90,7 @@ class RunningFleet:
 
 def fleet_command(name: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     module = [sys.executable, "-m", "tidegate_localcluster.fleet_demo", name, f"--state-dir={folder}"]
-    return subprocess.run([*module, *options], capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run([*module, *options], capture_output=True, text=True, timeout=280, check=False)
 
 
 def up(folder: Path) -> subprocess.CompletedProcess[str]:

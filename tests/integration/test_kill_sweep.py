@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -101,14 +102,15 @@ async def test_slices_change_hands_once_although_the_operator_is_killed_after_ev
 
 async def test_an_operator_that_counts_no_pods_on_their_way_out_is_found_out(sweep: Sweep) -> None:
     """The negative: this one gives slices away that somebody is still on."""
-    async with sweep.broken(BLIND_TO_DRAINS, Patience(settles_s=10.0)):
-        outcome = await sweep.run(scenarios.REALLOCATION, NoFault())
+    async with sweep.broken(BLIND_TO_DRAINS, Patience(settles_s=20.0)):
+        pool = replace(scenarios.REALLOCATION.pool, drain_s=4.0)
+        outcome = await sweep.run(replace(scenarios.REALLOCATION, pool=pool), NoFault())
     assert any(problem.startswith("I1: ") for problem in outcome.problems), outcome.problems
 
 
 async def test_an_operator_that_says_before_it_does_is_found_out(sweep: Sweep) -> None:
     """The negative: this one works as long as nothing happens to it, and a kill between two writes shows it up."""
-    async with sweep.broken(STATUS_FIRST, Patience(settles_s=6.0)):
+    async with sweep.broken(STATUS_FIRST, Patience(settles_s=12.0)):
         reference = await sweep.run(scenarios.CREATE, NoFault())
         assert reference.problems == ()
         outcome = await sweep.run(scenarios.CREATE, WriteFault(1, When.AFTER), reference.world)

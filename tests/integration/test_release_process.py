@@ -204,7 +204,12 @@ def test_whenever_it_is_killed_the_end_is_the_same(
         with tidegate("controllers", kubeconfig, tmp_path / "last", **settings):
             release.reaches("the release ends", phase=phase)
             status = release.status
+            ended = f"Release{phase}"
+            wait_until(
+                lambda: any(reason == ended for reason, _ in release.told),
+                what=f"{ended} is told",
+                timeout_s=30,
+            )
     assert (status["phase"], status["weight"]) == (phase, 100 if phase == "Promoted" else 0)
     # What was written right before a kill may lack its event; nothing is told twice.
     assert set(release.told.values()) == {1}
-    assert any(reason == f"Release{phase}" for reason, _ in release.told)

@@ -15,7 +15,7 @@ import pytest
 
 from builders.inference import inference_body
 from fixtures.command_line import CommandLine
-from fixtures.control_plane import Kubectl
+from fixtures.control_plane import Kubectl, may
 
 pytestmark = pytest.mark.usefixtures("crds")
 CANARY = "hunter2-canary"
@@ -127,6 +127,7 @@ def test_who_may_not_read_everything_gets_the_rest_and_is_told(
         "--resource=inferences.tidegate.io",
     )
     kubectl("create", "rolebinding", "reader", "-n", installed, "--role=reader", "--user=adam")
+    may(kubectl, "adam", "list", "inferences.tidegate.io", installed)
     said = report(command_line, installed, tmp_path / "b.tar.gz", "--as", "adam")
     assert {each["path"] for each in said["files"]} >= {"objects/inferences.json", "reports/status.json"}
     missing = {each["what"]: each["why"] for each in said["missing"]}

@@ -11,7 +11,7 @@ import pytest
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
 from fixtures.command_line import CommandLine
-from fixtures.control_plane import Kubectl
+from fixtures.control_plane import Kubectl, may
 from fixtures.pools import Pools
 from tidegate_localcluster.process import wait_until
 
@@ -158,6 +158,7 @@ def test_who_may_see_one_namespace_alone_is_shown_that_and_told_so(
         "--resource=inferences.tidegate.io,modelaccesses.tidegate.io",
     )
     kubectl("create", "rolebinding", "reader", "-n", namespace, "--role=reader", "--user=adam")
+    may(kubectl, "adam", "list", "inferences.tidegate.io", namespace)
     done = command_line.run("status", "-n", namespace, "--as", "adam", "-o", "json")
     said = json.loads(done.stdout)
     assert [each["total"] for each in said["kinds"]] == [1, 1, 0, 0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.audit_log import Asked, Right, read, rights, unused
+from fixtures.audit_log import Asked, Right, denied, read, rights, unused
 
 USER = "system:serviceaccount:tidegate-system:tidegate-controllers"
 ACCOUNT = "tidegate-system:tidegate-controllers"
@@ -200,3 +200,15 @@ def test_a_right_of_no_use_is_named_with_its_role_verb_and_resource() -> None:
     assert str(right) == (
         "Role tidegate-xds-auth lets tidegate-system:tidegate-controllers list secrets named front in ads"
     )
+
+
+def test_what_is_refused_although_there_is_a_right_to_it_was_asked_of_an_api_server_that_has_just_begun() -> (
+    None
+):
+    words = f'pods is forbidden: User "{USER}" cannot list resource "pods" in API group ""'
+    by_roles = asked(namespace="ads", code=403, message=words)
+    by_policy = asked(namespace="ads", code=403, message="ValidatingAdmissionPolicy 'x' denied request")
+    fine = asked(namespace="ads")
+
+    assert denied([a_right()], [by_roles, by_policy, fine]) == {by_policy}
+    assert denied([a_right("watch"), a_right(namespace="shop")], [by_roles, fine]) == {by_roles}

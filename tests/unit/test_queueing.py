@@ -146,13 +146,15 @@ def test_a_job_that_was_admitted_is_about_to_start_and_one_that_runs_is_at_work(
     assert condition(plan(inference, running))[1] == "Scoring"
 
 
-@pytest.mark.parametrize(("done", "pods"), [(0, 3), (2, 3), (3, 3), (4, 0)])
-def test_the_number_of_pods_stays_until_no_shard_is_left(done: int, pods: int) -> None:
+@pytest.mark.parametrize(
+    ("done", "ended", "pods"), [(0, "", 3), (2, "", 3), (4, "", 3), (4, "completedAt", 0), (3, "endedAt", 0)]
+)
+def test_the_number_of_pods_stays_until_the_run_has_ended(done: int, ended: str, pods: int) -> None:
     before: Any = plan(queued()).status["batch"]
-    batch = {**before, "done": done, **({"completedAt": "2026-01-01T11:00:00Z"} if done == 4 else {})}
+    batch = {**before, "done": done, **({ended: "2026-01-01T11:00:00Z"} if ended else {})}
     assert settled(queued(status={"batch": batch}), None).spec.replicas == pods
     unqueued = queued(status={"batch": batch}, batch=batch_spec(shards=4))
-    assert settled(unqueued, None).spec.replicas == min(3, 4 - done)
+    assert settled(unqueued, None).spec.replicas == (0 if ended else min(3, 4 - done))
 
 
 def test_more_replicas_than_shards_are_as_many_as_shards() -> None:

@@ -1,5 +1,6 @@
 """How much of a batch's run is still to be done, by its status: what bounds how many pods are of any use."""
 
+from tidegate.api.batch import Batch
 from tidegate.api.inference import Inference
 from tidegate.resources.batch_run import run_name
 
@@ -14,15 +15,24 @@ def shards_left(inference: Inference) -> int | None:
         return None
     if status is None or status.run != run_name(inference, batch):
         return batch.shards
-    ended = status.ended_at is not None or status.completed_at is not None
-    return 0 if ended else max(batch.shards - status.done - status.failed, 0)
+    return 0 if _has_ended(inference, batch) else max(batch.shards - status.done - status.failed, 0)
 
 
 def useful_pods(inference: Inference) -> int | None:
     """Most pods that its run has work for; None where the spec has no batch.
 
-    In a queue of Kueue not the shards that are left, but all of them until none is: Kueue stops a Job whose number of pods
-    changes, and counts by itself which of them are not needed any more.
+    In a queue of Kueue not the shards that are left, but all of them until the run has ended: Kueue stops a Job whose
+    number of pods changes, also one of which only the word is missing that it is complete, and counts by itself which
+    pods are not needed any more.
     """
-    batch, left = inference.spec.batch, shards_left(inference)
-    return batch.shards if left and batch is not None and batch.queue_name is not None else left
+    batch = inference.spec.batch
+    if batch is not None and batch.queue_name is not None:
+        return 0 if _has_ended(inference, batch) else batch.shards
+    return shards_left(inference)
+
+
+def _has_ended(inference: Inference, batch: Batch) -> bool:
+    status = inference.status.batch
+    if status is None or status.run != run_name(inference, batch):
+        return False
+    return status.ended_at is not None or status.completed_at is not None
