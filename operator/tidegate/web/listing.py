@@ -107,13 +107,14 @@ class Listing:
 
     def _found(self, asked: Asked, within: Collection[str] | None) -> list[_Place]:
         found = self._order
+        if asked.text:
+            text = asked.text.lower()
+            # Few are found: to put them in order costs less than to look up the words of all.
+            found = sorted(place for place, words in self._texts.items() if text in words)
         if within is not None:
             found = [place for place in found if not place[1] or place[1] in within]
         if asked.namespace:
             found = [place for place in found if place[1] == asked.namespace]
-        if asked.text:
-            text, texts = asked.text.lower(), self._texts
-            found = [place for place in found if text in texts[place]]
         return found
 
     def _changed(self, key: ObjectKey) -> None:
