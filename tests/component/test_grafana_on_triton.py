@@ -16,7 +16,7 @@ from builders.probe_model import publish
 from fixtures.agent import ModelPod
 from fixtures.grafana import every_query
 from tidegate_dataplane.contract import Phase
-from tidegate_localcluster.ports import HeldPort
+from tidegate_localcluster.ports import unused
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(120)]
 
@@ -41,8 +41,7 @@ def shown(port: int) -> Mapping[str, set[str]]:
 
 def test_triton_shows_what_the_dashboards_ask_for(model_pod: ModelPod) -> None:
     publish(model_pod.artefact, 1)
-    with HeldPort("127.0.0.1") as reserved:
-        model_pod.triton.metrics_port = reserved.number
+    model_pod.triton.metrics_port = unused("127.0.0.1")
     model_pod.start_agent(model_pod.order())
     model_pod.triton.start()
     model_pod.wait_for("version 1 serves", lambda said: said.phase is Phase.READY and said.serving == 1)

@@ -23,6 +23,7 @@ from fixtures.stream import (
 )
 from fixtures.triton import TritonFiles
 from tidegate.api.reasons import Reason
+from tidegate_dataplane.agent.nearline.worker import LONGEST_END_S
 from tidegate_dataplane.contract import StreamReport
 from tidegate_localcluster.process import wait_until
 
@@ -305,7 +306,7 @@ def test_a_worker_that_is_told_to_stop_yields_within_seconds_and_the_next_one_go
     any_slow_pod.serve()
     wait_until(lambda: any_slow_pod.work.kept() > 20, what="the work has begun", timeout_s=60)
 
-    assert any_slow_pod.yielded() < 20
+    assert any_slow_pod.yielded() < 5
     taken = any_slow_pod.work.kept()
     assert taken < 200
     # Nothing is left in its hands that the next one would have to wait for.
@@ -323,6 +324,6 @@ def test_a_message_that_takes_long_is_given_back_when_the_worker_must_go(slow_po
     slow_pod.serve()
     wait_until(lambda: slow_pod.counted("in_flight") == 1, what="it is being asked", timeout_s=60)
 
-    assert slow_pod.yielded() < 20  # not the minute that it would take
+    assert slow_pod.yielded() < LONGEST_END_S + 1
     assert slow_pod.work.results() == {}
     assert slow_pod.work.free() == 1

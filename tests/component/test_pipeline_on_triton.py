@@ -95,7 +95,7 @@ async def test_three_models_answer_in_the_time_of_one(rig: Rig) -> None:
     assert values(answer) == ANSWERED
     assert marks(answer) == {b""}
     # One after the other they would never take less than 150 ms, however idle the machine; at once, a busy one takes more than 50 ms.
-    assert min(seconds) < 0.150, seconds
+    assert min(seconds) < 0.120, seconds
 
 
 async def test_sixty_four_requests_at_once_are_few_calls_of_each_model(rig: Rig) -> None:
@@ -114,7 +114,7 @@ async def test_sixty_four_requests_at_once_are_few_calls_of_each_model(rig: Rig)
     await eventually("Triton has counted the calls", counted)
     after = await rig.asked()
     calls = {name: after[name] - before[name] for name in ("ctr", "cvr", "gmv")}
-    assert all(1 <= count <= 20 for count in calls.values()), calls
+    assert all(1 <= count <= 8 for count in calls.values()), calls
 
 
 async def test_an_input_that_a_model_refuses_costs_nobody_else_the_answer(rig: Rig) -> None:

@@ -499,7 +499,7 @@ async def test_a_server_without_a_snapshot_says_nothing(gateway: Gateway) -> Non
 
 async def test_stopping_in_good_order_ends_the_streams(gateway: Gateway) -> None:
     await gateway.start(a_model_access(), backend_of("ctr", await gateway.upstream("one")))
-    async with asyncio.timeout(4.5):
+    async with asyncio.timeout(3):
         await gateway.control_plane.server.stop()
     assert gateway.control_plane.ledger.connected == 0
 

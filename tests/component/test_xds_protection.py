@@ -182,18 +182,21 @@ async def failing_and_sound(gateway: Gateway) -> tuple[Upstream, Upstream]:
     return failing, sound
 
 
-async def given_up(client: Client, failing: Upstream, after: int) -> None:
-    """Waits until `failing` gets nothing more.
+async def given_up(gateway: Gateway, client: Client, failing: Upstream, after: int) -> None:
+    """Asks until `failing` has failed so often, and waits until Envoy's main thread has left it out for that.
 
-    Envoy's main thread leaves a pod out, a moment after a worker has counted its last failure: what is asked in between
-    may reach it still.
+    What is asked between a pod's last failure and that moment may reach it still.
     """
+    for _ in range(60):
+        if failing.inferences == after:
+            break
+        await outcome(client)
+    assert failing.inferences == after
 
-    async def without_a_failure() -> bool:
-        return (await outcomes(client, 10))["UNAVAILABLE"] == 0
+    async def left_out() -> bool:
+        return await gateway.envoy.sum_of_stats("outlier_detection.ejections_active") == 1
 
-    await eventually("the pod is left out", without_a_failure)
-    assert failing.inferences >= after
+    await eventually("the pod is left out", left_out)
 
 
 async def test_a_pod_that_fails_in_a_row_is_left_out(gateway: Gateway) -> None:
@@ -204,8 +207,9 @@ async def test_a_pod_that_fails_in_a_row_is_left_out(gateway: Gateway) -> None:
         a_model_access("other"),
         backend_of("ctr", failing, sound),
     )
-    await given_up(client, failing, after=3)
+    await given_up(gateway, client, failing, after=3)
     assert await outcomes(client, 60) == Counter({"sound": 60})
+    assert failing.inferences == 3
     # What one access thinks of a pod is not what another one gets.
     assert (await outcomes(client, 60, OTHER))["UNAVAILABLE"] > 3
 
@@ -236,7 +240,7 @@ async def test_the_fallback_answers_while_every_pod_is_ejected(gateway: Gateway)
         backend_of("ctr", failing),
         backend_of("small", sound),
     )
-    await given_up(client, failing, after=2)
+    await given_up(gateway, client, failing, after=2)
     assert await outcomes(client, 20) == Counter({"sound": 20})
 
 
@@ -248,7 +252,7 @@ async def test_one_sound_pod_is_enough_to_keep_the_fallback_idle(gateway: Gatewa
         backend_of("ctr", failing, sound),
         backend_of("small", small),
     )
-    await given_up(client, failing, after=1)
+    await given_up(gateway, client, failing, after=1)
     assert await outcomes(client, 60) == Counter({"sound": 60})
     assert small.inferences == 0
 

@@ -15,7 +15,7 @@ from fixtures.installed_stream import a_broker
 from fixtures.stream import BUCKET, DEAD, STREAM, SUBJECT, a_message, score
 
 MESSAGES = 500
-YIELD_S = 15.0
+YIELD_S = 5.0
 OURS = "tidegate_dataplane.agent|tritonserver|triton_python_backend_stub"
 
 
@@ -52,6 +52,7 @@ def test_pods_scaled_away_in_the_middle_yield_and_the_next_one_finishes(space: S
         taken = work.kept()
         assert taken < MESSAGES
         assert work.free() == MESSAGES - taken
+        assert work.kept() == taken
         until(lambda: not space.pods("probe"), "the pod is gone", evidence=lambda: space.pods("probe"))
         said = space.condition("inference", "probe", "Consuming")
         assert (said["status"], said["reason"]) == ("False", "ScaledToZero")

@@ -168,7 +168,7 @@ def test_restart_over_settled_objects_writes_nothing_and_a_successor_repairs(
     with tidegate("controllers", kubeconfig, tmp_path, **settings) as successor:
         assert not successor.leads
         controllers.process.kill()
-        eventually(lambda: successor.leads, "the other one leads", timeout_s=60.0)
+        eventually(lambda: successor.leads, "the other one leads", timeout_s=16.0)
         eventually(lambda: _reconciled(successor) >= 10, "the new leader has looked at everything")
         assert _resource_versions(kubectl, namespace) == before
 

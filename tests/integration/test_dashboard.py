@@ -242,8 +242,17 @@ async def test_two_hundred_open_pages_watch_no_more_than_one_and_hear_at_once(
         await pages.open(199)
         await until(lambda: watches(kubectl) == one, what="as many watches as for one page", timeout_s=60.0)
         assert one["inferences"] >= 1
-        await asyncio.to_thread(kubectl, "annotate", "computepool", allocated.pool, "seen=now")
-        await until(lambda: len(pages.heard) >= 200, what="every page has heard", timeout_s=30.0)
+        late: list[float] = []
+        for look in range(3):  # a machine that stands still for a moment is no fault of the dashboard's
+            pages.heard.clear()
+            before = time.monotonic()
+            await asyncio.to_thread(
+                kubectl, "annotate", "computepool", allocated.pool, f"seen=look-{look}", "--overwrite"
+            )
+            writing_s = time.monotonic() - before
+            await until(lambda: len(pages.heard) >= 200, what="every page has heard", timeout_s=30.0)
+            late.append(max(pages.heard.values()) - before - writing_s)
+        assert min(late) < 1.0, late
 
 
 class Pages:

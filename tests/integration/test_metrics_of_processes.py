@@ -10,8 +10,8 @@ import pytest
 from builders.metrics_page import metric
 from fixtures.processes import Running, tidegate
 from fixtures.web_process import WebProcess
+from fixtures.xds_process import xds_ports
 from tidegate.reference.metrics import SECTIONS
-from tidegate_localcluster.ports import HeldPort
 
 pytestmark = pytest.mark.integration
 
@@ -55,13 +55,7 @@ def test_the_xds_servers_show_what_the_page_says_and_write_nothing(
     controllers: Running, kubeconfig: Path, tmp_path: Path
 ) -> None:
     del controllers  # brings the kinds
-    with HeldPort("127.0.0.1") as held, HeldPort("127.0.0.1") as report, HeldPort("127.0.0.1") as contents:
-        ports = {
-            "xds_port": str(held.number),
-            "report_port": str(report.number),
-            "contents_port": str(contents.number),
-        }
-    with tidegate("xds", kubeconfig, tmp_path, **ports) as running:
+    with tidegate("xds", kubeconfig, tmp_path, **xds_ports()) as running:
         page = running.metrics()
     assert shown(page) == listed("xDS servers")
     assert metric(page, "tidegate_xds_snapshot_timestamp_seconds") > 1e9

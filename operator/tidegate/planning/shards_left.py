@@ -1,6 +1,6 @@
 """How much of a batch's run is still to be done, by its status: what bounds how many pods are of any use."""
 
-from tidegate.api.batch import Batch
+from tidegate.api.batch import Batch, BatchProgress
 from tidegate.api.inference import Inference
 from tidegate.resources.batch_run import run_name
 
@@ -10,12 +10,13 @@ def shards_left(inference: Inference) -> int | None:
 
     The status rounds, so of more than 20 shards up to a twentieth may be done already.
     """
-    batch, status = inference.spec.batch, inference.status.batch
+    batch = inference.spec.batch
     if batch is None:
         return None
-    if status is None or status.run != run_name(inference, batch):
+    known = _progress(inference, batch)
+    if known is None:
         return batch.shards
-    return 0 if _has_ended(inference, batch) else max(batch.shards - status.done - status.failed, 0)
+    return 0 if _has_ended(known) else max(batch.shards - known.done - known.failed, 0)
 
 
 def useful_pods(inference: Inference) -> int | None:
@@ -26,13 +27,17 @@ def useful_pods(inference: Inference) -> int | None:
     pods are not needed any more.
     """
     batch = inference.spec.batch
-    if batch is not None and batch.queue_name is not None:
-        return 0 if _has_ended(inference, batch) else batch.shards
-    return shards_left(inference)
+    if batch is None or batch.queue_name is None:
+        return shards_left(inference)
+    known = _progress(inference, batch)
+    return 0 if known is not None and _has_ended(known) else batch.shards
 
 
-def _has_ended(inference: Inference, batch: Batch) -> bool:
-    status = inference.status.batch
-    if status is None or status.run != run_name(inference, batch):
-        return False
-    return status.ended_at is not None or status.completed_at is not None
+def _progress(inference: Inference, batch: Batch) -> BatchProgress | None:
+    """What the status says of the run that the spec asks for; None where it is of another, or of none."""
+    known = inference.status.batch
+    return known if known is not None and known.run == run_name(inference, batch) else None
+
+
+def _has_ended(known: BatchProgress) -> bool:
+    return known.ended_at is not None or known.completed_at is not None
