@@ -215,8 +215,11 @@ class Allocator:
         """
         if not executes(observed.mode):
             await self._abandon(observed, f"spec.policy.mode is {observed.mode.value} since")
+        noticed = Circumstances.of(observed)
         signals = await self._demand(parse_duration(observed.pool.spec.policy.interval))
         observed = self._correct(replace(self._observe(observed.pool), signals=signals))
+        # What changed while demand was read is decided about as well, and no later look will find it new.
+        due = trigger(noticed, Circumstances.of(observed)) or due
         view = allocation_view(observed)
         self._parts.questions.put(observed.pool.key, Question(observed.now, observed.mode, view.snapshot))
         before = self._clock.monotonic()

@@ -57,7 +57,7 @@ async def test_requests_are_counted_through_port_forwards_and_who_says_nothing_i
         a_pod("gateway-3", ready=False),
     ]
     async with an_api_server(tmp_path, gateway.envoy.admin, *pods) as cluster:
-        looking = asyncio.create_task(gateways_between(cluster, "tidegate", "tidegate-system", [access], 1.5))
+        looking = asyncio.create_task(gateways_between(cluster, "tidegate", "tidegate-system", [access], 4.0))
         while not looking.done():
             await client.infer(metadata=(("x-tidegate-access", "ads/ctr"),))
             await asyncio.sleep(0.01)

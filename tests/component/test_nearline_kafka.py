@@ -316,11 +316,11 @@ async def test_a_log_that_begins_again_below_what_was_committed_is_worked_off(pl
 async def test_a_partition_without_a_leader_ends_no_work_in_the_others(
     kafka: RunningKafka, nats: RunningNats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_broker, "CALL_TIMEOUT_S", 2.0)
     place = await asyncio.to_thread(Place, kafka, nats, partitions=4)
     await place.publish(*(b"%d" % number for number in range(12)))
     async with place.opened() as before:
         await taken(before, 1)  # of the other partitions nothing was ever committed
+    monkeypatch.setattr(kafka_broker, "CALL_TIMEOUT_S", 4.0)
     left = await asyncio.to_thread(kafka.lose_a_disk, place.topic)
     try:
         async with place.opened() as broker:
@@ -395,7 +395,6 @@ async def test_a_cluster_that_goes_is_missed_and_one_that_comes_back_is_gone_on_
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_broker, "SESSION_S", 4.0)  # nobody could say that the first member left
-    monkeypatch.setattr(kafka_group, "CALL_TIMEOUT_S", 1.0)  # how long the coordinator is looked for
     await place.publish(b"1", b"2", b"3")
     broker = place.broker()
     try:
@@ -404,6 +403,7 @@ async def test_a_cluster_that_goes_is_missed_and_one_that_comes_back_is_gone_on_
         await broker.settle(first)
         await broker.backlog()
 
+        monkeypatch.setattr(kafka_group, "CALL_TIMEOUT_S", 1.0)  # how long the coordinator is looked for
         await asyncio.to_thread(place.kafka.kill)
         with pytest.raises(BrokerError) as missed:
             await broker.backlog()
@@ -414,7 +414,7 @@ async def test_a_cluster_that_goes_is_missed_and_one_that_comes_back_is_gone_on_
         with pytest.raises(BrokerError, match="cannot be reached"):
             await broker.open()
 
-        monkeypatch.setattr(kafka_group, "CALL_TIMEOUT_S", 5.0)
+        monkeypatch.setattr(kafka_group, "CALL_TIMEOUT_S", 10.0)
         await asyncio.to_thread(place.kafka.start)
         await broker.open()
         again = await taken(broker, 2)

@@ -215,7 +215,7 @@ def test_a_broker_that_goes_and_comes_back_costs_nothing(slow_pod: StreamPod) ->
     )
     assert report.stream is not None
     assert slow_pod.nats.url in report.stream.message
-    assert slow_pod.pod.probe("/readyz") == 200
+    slow_pod.pod.takes_requests()
     assert slow_pod.counted("consuming") == 0
     slow_pod.nats.start()
 
@@ -286,9 +286,10 @@ def test_a_model_that_is_away_is_waited_for_and_no_message_pays_for_it(slow_pod:
     wait_until(lambda: slow_pod.work.kept() > 20, what="the work has begun", timeout_s=60)
 
     slow_pod.pod.triton.kill()
+    wait_until(lambda: slow_pod.pod.probe("/readyz") == 503, what="the pod is not ready", timeout_s=60)
     wait_until(lambda: slow_pod.counted("in_flight") == 0, what="what was held is given back", timeout_s=60)
     messages = slow_pod.counted("messages_total")
-    wait_until(lambda: slow_pod.pod.probe("/readyz") == 503, what="the pod is not ready", timeout_s=60)
+    time.sleep(1)
     assert slow_pod.counted("messages_total") == messages  # nothing is pulled for nobody
     slow_pod.pod.triton.start()
 
@@ -326,4 +327,4 @@ def test_a_message_that_takes_long_is_given_back_when_the_worker_must_go(slow_po
 
     assert slow_pod.yielded() < LONGEST_END_S + 1
     assert slow_pod.work.results() == {}
-    assert slow_pod.work.free() == 1
+    wait_until(lambda: slow_pod.work.free() == 1, what="it is given back", timeout_s=30)

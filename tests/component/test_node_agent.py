@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -48,7 +49,8 @@ def test_reports_servers_and_clients_and_whose_they_are(agent: AskedAgent) -> No
     ("daemon", "state", "words"),
     [
         ("dead", DaemonState.GONE, "Cannot find MPS control daemon process"),
-        ("hung", DaemonState.HANGS, "get_server_list did not answer within 4 s"),
+        # It hangs at whatever it is asked just then.
+        ("hung", DaemonState.HANGS, "get_[a-z_]+ did not answer within 4 s"),
     ],
 )
 def test_daemon_that_does_not_answer_is_told_at_once_and_in_its_own_words(
@@ -58,7 +60,8 @@ def test_daemon_that_does_not_answer_is_told_at_once_and_in_its_own_words(
     agent.mps.write(daemon=daemon)
     began = time.monotonic()
     report = agent.ask(before.revision, wait_s=20)
-    assert (report.daemon, report.message, report.servers) == (state, words, ())
+    assert (report.daemon, report.servers) == (state, ())
+    assert re.fullmatch(words, report.message), report.message
     assert time.monotonic() - began < 15
     assert "tidegate_node_mps_daemon_answers 0.0" in agent.metrics()
 
@@ -101,6 +104,7 @@ def test_agent_that_ends_lets_go_of_who_waits_for_it(agent: AskedAgent) -> None:
         waiting = pool.submit(agent.ask, known, 30)
         # It is being waited on once the second call of this process is open.
         wait_until(lambda: _connections(agent) > 0, what="a call is under way", timeout_s=30)
+        time.sleep(1)  # its handshake, and the request itself
         began = time.monotonic()
         agent.stop()
         assert waiting.result(timeout=20).revision == known

@@ -59,18 +59,19 @@ def _ask(pod: ModelPod) -> float | None:
 
 
 def test_a_model_process_that_ends_rests_the_pod_and_is_reported(pod: ModelPod) -> None:
-    assert pod.probe("/readyz") == 200
+    pod.takes_requests()
     (process,) = pod.triton.model_processes()
     os.kill(process, signal.SIGKILL)
     wait_until(lambda: pod.probe("/readyz") == 503, what="the pod takes no requests", timeout_s=30)
+    # It is told for a quarter of a minute.
+    said = pod.wait_for("the end is reported", lambda report: report.ended is not None)
+    assert said.ended == RunnerEnd(version=1, killed_for_memory=False)
 
     # Triton calls the model ready all along, and refuses its requests until it is loaded anew.
     wait_until(lambda: _ask(pod) == 1000.0, what="the model answers again", timeout_s=60)
-    said = pod.wait_for("the end is reported", lambda report: report.ended is not None)
-    assert said.ended == RunnerEnd(version=1, killed_for_memory=False)
-    assert said.phase is Phase.READY
+    pod.wait_for("version 1 serves again", lambda report: report.phase is Phase.READY)
     assert metric(pod.metrics(), "tidegate_agent_runner_ends_total", why="other") == 1
-    wait_until(lambda: pod.probe("/readyz") == 200, what="the pod takes requests again", timeout_s=60)
+    pod.takes_requests()
 
 
 def test_without_the_agent_a_model_whose_process_ended_answers_nobody_and_is_called_ready(
@@ -108,14 +109,14 @@ def test_a_restarted_agent_loads_nothing_that_lives(pod: ModelPod) -> None:
 
     assert pod.event("runner_missing") is None
     assert pod.triton.model_processes() == before
-    assert pod.probe("/readyz") == 200
+    pod.takes_requests()
 
 
 def test_versions_that_come_and_go_are_no_ends(pod: ModelPod) -> None:
     for version in (2, 1):
         pod.put(pod.order(version, keep_versions=1))
         _serves(pod, version)
-        assert pod.probe("/readyz") == 200
+        pod.takes_requests()
 
     assert pod.report().ended is None
     assert metric(pod.metrics(), "tidegate_agent_runner_ends_total", why="other") == 0

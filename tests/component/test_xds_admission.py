@@ -28,7 +28,11 @@ SHORT = 40
 def valued(*targets: str, control: dict[str, Any] | None = None, **spec: Any) -> ModelAccess:
     """A route of value 3 for x-segment: gold, and one of value 1."""
     match = {"headers": [{"name": "x-segment", "exact": "gold"}]}
-    routes = [a_route("gold", *targets, match=match, value="3"), a_route("rest", *targets, value="1.0")]
+    patient = {"timeout": "60s"}  # longer than any test here holds a request
+    routes = [
+        a_route("gold", *targets, match=match, value="3", **patient),
+        a_route("rest", *targets, value="1.0", **patient),
+    ]
     protection = {"admissionControl": control or {}, **spec.pop("protection", {})}
     return a_model_access(routes=routes, protection=protection, **spec)
 

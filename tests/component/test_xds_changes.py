@@ -21,6 +21,7 @@ from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash, version_of
 from tidegate.xds import subscription
 from tidegate.xds.gate import Gate
+from tidegate.xds.server import XdsServerSettings
 from tidegate.xds.standstill import Standstill
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
@@ -96,7 +97,7 @@ async def test_a_changed_cluster_serves_at_once(
     gateway = gateway_of_either_dialect
     old, new = await gateway.upstream("old"), await gateway.upstream("new")
     client = await gateway.start(a_model_access(), backend_of("ctr", old))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(10):
         with_retry = a_model_access(routes=[a_route(retry={"attempts": 1, "budgetPercent": 50})])
         await gateway.control_plane.push(with_retry, backend_of("ctr", new))
 
@@ -498,8 +499,9 @@ async def test_a_server_without_a_snapshot_says_nothing(gateway: Gateway) -> Non
 
 
 async def test_stopping_in_good_order_ends_the_streams(gateway: Gateway) -> None:
+    gateway.control_plane = ControlPlane(XdsServerSettings(drain_s=30.0))
     await gateway.start(a_model_access(), backend_of("ctr", await gateway.upstream("one")))
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(10):  # of the thirty seconds that a stream may take which nobody ends
         await gateway.control_plane.server.stop()
     assert gateway.control_plane.ledger.connected == 0
 

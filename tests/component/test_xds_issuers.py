@@ -27,6 +27,7 @@ from tidegate.api.reasons import Reason
 from tidegate.routing.credentials import MAX_JWKS_BYTES, Credentials, Fetched, NotAsked, NotFetched, Unfit
 from tidegate.routing.guards import plan_guard
 from tidegate.xds.issuers import IssuerMetrics, Issuers, IssuerSettings
+from tidegate_localcluster.ports import unused
 
 NAME = "https://login.example.com"
 CTR = ("x-tidegate-access", "ads/ctr")
@@ -39,7 +40,7 @@ class Login:
 
     folder: Path
     issuer: Issuer = field(default_factory=lambda: Issuer(NAME))
-    port: int = 0
+    port: int = field(default_factory=lambda: unused("127.0.0.1"))
     asked: int = 0
     answer: Answer | None = None
     stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)

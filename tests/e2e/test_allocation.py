@@ -98,7 +98,7 @@ def test_real_time_load_takes_near_line_slices_and_no_message_is_lost(space: Spa
             _has(pool, home=3, rank=1)
             before = pool.counts("home")
             until(
-                lambda: all(count > before[uid] + 5 for uid, count in pool.counts("home").items()),
+                lambda: all(count > before.get(uid, 0) + 5 for uid, count in pool.counts("home").items()),
                 "every Triton of home runs requests",
                 evidence=lambda: (before, pool.counts("home")),
             )

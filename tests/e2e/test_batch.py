@@ -45,9 +45,8 @@ def test_every_row_is_scored_once_although_pods_are_killed_and_scaled_away(space
     space.apply("Inference", "probe", _spec(space))
 
     until(lambda: _read(space)["files"] >= 3, "the work has begun", evidence=lambda: _status(space))
-    first = _pods(space)
-    assert len(first) == 2
-    killed = first[0]["metadata"]["name"]
+    until(lambda: len(_pods(space)) == 2, "two are at work", evidence=lambda: _pods(space))
+    killed = _pods(space)[0]["metadata"]["name"]
     space.kubectl.run("delete", "pod", killed, "-n", space.namespace, "--grace-period=0", "--force")
 
     space.patch("inference", "probe", {"replicas": 0})

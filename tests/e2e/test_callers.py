@@ -119,11 +119,11 @@ def test_keys_let_in_follow_their_secret_and_refused_calls_never_reach_the_model
     space.ready("modelaccess/keyed")
     guarded.settles("keyed", "served", **{"x-api-key": ALICE})
     assert guarded.rest("keyed", **{"x-api-key": ALICE}) == 200
-    before = space.counted("probe")
+    before = space.counted_at_rest("probe")
     assert guarded.calls("keyed", 20, **{"x-api-key": BOB}) == {"UNAUTHENTICATED"}
     assert guarded.calls("keyed", 20) == {"UNAUTHENTICATED"}
     assert guarded.rest("keyed", **{"x-api-key": BOB}) == 401
-    assert space.counted("probe") == before
+    assert space.counted_at_rest("probe") == before
     # The same counter does move for calls that are let in, with a key or where none is asked for.
     assert guarded.calls("keyed", 5, **{"x-api-key": ALICE}) == guarded.calls("open", 5) == {"served"}
     space.counts_to("probe", before + 10)
@@ -154,13 +154,13 @@ def test_tokens_let_in_whom_their_issuer_sent_here(guarded: Guarded) -> None:
         return {"authorization": f"Bearer {signed_by.token(aud=audience)}"}
 
     guarded.settles("tokens", "served", **bearer(issuer))
-    before = space.counted("probe")
+    before = space.counted_at_rest("probe")
     assert guarded.calls("tokens", 10) == {"UNAUTHENTICATED"}
     assert guarded.calls("tokens", 10, **bearer(stranger)) == {"UNAUTHENTICATED"}
     assert guarded.calls("tokens", 10, **bearer(issuer, "shop")) == {"PERMISSION_DENIED"}
     assert guarded.rest("tokens", **bearer(stranger)) == 401
     assert guarded.rest("tokens", **bearer(issuer, "shop")) == 403
-    assert space.counted("probe") == before
+    assert space.counted_at_rest("probe") == before
     assert guarded.rest("tokens", **bearer(issuer)) == 200
     space.counts_to("probe", before + 1)
 

@@ -66,7 +66,6 @@ def test_a_load_test_goes_through_a_gateway_to_the_model(space: Space) -> None:
     space.inference()
     space.access()
     space.ready()
-    space.answers(1)
     before = space.counted("probe")
     asked = (
         "bench",

@@ -5,18 +5,21 @@ from __future__ import annotations
 import pytest
 
 from builders import probe_model
-from fixtures.installed import Space, refused, until
+from fixtures.installed import READY_TIMEOUT_S, Space, refused, until
 from tidegate.api.reasons import Reason
 
 
 def _says(space: Space, name: str, reason: Reason) -> str:
     """Waits until Ready of an Inference has this reason; its message."""
-    until(
-        lambda: space.condition("inference", name).get("reason") == reason,
-        f"Ready of {name} says {reason}",
-        evidence=lambda: space.status("inference", name),
-    )
-    return str(space.condition("inference", name)["message"])
+    said: dict[str, str] = {}
+
+    def found() -> bool:
+        condition = space.condition("inference", name)
+        said[condition.get("reason", "")] = condition.get("message", "")
+        return reason in said
+
+    until(found, f"Ready of {name} says {reason}", evidence=lambda: space.status("inference", name))
+    return said[reason]
 
 
 def _answers(space: Space, name: str, version: int = 1) -> None:
@@ -67,7 +70,10 @@ def test_a_model_whose_process_ends_while_it_serves_is_not_ready_and_says_why(sp
     assert "memory limit of 512Mi" in _says(space, "probe", Reason.OUT_OF_MEMORY)
 
     # The way out is in the message.
+    (small,) = (pod["metadata"]["name"] for pod in space.pods("probe"))
     space.patch("inference", "probe", {"resources": {"memory": "2Gi"}})
+    # Ready says that the new pod is; the old one is asked too until it is gone.
+    space.kubectl.wait("delete", (f"pod/{small}",), space.namespace, READY_TIMEOUT_S)
     space.ready("inference/probe", "modelaccess/probe")
     assert space.ask(x=900.0).version == "1"
 

@@ -20,6 +20,7 @@ from tritonclient.utils import InferenceServerException
 from builders.certificates import Authority, Pair
 from fixtures.installed import Client, Installed, Space, until
 from tidegate_localcluster.demo.helm import NAMESPACE
+from tidegate_localcluster.demo.load import THREADS
 
 NAME = "models.example.com"
 RANKER = "spiffe://example.com/ads/ranker"
@@ -174,7 +175,7 @@ def test_identities_decide_who_calls_and_a_rotation_under_load_loses_nothing(
 def _identities_decide(space: Space, port: Port, known: str) -> None:
     installed = space.installed
     ranker, other = port.clients.pair(uris=(RANKER,)), port.clients.pair(uris=("spiffe://example.com/x",))
-    counted = space.counted("probe")
+    counted = space.counted_at_rest("probe")
     assert port.outcome(known, ranker) == "1"
     assert [port.outcome(known, other), port.outcome(known)] == ["PERMISSION_DENIED", "UNAUTHENTICATED"]
     assert _outcome(Client(installed.endpoints.gateway, known)) == "UNAUTHENTICATED"
@@ -183,7 +184,9 @@ def _identities_decide(space: Space, port: Port, known: str) -> None:
 
 def _rotations_lose_nothing(space: Space, port: Port, known: str, pairs: Sequence[Pair]) -> None:
     installed, (first, second), ranker = space.installed, pairs, port.clients.pair(uris=(RANKER,))
+    opened = _connections(installed)
     with space.load(1, clients=lambda: port.client(known, ranker)) as load:
+        until(lambda: _connections(installed) >= opened + THREADS, "every client has its connection")
         load.wait_for("1", 100, timeout_s=60)
         before = _connections(installed)
         for number, pair in enumerate((second, first, second), 2):

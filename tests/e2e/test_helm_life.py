@@ -134,7 +134,7 @@ def test_models_outlive_their_release_and_the_next_one_takes_them_up(
     # From here on Helm takes roles away before the last pod that had them.
     audit.keep(life.installed.cluster)
     life.act("uninstall", RELEASE, *WAIT)
-    assert not life.pods()
+    until(lambda: not life.pods(), "the pods go with their Deployments", evidence=life.pods)
     assert _uid(life, space) == before
     assert {pod["metadata"]["uid"] for pod in space.pods("probe")} == pods, "models run on"
 

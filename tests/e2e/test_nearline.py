@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ from builders.nearline import nearline_spec
 from builders.probe_model import publish_slow
 from fixtures.installed import Space, until
 from fixtures.installed_stream import a_broker
+from fixtures.stopwatch import Stopwatch
 from fixtures.stream import BUCKET, DEAD, STREAM, SUBJECT, a_message, score
 
 MESSAGES = 500
@@ -39,23 +38,23 @@ def test_pods_scaled_away_in_the_middle_yield_and_the_next_one_finishes(space: S
 
         (pod,) = space.pods("probe")
 
-        def processes() -> Sequence[str]:
-            return space.installed.processes(OURS, [pod["metadata"]["uid"]])
-
-        assert len(processes()) >= 3  # the agent, Triton, and the model's own
-        started = time.monotonic()
-        space.patch("inference", "probe", {"replicas": 0})
-        until(lambda: not processes(), "nothing of the pod runs", evidence=processes)
-        seconds = time.monotonic() - started
+        processes = space.installed.processes(OURS, [pod["metadata"]["uid"]])
+        assert len(processes) >= 3  # the agent, Triton, and the model's own
+        with Stopwatch() as watch:
+            space.patch("inference", "probe", {"replicas": 0})
+            until(lambda: not space.installed.living(processes), "nothing of the pod runs")
+        assert not space.installed.processes(OURS, [pod["metadata"]["uid"]])
         # Nobody works: the stream waits, and what the pod held is there for the next one at once.
         until(lambda: work.free() == MESSAGES - work.kept(), "what the pod held is given back")
         taken = work.kept()
         assert taken < MESSAGES
-        assert work.free() == MESSAGES - taken
         assert work.kept() == taken
-        until(lambda: not space.pods("probe"), "the pod is gone", evidence=lambda: space.pods("probe"))
-        said = space.condition("inference", "probe", "Consuming")
-        assert (said["status"], said["reason"]) == ("False", "ScaledToZero")
+        until(
+            lambda: space.condition("inference", "probe", "Consuming").get("reason") == "ScaledToZero",
+            "Consuming says that it is scaled to zero",
+            evidence=lambda: space.status("inference", "probe"),
+        )
+        assert space.condition("inference", "probe", "Consuming")["status"] == "False"
 
         space.patch("inference", "probe", {"replicas": 1})
         results = work.done(ids, timeout_s=200)
@@ -66,8 +65,8 @@ def test_pods_scaled_away_in_the_middle_yield_and_the_next_one_finishes(space: S
         assert work.kept() == MESSAGES
         assert work.dead() == []
         # The second pod's Triton ran what the first had left, by its own counter.
-        assert MESSAGES - taken <= space.counted("probe") <= MESSAGES - taken + 32
-        assert seconds < YIELD_S
+        assert MESSAGES - taken <= space.counted_at_rest("probe") <= MESSAGES - taken + 32
+        assert watch.seconds < YIELD_S
 
 
 def _spec(space: Space, url: str) -> dict[str, Any]:

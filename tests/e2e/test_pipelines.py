@@ -91,12 +91,16 @@ def test_a_pipeline_answers_without_its_optional_model_and_not_without_the_other
     _publish(space)
     _scene(space)
     space.ready("featurecompute/users", "inference/a", "inference/b", "modelaccess/scene")
-    (route,) = space.status("modelaccess", "scene")["routes"]
-    assert route["pipeline"]["readyReplicas"] == 1
-    assert [part["endpoints"] for part in route["pipeline"]["models"]] == [1, 1]
 
+    def parts() -> tuple[int, list[int]]:
+        (route,) = space.status("modelaccess", "scene")["routes"]
+        pipeline = route["pipeline"]
+        return pipeline["readyReplicas"], [part["endpoints"] for part in pipeline["models"]]
+
+    # It is Ready without its optional model.
+    until(lambda: parts() == (1, [1, 1]), "all of its parts are there", evidence=parts)
     whole = {"first": [1003.0, 1007.0], "second": [2003.0, 2007.0], "tidegate_defaulted": [b"", b""]}
-    assert _ask(space, 3, 7) == whole
+    until(lambda: _ask(space, 3, 7) == whole, "the answer is whole", evidence=lambda: _ask(space, 3, 7))
     before = _calls(space)
     with ThreadPoolExecutor(32) as clients:
         answers = list(clients.map(lambda user: _ask(space, user), [user % USERS for user in range(64)]))

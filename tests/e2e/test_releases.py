@@ -70,12 +70,13 @@ def test_a_good_model_is_promoted_under_load_and_aborted_afterwards(space: Space
         report = load.finish()
     assert report.failed == 0, report.errors
     assert space.counted("b") - before > 200
-    assert {space.ask().version for _ in range(20)} == {"2"}
+    # The weight follows the status that it is taken from.
+    until(lambda: _answered_by(space, 20) == {"2"}, "every request goes to the promoted target")
 
     space.installed.tidegate("release", "abort", f"{space.namespace}/probe")
     release_is(space, "RolledBack")
-    until(lambda: _answered_by(space, 5) == {"1"}, "every request goes to the stable target")
-    asked = space.counted("b")
+    until(lambda: _answered_by(space, 20) == {"1"}, "every request goes to the stable target")
+    asked = space.counted_at_rest("b")
     assert {space.ask().version for _ in range(20)} == {"1"}
     assert space.counted("b") == asked
 
@@ -92,8 +93,7 @@ def test_a_model_that_cannot_answer_is_taken_back_at_its_first_requests(space: S
         report = load.finish()
     assert 0 < report.failed < 0.2 * report.sent
     assert space.status("modelaccess", "probe")["release"]["reason"] == "CheckFailed"
-    # The weight follows the status that it is taken from.
-    until(lambda: _answered_by(space, 20) == {"1"}, "every request goes to the stable target", timeout_s=60)
+    until(lambda: _answered_by(space, 20) == {"1"}, "every request goes to the stable target")
     assert space.counted("b") == 0
 
 
@@ -157,5 +157,6 @@ def test_a_release_is_judged_by_what_a_pipeline_asks(space: Space) -> None:
         release_of(space, "c")
         release_is(space, "RolledBack")
     assert space.status("modelaccess", "probe")["release"]["reason"] == "CheckFailed"
-    assert 0 < sum(count for what, count in seen.items() if what not in {"a", "b"}) < 0.2 * seen["a"]
+    # At most what the first step's fifth brings, by chance a little more; the second one would bring 60 %.
+    assert 0 < sum(count for what, count in seen.items() if what not in {"a", "b"}) < 0.4 * seen.total()
     assert space.counted("c") == 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.installed import Space, until
+from fixtures.installed import READY_TIMEOUT_S, Space, until
 from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.errors import CommandError
 from tidegate_localcluster.demo.load import Load
@@ -125,6 +125,13 @@ def _evict(space: Space, pod: Mapping[str, Any]) -> None:
 @pytest.mark.produces(Reason.NO_CAPACITY, Reason.ROLLED_BACK)
 def test_template_whose_pods_never_get_ready_goes_back_and_a_corrected_one_comes_up(space: Space) -> None:
     _served(space, replicas=2, rollout={"progressDeadline": "10s"})
+    # Only a template that Kubernetes has called rolled out is one to go back to.
+    space.kubectl.wait(
+        'jsonpath={.status.conditions[?(@.type=="Progressing")].reason}=NewReplicaSetAvailable',
+        ("deployment/inf-probe",),
+        space.namespace,
+        READY_TIMEOUT_S,
+    )
     before = _uids(space)
     with space.load(1, threads=2, max_seconds=240) as load:
         load.wait_sent(100, timeout_s=30)

@@ -52,9 +52,13 @@ def test_what_the_gateway_was_asked_is_what_was_logged_although_the_pod_was_dele
 
     space.kubectl.run("delete", "pod", pod, "-n", space.namespace, "--wait=false")
     until(lambda: _pod(space) not in ("", pod), "a successor is ready", evidence=lambda: _pod(space))
-    until(lambda: len(_logged(space)) >= len(ids), "the file is there", evidence=lambda: _logged(space))
+    records: list[dict[str, Any]] = []
 
-    records = _logged(space)
+    def logged() -> bool:
+        records[:] = _logged(space)
+        return len(records) >= len(ids)
+
+    until(logged, "the file is there", evidence=lambda: records)
     assert sorted(record["id"] for record in records) == sorted(ids)
     assert {(record["pod"], record["version"]) for record in records} == {(pod, "1")}
     assert all(record["outputs"][0]["data"] == [1000.0 + _sent(record)] for record in records)
@@ -98,8 +102,8 @@ def _pod(space: Space) -> str:
 
 
 def _logged(space: Space) -> list[dict[str, Any]]:
-    """What lies on the claim, read in the pod that has it now."""
-    said = space.kubectl.run(
-        "exec", "-n", space.namespace, _pod(space), "-c", "agent", "--", "python3", "-c", READ
-    )
+    """What lies on the claim, read in the pod that has it now; nothing while none is ready."""
+    if not (pod := _pod(space)):
+        return []
+    said = space.kubectl.run("exec", "-n", space.namespace, pod, "-c", "agent", "--", "python3", "-c", READ)
     return [json.loads(line) for line in said.splitlines()]

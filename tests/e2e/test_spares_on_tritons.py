@@ -108,7 +108,11 @@ def _a_world(space: Space, spares: int) -> Generator[World]:
 def test_a_spare_gets_no_request_until_it_is_needed_and_then_no_pod_starts(space: Space) -> None:
     with _a_world(space, spares=1) as world:
         world.has(1, 1)
-        assert space.status("inference", "home")["spareReplicas"] == 1
+        until(
+            lambda: space.status("inference", "home").get("spareReplicas") == 1,
+            "the status says that it is a spare",
+            evidence=lambda: space.status("inference", "home"),
+        )
         serving = world.serves_alone()
         [spare] = world.pods().keys() - {serving}
 
@@ -126,7 +130,7 @@ def test_a_spare_gets_no_request_until_it_is_needed_and_then_no_pod_starts(space
         before, idle = world.pods().keys(), world.counts()[successor]
         with world.load() as load:
             until(
-                lambda: world.counts()[successor] > idle + 5,
+                lambda: world.counts().get(successor, 0) > idle + 5,
                 "the promoted one runs requests",
                 timeout_s=120.0,
                 evidence=lambda: (world.counts(), space.status("inference", "home")),

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from fixtures.installed import Installed, Space
+from fixtures.installed import Installed, Space, until
+from tidegate_localcluster.demo.errors import CommandError
 from tidegate_localcluster.demo.helm import NAMESPACE
 
 _SECRETS: Final = ("tidegate-xds-certificate", "tidegate-gateway-certificate")
@@ -46,7 +47,11 @@ def test_upgrades_to_plain_text_and_back_lose_no_request_and_keep_certificates(s
             installed.upgrade(tls__xds=False)
             # The measures can fail: without it there is no handshake, and whoever asks is answered.
             assert set(_handshakes(installed).values()) == {0.0}
-            assert _plainly(installed) == "SETTINGS"
+            until(
+                lambda: _plainly(installed) == "SETTINGS",
+                "whoever asks is answered once the last of the former servers has ended",
+                evidence=lambda: _plainly(installed),
+            )
             assert not any(_certificates(installed).values())
             installed.upgrade()
             assert all(count >= 1 for count in _handshakes(installed).values())
@@ -83,9 +88,12 @@ def _handshakes(installed: Installed) -> Mapping[str, float]:
 
 
 def _plainly(installed: Installed) -> str:
-    """What a pod without a certificate gets from an xDS server."""
+    """What a pod without a certificate gets from an xDS server, or why it reached none."""
     pod = installed.component("web")[0]["metadata"]["name"]
-    return installed.kubectl.run("exec", pod, "-n", NAMESPACE, "--", "python3", "-c", _PLAIN).strip()
+    try:
+        return installed.kubectl.run("exec", pod, "-n", NAMESPACE, "--", "python3", "-c", _PLAIN).strip()
+    except CommandError as error:
+        return str(error)
 
 
 def _certificates(installed: Installed) -> Mapping[str, Any]:

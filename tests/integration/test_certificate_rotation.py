@@ -29,13 +29,16 @@ _SECRETS: Final = f"/api/v1/namespaces/{SYSTEM}/secrets"
 _OWN: Final = "tidegate-controllers-certificate"
 _BEFORE: Final = "tidegate-controllers-tls"
 _SPACE: Final = "models"
-_LATE_S: Final = 2.0
-"""How long a ConfigMap takes to a pod."""
 
 
 @asynccontextmanager
 async def controllers(
-    binaries: Mapping[str, Path], folder: Path, before: Mapping[str, bytes], spread_s: float
+    binaries: Mapping[str, Path],
+    folder: Path,
+    before: Mapping[str, bytes],
+    *,
+    spread_s: float,
+    late_s: float,
 ) -> AsyncIterator[Sweep]:
     """Controllers that make their own certificate, beside the Secret that Helm made up to 0.1 with `before` in it, and two pods of a model."""
     with a_site(binaries, folder) as site:
@@ -51,7 +54,7 @@ async def controllers(
                 await sweep._take(_SPACE, Step({"replicas": 2, "model": {"version": "1"}}))
                 for agent in sweep.kubelet.agents(_SPACE):
                     agent.fresh = True
-                late = asyncio.create_task(_deliver(sweep))
+                late = asyncio.create_task(_deliver(sweep, late_s))
                 try:
                     yield sweep
                 finally:
@@ -71,9 +74,10 @@ def _settings(site: Site, spread_s: float) -> Mapping[str, str]:
     }
 
 
-async def _deliver(sweep: Sweep) -> None:
+async def _deliver(sweep: Sweep, late_s: float) -> None:
+    """ConfigMaps take so long to pods."""
     while True:
-        await asyncio.sleep(_LATE_S)
+        await asyncio.sleep(late_s)
         await sweep.kubelet.deliver(_SPACE)
 
 
@@ -122,7 +126,7 @@ async def test_a_certificate_is_taken_over_and_renewed_and_no_order_fails(
     control_plane_binaries: Mapping[str, Path], tmp_path: Path
 ) -> None:
     before = _before(tmp_path)
-    async with controllers(control_plane_binaries, tmp_path / "site", before, spread_s=12) as sweep:
+    async with controllers(control_plane_binaries, tmp_path / "site", before, spread_s=12, late_s=2) as sweep:
         operator = sweep._operator
         assert operator is not None
         assert operator.events("certificates_adopted")
@@ -154,7 +158,9 @@ async def test_one_that_is_shown_before_agents_know_its_authority_is_refused(
 ) -> None:
     """The measure can fail: with less time than a ConfigMap takes, pods learn of the new authority after the first calls that need it."""
     before = _before(tmp_path)
-    async with controllers(control_plane_binaries, tmp_path / "site", before, spread_s=0.4) as sweep:
+    async with controllers(
+        control_plane_binaries, tmp_path / "site", before, spread_s=0.4, late_s=15
+    ) as sweep:
         operator = sweep._operator
         assert operator is not None
         await swaps_until_renewed(sweep, operator)

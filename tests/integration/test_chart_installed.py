@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -107,10 +108,19 @@ def people(release: HelmOn) -> HelmOn:
             f"--user=cluster-{role}",
         )
 
-    def aggregated() -> bool:
-        return _may(release, "edit", "create", "inferences", "ads")
-
-    wait_until(aggregated, what="edit reaches Inferences", timeout_s=30.0)
+    wanted = (
+        ("view", "list", "inferences", "ads"),
+        ("edit", "create", "inferences", "ads"),
+        ("admin", "create", "inferences", "ads"),
+        ("cluster-view", "list", "computepools", ""),
+        ("cluster-pools", "patch", "computepools", ""),
+    )
+    for user, verb, kind, namespace in wanted:
+        wait_until(
+            partial(_may, release, user, verb, kind, namespace),
+            what=f"{user} may {verb} {kind}",
+            timeout_s=30.0,
+        )
     return release
 
 
@@ -276,8 +286,11 @@ def test_each_cell_of_a_person_is_what_the_api_server_says(
 def test_no_pod_of_another_namespace_gets_before_all_models(release: HelmOn) -> None:
     kubectl = release.kubectl
     kubectl.run("create", "namespace", "greedy")
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
-    kubectl.apply(account, namespace="greedy")
+    wait_until(
+        lambda: kubectl.run("get", "serviceaccount", "default", "-n", "greedy").returncode == 0,
+        what="the namespace has the account of its pods",
+        timeout_s=30.0,
+    )
 
     def asked(namespace: str, priority: str) -> subprocess.CompletedProcess[str]:
         pod = {

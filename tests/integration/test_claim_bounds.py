@@ -112,7 +112,9 @@ def test_claims_of_others_are_left_alone(bounded: Kubectl, namespace: str) -> No
         return bounded.run("delete", "resourceclaim", name, "-n", namespace, f"--as={CONTROLLERS}").stderr
 
     refusal = "ResourceClaims of theirs, and no others"
-    assert refusal in applied("theirs", {})
+    wait_until(
+        lambda: refusal in applied("theirs", {}), what="the policy of claims is in force", timeout_s=30.0
+    )
     assert applied("ours", OURS) == ""
     assert applied("theirs", {}, by="") == ""
     assert refusal in applied("theirs", OURS)

@@ -21,7 +21,7 @@ import pytest
 from builders.waiting import until
 from fixtures.allocated import Allocated, looks_again
 from fixtures.auth_proxy import an_authenticating_proxy
-from fixtures.control_plane import Kubectl
+from fixtures.control_plane import Kubectl, may
 from fixtures.processes import Running
 from fixtures.web_process import (
     ALL_KINDS,
@@ -215,7 +215,11 @@ def test_every_node_of_a_pool_is_shown_to_who_may_list_nodes(
                     slices.get("free"),
                 )
 
-            wait_until(agrees, what="nodes are shown as the pool's status counts them", timeout_s=60.0)
+            wait_until(
+                lambda: agrees() and nodes()[closed]["fault"] == "is cordoned",
+                what="nodes are shown as the pool's status counts them",
+                timeout_s=60.0,
+            )
             shown = nodes()
             assert (shown[idle]["used"], shown[idle]["fault"]) == (0, "")
             assert (shown[closed]["free"], shown[closed]["fault"]) == (0, "is cordoned")
@@ -240,8 +244,13 @@ async def test_two_hundred_open_pages_watch_no_more_than_one_and_hear_at_once(
         await pages.open(1)
         one = watches(kubectl)
         await pages.open(199)
-        await until(lambda: watches(kubectl) == one, what="as many watches as for one page", timeout_s=60.0)
-        assert one["inferences"] >= 1
+
+        def no_more() -> bool:
+            """Others' watches come and go one by one; the pages' own would be hundreds."""
+            return all(count < one[kind] + 10 for kind, count in watches(kubectl).items())
+
+        await until(no_more, what="no more watches than for one page", timeout_s=60.0)
+        assert watches(kubectl)["inferences"] >= 1
         late: list[float] = []
         for look in range(3):  # a machine that stands still for a moment is no fault of the dashboard's
             pages.heard.clear()
@@ -466,6 +475,7 @@ def test_who_may_list_in_one_namespace_has_a_dashboard_of_it(
         *("create", "role", "looks", "-n", space, "--verb=get,list,watch", f"--resource={','.join(role)}")
     )
     kubectl("create", "rolebinding", "looks", "-n", space, "--role=looks", "--user=carl")
+    may(kubectl, "carl", "list", "inferences.tidegate.io", space)
     with own_dashboard(kubeconfig, tmp_path, "--as", "carl", "-n", space) as (browser, entrance, _):
         browser.get(entrance)
         wait_until(lambda: "mine" in browser.get("/list/inferences").text, what="it is shown", timeout_s=60.0)

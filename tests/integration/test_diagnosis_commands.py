@@ -213,6 +213,7 @@ def changed_kind(kubectl: Kubectl) -> Iterator[None]:
     kubectl("patch", "crd", CRD, "--type=json", "-p", json.dumps([{"op": "remove", "path": path}]))
 
 
+@pytest.mark.usefixtures("crds")
 def test_a_kind_that_is_of_another_version_is_found(
     command_line: CommandLine, request: pytest.FixtureRequest
 ) -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,6 +120,7 @@ class Followed:
     def __init__(self, process: subprocess.Popen[bytes], stream: IO[bytes] | int) -> None:
         self.process = process
         self._stream = stream if isinstance(stream, int) else stream.fileno()
+        self._decoder = getincrementaldecoder("utf-8")()
         self.text = ""
 
     def until(self, pattern: str, timeout_s: float = 30.0) -> str:
@@ -133,7 +135,7 @@ class Followed:
                 except OSError:  # a terminal whose other side has ended
                     part = b""
                 assert part, f"it ended without {pattern}: {self.text}"
-                self.text += part.decode()
+                self.text += self._decoder.decode(part)
         return self.text
 
     def lines(self) -> list[str]:

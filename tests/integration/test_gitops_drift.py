@@ -152,7 +152,8 @@ def test_specs_belong_to_who_applied_them_and_there_is_no_drift(
         assert MANAGER not in writers_of(body, "status"), name
         assert {each for each in writers_of(body, "status") if each.startswith("tidegate-")}, name
     assert [body["metadata"]["generation"] for body in live] == generations
-    assert everything.differences() == ""
+    # kubectl reads, and then asks what an apply would change: a status that comes in between is none of that.
+    wait_until(lambda: everything.differences() == "", what="there is no drift", timeout_s=60.0)
     assert "applied" in everything.sync()
     assert [body["metadata"]["generation"] for body in everything.live()] == generations
 
@@ -186,7 +187,7 @@ def test_an_action_of_argo_cd_is_acted_on_and_is_no_drift(
     kubectl("patch", "modelaccess", "released", f"-n{namespace}", "--type=merge", f"-p={changed}")
     wait_until(lambda: phase() == "Paused", what="the release is paused", timeout_s=60.0)
 
-    assert access.differences() == ""
+    wait_until(lambda: access.differences() == "", what="there is no drift", timeout_s=60.0)
     access.sync()
     assert phase() == "Paused"
     (body,) = access.live()

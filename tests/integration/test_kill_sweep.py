@@ -110,9 +110,10 @@ async def test_an_operator_that_counts_no_pods_on_their_way_out_is_found_out(swe
 
 async def test_an_operator_that_says_before_it_does_is_found_out(sweep: Sweep) -> None:
     """The negative: this one works as long as nothing happens to it, and a kill between two writes shows it up."""
-    async with sweep.broken(STATUS_FIRST, Patience(settles_s=12.0)):
+    async with sweep.broken(STATUS_FIRST, Patience()):
         reference = await sweep.run(scenarios.CREATE, NoFault())
         assert reference.problems == ()
+        sweep.patience = Patience(settles_s=12.0)
         outcome = await sweep.run(scenarios.CREATE, WriteFault(1, When.AFTER), reference.world)
 
     assert outcome.struck

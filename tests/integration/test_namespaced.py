@@ -16,6 +16,7 @@ from builders.compute_pool import compute_pool_body
 from builders.inference import inference_body
 from builders.model_access import model_access_body
 from fixtures.chart import CHART, HelmOn
+from fixtures.control_plane import may
 from fixtures.processes import Running, controllers_settings, tidegate
 from fixtures.web_process import with_token
 from tidegate_localcluster.process import wait_until
@@ -77,6 +78,9 @@ def two(helm_on: HelmOn, controllers_tls: Path, tmp_path_factory: pytest.TempPat
             kubeconfig = folder / "kubeconfig"
             token = kubectl("create", "token", f"{release}-controllers", "-n", system).strip()
             kubeconfig.write_text(json.dumps(with_token(kubectl, token)))
+            account = f"system:serviceaccount:{system}:{release}-controllers"
+            for namespace in namespaces:
+                may(kubectl, account, "list", "inferences.tidegate.io", namespace)
             settings = {
                 "release": release,
                 "priority_class_prefix": f"{release}-",
@@ -178,7 +182,7 @@ def test_the_other_processes_make_do_with_their_namespaces_too(
 
 def test_the_api_server_would_refuse_one_who_tried(two: Two) -> None:
     kubectl = two.helm_on.kubectl
-    for user, namespace, may in (
+    for user, namespace, answer in (
         ("blue", "blue-more", "yes"),
         ("blue", "green-models", "no"),
         ("green", "green-models", "yes"),
@@ -187,7 +191,7 @@ def test_the_api_server_would_refuse_one_who_tried(two: Two) -> None:
     ):
         account = f"--as=system:serviceaccount:{user}-system:{user}-controllers"
         said = kubectl.run("auth", "can-i", "patch", "deployments", "-n", namespace, account).stdout.strip()
-        assert said == may, (user, namespace)
+        assert said == answer, (user, namespace)
 
 
 def test_a_second_release_of_the_same_name_is_refused_whose_names_would_be_the_same(two: Two) -> None:

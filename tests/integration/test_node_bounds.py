@@ -129,7 +129,11 @@ def test_pods_of_others_may_not_be_deleted(kubectl: Kubectl, namespace: str) -> 
         return {**head, "name": name, "uid": uid}
 
     refusal = "may delete pods of theirs and of the device plugin's two DaemonSets, and no others"
-    assert refusal in deleted("stranger", namespace, {})
+    wait_until(
+        lambda: refusal in deleted("stranger", namespace, {}),
+        what="the policy of pods is in force",
+        timeout_s=30.0,
+    )
     assert refusal in deleted("stranger", PLUGIN, {})
     assert refusal not in deleted("ours", namespace, {"app.kubernetes.io/managed-by": "tidegate"})
     assert refusal in deleted("neighbour", PLUGIN, {}, owner("node-feature-discovery-worker"))

@@ -47,12 +47,12 @@ def test_a_held_pool_says_so_and_moves_only_once_it_is_resumed(
     assert again["overrides"][0]["name"] == override["name"]
     assert again["overrides"][0]["until"] > override["until"]
 
-    allocated.model("batch", 0, 4, tier="offline")
     wait_until(
         lambda: allocated.pools.status(pool).get("mode") == "Hold",
         what="the allocator holds the pool",
         timeout_s=30.0,
     )
+    allocated.model("batch", 0, 4, tier="offline")
     looks_again(controllers, pool)
     allocated.kubelet()
     assert allocated.ready("batch") == 0

@@ -54,7 +54,6 @@ class TlsFiles:
 class BootstrapSettings:
     """Addresses of one gateway. Ports are 1 to 65535; `metrics_port` None leaves the metrics listener out.
 
-    `admin_port` 0 takes any free port, which is for tests: the metrics listener cannot know it then.
     `tls` has it show a certificate to its xDS server, and ask for the server's.
     `memory_bytes` is the heap at which the gateway is full: about three quarters of the container's limit.
     """

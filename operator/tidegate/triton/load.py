@@ -26,6 +26,8 @@ _REQUEST_S: Final = 30
 _WARM_UP: Final = 0.2
 """Part of the time in which nothing is measured yet: connections, caches and batches settle."""
 _MOST_ERRORS: Final = 20
+_LOOKS: Final = 10
+_COUNTED_S: Final = 0.05
 _OPTIONS: Final = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
 # How Python packs one number of each of Triton's types.
 _CODES: Final = {
@@ -92,7 +94,20 @@ class ModelLoad:
         await self._stub.ModelInfer(request, timeout=_REQUEST_S, metadata=self._headers)
 
     async def counters(self) -> ServerCounters | None:
-        """What the server counted for all versions of the model; None where it does not say, as behind a gateway."""
+        """What the server counted for all versions of the model; None where it does not say, as behind a gateway.
+
+        A Triton counts a request a moment after it has answered it: two looks in a row agree, or others ask it as well.
+        """
+        found = await self._counters()
+        for _ in range(_LOOKS):
+            before = found
+            await asyncio.sleep(_COUNTED_S)
+            found = await self._counters()
+            if found == before:
+                break
+        return found
+
+    async def _counters(self) -> ServerCounters | None:
         question = _messages.ModelStatisticsRequest(name=self._model)
         try:
             said = await self._stub.ModelStatistics(question, timeout=_ASK_S, metadata=self._headers)
