@@ -19,6 +19,8 @@ SUPERVISOR_MODULE = "tidegate_localcluster.supervisor"
 UNSHARE = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation", "private")
 KILL_TIMEOUT_S = 20.0
 POLL_INTERVAL_S = 0.05
+LOOKS = 20
+"""In a row that have to miss a process before it has ended: one that becomes another program has no command line for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,11 @@ class Namespace:
         Raises LocalClusterError with the end of the log when it ends at once.
         """
         start_detached([*UNSHARE, *command], log=log, descriptors=descriptors)
-        while supervising(state_dir):
+        absent = 0
+        while absent < LOOKS:
             if (namespace := cls.find(state_dir)) is not None:
                 return namespace
+            absent = 0 if supervising(state_dir) else absent + 1
             time.sleep(POLL_INTERVAL_S)
         raise LocalClusterError(f"the namespaces could not be made; see {log}:\n{log.read_text()[-2000:]}")
 
