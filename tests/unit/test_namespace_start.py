@@ -42,5 +42,5 @@ def test_one_that_is_missed_for_a_moment_is_waited_for(
 
 def test_one_that_has_ended_is_told_with_its_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen(monkeypatch, iter([(12,), (12,)]))
-    with pytest.raises(LocalClusterError, match="could not be made.*\n.*no permission"):
+    with pytest.raises(LocalClusterError, match=r"could not be made.*\n.*no permission"):
         started(tmp_path)
