@@ -37,7 +37,7 @@ from tidegate.planning.pool_allocation import PoolAllocation, pool_allocation
 from tidegate.planning.predicted import predicted
 from tidegate.planning.shards_left import shards_left
 from tidegate.planning.signals import Signals
-from tidegate.planning.triggers import Circumstances, trigger
+from tidegate.planning.triggers import Circumstances, cause, trigger
 from tidegate.resources.names import POOL_LABEL, label_value
 from tidegate.runtime.clock import Clock
 from tidegate.telemetry.tracing import DECISION, Attributes, failed, note, span
@@ -173,7 +173,7 @@ class Allocator:
         if look is None or due is not None:
             why = due or Trigger.STARTED
             with span("decide", {"tidegate.pool": observed.name, "tidegate.trigger": why.value}):
-                look = await self._decide(observed, why)
+                look = await self._decide(observed, look, why)
         else:
             # A node that came since, and may be lost again, is known from now on.
             look = replace(look, circumstances=Circumstances.of(observed))
@@ -208,18 +208,18 @@ class Allocator:
     def _age(self, look: _Look) -> timedelta:
         return timedelta(seconds=self._clock.monotonic() - look.at)
 
-    async def _decide(self, observed: AllocationObserved, due: Trigger) -> _Look:
+    async def _decide(self, observed: AllocationObserved, last: _Look | None, due: Trigger) -> _Look:
         """Solves, and writes the decision if it is another one than that which stands.
 
         The first look of a process may know nothing of demand: what its predecessor began with better knowledge goes on.
         """
         if not executes(observed.mode):
             await self._abandon(observed, f"spec.policy.mode is {observed.mode.value} since")
-        noticed = Circumstances.of(observed)
         signals = await self._demand(parse_duration(observed.pool.spec.policy.interval))
         observed = self._correct(replace(self._observe(observed.pool), signals=signals))
-        # What changed while demand was read is decided about as well, and no later look will find it new.
-        due = trigger(noticed, Circumstances.of(observed)) or due
+        circumstances = Circumstances.of(observed)
+        due = cause(due, last.circumstances if last is not None else None, circumstances)
+        note({"tidegate.trigger": due.value})
         view = allocation_view(observed)
         self._parts.questions.put(observed.pool.key, Question(observed.now, observed.mode, view.snapshot))
         before = self._clock.monotonic()
@@ -236,7 +236,7 @@ class Allocator:
         blind = due is Trigger.STARTED and bool(signals.problem) and observed.standing is not None
         if body is not None and not blind:
             await self._write(observed, body)
-        return _Look(before, Circumstances.of(observed), assignment, dict(view.left_out), signals)
+        return _Look(before, circumstances, assignment, dict(view.left_out), signals)
 
     def _correct_nothing(self, key: ObjectKey) -> None:
         if self._corrections.pop(key, None) is not None:

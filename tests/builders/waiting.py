@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 
@@ -15,3 +16,18 @@ async def until(condition: Callable[[], bool], *, what: str, timeout_s: float = 
     except TimeoutError:
         message = f"not within {timeout_s} s: {what}"
         raise AssertionError(message) from None
+
+
+def at_rest(read: Callable[[], int], *, what: str, for_s: float = 2.0, timeout_s: float = 30.0) -> int:
+    """A count once it has not moved for a while, as the base of a difference: a Triton answers before it counts."""
+    found, since = read(), time.monotonic()
+    deadline = since + timeout_s
+    while time.monotonic() - since < for_s:
+        if time.monotonic() > deadline:
+            message = f"does not rest within {timeout_s} s: {what}, now {found}"
+            raise AssertionError(message)
+        time.sleep(0.1)
+        now = read()
+        if now != found:
+            found, since = now, time.monotonic()
+    return found

@@ -68,7 +68,7 @@ def test_a_pod_that_is_killed_is_gone_on_with_and_what_it_wrote_is_not_asked_aga
 
     batch_pod.killed(0, files=2)
     before = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in batch_pod.files(0)}
-    asked = batch_pod.asked()
+    asked = batch_pod.asked_at_rest()
     assert 2 <= len(before) < 8
     assert batch_pod.success() is None
     assert batch_pod.score(0) == 0
@@ -77,7 +77,7 @@ def test_a_pod_that_is_killed_is_gone_on_with_and_what_it_wrote_is_not_asked_aga
     assert {name: after[name] for name in before} == before
     assert len(after) == 8
     # What was in files is not asked again: the rest, and what was in flight when it was killed.
-    assert batch_pod.asked() - asked <= 4_000 - 500 * len(before) + 4 * 64
+    assert batch_pod.asked_at_rest() - asked <= 4_000 - 500 * len(before) + 4 * 64
     assert [row["user_id"] for row in batch_pod.rows()] == list(range(4_000))
     assert batch_pod.events("shard_begins")[-1]["found"] == 500 * len(before)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from builders.inference import inference_body
 from builders.loopback import kubeconfig_of, on_loopback
 from builders.port_forward import carried_to
 from builders.probe_model import publish
+from builders.waiting import at_rest
 from fixtures.agent import ModelPod
 from tidegate.api.meta import ObjectKey
 from tidegate.cli.ramp import Ramp, ramp_up
@@ -55,15 +55,6 @@ def counted(pod: ModelPod) -> int:
     with triton_grpc.InferenceServerClient(pod.triton.grpc) as client:
         statistics = client.get_inference_statistics(pod.model, as_json=True)
         return sum(int(one.get("inference_count", 0)) for one in statistics["model_stats"])
-
-
-def at_rest(pod: ModelPod) -> int:
-    """`counted` once two looks agree, since Triton answers before it counts."""
-    before = -1
-    while (now := counted(pod)) != before:
-        before = now
-        time.sleep(1)
-    return now
 
 
 async def measured(pod: ModelPod, slo_s: float | None) -> CalibrationReport:
@@ -178,14 +169,18 @@ async def test_the_command_says_what_is_missing(pod: ModelPod, tmp_path: Path) -
 
 
 async def test_a_load_test_counts_what_triton_counted(pod: ModelPod, tmp_path: Path) -> None:
-    before = at_rest(pod)
+    before = at_rest(lambda: counted(pod), what="what Triton has counted")
     asked = ("ads/ctr", "--for", "2s", "--concurrency", "3", "--errors", "0", "-o", "json")
     async with an_api_server(tmp_path, pod.model, pod.triton.grpc) as kubeconfig:
         status, said, complained = await command(kubeconfig, *asked, name="bench")
     assert (status, complained) == (0, "")
     report = json.loads(said)
     # One more was sent beforehand, to see that the model takes them.
-    assert at_rest(pod) - before == report["sent"] + 1 == report["answered"] + 1
+    assert (
+        at_rest(lambda: counted(pod), what="what Triton has counted") - before
+        == report["sent"] + 1
+        == report["answered"] + 1
+    )
     assert report["server"]["inferences"] == report["answered"]
     assert report["way"] == "port forward to pod ctr-1"
     assert 0 < report["latencyP50Ms"] <= report["latencyP99Ms"]

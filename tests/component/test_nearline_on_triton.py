@@ -23,7 +23,7 @@ from fixtures.stream import (
 )
 from fixtures.triton import TritonFiles
 from tidegate.api.reasons import Reason
-from tidegate_dataplane.agent.nearline.worker import LONGEST_END_S
+from tidegate_dataplane.agent.nearline.worker import LONGEST_END_S, LONGEST_PAUSE_S
 from tidegate_dataplane.contract import StreamReport
 from tidegate_localcluster.process import wait_until
 
@@ -289,7 +289,7 @@ def test_a_model_that_is_away_is_waited_for_and_no_message_pays_for_it(slow_pod:
     wait_until(lambda: slow_pod.pod.probe("/readyz") == 503, what="the pod is not ready", timeout_s=60)
     wait_until(lambda: slow_pod.counted("in_flight") == 0, what="what was held is given back", timeout_s=60)
     messages = slow_pod.counted("messages_total")
-    time.sleep(1)
+    time.sleep(LONGEST_PAUSE_S + 1)  # between two looks
     assert slow_pod.counted("messages_total") == messages  # nothing is pulled for nobody
     slow_pod.pod.triton.start()
 

@@ -76,7 +76,7 @@ class LoggingPod:
                 self.answers[one] = float(answer.as_numpy("score")[0, 0])
 
     def counted(self, name: str, **labels: str) -> int:
-        """A counter of the agent's, from the beginning of the test."""
+        """A counter of the agent's from the beginning of the test; with labels from the agent's own."""
         return self._page(name, **labels) - (0 if labels else self.before.get(name, 0))
 
     def logged(self) -> list[dict[str, Any]]:

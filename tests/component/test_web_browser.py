@@ -72,7 +72,8 @@ def change(dashboard: Dashboard) -> None:
     )
 
 
-async def test_a_change_is_seen_within_a_second_and_without_a_reload(shown: Shown, visitor: Visitor) -> None:
+async def test_a_change_is_seen_without_a_reload(shown: Shown, visitor: Visitor) -> None:
+    """How soon is measured by bench/dashboard.py."""
     dashboard, address = shown
     page = await visitor.page(address)
     await dashboard.signed_in(page)
@@ -80,9 +81,7 @@ async def test_a_change_is_seen_within_a_second_and_without_a_reload(shown: Show
     await until(lambda: dashboard.parts.changes.listeners > 0, what="the page listens")
     change(dashboard)
 
-    await page.get_by_text("changed").first.wait_for(timeout=5_000)
-    shown_at = await page.evaluate("performance.now()")
-    assert shown_at > 0
+    await page.get_by_text("changed").first.wait_for()
     assert await page.evaluate("window.same")
 
 
@@ -113,10 +112,18 @@ async def test_a_change_while_nothing_could_be_heard_is_seen_afterwards(
     page = await visitor.page(address)
     await dashboard.signed_in(page)
     await until(lambda: dashboard.parts.changes.listeners > 0, what="the page listens")
-    await page.route("**/api/v1/events**", lambda route: route.abort())
+    refused: list[str] = []
+
+    async def refuse(route: Route) -> None:
+        refused.append(route.request.url)
+        await route.abort()
+
+    await page.route("**/api/v1/events**", refuse)
     await until(lambda: dashboard.parts.changes.listeners == 0, what="the stream has ended")
     await page.get_by_text("Not live").wait_for()
     change(dashboard)
+    tries = len(refused)
+    await until(lambda: len(refused) > tries, what="the page tries to listen again")
     assert await page.get_by_text("changed").count() == 0
     await page.unroute("**/api/v1/events**")
 

@@ -66,7 +66,8 @@ def test_a_load_test_goes_through_a_gateway_to_the_model(space: Space) -> None:
     space.inference()
     space.access()
     space.ready()
-    before = space.counted("probe")
+    space.answers(1)
+    before = space.counted_at_rest("probe")
     asked = (
         "bench",
         f"{space.namespace}/probe",

@@ -48,13 +48,13 @@ def test_pods_scaled_away_in_the_middle_yield_and_the_next_one_finishes(space: S
         until(lambda: work.free() == MESSAGES - work.kept(), "what the pod held is given back")
         taken = work.kept()
         assert taken < MESSAGES
-        assert work.kept() == taken
         until(
             lambda: space.condition("inference", "probe", "Consuming").get("reason") == "ScaledToZero",
             "Consuming says that it is scaled to zero",
             evidence=lambda: space.status("inference", "probe"),
         )
         assert space.condition("inference", "probe", "Consuming")["status"] == "False"
+        assert work.kept() == taken
 
         space.patch("inference", "probe", {"replicas": 1})
         results = work.done(ids, timeout_s=200)

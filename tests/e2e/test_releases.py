@@ -78,7 +78,7 @@ def test_a_good_model_is_promoted_under_load_and_aborted_afterwards(space: Space
     until(lambda: _answered_by(space, 20) == {"1"}, "every request goes to the stable target")
     asked = space.counted_at_rest("b")
     assert {space.ask().version for _ in range(20)} == {"1"}
-    assert space.counted("b") == asked
+    assert space.counted_at_rest("b") == asked
 
 
 @pytest.mark.timeout(300)
@@ -94,7 +94,7 @@ def test_a_model_that_cannot_answer_is_taken_back_at_its_first_requests(space: S
     assert 0 < report.failed < 0.2 * report.sent
     assert space.status("modelaccess", "probe")["release"]["reason"] == "CheckFailed"
     until(lambda: _answered_by(space, 20) == {"1"}, "every request goes to the stable target")
-    assert space.counted("b") == 0
+    assert space.counted_at_rest("b") == 0
 
 
 @contextmanager
@@ -159,4 +159,4 @@ def test_a_release_is_judged_by_what_a_pipeline_asks(space: Space) -> None:
     assert space.status("modelaccess", "probe")["release"]["reason"] == "CheckFailed"
     # At most what the first step's fifth brings, by chance a little more; the second one would bring 60 %.
     assert 0 < sum(count for what, count in seen.items() if what not in {"a", "b"}) < 0.4 * seen.total()
-    assert space.counted("c") == 0
+    assert space.counted_at_rest("c") == 0

@@ -90,18 +90,18 @@ def test_what_is_decided_is_carried_out_and_no_pod_is_one_too_many(
     assert inference["status"]["allocation"]["replicas"] == 3
     assert inference["status"]["allocation"]["decision"] == newest["metadata"]["name"]
 
-    def written() -> tuple[list[str], int]:
-        names = ("ctr", "batch")
-        space = ("-n", allocated.pools.namespace)
-        return [allocated.version("inference", name, *space) for name in names], len(allocated.decisions())
+    def versions() -> list[str]:
+        where = ("-n", allocated.pools.namespace)
+        return [allocated.version("inference", name, *where) for name in ("ctr", "batch")]
 
     def quiet() -> bool:
         """Who writes an Inference's status for its pods may be a moment behind the allocator."""
-        before = written()
+        before = versions()
         looks_again(controllers, allocated.pool)
-        return written() == before
+        return versions() == before
 
     wait_until(quiet, what="three looks write nothing", timeout_s=60.0)
+    assert allocated.decisions()[0]["metadata"]["name"] == newest["metadata"]["name"]
 
 
 @pytest.mark.produces(Reason.OVERRIDDEN, Reason.OVERRIDE_IN_FORCE, Reason.OVERRIDE_EXPIRED)

@@ -56,22 +56,19 @@ def objects(kubectl: Kubectl, namespace: str) -> str:
     return namespace
 
 
-def of_a_namespace(kubectl: Kubectl, names: list[str]) -> list[str]:
+def of_a_namespace(kubectl: Kubectl, ask: Callable[[], list[str]]) -> list[str]:
     """Without the pools of the cluster, which `why` explains too: other tests of this API server have theirs."""
-    pools = {each["metadata"]["name"] for each in kubectl.json("get", "computepools")["items"]}
-    return [each for each in names if each not in pools]
+
+    def pools() -> set[str]:
+        return {each["metadata"]["name"] for each in kubectl.json("get", "computepools")["items"]}
+
+    before, names, after = pools(), ask(), pools()
+    return [each for each in names if each not in before | after]
 
 
 def offered(ask: Callable[[], list[str]], wanted: list[str]) -> None:
     """A shell is not kept waiting for more than two seconds: on a busy machine it may be offered nothing, and asks again."""
-    seen: list[str] = []
-
-    def found() -> bool:
-        seen[:] = ask()
-        assert set(seen) <= set(wanted), seen
-        return seen == wanted
-
-    wait_until(found, what=f"{wanted} are offered", timeout_s=60.0)
+    wait_until(lambda: ask() == wanted, what=f"{wanted} are offered, and nothing else", timeout_s=60.0)
 
 
 def test_names_of_objects_are_offered_in_the_namespace_that_was_typed(
@@ -80,7 +77,9 @@ def test_names_of_objects_are_offered_in_the_namespace_that_was_typed(
     # A pool is in no namespace: it is offered by its name alone.
     pool = compute_pool_body(f"{objects}-pool")
     kubectl.apply({**pool, "metadata": {"name": pool["metadata"]["name"]}})
-    offered(lambda: of_a_namespace(kubectl, by_bash(kubeconfig, "why", "-n", objects, "")), ["ctr", "cvr"])
+    offered(
+        lambda: of_a_namespace(kubectl, lambda: by_bash(kubeconfig, "why", "-n", objects, "")), ["ctr", "cvr"]
+    )
     offered(lambda: by_bash(kubeconfig, "why", objects), [pool["metadata"]["name"]])
     kubectl("delete", "computepool", pool["metadata"]["name"], "--wait=false")
     offered(lambda: by_bash(kubeconfig, "why", "-n", objects, "ct"), ["ctr"])
@@ -94,7 +93,7 @@ def test_kubectl_gets_its_plugins_candidates_and_what_the_shell_is_to_do(
 ) -> None:
     module = ["-m", "tidegate.kubectl_complete"]
     offered(
-        lambda: of_a_namespace(kubectl, run([*module, "why", "-n", objects, "c"], kubeconfig)),
+        lambda: of_a_namespace(kubectl, lambda: run([*module, "why", "-n", objects, "c"], kubeconfig)),
         ["ctr", "cvr", ":4"],
     )
     assert run([*module, "why", "-n", objects, "z"], kubeconfig) == [":4"]

@@ -23,6 +23,7 @@ from fixtures.allocated import Allocated, looks_again
 from fixtures.auth_proxy import an_authenticating_proxy
 from fixtures.control_plane import Kubectl, may
 from fixtures.processes import Running
+from fixtures.stopwatch import Stopwatch
 from fixtures.web_process import (
     ALL_KINDS,
     READER,
@@ -252,16 +253,16 @@ async def test_two_hundred_open_pages_watch_no_more_than_one_and_hear_at_once(
         await until(no_more, what="no more watches than for one page", timeout_s=60.0)
         assert watches(kubectl)["inferences"] >= 1
         late: list[float] = []
-        for look in range(3):  # a machine that stands still for a moment is no fault of the dashboard's
+        for look in range(3):
             pages.heard.clear()
-            before = time.monotonic()
             await asyncio.to_thread(
                 kubectl, "annotate", "computepool", allocated.pool, f"seen=look-{look}", "--overwrite"
             )
-            writing_s = time.monotonic() - before
-            await until(lambda: len(pages.heard) >= 200, what="every page has heard", timeout_s=30.0)
-            late.append(max(pages.heard.values()) - before - writing_s)
-        assert min(late) < 1.0, late
+            with Stopwatch() as watch:
+                await until(lambda: len(pages.heard) >= 200, what="every page has heard", timeout_s=30.0)
+            late.append(watch.seconds)
+        # Two busy cores may be late for two hundred pages once.
+        assert sorted(late)[1] < 1.0, late
 
 
 class Pages:

@@ -35,8 +35,9 @@ def started(folder: Path) -> Namespace:
 def test_one_that_is_missed_for_a_moment_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    becoming = [(), (12,), *[()] * (LOOKS - 2), (12, 13), (), (FIRST,)]
-    seen(monkeypatch, iter(becoming))
+    # Each time it is looked for twice: as the first process, and as any.
+    missed = [()] * 2 * (LOOKS - 1)
+    seen(monkeypatch, iter([*missed, (), (12,), *missed, (FIRST,)]))
     assert started(tmp_path).pid == FIRST
 
 

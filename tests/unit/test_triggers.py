@@ -12,7 +12,7 @@ from builders.allocator import NOW, a_member, observed
 from builders.compute_override import a_compute_override
 from tidegate.api.allocation_decision import Trigger
 from tidegate.planning.allocation_view import AllocationObserved, Member
-from tidegate.planning.triggers import Circumstances, trigger
+from tidegate.planning.triggers import Circumstances, cause, trigger
 
 CTR = a_member("ctr")
 OVERRIDE = a_compute_override(
@@ -54,3 +54,24 @@ def seen(*members: Member, slices: Sequence[int] = (8, 8), **more: Any) -> Alloc
 )
 def test_it_is_decided_at_once_for(later: AllocationObserved, wanted: Trigger | None) -> None:
     assert trigger(Circumstances.of(seen()), Circumstances.of(later)) is wanted
+
+
+@pytest.mark.parametrize(
+    ("due", "first", "wanted"),
+    [
+        (Trigger.INTERVAL, False, Trigger.OVERRIDE_CHANGED),
+        (Trigger.INFERENCE_CHANGED, False, Trigger.OVERRIDE_CHANGED),
+        (Trigger.STARTED, True, Trigger.STARTED),
+    ],
+)
+def test_a_decision_is_called_by_what_changed_while_demand_was_read(
+    due: Trigger, first: bool, wanted: Trigger
+) -> None:
+    """But a process that knows nothing of demand yet is not to look like one that does."""
+    now = Circumstances.of(seen(overrides=(OVERRIDE,)))
+    assert cause(due, None if first else Circumstances.of(seen()), now) is wanted
+
+
+def test_a_decision_that_nothing_led_to_is_called_by_why_it_was_due() -> None:
+    same = Circumstances.of(seen())
+    assert cause(Trigger.INTERVAL, same, same) is Trigger.INTERVAL

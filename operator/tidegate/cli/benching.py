@@ -90,7 +90,7 @@ async def _run(wanted: Bench, way: _Way) -> BenchReport:
         # Behind a gateway it would be the counters of one replica out of several.
         before = await load.counters() if way.access is None else None
         found = await run(load, wanted.load)
-        after = await load.counters() if before is not None else None
+        after = await load.counters(before.inferences + len(found.times_s)) if before is not None else None
     meanwhile = after.since(before) if after is not None and before is not None else None
     return bench(Asked(way.model, wanted.target, way.said, way_s), found, meanwhile, wanted.limits)
 

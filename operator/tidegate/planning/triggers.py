@@ -41,3 +41,12 @@ def trigger(before: Circumstances, now: Circumstances) -> Trigger | None:
     if before.scaled != now.scaled:
         return Trigger.INFERENCE_CHANGED
     return Trigger.NODE_LOST if before.nodes - now.nodes else None
+
+
+def cause(due: Trigger, before: Circumstances | None, now: Circumstances) -> Trigger:
+    """What a decision is called that was `due`, under the circumstances in which it is made.
+
+    What changed while demand was read is decided about as well, and no later look would find it new. A first look
+    (`before` None) stays one, whatever changed since.
+    """
+    return due if before is None else trigger(before, now) or due

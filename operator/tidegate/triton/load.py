@@ -26,7 +26,7 @@ _REQUEST_S: Final = 30
 _WARM_UP: Final = 0.2
 """Part of the time in which nothing is measured yet: connections, caches and batches settle."""
 _MOST_ERRORS: Final = 20
-_LOOKS: Final = 10
+_LOOKS: Final = 20
 _COUNTED_S: Final = 0.05
 _OPTIONS: Final = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
 # How Python packs one number of each of Triton's types.
@@ -93,17 +93,20 @@ class ModelLoad:
         request = self._requests[number % len(self._requests)]
         await self._stub.ModelInfer(request, timeout=_REQUEST_S, metadata=self._headers)
 
-    async def counters(self) -> ServerCounters | None:
+    async def counters(self, inferences: int = 0) -> ServerCounters | None:
         """What the server counted for all versions of the model; None where it does not say, as behind a gateway.
 
-        A Triton counts a request a moment after it has answered it: two looks in a row agree, or others ask it as well.
+        A Triton counts a request a moment after it has answered it. So it is asked, for a second at most, until it has
+        counted so many `inferences` and two looks in a row agree: they never do where others ask it as well.
         """
         found = await self._counters()
         for _ in range(_LOOKS):
+            if found is None:
+                break
             before = found
             await asyncio.sleep(_COUNTED_S)
             found = await self._counters()
-            if found == before:
+            if found == before and before.inferences >= inferences:
                 break
         return found
 
