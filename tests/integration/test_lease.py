@@ -48,9 +48,10 @@ class Candidate:
 
     async def kill(self) -> None:
         """As if the process were gone: nothing is given back."""
-        await self.client.close()
         self.election._held = None
         await self.stop()
+        # Last: who is cut off while a connection is made leaves it open.
+        await self.client.close()
 
 
 @asynccontextmanager
