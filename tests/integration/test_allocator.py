@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -205,23 +207,21 @@ def test_a_solver_that_hangs_is_ended_and_the_decision_says_that_it_is_greedy(
 ) -> None:
     allocated.model("batch", 0, 1, tier="offline")
     allocated.decided(batch=1)
-    stopped: set[int] = set()
-
-    def hang() -> Mapping[str, int]:
-        """Each solver that is started stops; what is decided."""
-        for solver in _solvers(controllers):
-            if solver.pid not in stopped:
-                os.kill(solver.pid, signal.SIGSTOP)
-                stopped.add(solver.pid)
-        return {name.partition("/")[2]: count for name, count in targets(allocated.decisions()).items()}
-
-    hang()
-    allocated.model("more", 0, 1, tier="offline")
-    wait_until(
-        lambda: hang() == {"batch": 1, "more": 1},
-        what="it is decided without a solver",
-        timeout_s=40.0,
-    )
+    with _each_solver_stops(controllers) as stopped:
+        wait_until(
+            lambda: {each.pid for each in _solvers(controllers)} <= stopped,
+            what="the solver hangs",
+            timeout_s=40.0,
+        )
+        allocated.model("more", 0, 1, tier="offline")
+        wait_until(
+            lambda: (
+                {name.partition("/")[2]: count for name, count in targets(allocated.decisions()).items()}
+                == {"batch": 1, "more": 1}
+            ),
+            what="it is decided without a solver",
+            timeout_s=60.0,
+        )
     decision = allocated.decisions()[0]
     assert decision["spec"]["solver"] == "Greedy"
     # The next one may have been stopped before it said that it is there.
@@ -234,9 +234,35 @@ def test_a_solver_that_hangs_is_ended_and_the_decision_says_that_it_is_greedy(
     )
 
 
+@contextmanager
+def _each_solver_stops(controllers: Running) -> Iterator[set[int]]:
+    """Every solver that is started stops before it could answer; their pids."""
+    stopped, over = set[int](), threading.Event()
+
+    def stop() -> None:
+        while not over.wait(0.01):
+            for pid in {each.pid for each in _solvers(controllers)} - stopped:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+                stopped.add(pid)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    try:
+        yield stopped
+    finally:
+        over.set()
+        thread.join()
+
+
 def _solvers(controllers: Running) -> list[psutil.Process]:
-    children = psutil.Process(controllers.process.pid).children()
-    return [each for each in children if "tidegate.runtime.solver_worker" in each.cmdline()]
+    """Those that have not ended."""
+    found: list[psutil.Process] = []
+    for each in psutil.Process(controllers.process.pid).children():
+        with suppress(psutil.NoSuchProcess):
+            if "tidegate.runtime.solver_worker" in each.cmdline():
+                found.append(each)
+    return found
 
 
 def test_the_oldest_decisions_go_when_there_are_too_many(allocated: Allocated) -> None:
