@@ -22,6 +22,8 @@ from tidegate.kube.lease import LeaseClient, LeaseRecord
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.leader import Election
 
+pytestmark = pytest.mark.usefixtures("all_closed")
+
 
 class Candidate:
     """One process of two."""
