@@ -162,7 +162,8 @@ def test_pod_that_fits_nowhere_names_the_figures_and_an_agent_that_is_not_there_
 def _node(kubectl: Kubectl) -> Iterator[None]:
     def waiting() -> list[str]:
         pods = kubectl.json("get", "pods", "--all-namespaces", "--field-selector=spec.nodeName=")["items"]
-        return [pod["metadata"]["name"] for pod in pods if pod["metadata"]["namespace"].startswith("test-")]
+        known = [pod["metadata"] for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        return [each["name"] for each in known if each["namespace"].startswith("test-")]
 
     # Pods of the tests before go seconds after their namespaces were deleted: until then the node would be theirs.
     wait_until(lambda: not waiting(), what="no pod of another test wants the node", timeout_s=60.0)
