@@ -171,9 +171,8 @@ class Allocator:
         look = self._looks.get(key)
         due = self._due(observed, look, interval)
         if look is None or due is not None:
-            why = due or Trigger.STARTED
-            with span("decide", {"tidegate.pool": observed.name, "tidegate.trigger": why.value}):
-                look = await self._decide(observed, look, why)
+            with span("decide", {"tidegate.pool": observed.name}):
+                look = await self._decide(observed, look, due or Trigger.STARTED)
         else:
             # A node that came since, and may be lost again, is known from now on.
             look = replace(look, circumstances=Circumstances.of(observed))

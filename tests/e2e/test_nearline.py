@@ -48,6 +48,7 @@ def test_pods_scaled_away_in_the_middle_yield_and_the_next_one_finishes(space: S
         until(lambda: work.free() == MESSAGES - work.kept(), "what the pod held is given back")
         taken = work.kept()
         assert taken < MESSAGES
+        until(lambda: not space.pods("probe"), "the pod is gone", evidence=lambda: space.pods("probe"))
         until(
             lambda: space.condition("inference", "probe", "Consuming").get("reason") == "ScaledToZero",
             "Consuming says that it is scaled to zero",

@@ -158,5 +158,5 @@ def test_a_release_is_judged_by_what_a_pipeline_asks(space: Space) -> None:
         release_is(space, "RolledBack")
     assert space.status("modelaccess", "probe")["release"]["reason"] == "CheckFailed"
     # At most what the first step's fifth brings, by chance a little more; the second one would bring 60 %.
-    assert 0 < sum(count for what, count in seen.items() if what not in {"a", "b"}) < 0.4 * seen.total()
+    assert 0 < sum(count for what, count in seen.items() if what not in {"a", "b"}) < 0.3 * seen.total()
     assert space.counted_at_rest("c") == 0

@@ -247,8 +247,8 @@ async def test_two_hundred_open_pages_watch_no_more_than_one_and_hear_at_once(
         await pages.open(199)
 
         def no_more() -> bool:
-            """Others' watches come and go one by one; the pages' own would be hundreds."""
-            return all(count < one[kind] + 10 for kind, count in watches(kubectl).items())
+            """One of each kind may have been between two watches just then, and Kubernetes' garbage collector begins its own."""
+            return all(count <= one[kind] + 2 for kind, count in watches(kubectl).items())
 
         await until(no_more, what="no more watches than for one page", timeout_s=60.0)
         assert watches(kubectl)["inferences"] >= 1
