@@ -12,12 +12,7 @@ ifndef UV
 UV := $(shell command -v uv || echo $(TOOLS)/bin/uv)
 endif
 STAMP := .venv/.tidegate-setup
-PYTEST := $(BIN)/pytest
-# By files on two processes. Tests of the whole cluster have the machine to themselves: they load it, and say how long things take.
-BESIDE := -n 2 --dist loadfile
-QUICK_TESTS := $(BESIDE) tests/unit tests/golden tests/test_layout.py
-REAL_TESTS := $(BESIDE) tests/component tests/integration
-CLUSTER_TESTS := tests/e2e
+RUN_TESTS := $(BIN)/python tests/run.py
 LINTERS := mypy pyright ruff lint-imports
 # pip runs through uv where the environment has none, and finds uv here.
 export PATH := $(PATH):$(CURDIR)/$(TOOLS)/bin
@@ -66,12 +61,12 @@ demo-fleet-down: setup  ## End what `make demo-fleet` started
 	@$(BIN)/python -m tidegate_localcluster.fleet_demo down $(DEMO_ARGUMENTS)
 
 .PHONY: test
-test: setup supplies  ## All tests; those that need root or a cluster say so loudly when they cannot run
-	@code=5; for tests in "$(QUICK_TESTS)" "$(REAL_TESTS)" "$(CLUSTER_TESTS)"; do \
-		found=0; $(PYTEST) $$tests $(PYTEST_ARGUMENTS) || found=$$?; \
-		: 5 is no test at all, as PYTEST_ARGUMENTS may leave one of them; \
-		if [ $$found -ne 5 ] && { [ $$code -eq 5 ] || [ $$code -eq 0 ]; }; then code=$$found; fi; \
-	done; exit $$code
+test: setup supplies  ## All tests but most of the slow ones; those that need root or a cluster say so loudly when they cannot run
+	@$(RUN_TESTS) $(PYTEST_ARGUMENTS)
+
+.PHONY: test-all
+test-all: setup supplies  ## All tests, the slow ones too; writes the result to tests/last-full-run.json, to be committed
+	@$(RUN_TESTS) --all $(PYTEST_ARGUMENTS)
 
 .PHONY: supplies
 supplies: setup  ## Get or build the programs and images that tests start (minutes, once)
@@ -79,11 +74,11 @@ supplies: setup  ## Get or build the programs and images that tests start (minut
 
 .PHONY: test-fast
 test-fast: setup  ## Tests that need neither a cluster nor a Triton, nor anything that has to be built
-	@$(PYTEST) $(BESIDE) -m "not integration and not e2e and not triton" --ignore=tests/integration --ignore=tests/e2e $(PYTEST_ARGUMENTS)
+	@$(RUN_TESTS) --stage fast $(PYTEST_ARGUMENTS)
 
 .PHONY: e2e
 e2e: setup supplies  ## Tests on the whole local cluster (root)
-	@$(PYTEST) -m e2e $(PYTEST_ARGUMENTS)
+	@$(RUN_TESTS) --stage cluster $(PYTEST_ARGUMENTS)
 
 .PHONY: lint
 lint: setup  ## Style, types and layers
@@ -110,6 +105,7 @@ docs: setup  ## Make a site of docs/ in build/docs; any warning fails
 verify: generate  ## Fail when something generated, the lock or an installed version is out of date
 	@git diff --exit-code -- crds charts gitops images docs || { echo "generated files differ: commit what 'make generate' wrote" >&2; exit 1; }
 	@test -z "$$(git ls-files --others --exclude-standard -- crds charts gitops images docs/reference)" || { echo "generated files are not committed: see git status" >&2; exit 1; }
+	@$(BIN)/python tests/run.py --check-age
 	@$(UV) lock --check
 	@$(UV) pip check
 

@@ -57,6 +57,7 @@ def store(tmp_path: Path) -> Iterator[Guarded]:
 
 
 @pytest.mark.parametrize("scheme", ["https", "oci", "hf", "s3"])
+@pytest.mark.no_rerun("a secret is seen")
 def test_credentials_are_used_and_never_told(store: Guarded, tmp_path: Path, scheme: str) -> None:
     secret = tmp_path / "secret"
     secret.mkdir()

@@ -12,7 +12,7 @@ from builders.probe_model import publish
 from fixtures.agent import ModelPod
 from tidegate_localcluster.process import wait_until
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.triton]
 MANY = 500
 
 

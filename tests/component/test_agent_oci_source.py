@@ -30,8 +30,6 @@ from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat
 from tidegate_localcluster.process import wait_until
 
-pytestmark = pytest.mark.timeout(240)  # the first one builds the registry
-
 MODEL = a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])]).SerializeToString()
 
 

@@ -15,8 +15,6 @@ from tidegate.api.release import RELEASE_ANNOTATION, ReleaseCommand, ReleasePhas
 from tidegate.planning.model_access import with_release
 from tidegate.planning.release import Measured, plan_release
 
-pytestmark = pytest.mark.timeout(300)
-
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=30)
 COMMANDS = {command.value for command in ReleaseCommand}

@@ -28,7 +28,7 @@ from tidegate.reports.calibration import CalibrationReport, Replica
 from tidegate_dataplane.contract import Phase
 from tidegate_localcluster.ports import HeldPort
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.triton]
 
 SHORT = Ramp(most=4, step_s=1.0, total_s=20.0)
 KEY = ObjectKey("ads", "ctr")
@@ -158,6 +158,7 @@ async def test_the_command_measures_a_ready_replica_through_the_api_server(
     assert counted(pod) - before >= written["requestsPerSecond"] * 0.8
 
 
+@pytest.mark.slow("loads a Triton for seconds")
 async def test_the_command_says_what_is_missing(pod: ModelPod, tmp_path: Path) -> None:
     async with an_api_server(tmp_path, pod.model, pod.triton.grpc, ready=False) as kubeconfig:
         status, _, complained = await command(kubeconfig, "ads/ctr")
@@ -168,6 +169,7 @@ async def test_the_command_says_what_is_missing(pod: ModelPod, tmp_path: Path) -
         assert (status, "soon" in complained) == (1, True)
 
 
+@pytest.mark.slow("loads a Triton for seconds")
 async def test_a_load_test_counts_what_triton_counted(pod: ModelPod, tmp_path: Path) -> None:
     before = at_rest(lambda: counted(pod), what="what Triton has counted")
     asked = ("ads/ctr", "--for", "2s", "--concurrency", "3", "--errors", "0", "-o", "json")

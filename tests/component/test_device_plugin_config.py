@@ -14,8 +14,6 @@ from fixtures.go_programs import go_program
 from tidegate.main import app
 from tidegate.resources.sharing.device_plugin import SHARED_GPU, plugin_config
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def read(text: str) -> subprocess.CompletedProcess[str]:
     """What the plugin makes of a configuration."""

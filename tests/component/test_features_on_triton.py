@@ -37,7 +37,7 @@ from tidegate_dataplane.contract import (
 from tidegate_dataplane.features.engine import Engine
 from tidegate_localcluster.process import wait_until
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.triton]
 
 FEATURES = (
     Lookup(name="age", field=of_user("age"), type=LookupType.INT64, default="-1"),

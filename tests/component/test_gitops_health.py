@@ -44,8 +44,6 @@ from tidegate.routing import hosts
 from tidegate.routing.access_rules import plan_access
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
 
-pytestmark = pytest.mark.timeout(300)
-
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", models_host_path="/models")
 Body = dict[str, Any]

@@ -18,7 +18,7 @@ from fixtures.grafana import every_query
 from tidegate_dataplane.contract import Phase
 from tidegate_localcluster.ports import unused
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.triton]
 
 _OF_MODELS: Final = {"model", "version"}
 

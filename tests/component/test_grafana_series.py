@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from aiohttp import web
 
 from builders import every_metric
@@ -20,8 +19,6 @@ from fixtures.grafana import every_query, series, without_series
 from fixtures.prometheus import RunningPrometheus
 from tidegate.grafana.selecting import NAMESPACE
 from tidegate.telemetry.recorded import rule_file
-
-pytestmark = pytest.mark.timeout(240)
 
 SOON = {"__rate_interval": "10s"}
 

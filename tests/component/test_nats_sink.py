@@ -175,6 +175,7 @@ async def test_an_answer_that_is_no_acknowledgement_is_refused_and_says_where_it
         ({"nats-token": PASSWORD, "tls.crt": "c"}, "has tls.crt and no tls.key"),
     ],
 )
+@pytest.mark.no_rerun("a secret is seen")
 async def test_a_secret_that_was_not_made_for_nats_is_never_sent(
     tmp_path: Path, keys: dict[str, str], missing: str
 ) -> None:
@@ -217,6 +218,7 @@ async def test_a_port_that_there_is_not_is_refused(secret: Path) -> None:
     assert caught.value.problem is SampleProblem.SINK_REFUSED
 
 
+@pytest.mark.no_rerun("a secret is seen")
 def test_wrong_credentials_are_refused_and_never_said(server: RunningNats, secret: Path) -> None:
     (secret / "nats-password").write_text("wrong-battery-staple")
     for _ in range(20):

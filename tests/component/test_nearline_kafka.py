@@ -27,7 +27,6 @@ from tidegate_dataplane.contract import KafkaOrder, Sasl, StreamOrder
 from tidegate_localcluster.process import wait_until
 
 pytestmark = [
-    pytest.mark.timeout(120),
     # aiokafka drops a connection that is being made while its client is closed: the system has it until it is collected.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
@@ -191,6 +190,7 @@ async def test_a_pod_reads_no_more_than_it_is_asked_to_and_keeps_its_share_while
         )
 
 
+@pytest.mark.no_rerun("a doubled message")
 async def test_a_second_pod_takes_over_half_and_nobody_does_what_the_other_has(
     kafka: RunningKafka, nats: RunningNats
 ) -> None:
@@ -222,10 +222,10 @@ async def test_a_second_pod_takes_over_half_and_nobody_does_what_the_other_has(
             return list(await taken(second, 1))
 
         joining = asyncio.create_task(begun())
-        while not joining.done():
-            for message in await first.fetch(1):
-                held.append(message)
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
+            while not joining.done():
+                for message in await first.fetch(1):
+                    held.append(message)
             shares = await asyncio.gather(work(first, held[10:]), work(second, joining.result()))
         assert sorted(done) == sorted(everything)
         assert min(shares) > 0
@@ -293,13 +293,13 @@ async def test_what_expired_before_it_was_settled_is_no_work_and_holds_nothing_u
     await asyncio.to_thread(place.kafka.expire, place.topic, 3)
     async with place.opened() as second:
         assert await second.fetch(1) == []
-        while (backlog := await second.backlog()).held:
-            assert await second.fetch(1) == []
+        async with asyncio.timeout(60):
+            while (backlog := await second.backlog()).held:
+                assert await second.fetch(1) == []
         assert backlog.pending == 0
     assert await place.unsettled() == (0, 0)
 
 
-@pytest.mark.timeout(30)
 async def test_a_log_that_begins_again_below_what_was_committed_is_worked_off(place: Place) -> None:
     # Of a topic that was made anew since, or whose records an election has lost.
     offset, text = written(Progress(7, {5: 2}))

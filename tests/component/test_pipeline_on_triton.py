@@ -29,7 +29,7 @@ from tidegate.routing.fleet import BackendKind, Endpoint
 from tidegate_dataplane.contract import DEFAULTED, RunnerEnd
 from tidegate_localcluster.process import wait_until
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.triton, pytest.mark.asyncio(loop_scope="module")]
 
 CTR, CVR, GMV = (SlowModel(name, factor) for name, factor in (("ctr", 2), ("cvr", 3), ("gmv", 5)))
 LATE = SlowModel("late", 7, delay_ms=400)

@@ -18,7 +18,7 @@ from tidegate_dataplane.agent.runners import COME_BACK_S
 from tidegate_dataplane.contract import Phase, RunnerEnd
 from tidegate_localcluster.process import wait_until
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.triton]
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tidegate_dataplane.sampling.choice import chosen
 from tidegate_dataplane.sampling.frames import Dropped
 from tidegate_localcluster.process import wait_until
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.triton]
 
 BUFFER_BYTES = 256 << 10
 MAX_PAYLOAD = 4096
@@ -149,6 +149,7 @@ def own_pod(triton_files: TritonFiles, tmp_path: Path) -> Iterator[LoggingPod]:
         yield pod
 
 
+@pytest.mark.no_rerun("a lost or doubled record")
 def test_each_sampled_request_is_in_the_stream_once_with_its_features_scores_and_version(
     logging_pod: LoggingPod,
 ) -> None:

@@ -333,6 +333,7 @@ async def test_without_a_key_of_the_issuer_nobody_is_let_in(gateway: Gateway, te
 # What must be read nowhere
 
 
+@pytest.mark.no_rerun("a secret is seen")
 async def test_credentials_are_in_no_dump_report_or_log(
     gateway: Gateway, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -379,6 +380,7 @@ async def test_credentials_are_in_no_dump_report_or_log(
 # Closed by construction
 
 
+@pytest.mark.no_rerun("a refused caller reaches a model")
 async def test_a_plan_made_without_the_credentials_lets_nobody_in(gateway: Gateway) -> None:
     """Such a plan is the controllers', for the status; it never gets to a gateway, and would open nothing there."""
     v1 = await gateway.upstream("v1")

@@ -40,6 +40,7 @@ def replacements(one: Upstream, other: Upstream, count: int) -> Iterator[Fleet]:
         )
 
 
+@pytest.mark.no_rerun("a lost request")
 async def test_replacing_the_target_and_deleting_the_old_one_loses_nothing(
     gateway_of_either_dialect: Gateway,
 ) -> None:
@@ -73,6 +74,7 @@ async def test_without_the_gate_the_same_replacements_do_lose_requests(
     assert load.errors
 
 
+@pytest.mark.no_rerun("a lost request")
 async def test_a_newer_snapshot_in_the_middle_of_a_change_loses_nothing(
     gateway_of_either_dialect: Gateway,
 ) -> None:
@@ -124,6 +126,7 @@ async def test_pods_that_leave_finish_what_they_have(gateway: Gateway) -> None:
     assert await asyncio.gather(*in_flight) == ["leaving"] * 8
 
 
+@pytest.mark.no_rerun("a lost request")
 async def test_rolling_all_pods_of_a_target_loses_nothing(gateway: Gateway) -> None:
     pods = [await gateway.upstream(f"old-{number}") for number in range(2)]
     client = await gateway.start(a_model_access(), backend_of("ctr", *pods))

@@ -20,8 +20,6 @@ from tritonclient.utils import InferenceServerException
 from builders import probe_model
 from fixtures.installed import Client, Installed, Space, a_space, until
 
-pytestmark = pytest.mark.timeout(240)
-
 GATEWAY_THREADS = 2
 """Of one gateway, as the chart's `gateway.concurrency` has it."""
 VERSIONS = {"a": "1", "b": "2", "slow": "3", "fragile": "4"}

@@ -22,8 +22,6 @@ from builders import probe_model
 from fixtures.installed import Client, Installed, Space, a_space, until
 from tidegate_localcluster.demo.helm import NAMESPACE
 
-pytestmark = pytest.mark.timeout(300)
-
 FRAGILE, SLOW, SMALL = "4", "3", "2"
 _LONG: Final = "100s"
 _REFUSED: Final = "envoy_tidegate_refused"

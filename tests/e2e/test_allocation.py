@@ -58,7 +58,7 @@ def _moves(pool: OwnPool) -> Mapping[str, tuple[int, int]]:
     return {move["inference"].partition("/")[2]: (move["from"], move["to"]) for move in moves}
 
 
-@pytest.mark.timeout(720)
+@pytest.mark.no_rerun("a lost message")
 def test_real_time_load_takes_near_line_slices_and_no_message_is_lost(space: Space) -> None:
     space.publish("probe", 1)
     publish_slow(space.folder("slow"), 1, rounds=ROUNDS)

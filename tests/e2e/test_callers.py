@@ -109,7 +109,7 @@ def guarded(installed: Installed) -> Iterator[Guarded]:
     installed.upgrade()
 
 
-@pytest.mark.timeout(580)
+@pytest.mark.no_rerun("a refused caller reaches a model")
 def test_keys_let_in_follow_their_secret_and_refused_calls_never_reach_the_model(guarded: Guarded) -> None:
     space = guarded.space
     guarded.access("keyed", {"apiKeys": {"secret": "callers"}})
@@ -142,7 +142,6 @@ def test_keys_let_in_follow_their_secret_and_refused_calls_never_reach_the_model
     assert guarded.calls("open", 5) == {"served"}
 
 
-@pytest.mark.timeout(400)
 def test_tokens_let_in_whom_their_issuer_sent_here(guarded: Guarded) -> None:
     space = guarded.space
     issuer, stranger = Issuer("https://login.example.com"), Issuer("https://login.example.com")
@@ -171,7 +170,6 @@ def test_tokens_let_in_whom_their_issuer_sent_here(guarded: Guarded) -> None:
     guarded.settles("tokens", "UNAVAILABLE", **bearer(stranger))
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.produces(Reason.CREDENTIALS_NOT_READABLE)
 def test_a_namespace_that_is_not_listed_is_closed_and_says_which_value_to_set(
     guarded: Guarded, space: Space

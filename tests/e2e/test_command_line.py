@@ -35,7 +35,7 @@ def secrets_of(space: Space) -> Iterator[bytes]:
                 yield content
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.no_rerun("a secret is seen")
 def test_a_support_bundle_has_every_process_log_and_no_secret(space: Space, tmp_path: Path) -> None:
     space.publish("probe", 1)
     space.inference()
@@ -60,7 +60,6 @@ def test_a_support_bundle_has_every_process_log_and_no_secret(space: Space, tmp_
     assert Path(said["file"]).name == file.name
 
 
-@pytest.mark.timeout(300)
 def test_a_load_test_goes_through_a_gateway_to_the_model(space: Space) -> None:
     space.publish("probe", 1)
     space.inference()

@@ -33,14 +33,13 @@ def _serving(space: Space) -> None:
 
 
 # First, while no namespace of an earlier test is on its way out: that costs writes, and up to 40 s.
-@pytest.mark.timeout(300)
 def test_settled_objects_cost_no_writes(space: Space) -> None:
     _serving(space)
     until(lambda: not _terminating(space), "the namespaces of earlier tests are gone")
     stays(lambda: (_versions(space), _writes(space)), "objects and write requests", for_s=30)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.no_rerun("a lost request")
 def test_killing_controllers_and_xds_under_load_loses_no_request(space: Space) -> None:
     _serving(space)
     with space.load(1, 2, max_seconds=240) as load:
@@ -57,7 +56,6 @@ def test_killing_controllers_and_xds_under_load_loses_no_request(space: Space) -
     space.ready()
 
 
-@pytest.mark.timeout(300)
 def test_killing_triton_is_noticed(space: Space) -> None:
     """The negative of the test above: the data plane's own death does show in the same counters."""
     space.publish("probe", 1)
@@ -75,7 +73,6 @@ def test_killing_triton_is_noticed(space: Space) -> None:
     space.answers(1)
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.produces(Reason.NO_PROXIES)
 def test_restarting_every_pod_in_any_order_ends_ready(space: Space) -> None:
     _serving(space)
@@ -112,7 +109,6 @@ def test_restarting_every_pod_in_any_order_ends_ready(space: Space) -> None:
     space.answers(1)
 
 
-@pytest.mark.timeout(300)
 def test_deleting_takes_the_children_along_and_recreating_serves_again(space: Space) -> None:
     _serving(space)
     space.kubectl.run("delete", "inference/probe", "-n", space.namespace, "--wait=true")
@@ -125,7 +121,6 @@ def test_deleting_takes_the_children_along_and_recreating_serves_again(space: Sp
     assert space.ask().version == "2"
 
 
-@pytest.mark.timeout(400)
 def test_every_served_field_can_be_edited(space: Space) -> None:
     _serving(space)
     space.publish("other", 1)
@@ -149,7 +144,6 @@ def test_every_served_field_can_be_edited(space: Space) -> None:
     assert pod["spec"]["priorityClassName"] == "tidegate-nearline"
 
 
-@pytest.mark.timeout(300)
 def test_an_edit_does_cost_writes(space: Space) -> None:
     """The negative of the test above: the same two measures move when there is something to do."""
     _serving(space)
@@ -204,7 +198,7 @@ def _writes(space: Space) -> float:
     )
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.no_rerun("a refused right")
 def test_api_server_refuses_the_writes_of_a_former_leader(space: Space) -> None:
     space.publish("probe", 1)
     space.inference()

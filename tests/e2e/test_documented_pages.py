@@ -19,6 +19,10 @@ from fixtures.installed import Installed, Space, a_space, until
 from fixtures.installed_pool import OwnPool, an_own_pool
 from tidegate_localcluster.node import node_name
 
+pytestmark = pytest.mark.slow(
+    "90 lines typed on a cluster; their options are checked in unit/ and by kubectl and Helm"
+)
+
 TYPED: Final = typed()
 
 
@@ -137,7 +141,6 @@ def an_environment(installed: Installed, folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("page", TYPED)
 def test_what_a_page_has_people_type_does_what_they_expect(reader: Reader, page: str) -> None:
     broken = {
@@ -146,7 +149,6 @@ def test_what_a_page_has_people_type_does_what_they_expect(reader: Reader, page:
     assert broken == {}
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("text", "said"),
     [

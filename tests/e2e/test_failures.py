@@ -29,7 +29,6 @@ def _answers(space: Space, name: str, version: int = 1) -> None:
     assert space.ask(name).version == str(version)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.produces(Reason.IMAGE_PULL, Reason.NO_CAPACITY, Reason.UNSCHEDULABLE)
 def test_pods_that_cannot_run_say_why_and_run_once_that_is_mended(space: Space) -> None:
     space.publish("probe", 1)
@@ -55,7 +54,6 @@ def test_pods_that_cannot_run_say_why_and_run_once_that_is_mended(space: Space) 
         _answers(space, name)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.produces(Reason.OUT_OF_MEMORY, Reason.POD_FAILING)
 def test_a_model_whose_process_ends_while_it_serves_is_not_ready_and_says_why(space: Space) -> None:
     """Triton calls such a model ready and refuses its requests, and Kubernetes takes no notice."""

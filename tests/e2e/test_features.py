@@ -57,7 +57,6 @@ def _ask(space: Space, users: list[int]) -> Mapping[str, NDArray[Any]]:
         gateway.close()
 
 
-@pytest.mark.timeout(300)
 def test_features_are_what_the_table_says_and_a_new_plan_replaces_the_pods_without_a_gap(
     space: Space,
 ) -> None:
@@ -100,7 +99,6 @@ def test_features_are_what_the_table_says_and_a_new_plan_replaces_the_pods_witho
     assert buckets == {2, 3}
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.produces(Reason.SOURCE_FAILED)
 def test_missing_table_is_named_and_publishing_it_is_enough(space: Space) -> None:
     space.apply("FeatureCompute", "users", _spec(space, [30]))
@@ -116,7 +114,6 @@ def test_missing_table_is_named_and_publishing_it_is_enough(space: Space) -> Non
     assert _ask(space, [1])["age"].tolist() == [[19]]
 
 
-@pytest.mark.timeout(300)
 def test_rest_of_a_wrong_key_is_refused_and_the_pod_lives_on(space: Space) -> None:
     _publish_users(space)
     space.apply("FeatureCompute", "users", _spec(space, [30]))

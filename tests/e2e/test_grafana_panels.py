@@ -20,6 +20,10 @@ from fixtures.installed_pool import OwnPool, an_own_pool, paced_load
 from fixtures.installed_stream import a_broker
 from fixtures.stream import BUCKET, DEAD, STREAM, SUBJECT, a_message
 
+pytestmark = pytest.mark.slow(
+    "nine kinds of work until each query has a series; names and syntax are checked in component/"
+)
+
 NO_GPU: Final = "no real GPU: Triton tells nothing of one"
 NO_MPS: Final = "no node agent: nobody shares a GPU under MPS"
 CANNOT: Final[Mapping[str, str]] = {
@@ -126,7 +130,6 @@ def look_at_the_dashboard(space: Space) -> None:
         assert answer.status == 200
 
 
-@pytest.mark.timeout(420)
 def test_every_query_of_every_panel_has_series_but_those_that_cannot(space: Space) -> None:
     address = space.installed.endpoints.prometheus
     assert address is not None, "the local cluster has a Prometheus"

@@ -86,7 +86,6 @@ def space(life: Life) -> Iterator[Space]:
         yield space
 
 
-@pytest.mark.timeout(600)
 def test_install_waits_until_every_process_is_ready_and_helm_test_says_so(life: Life) -> None:
     life.ready()
     life.act("test", RELEASE)
@@ -94,7 +93,7 @@ def test_install_waits_until_every_process_is_ready_and_helm_test_says_so(life: 
     assert [line.split()[0] for line in said.splitlines()] == ["ok"] * len(PROCESSES)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.no_rerun("a lost request")
 def test_upgrade_a_bad_upgrade_and_rollback_lose_no_request(life: Life, space: Space) -> None:
     with space.load(1, threads=2, max_seconds=500) as load:
         load.wait_sent(100, timeout_s=60)
@@ -125,7 +124,6 @@ def test_upgrade_a_bad_upgrade_and_rollback_lose_no_request(life: Life, space: S
     assert sent.versions == {"1": sent.sent}
 
 
-@pytest.mark.timeout(600)
 def test_models_outlive_their_release_and_the_next_one_takes_them_up(
     life: Life, space: Space, audit: Audit
 ) -> None:

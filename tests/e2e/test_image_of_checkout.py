@@ -17,7 +17,8 @@ from tidegate_localcluster.images import Images
 from tidegate_localcluster.progress import CommandFailedError
 from tidegate_localcluster.supplies import source_root
 
-pytestmark = pytest.mark.timeout(900)  # another checkout on the machine may be building
+pytestmark = pytest.mark.slow("builds an image from a package index")
+
 ENVOY = "usr/local/bin/envoy"
 # A mirror of PyPI may have a certificate of an authority that only this machine knows.
 AUTHORITIES = "/etc/ssl/certs"

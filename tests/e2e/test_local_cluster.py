@@ -430,6 +430,7 @@ def test_two_clusters_run_side_by_side_and_one_leaves_nothing(
     assert phase(cluster) is Phase.READY
 
 
+@pytest.mark.slow("starts a cluster of its own")
 def test_pods_of_two_real_nodes_reach_each_other(
     second: Cluster, cluster_supplies: Supplies, tmp_path: Path
 ) -> None:
@@ -452,6 +453,7 @@ def test_pods_of_two_real_nodes_reach_each_other(
         eventually(lambda: bench.try_python(node, fetch) == other, f"{node} reaches {other}")  # noqa: B023
 
 
+@pytest.mark.slow("starts a cluster of its own")
 def test_a_cluster_killed_halfway_is_cleaned_by_the_next_up(second: Cluster, few_supplies: Supplies) -> None:
     before = Machine.now(second)
     halfway = KilledHalfway(second)
@@ -463,6 +465,7 @@ def test_a_cluster_killed_halfway_is_cleaned_by_the_next_up(second: Cluster, few
     assert Machine.now(second) == before
 
 
+@pytest.mark.slow("starts a cluster of its own")
 def test_down_cleans_after_a_kill_of_the_first_process(second: Cluster, few_supplies: Supplies) -> None:
     before = Machine.now(second)
     second.up(SECOND, few_supplies, print)

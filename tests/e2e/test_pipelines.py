@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
@@ -86,7 +85,6 @@ def _nobody_else_calls_its_models(space: Space) -> None:
     assert answer.status() == "StatusCode.PERMISSION_DENIED"
 
 
-@pytest.mark.timeout(400)
 def test_a_pipeline_answers_without_its_optional_model_and_not_without_the_other(space: Space) -> None:
     _publish(space)
     _scene(space)

@@ -50,7 +50,6 @@ def _inference(space: Space, name: str, *, replicas: int, slices: int = 1) -> No
     space.apply("Inference", name, {"model": model, "replicas": replicas, "placement": placement})
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.produces(Reason.POOL_FULL, Reason.POOL_NOT_FOUND)
 def test_model_serves_from_a_cpu_pool_that_counts_it_and_outlives_the_pool(space: Space) -> None:
     space.publish("probe", 1)
@@ -112,7 +111,6 @@ GPU_POOL = "e2e-gpu"
 GPU_NODES = 2
 
 
-@pytest.mark.timeout(300)
 def test_gpu_pods_are_scheduled_on_simulated_nodes_and_counted(space: Space) -> None:
     """The models there are KWOK's pretence; who gets a node, and how many devices are left, is the scheduler's work."""
     space.publish("probe", 1)

@@ -14,6 +14,10 @@ from builders import lying_prometheus
 from fixtures.installed import Space, stays, until
 from fixtures.installed_pool import OwnPool, an_own_pool, paced_load
 
+pytestmark = pytest.mark.slow(
+    "a Prometheus that lies for minutes; holding and falling back are checked by rules and on the allocator"
+)
+
 MONITORING = "monitoring"
 _LIAR = {"app.kubernetes.io/name": "liar"}
 SLICES = 4
@@ -119,7 +123,6 @@ def says(pool: OwnPool, status: str, *words: str) -> None:
     until(said, f"SignalsFresh is {status} and says {words}", timeout_s=150.0, evidence=lambda: fresh(pool))
 
 
-@pytest.mark.timeout(900)
 def test_prometheus_that_stops_lies_and_comes_back_costs_nobody_a_replica(space: Space) -> None:
     space.publish("probe", 1)
     metrics = Metrics(space)

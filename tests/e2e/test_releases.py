@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from threading import Event
 
 import numpy as np
-import pytest
 from tritonclient.utils import InferenceServerException
 
 from builders import probe_model
@@ -59,7 +58,6 @@ def release_is(space: Space, phase: str) -> None:
     )
 
 
-@pytest.mark.timeout(300)
 def test_a_good_model_is_promoted_under_load_and_aborted_afterwards(space: Space) -> None:
     space.publish("b", 2)
     a_and_b(space)
@@ -81,7 +79,6 @@ def test_a_good_model_is_promoted_under_load_and_aborted_afterwards(space: Space
     assert space.counted_at_rest("b") == asked
 
 
-@pytest.mark.timeout(300)
 def test_a_model_that_cannot_answer_is_taken_back_at_its_first_requests(space: Space) -> None:
     """It loads and is ready, and its input has another name than clients send."""
     probe_model.publish(space.folder("b"), 2, takes="y")
@@ -138,7 +135,6 @@ def a_pipeline_over_the_probe(space: Space) -> None:
     space.ready("modelaccess/scene")
 
 
-@pytest.mark.timeout(400)
 def test_a_release_is_judged_by_what_a_pipeline_asks(space: Space) -> None:
     """A good model is promoted by nobody's calls but the pipeline's; the next one, which cannot answer, is taken back by them."""
     space.publish("b", 2)

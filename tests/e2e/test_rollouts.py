@@ -66,7 +66,7 @@ def _lossless(load: Load) -> None:
     assert report.failed == 0, report.errors
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.no_rerun("a lost request")
 def test_rolling_restart_scale_down_and_drain_lose_no_request(space: Space) -> None:
     _served(space, replicas=2)
     with space.load(1, threads=2, max_seconds=240) as load:
@@ -87,8 +87,8 @@ def _gone(space: Space, left: int) -> bool:
     return len(found["items"]) == left
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.produces(Reason.UNSCHEDULABLE)
+@pytest.mark.no_rerun("a lost request")
 def test_drain_of_a_node_waits_for_the_budget_says_so_and_loses_no_request(space: Space) -> None:
     _served(space, replicas=2)
     before = _uids(space)
@@ -121,7 +121,6 @@ def _evict(space: Space, pod: Mapping[str, Any]) -> None:
     space.kubectl.run("create", "--raw", path, "-f", "-", stdin=json.dumps(body))
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.produces(Reason.NO_CAPACITY, Reason.ROLLED_BACK)
 def test_template_whose_pods_never_get_ready_goes_back_and_a_corrected_one_comes_up(space: Space) -> None:
     _served(space, replicas=2, rollout={"progressDeadline": "10s"})
@@ -157,7 +156,6 @@ def test_template_whose_pods_never_get_ready_goes_back_and_a_corrected_one_comes
         _lossless(load)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.produces(Reason.NO_CAPACITY, Reason.DRAINING)
 def test_in_place_replaces_every_pod_on_a_node_without_a_free_slice_and_surge_says_that_it_cannot(
     space: Space, tmp_path: Path

@@ -22,7 +22,6 @@ def _distance(seen: tuple[int, int], share: float) -> float:
     return sum((one - other) ** 2 / other for one, other in zip(seen, wanted, strict=True))
 
 
-@pytest.mark.timeout(300)
 def test_weights_80_20_are_what_the_tritons_count(space: Space) -> None:
     for name, version in (("a", 1), ("b", 2)):
         space.publish(name, version)
@@ -48,7 +47,6 @@ def test_weights_80_20_are_what_the_tritons_count(space: Space) -> None:
     assert _distance(seen(), 0.5) > CHI_SQUARE_0_001
 
 
-@pytest.mark.timeout(300)
 def test_header_picks_the_route_and_a_weight_of_zero_gets_nothing(space: Space) -> None:
     for name, version in (("large", 1), ("small", 2)):
         space.publish(name, version)
@@ -66,7 +64,6 @@ def test_header_picks_the_route_and_a_weight_of_zero_gets_nothing(space: Space) 
     assert {space.ask().version for _ in range(20)} == {"2"}
 
 
-@pytest.mark.timeout(300)
 def test_rest_is_served_beside_grpc_and_model_control_is_not_reachable(space: Space) -> None:
     space.publish("probe", 1)
     space.inference()
@@ -98,7 +95,6 @@ def test_rest_is_served_beside_grpc_and_model_control_is_not_reachable(space: Sp
     assert space.ask().version == "1"
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.produces(Reason.TARGET_NOT_FOUND)
 def test_missing_target_is_named_and_heals_when_it_appears(space: Space) -> None:
     space.publish("probe", 1)
@@ -120,7 +116,6 @@ def test_missing_target_is_named_and_heals_when_it_appears(space: Space) -> None
     assert space.ask().version == "1"
 
 
-@pytest.mark.timeout(120)
 def test_access_that_does_not_exist_is_refused_with_the_way_out(space: Space) -> None:
     said = str(refused(lambda: space.ask("nobody")))
 

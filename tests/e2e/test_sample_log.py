@@ -7,7 +7,6 @@ import urllib.request
 from typing import Any, Final
 
 import numpy as np
-import pytest
 import tritonclient.grpc as triton
 
 from fixtures.installed import Space, until
@@ -25,7 +24,6 @@ READ: Final = (
 )
 
 
-@pytest.mark.timeout(420)
 def test_what_the_gateway_was_asked_is_what_was_logged_although_the_pod_was_deleted(space: Space) -> None:
     space.publish("probe", 1)
     space.kubectl.apply(json.dumps(CLAIM), space.namespace)

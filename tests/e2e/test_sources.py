@@ -11,7 +11,6 @@ from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.errors import CommandError
 
 
-@pytest.mark.timeout(300)
 def test_model_on_a_volume_claim_is_served_and_swapped(space: Space) -> None:
     space.publish("probe", 1, 2)
     _claim(space, "shelf")
@@ -27,7 +26,6 @@ def test_model_on_a_volume_claim_is_served_and_swapped(space: Space) -> None:
     space.kubectl.run("delete", "persistentvolume", f"{space.namespace}-shelf", "--wait=false")
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.produces(Reason.URI_NOT_ALLOWED)
 def test_host_that_nobody_listed_is_refused_and_mended_by_the_spec_alone(space: Space) -> None:
     space.publish("probe", 1)
@@ -43,7 +41,6 @@ def test_host_that_nobody_listed_is_refused_and_mended_by_the_spec_alone(space: 
     space.serves("probe", 1)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.produces(Reason.FORMAT_NOT_ALLOWED)
 def test_python_models_need_the_clusters_opt_in(space: Space) -> None:
     space.publish("probe", 1)
@@ -55,7 +52,6 @@ def test_python_models_need_the_clusters_opt_in(space: Space) -> None:
     )
 
 
-@pytest.mark.timeout(120)
 def test_broken_resource_is_refused_at_once_with_the_field_and_the_way_out(space: Space) -> None:
     for uri, words in (
         ("ftp://models/probe", "must begin with file://, pvc://, https://, s3://, gs://, oci:// or hf://"),

@@ -7,7 +7,6 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import pytest
 from tritonclient.utils import InferenceServerException
 
 from fixtures.installed import Space, until
@@ -104,7 +103,6 @@ def _a_world(space: Space, spares: int) -> Generator[World]:
         yield World(pool)
 
 
-@pytest.mark.timeout(420)
 def test_a_spare_gets_no_request_until_it_is_needed_and_then_no_pod_starts(space: Space) -> None:
     with _a_world(space, spares=1) as world:
         world.has(1, 1)
@@ -148,7 +146,6 @@ def test_a_spare_gets_no_request_until_it_is_needed_and_then_no_pod_starts(space
         assert move["why"].endswith("; from a warm spare")
 
 
-@pytest.mark.timeout(300)
 def test_without_a_spare_the_same_load_starts_a_pod(space: Space) -> None:
     with _a_world(space, spares=0) as world:
         before = world.pods().keys()

@@ -16,7 +16,7 @@ from documented.tutorial import PAGE, MismatchError, run, steps
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.cluster import Cluster, Supplies
 
-TIMEOUT_S = 1500.0
+TIMEOUT_S = 800.0
 
 
 @pytest.fixture
@@ -49,8 +49,6 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-# Two whole clusters are on the machine meanwhile, of which this one begins with nothing but programs and images.
-@pytest.mark.timeout(TIMEOUT_S + 300)
 def test_who_types_the_tutorial_has_a_model_that_answers(home: Path, checkout: Path) -> None:
     environment = {"TIDEGATE_HOME": str(home), "KUBECONFIG": ""}
     of = steps(PAGE.read_text(), name(PAGE))

@@ -18,7 +18,6 @@ _LIST: Final = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
 _FORWARD: Final = {"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["get", "create"]}
 
 
-@pytest.mark.timeout(300)
 def test_status_dump_and_diff_follow_a_change_from_outside_the_cluster(space: Space) -> None:
     installed = space.installed
     space.publish("probe", 1)
@@ -49,7 +48,6 @@ def test_status_dump_and_diff_follow_a_change_from_outside_the_cluster(space: Sp
     assert "3.500s" not in json.dumps(told["changes"]["scope"][0]["before"])
 
 
-@pytest.mark.timeout(300)
 def test_content_is_told_on_the_servers_own_loopback_alone(installed: Installed) -> None:
     pod = installed.component("xds")[0]["metadata"]["name"]
     through = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:%d/proxy/v1/snapshots/current"
@@ -59,7 +57,6 @@ def test_content_is_told_on_the_servers_own_loopback_alone(installed: Installed)
         installed.kubectl.run("get", "--raw", through % 18002)
 
 
-@pytest.mark.timeout(300)
 def test_errors_name_the_right_that_is_missing_and_the_way_out(
     space: Space, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -27,14 +27,13 @@ print("SETTINGS" if said[3:4] == bytes((4,)) else "nothing")
 """
 
 
-@pytest.mark.timeout(300)
 def test_gateways_are_told_over_tls_and_plain_text_gets_nothing(space: Space) -> None:
     _serving(space)
     assert all(count >= 1 for count in _handshakes(space.installed).values())
     assert _plainly(space.installed) == "nothing"
 
 
-@pytest.mark.timeout(580)
+@pytest.mark.no_rerun("a lost request")
 def test_upgrades_to_plain_text_and_back_lose_no_request_and_keep_certificates(space: Space) -> None:
     _serving(space)
     installed = space.installed

@@ -12,8 +12,6 @@ from fixtures.pools import Pools
 from fixtures.processes import SYSTEM_NAMESPACE, controllers_settings, tidegate
 from tidegate_localcluster.process import wait_until
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.mark.usefixtures("crds")
 def test_a_decision_is_carried_on_by_the_next_leader(

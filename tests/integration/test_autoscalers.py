@@ -8,7 +8,7 @@ from fixtures.allocated import Allocated, looks_again
 from fixtures.processes import Running
 from tidegate_localcluster.process import wait_until
 
-pytestmark = [pytest.mark.usefixtures("controllers"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("controllers")]
 
 _SYNC_S = 60.0
 """It looks every fifteen seconds."""

@@ -23,7 +23,7 @@ from faults.scenarios import NAME, Step
 from faults.sweep import SYSTEM, Sweep
 from faults.world import INFERENCE
 
-pytestmark = [pytest.mark.asyncio(loop_scope="function"), pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.asyncio(loop_scope="function"), pytest.mark.integration]
 
 _SECRETS: Final = f"/api/v1/namespaces/{SYSTEM}/secrets"
 _OWN: Final = "tidegate-controllers-certificate"
@@ -153,6 +153,7 @@ async def test_a_certificate_is_taken_over_and_renewed_and_no_order_fails(
         )
 
 
+@pytest.mark.slow("the negative of the test beside it, on a control plane of its own")
 async def test_one_that_is_shown_before_agents_know_its_authority_is_refused(
     control_plane_binaries: Mapping[str, Path], tmp_path: Path
 ) -> None:

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import pytest
 
-from fixtures.chart import CHART, PROCESSES, Objects, rendered, template
+from fixtures.chart import CHART, PROCESSES, Objects, rendered, rendered_anew, template
 from tidegate.generate import COLLECTOR
 from tidegate.planning.certificates import Part
 from tidegate.routing.bootstrap import CollectorSettings, collector
 from tidegate.runtime.authority import Issuer
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration]
 
 _OWN: Final = {"tidegate-controllers-certificate", "tidegate-xds-certificate", "tidegate-gateway-certificate"}
 """Secrets that the controllers fill."""
@@ -53,7 +53,7 @@ def test_by_default_the_controllers_make_all_certificates(helm: Path) -> None:
 
 def test_no_rendering_says_what_is_in_a_certificate(helm: Path) -> None:
     """Argo CD renders anew at each sync: what differed from one to the next would be another certificate each time."""
-    first, second = rendered(helm), rendered(helm)
+    first, second = rendered_anew(helm), rendered_anew(helm)
     for name in _OWN:
         assert first["Secret", name] == second["Secret", name]
         assert not {"data", "stringData"} & first["Secret", name].keys()

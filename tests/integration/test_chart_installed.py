@@ -30,7 +30,7 @@ from tidegate.kube.permissions import (
 from tidegate.reference.rights import Granted, matrix
 from tidegate_localcluster.process import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration]
 
 SYSTEM: Final = "tidegate-system"
 PODS_S: Final = 60.0
@@ -287,7 +287,9 @@ def test_no_pod_of_another_namespace_gets_before_all_models(release: HelmOn) -> 
     kubectl = release.kubectl
     kubectl.run("create", "namespace", "greedy")
     wait_until(
-        lambda: kubectl.run("get", "serviceaccount", "default", "-n", "greedy").returncode == 0,
+        lambda: (
+            kubectl.run("get", "serviceaccount", "default", "--output=name", "-n", "greedy").returncode == 0
+        ),
         what="the namespace has the account of its pods",
         timeout_s=30.0,
     )

@@ -16,7 +16,7 @@ from tidegate.telemetry import scope
 from tidegate.telemetry.alerts import ALERTS
 from tidegate.telemetry.recorded import rule_file
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration]
 
 BLUE, GREEN = "blue", "green"
 SERVED: Final = {BLUE: "ads", GREEN: "shop"}

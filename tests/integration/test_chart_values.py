@@ -13,7 +13,7 @@ import yaml
 from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, Objects, pod_of, rendered, template
 from tidegate.reference.values import values_of, values_page
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration]
 
 DIGEST: Final = "sha256:" + "0123456789abcdef" * 4
 MONITORS: Final = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}

@@ -35,6 +35,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow("starts a control plane of its own")
 def test_is_ready_in_seconds_and_leaves_nothing(
     control_plane: ControlPlane, control_plane_binaries: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -50,6 +51,7 @@ def test_is_ready_in_seconds_and_leaves_nothing(
     assert [name for name, pid in pids.items() if is_alive(pid)] == []
 
 
+@pytest.mark.slow("starts a control plane of its own")
 def test_two_side_by_side_do_not_share_objects(
     control_plane_binaries: Mapping[str, Path], kubectl: Kubectl, tmp_path: Path
 ) -> None:
@@ -63,6 +65,7 @@ def test_two_side_by_side_do_not_share_objects(
         )
 
 
+@pytest.mark.slow("starts a control plane of its own")
 def test_keeps_its_objects_over_a_restart(control_plane_binaries: Mapping[str, Path], tmp_path: Path) -> None:
     instance = ControlPlane(tmp_path / "state", control_plane_binaries, Pki(tmp_path / "pki"))
     kubectl = Kubectl(control_plane_binaries["kubectl"], instance.kubeconfig, tmp_path / "cache")
@@ -155,6 +158,7 @@ def test_listens_on_loopback_only(control_plane: ControlPlane) -> None:
     assert len(listening) == 3
 
 
+@pytest.mark.slow("starts a control plane of its own")
 def test_writes_an_audit_log_when_asked(control_plane_binaries: Mapping[str, Path], tmp_path: Path) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n")
@@ -175,6 +179,7 @@ def test_names_the_part_that_died_and_shows_why(
     assert instance.pids == {}
 
 
+@pytest.mark.slow("starts a control plane of its own")
 def test_gives_up_when_a_part_does_not_become_ready(
     control_plane_binaries: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -192,6 +197,7 @@ def test_gives_up_when_a_part_does_not_become_ready(
     assert instance.pids == {}
 
 
+@pytest.mark.slow("starts a control plane of its own")
 def test_dies_with_a_parent_that_is_killed(
     control_plane_binaries: Mapping[str, Path], tmp_path: Path
 ) -> None:

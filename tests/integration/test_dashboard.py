@@ -36,7 +36,6 @@ from fixtures.web_process import (
 )
 from tidegate_localcluster.process import wait_until
 
-pytestmark = pytest.mark.timeout(240)
 LISTS_NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
 CSRF = re.compile(r'name="csrf" value="([0-9a-f]+)"')
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import pytest
-
 from builders.waiting import until
 from fixtures.allocated import Allocated, looks_again
 from fixtures.browser import Visitor
@@ -15,8 +13,6 @@ from fixtures.web_process import READER, STEERER, WebProcess
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
-
-pytestmark = pytest.mark.timeout(300)
 
 
 async def sign_in(page: Page, token: str) -> None:

@@ -20,7 +20,7 @@ from documented.shell import Command, aliases, commands
 from fixtures.control_plane import Kubectl
 from tidegate.api.crd import DEFINITIONS
 
-pytestmark = [pytest.mark.usefixtures("crds"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("crds")]
 
 NOT_HERE = frozenset({"cert-manager.io/v1", "kustomize.toolkit.fluxcd.io/v1", "argoproj.io/v1alpha1"})
 """Kinds of others that the tests' API server does not know."""

@@ -36,6 +36,7 @@ def written(kubectl: Kubectl, namespace: str, epoch: str) -> str:
     ).stderr
 
 
+@pytest.mark.no_rerun("a refused right")
 def test_old_leader_is_refused_and_its_successor_is_not(kubectl: Kubectl, fenced: str) -> None:
     assert written(kubectl, fenced, "8") == ""
     assert "no longer the leader" in written(kubectl, fenced, "7")

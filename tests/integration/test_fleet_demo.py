@@ -28,8 +28,6 @@ from tidegate_localcluster.fleet_demo.site import entrance
 from tidegate_localcluster.process import wait_until
 from tidegate_localcluster.state import Forward
 
-pytestmark = pytest.mark.timeout(600)
-
 NODES, INFERENCES = 8, 12
 SLICES = 4 * NODES
 SPEED = 600.0
@@ -163,14 +161,18 @@ def test_the_dashboard_has_every_node_and_a_past_and_asks_nothing_that_has_no_an
             return [(each["total"], each["used"], each["free"]) for each in found]
 
         wait_until(lambda: nodes() == [(4, 4, 0)] * NODES, what="every node is shown, and full", timeout_s=60)
-    now = datetime.now(UTC)
-    url = f"http://127.0.0.1:{fleet.cluster.plan().ports[Forward.PROMETHEUS]}"
-    past = asyncio.run(
-        Prometheus(url).pool_past(POOL, now - timedelta(seconds=30), now, timedelta(seconds=5))
-    )
-    assert past
-    assert past[-1].of(PoolSeries.COUNTED, "healthy") == past[-1].of(PoolSeries.SHARED_OUT) == SLICES
-    assert (past[-1].of(PoolSeries.DEMAND, "realtime") or 0) > 0
+    prometheus = Prometheus(f"http://127.0.0.1:{fleet.cluster.plan().ports[Forward.PROMETHEUS]}")
+
+    def newest_sample_counts_every_slice() -> bool:
+        now = datetime.now(UTC)
+        past = asyncio.run(prometheus.pool_past(POOL, now - timedelta(seconds=30), now, timedelta(seconds=5)))
+        if not past:
+            return False
+        newest = past[-1]
+        assert (newest.of(PoolSeries.DEMAND, "realtime") or 0) > 0
+        return newest.of(PoolSeries.COUNTED, "healthy") == newest.of(PoolSeries.SHARED_OUT) == SLICES
+
+    wait_until(newest_sample_counts_every_slice, what="Prometheus has every slice shared out", timeout_s=60)
     assert "tidegate_pool_" not in (files.logs / "simulation.log").read_text()
 
 
@@ -185,6 +187,7 @@ def test_up_again_says_that_it_runs_and_other_sizes_are_refused(fleet: RunningFl
     assert before <= {process.pid for process in fleet.family()}
 
 
+@pytest.mark.slow("waits for simulated hours")
 def test_nothing_moves_while_the_day_stands_still(fleet: RunningFleet) -> None:
     decisions, slices, goal = fleet.decisions(), fleet.slices(), fleet.looks() + 3
     wait_until(lambda: fleet.looks() >= goal, what="the allocator looks three times", timeout_s=40.0)
@@ -217,6 +220,7 @@ def test_an_override_by_kubectl_takes_effect_and_says_who_made_it(fleet: Running
     fleet.kubectl("delete", "computeoverride", "sale")
 
 
+@pytest.mark.slow("waits for simulated hours")
 def test_compute_moves_from_offline_work_to_realtime_as_the_load_rises(fleet: RunningFleet) -> None:
     before, decisions = fleet.slices(), fleet.decisions()
     fleet.let_the_day_pass()

@@ -17,7 +17,7 @@ from fixtures.control_plane import Kubectl
 from fixtures.gitops import ENTRIES, act, actions, entries, health, kstatus
 from tidegate_localcluster.process import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300), pytest.mark.usefixtures("controllers")]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("controllers")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MANAGER = "argocd-controller"

@@ -12,7 +12,7 @@ from faults.injections import EveryMove, Fault, NoFault, WatchDeed, WatchFault, 
 from faults.scenarios import Scenario
 from faults.sweep import Patience, Sweep
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.integration]
 
 STATUS_FIRST = """
 from tidegate_controllers.carry_out import Writer
@@ -47,6 +47,7 @@ async def struck(sweep: Sweep, scenario: Scenario, faults: Sequence[Fault]) -> N
         assert outcome.problems == (), f"{scenario.name}, {fault}: {outcome.problems}"
 
 
+@pytest.mark.no_rerun("a change is lost")
 async def test_a_version_swap_ends_alike_wherever_the_operator_is_killed(sweep: Sweep) -> None:
     await struck(
         sweep,
@@ -60,10 +61,12 @@ async def test_a_version_swap_ends_alike_wherever_the_operator_is_killed(sweep: 
     )
 
 
+@pytest.mark.slow("a sweep of its own; the swap, the slices and one planted defect are always run")
 async def test_a_pod_rollout_ends_alike_wherever_the_operator_is_killed(sweep: Sweep) -> None:
     await struck(sweep, scenarios.ROLLOUT, [WriteFault(1, When.AFTER), WriteFault(3, When.BEFORE)])
 
 
+@pytest.mark.slow("a sweep of its own; the swap, the slices and one planted defect are always run")
 async def test_an_answer_that_is_lost_is_no_second_object(sweep: Sweep) -> None:
     await struck(
         sweep,
@@ -75,16 +78,18 @@ async def test_an_answer_that_is_lost_is_no_second_object(sweep: Sweep) -> None:
     )
 
 
+@pytest.mark.slow("a sweep of its own; the swap, the slices and one planted defect are always run")
 async def test_a_deleted_inference_stays_deleted_when_the_watch_missed_it(sweep: Sweep) -> None:
     """kopf lists again after 410 Gone, and tells nobody of what is not in the list."""
     await struck(sweep, scenarios.DELETE, [WatchFault(WatchDeed.BLIND, "inferences")])
 
 
+@pytest.mark.slow("a sweep of its own; the swap, the slices and one planted defect are always run")
 async def test_an_inference_that_was_made_anew_meanwhile_is_served(sweep: Sweep) -> None:
     await struck(sweep, scenarios.RECREATE, [WatchFault(WatchDeed.GONE, "deployments")])
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.no_rerun("a slice is held twice")
 async def test_slices_change_hands_once_although_the_operator_is_killed_after_every_write(
     sweep: Sweep,
 ) -> None:
@@ -108,6 +113,7 @@ async def test_an_operator_that_counts_no_pods_on_their_way_out_is_found_out(swe
     assert any(problem.startswith("I1: ") for problem in outcome.problems), outcome.problems
 
 
+@pytest.mark.slow("a sweep of its own; the swap, the slices and one planted defect are always run")
 async def test_an_operator_that_says_before_it_does_is_found_out(sweep: Sweep) -> None:
     """The negative: this one works as long as nothing happens to it, and a kill between two writes shows it up."""
     async with sweep.broken(STATUS_FIRST, Patience()):

@@ -12,8 +12,10 @@ from fixtures.kueue import Kueue
 from tidegate.api.reasons import Reason
 from tidegate_localcluster.process import wait_until
 
-# Kueue's first build compiles what it needs of Kubernetes.
-pytestmark = [pytest.mark.usefixtures("controllers"), pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow("starts the real Kueue; what we make of its objects is checked in unit/"),
+    pytest.mark.usefixtures("controllers"),
+]
 
 DONE = 0
 

@@ -15,7 +15,7 @@ from movielens_din import export
 from movielens_din.archive import sha256_of
 from movielens_din.recipe import Prepared, make_version, prepare
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.slow("trains a model; the tutorial does so too"), pytest.mark.integration]
 MANIFEST = EXAMPLE / "feature-compute.yaml"
 
 

@@ -14,8 +14,6 @@ from tidegate.api.repairs import SharingFault
 from tidegate.planning.sharing_repairs import TREATMENTS
 from tidegate_localcluster.process import wait_until
 
-pytestmark = pytest.mark.timeout(240)
-
 SEEN_S = 15.0
 """For a look by the agent, the controllers and this test's own steps, on a machine that is busy."""
 
@@ -31,6 +29,7 @@ def confirm_s(fault: SharingFault) -> float:
 
 
 @pytest.mark.produces(Reason.SHARING_HEALTHY)
+@pytest.mark.slow("a treatment in real time; each step is checked in unit/test_sharing_health.py")
 def test_nothing_is_done_and_nothing_written_while_all_is_well(
     fleet: GpuFleet, watching: tuple[Running, int]
 ) -> None:
@@ -101,6 +100,7 @@ def test_fault_ends_the_processes_of_the_gpu_and_mps_goes_on(fleet: GpuFleet) ->
 
 
 @pytest.mark.produces(Reason.CLIENT_STUCK)
+@pytest.mark.slow("a treatment in real time; each step is checked in unit/test_sharing_health.py")
 def test_process_that_outlives_its_pod_is_ended_and_its_neighbours_serve_on(fleet: GpuFleet) -> None:
     fleet.pools.inference("ctr", pool=fleet.pool, replicas=3)
     fleet.runs(3)
@@ -121,6 +121,7 @@ def test_process_that_outlives_its_pod_is_ended_and_its_neighbours_serve_on(flee
 
 
 @pytest.mark.produces(Reason.ALLOCATABLE_GONE)
+@pytest.mark.slow("a treatment in real time; each step is checked in unit/test_sharing_health.py")
 def test_plugin_that_withdraws_its_slices_is_made_anew_and_what_runs_goes_on(fleet: GpuFleet) -> None:
     fleet.pools.inference("ctr", pool=fleet.pool, replicas=2)
     fleet.runs(2)
@@ -137,6 +138,7 @@ def test_plugin_that_withdraws_its_slices_is_made_anew_and_what_runs_goes_on(fle
 
 
 @pytest.mark.produces(Reason.ADMISSION_ERRORS, Reason.NODE_QUARANTINED)
+@pytest.mark.slow("a treatment in real time; each step is checked in unit/test_sharing_health.py")
 def test_node_that_goes_on_refusing_pods_is_kept_out_until_a_person_says_so(fleet: GpuFleet) -> None:
     node, other = fleet.nodes.values()
     fleet.kubectl("cordon", other.name)
@@ -171,6 +173,7 @@ def test_node_that_goes_on_refusing_pods_is_kept_out_until_a_person_says_so(flee
 
 
 @pytest.mark.produces(Reason.NODE_AGENT_SILENT)
+@pytest.mark.slow("a treatment in real time; each step is checked in unit/test_sharing_health.py")
 def test_silence_of_an_agent_is_said_and_costs_nobody_a_slice(fleet: GpuFleet) -> None:
     fleet.pools.inference("ctr", pool=fleet.pool, replicas=2)
     fleet.runs(2)

@@ -12,7 +12,7 @@ from tidegate.resources.names import MANAGED_BY, MANAGER
 from tidegate.resources.pod import CONTROL_PORT, GRPC_PORT, HTTP_PORT
 from tidegate.settings import Settings
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration]
 
 _SETTINGS: Final = Settings()
 _API: Final = Peer("", {})

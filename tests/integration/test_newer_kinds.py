@@ -17,7 +17,7 @@ from fixtures.xds_process import Stream, Xds, fresh, xds
 from tidegate.routing.snapshot import TypeUrl
 from tidegate_localcluster.process import wait_until
 
-pytestmark = [pytest.mark.usefixtures("crds"), pytest.mark.integration, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.usefixtures("crds"), pytest.mark.integration]
 
 _SCHEMA: Final = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties"
 _ROUTE: Final = f"{_SCHEMA}/routes/items/properties"

@@ -97,7 +97,12 @@ def gateway_pod(kubectl: Kubectl, crds: Path) -> Iterator[None]:
     del crds
     kubectl.run("create", "namespace", SYSTEM_NAMESPACE)
     wait_until(
-        lambda: kubectl.run("get", "serviceaccount", "default", "-n", SYSTEM_NAMESPACE).returncode == 0,
+        lambda: (
+            kubectl.run(
+                "get", "serviceaccount", "default", "--output=name", "-n", SYSTEM_NAMESPACE
+            ).returncode
+            == 0
+        ),
         what="the namespace has its account",
         timeout_s=60.0,
     )
@@ -144,7 +149,10 @@ class Release:
         }
         wait_until(
             lambda: (
-                self.kubectl.run("get", "serviceaccount", "default", "-n", self.namespace).returncode == 0
+                self.kubectl.run(
+                    "get", "serviceaccount", "default", "--output=name", "-n", self.namespace
+                ).returncode
+                == 0
             ),
             what="the namespace has its account",
             timeout_s=60.0,
@@ -187,6 +195,7 @@ class Release:
     [(0.0, "Promoted", (1, 2)), (0.2, "RolledBack", (1,))],
     ids=["good", "bad"],
 )
+@pytest.mark.no_rerun("a change is lost")
 def test_whenever_it_is_killed_the_end_is_the_same(
     kubectl: Kubectl,
     kubeconfig: Path,

@@ -92,6 +92,7 @@ def report(command_line: CommandLine, namespace: str, file: Path, *arguments: st
 
 
 @pytest.mark.parametrize("ending", [".tar.gz", ".zip"])
+@pytest.mark.no_rerun("a secret is seen")
 def test_what_helps_is_in_it_and_no_secret_is(
     installed: str, command_line: CommandLine, tmp_path: Path, ending: str
 ) -> None:

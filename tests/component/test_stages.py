@@ -1,0 +1,182 @@
+"""Which failures `make test` clears by a second run, and which stand."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from run import Pytest, run_again
+from stages.report import Outcome
+from stages.rerun import Failed, plan_reruns
+from stages.results import End, Failure, FailureKind, Phase, Results, read
+from stages.slow import choose_slice
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def a_failure(test: str, *, when: str = "call", message: str = "", no_rerun: str | None = None) -> Phase:
+    return Phase(test, when, "failed", 1.0, 0.5, failure=Failure(FailureKind.WRONG, message, no_rerun))
+
+
+def a_run(phases: list[Phase]) -> Results:
+    return Results(phases, end=End(collected=len({phase.test for phase in phases})))
+
+
+@pytest.mark.parametrize(
+    ("failures", "exit_code", "allowed", "expected"),
+    [
+        ([], 0, True, []),
+        ([], 5, True, []),
+        ([], 1, True, "without a failed test"),
+        ([a_failure("a.py::one")], 3, True, "exit code 3"),
+        ([a_failure("a.py::one")], 1, True, [["a.py::one"]]),
+        ([a_failure("a.py::one"), a_failure("a.py::one", when="teardown")], 1, True, [["a.py::one"]]),
+        ([a_failure("a.py::one")], 1, False, "never run again"),
+        ([a_failure("a.py", when="collect"), a_failure("a.py::one")], 1, True, "a.py could not be collected"),
+        ([a_failure("a.py::one", when="???")], 1, True, "crashed"),
+        ([a_failure("a.py::one", no_rerun="a request is lost")], 1, True, "a request is lost"),
+        ([a_failure(f"a.py::{n}") for n in range(4)], 1, True, "4 causes of failure"),
+        (
+            [a_failure(f"a.py::{n}", when="setup", message="no server") for n in range(9)],
+            1,
+            True,
+            [[f"a.py::{n}" for n in range(9)]],
+        ),
+    ],
+)
+def test_few_failures_are_run_again_and_defects_are_not(
+    failures: list[Phase], exit_code: int, allowed: bool, expected: list[list[str]] | str
+) -> None:
+    planned = plan_reruns(a_run(failures), exit_code, allowed=allowed)
+    if isinstance(planned, Failed):
+        assert isinstance(expected, str)
+        assert expected in planned.reason
+    else:
+        assert [[phase.test for phase in group] for group in planned] == expected
+
+
+def test_a_run_that_stopped_early_is_not_completed_by_a_second_one() -> None:
+    stopped = Results([a_failure("a.py::one")], end=End(collected=2))
+    assert plan_reruns(stopped, 1, allowed=True) == Failed("1 of 2 tests were run")
+    assert plan_reruns(Results([a_failure("a.py::one")]), 1, allowed=True) == Failed(
+        "pytest ended with exit code 1"
+    )
+
+
+def an_outcome(stage: str, *failed: str, allowed: bool = True) -> Outcome:
+    results = a_run([a_failure(test) for test in failed])
+    code = 1 if failed else 0
+    return Outcome(stage, code, results, 1.0, 1.0, plan_reruns(results, code, allowed=allowed))
+
+
+def a_second_run(outcome: str, code: int) -> Pytest:
+    """pytest, of which each test has this outcome."""
+    return lambda name, tests: (code, a_run([Phase(test, "call", outcome, 1.0, 0.5) for test in tests]))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "failed"),
+    [("passed", 0, False), ("skipped", 0, True), ("failed", 1, True), ("passed", 1, True)],
+)
+def test_only_what_passes_alone_clears_a_stage(outcome: str, code: int, failed: bool) -> None:
+    stage = an_outcome("servers", "a.py::one")
+    flakes = run_again([an_outcome("unit"), stage], a_second_run(outcome, code))
+    assert (stage.failed, [flake.test for flake in flakes]) == (failed, [] if failed else ["a.py::one"])
+
+
+def test_nothing_is_run_again_once_another_stage_has_failed() -> None:
+    unit, servers = an_outcome("unit", "u.py::one", allowed=False), an_outcome("servers", "a.py::one")
+    assert run_again([unit, servers], a_second_run("passed", 0)) == []
+    assert servers.failed
+    assert "a.py::one; not run again, since unit has failed" in servers.verdict
+
+
+def test_every_slow_test_has_its_turn_and_a_turn_takes_a_minute() -> None:
+    seconds = {f"t{number}": 25.0 for number in range(10)} | {"long": 200.0}
+    slices = [choose_slice(seconds, f"commit-{number}", seconds) for number in range(200)]
+    assert frozenset().union(*slices) == set(seconds)
+    assert all(chosen == {"long"} or sum(map(seconds.__getitem__, chosen)) <= 60 for chosen in slices)
+    assert choose_slice(seconds, "commit-1", seconds) == slices[1]
+
+
+SUITE = """
+import gc
+import socket
+
+import pytest
+
+
+class Caller:
+    def __init__(self):
+        self.connection, self.itself = socket.socket(), self
+
+
+def test_leaks():
+    Caller()
+    gc.collect()
+
+
+@pytest.mark.no_rerun("a promise")
+def test_is_a_promise():
+    assert False
+
+
+@pytest.mark.parametrize("way", ["a b"])
+def test_is_late(way):
+    raise TimeoutError
+"""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """What the plugin records of a small suite on two workers, with this project's settings."""
+    folder = tmp_path_factory.mktemp("suite")
+    suite = folder / "test_small.py"
+    suite.write_text(SUITE)
+    path = folder / "results.jsonl"
+    command = [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-n", "2", "-p", "stages.plugin"]
+    ended = subprocess.run(
+        [*command, f"--results={path}", suite],
+        cwd=TESTS.parent,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    return read(path)
+
+
+def name(test: str) -> str:
+    """The name of a test without its file."""
+    return test.partition("::")[2]
+
+
+def test_reasons_and_kinds_of_failures_come_back_from_workers(results: Results) -> None:
+    failures = {name(phase.test): phase.failure for phase in results.failures}
+    assert set(failures) == {"test_is_a_promise", "test_is_late[a b]"}
+    promise, late = failures["test_is_a_promise"], failures["test_is_late[a b]"]
+    assert promise is not None
+    assert late is not None
+    assert (promise.kind, promise.no_rerun) == (FailureKind.WRONG, "a promise")
+    assert (late.kind, late.no_rerun) == (FailureKind.LATE, None)
+
+
+def test_a_socket_that_is_not_closed_is_listed_and_fails_no_test(results: Results) -> None:
+    assert [name(test) for test in results.passed] == ["test_leaks"]
+    assert [(name(leak.after), leak.category) for leak in results.leaks] == [
+        ("test_leaks", "ResourceWarning")
+    ]
+
+
+def test_a_results_file_that_was_cut_off_counts_until_then(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text(
+        json.dumps({"leak": {"after": "a", "category": "b", "message": "c"}}) + '\n{"phase": {"te'
+    )
+    assert [leak.after for leak in read(path).leaks] == ["a"]

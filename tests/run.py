@@ -1,0 +1,189 @@
+"""Runs the tests in stages: `python tests/run.py [--stage NAME]... [pytest arguments]`.
+
+Failed tests of the later stages are run once more, alone, when everything else has ended (`stages/rerun.py`).
+A test that passes then does not fail the run, but it is printed last, in red, and recorded in build/test-results/flaky.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from stages.flakes import Flake, known_flakes, record
+from stages.machine import busy_seconds
+from stages.report import Outcome, flaky_block, leaks_block, slowest_block, stages_table
+from stages.rerun import NO_TESTS, Failed, plan_reruns
+from stages.results import Phase, Results, read
+from stages.slow import FullRun, age_line, read_last_full_run, write_full_run
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+RESULTS: Final = ROOT / "build" / "test-results"
+TOOLS: Final = ROOT / "build" / "tools" / "bin"
+"""Where `make setup` puts uv on a machine that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Tests that run side by side."""
+
+    name: str
+    arguments: tuple[str, ...]
+    reruns: bool
+    """Whether a failed test is run once more: not where tests use nothing but their own process."""
+
+
+_BY_FILE_ON_TWO: Final = ("-n", "2", "--dist", "loadfile", "--max-worker-restart", "0")
+_UNIT: Final = ("tests/unit", "tests/golden", "tests/test_layout.py")
+STAGES: Final = (
+    Stage("unit", (*_BY_FILE_ON_TWO, *_UNIT), reruns=False),
+    Stage("servers", (*_BY_FILE_ON_TWO, "tests/component", "tests/integration"), reruns=True),
+    # Alone on the machine: these tests load it.
+    Stage("cluster", ("tests/e2e",), reruns=True),
+)
+_NOTHING_BUILT: Final = ("-m", "not integration and not e2e and not triton")
+FAST: Final = Stage("fast", (*_BY_FILE_ON_TWO, *_NOTHING_BUILT, *_UNIT, "tests/component"), reruns=False)
+"""Of the first two, what needs nothing that has to be built."""
+
+Pytest: TypeAlias = Callable[[str, Sequence[str]], tuple[int, Results]]
+"""Runs pytest with arguments; its exit code, and what it recorded under this name."""
+
+
+def main(arguments: Sequence[str], pytest: Pytest) -> int:
+    """Run the stages. Returns 0 when all have passed, 5 when there was no test, 1 otherwise."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    stages = {stage.name: stage for stage in (*STAGES, FAST)}
+    parser.add_argument(
+        "--stage", action="append", choices=stages, help="run this stage alone; may be repeated"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="run all slow tests, and write tests/last-full-run.json"
+    )
+    parser.add_argument(
+        "--check-age", action="store_true", help="say how old the last run with --all is, and end"
+    )
+    chosen, pytest_arguments = parser.parse_known_args(arguments)
+    if chosen.check_age:
+        print(age_line(read_last_full_run()))
+        return 0
+    commit = _commit()
+    names = chosen.stage or [stage.name for stage in STAGES]
+    slow = [] if chosen.all else [f"--slow-seed={commit}"]
+    outcomes = [run_stage(stages[name], [*slow, *pytest_arguments], pytest) for name in names]
+    flakes = run_again(outcomes, pytest)
+    print(slowest_block(outcomes))
+    leaks = leaks_block([leak for outcome in outcomes for leak in outcome.results.leaks])
+    if leaks:
+        print(leaks)
+    print(stages_table(outcomes))
+    if flakes:
+        record(RESULTS / "flaky.jsonl", flakes)
+        print(flaky_block(flakes, known_flakes()))
+    if chosen.all and not chosen.stage and not pytest_arguments:
+        write_full_run(full_run(commit, outcomes))
+    if any(outcome.failed for outcome in outcomes):
+        return 1
+    return NO_TESTS if all(outcome.exit_code == NO_TESTS for outcome in outcomes) else 0
+
+
+def full_run(commit: str, outcomes: Sequence[Outcome]) -> FullRun:
+    """Return what is committed of a run of all tests."""
+    results = [outcome.results for outcome in outcomes]
+    cleared = {test for outcome in outcomes for test in outcome.passed_again}
+    return FullRun(
+        commit=commit,
+        time=_now(),
+        seconds={outcome.stage: round(outcome.seconds) for outcome in outcomes},
+        failed=sorted({phase.test for run in results for phase in run.failures} - cleared),
+        slow={
+            test.test: round(test.seconds, 1)
+            for run in results
+            for test in run.tests
+            if test.test in run.slow
+        },
+    )
+
+
+def run_stage(stage: Stage, arguments: Sequence[str], pytest: Pytest) -> Outcome:
+    """Run one stage's tests and decide which of them are to be run once more."""
+    print(f"== tests: {stage.name}", flush=True)
+    wall, busy = time.monotonic(), busy_seconds()
+    exit_code, results = pytest(stage.name, [*stage.arguments, *arguments])
+    return Outcome(
+        stage=stage.name,
+        exit_code=exit_code,
+        results=results,
+        seconds=time.monotonic() - wall,
+        processor_seconds=busy_seconds() - busy,
+        reruns=plan_reruns(results, exit_code, allowed=stage.reruns),
+    )
+
+
+def run_again(outcomes: Sequence[Outcome], pytest: Pytest) -> Sequence[Flake]:
+    """Run failed tests once more, now that nothing else runs, and return those that passed.
+
+    Nothing is run again when a stage has failed for good: the run has failed then.
+    """
+    lost = [outcome for outcome in outcomes if isinstance(outcome.reruns, Failed)]
+    flakes: list[Flake] = []
+    for outcome in outcomes:
+        if isinstance(outcome.reruns, Failed) or not outcome.reruns:
+            continue
+        if lost:
+            tests = ", ".join(phase.test for group in outcome.reruns for phase in group)
+            outcome.reruns = Failed(f"{tests}; not run again, since {lost[0].stage} has failed")
+            continue
+        for number, group in enumerate(outcome.reruns):
+            tests = [phase.test for phase in group]
+            print(f"== run again, alone: {' '.join(tests)}", flush=True)
+            exit_code, again = pytest(f"{outcome.stage}-again-{number}", tests)
+            if exit_code == 0:
+                outcome.passed_again |= again.passed & {*tests}
+                flakes += [_flake(phase, outcome.stage) for phase in group if phase.test in again.passed]
+    return flakes
+
+
+def run_pytest(name: str, arguments: Sequence[str]) -> tuple[int, Results]:
+    """Run pytest to its end, which Ctrl-C hastens: its fixtures end what they have started."""
+    path = RESULTS / f"{name}.jsonl"
+    path.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", f"--results={path}", *arguments]
+    environment = {**os.environ, "PATH": f"{os.environ['PATH']}:{TOOLS}"}
+    # Tests start hundreds of Python processes: each would compile what it imports, for two seconds.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    process = subprocess.Popen(command, cwd=ROOT, env=environment)
+    try:
+        return process.wait(), read(path)
+    except KeyboardInterrupt:
+        process.wait()
+        raise
+
+
+def _flake(phase: Phase, stage: str) -> Flake:
+    assert phase.failure is not None
+    return Flake(phase.test, stage, _commit(), _now(), phase.failure)
+
+
+def _commit() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:], run_pytest))
+    except KeyboardInterrupt:
+        sys.exit(130)

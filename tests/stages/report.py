@@ -1,0 +1,131 @@
+"""What `tests/run.py` prints when its stages have ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from stages.flakes import Flake, KnownFlake
+from stages.rerun import NO_TESTS, Failed, Reruns
+from stages.results import Leak, Results, distinct
+
+_SLOWEST: Final = 15
+_MESSAGE_CHARACTERS: Final = 400
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How one stage ended."""
+
+    stage: str
+    exit_code: int
+    results: Results
+    seconds: float
+    processor_seconds: float
+    """Of the whole machine, all cores added up."""
+    reruns: Reruns | Failed
+    passed_again: set[str] = field(default_factory=set[str])
+
+    @property
+    def failed_again(self) -> Sequence[str]:
+        """Tests that were to be run once more and did not pass then."""
+        groups = () if isinstance(self.reruns, Failed) else self.reruns
+        return [phase.test for group in groups for phase in group if phase.test not in self.passed_again]
+
+    @property
+    def failed(self) -> bool:
+        """Whether the stage fails the run."""
+        return isinstance(self.reruns, Failed) or bool(self.failed_again)
+
+    @property
+    def verdict(self) -> str:
+        """The stage's result as one phrase."""
+        if isinstance(self.reruns, Failed):
+            return f"FAILED: {self.reruns.reason}"
+        if self.failed_again:
+            return f"FAILED, and not passed alone: {', '.join(self.failed_again)}"
+        if self.passed_again:
+            return f"passed, {len(self.passed_again)} only when run again"
+        return "no tests" if self.exit_code == NO_TESTS else "passed"
+
+
+def stages_table(outcomes: Sequence[Outcome]) -> str:
+    """Return time, processor time and verdict of each stage."""
+    cores = os.cpu_count() or 1
+    lines = [f"{'stage':10} {'tests':>6} {'time':>8} {'processor':>10} {f'of {cores} cores':>12}  result"]
+    for outcome in outcomes:
+        share = outcome.processor_seconds / (outcome.seconds * cores)
+        line = (
+            f"{outcome.stage:10} {len(outcome.results.tests):6} {outcome.seconds:6.0f} s "
+            f"{outcome.processor_seconds:8.0f} s {share:11.0%}  {outcome.verdict}"
+        )
+        lines.append(red(line) if outcome.failed else line)
+    return "\n".join(lines)
+
+
+def slowest_block(outcomes: Sequence[Outcome]) -> str:
+    """Return the slowest tests of each stage, and the files that take longest."""
+    lines: list[str] = []
+    for outcome in outcomes:
+        tests = outcome.results.tests
+        files: dict[str, float] = {}
+        for test in tests:
+            name = test.test.split("::", 1)[0]
+            files[name] = files.get(name, 0.0) + test.seconds
+        slowest = sorted(files.items(), key=lambda entry: -entry[1])[:_SLOWEST]
+        lines.append(f"slowest tests of {outcome.stage}: time, and processor time of the test's own process")
+        lines += [
+            f"  {test.seconds:7.1f} s {test.processor_seconds:7.1f} s  {test.test}"
+            for test in tests[:_SLOWEST]
+            if test.seconds > 1
+        ]
+        lines.append(f"slowest files of {outcome.stage}")
+        lines += [f"  {seconds:7.1f} s  {name}" for name, seconds in slowest if seconds > 1]
+    return "\n".join(lines)
+
+
+def leaks_block(leaks: Iterable[Leak]) -> str:
+    """Return what was not closed, each kind once per file; empty when there is nothing."""
+    lines = [
+        f"  after {leak.after or 'collection'}: {leak.category}: {leak.message[:_MESSAGE_CHARACTERS]}"
+        for leak in distinct(leaks)
+    ]
+    return "\n".join(["LEAKS: collected late, possibly made by an earlier test", *lines]) if lines else ""
+
+
+def flaky_block(flakes: Sequence[Flake], known: Sequence[KnownFlake]) -> str:
+    """Return the tests that passed only when run again, in red, with the entry for flaky.toml of those not listed."""
+    since = {flake.id: flake.date for flake in known}
+    lines: list[str] = []
+    for flake in flakes:
+        failure = flake.failure
+        lines.append(f"FLAKY ({failure.kind}): {flake.test}")
+        lines.append(f"  load {failure.load:.1f}, {failure.pressure:.0f} % of the time waiting for a core")
+        lines += [f"  {line}" for line in failure.message[:_MESSAGE_CHARACTERS].split("\n")]
+        if flake.test in since:
+            lines.append(f"  listed in tests/flaky.toml since {since[flake.test]}")
+        else:
+            lines += ["  look for the race, and add to tests/flaky.toml until it is mended:", *_entry(flake)]
+    return red("\n".join(lines))
+
+
+def _entry(flake: Flake) -> Sequence[str]:
+    message = json.dumps(flake.failure.message.split("\n", 1)[0][:_MESSAGE_CHARACTERS])
+    date = flake.time.split("T", 1)[0]
+    fields = (
+        f"id = {json.dumps(flake.test)}",
+        f"date = {date}",
+        f'kind = "{flake.failure.kind}"',
+        'owner = ""',
+    )
+    return ["[[flaky]]", *fields, f"message = {message}"]
+
+
+def red(text: str) -> str:
+    """Return the text in red where a terminal or CI shows colours."""
+    colours = (sys.stdout.isatty() or "CI" in os.environ) and "NO_COLOR" not in os.environ
+    return "\n".join(f"\033[31m{line}\033[0m" for line in text.split("\n")) if colours else text

@@ -1,0 +1,75 @@
+"""Decides which failed tests are run once more: few, and never those where one failure is a defect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from stages.results import Phase, Results
+
+MOST: Final = 3
+"""Causes of failure per stage. With more, something is broken that a second run does not mend."""
+
+NO_TESTS: Final = 5
+_TESTS_FAILED: Final = 1
+_PHASES_OF_TESTS: Final = frozenset({"setup", "call", "teardown"})
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The stage has failed, and nothing of it is run again."""
+
+    reason: str
+
+
+Reruns: TypeAlias = Sequence[Sequence[Phase]]
+"""Groups of failures with one cause, such as a fixture that several tests share: each group is run by itself."""
+
+
+def plan_reruns(results: Results, exit_code: int, *, allowed: bool) -> Reruns | Failed:
+    """Return the groups of tests to run once more, none when the stage has passed, or why the stage has failed.
+
+    `allowed` is False for stages whose tests use nothing but their own process: there a second run would hide a defect.
+    """
+    if exit_code in {0, NO_TESTS}:
+        return ()
+    incomplete = _incomplete(results, exit_code)
+    if incomplete is not None:
+        return Failed(incomplete)
+    if not allowed:
+        return Failed("tests of this stage are never run again")
+    for phase in results.failures:
+        if phase.failure is not None and phase.failure.no_rerun is not None:
+            return Failed(f"{phase.test} is never run again: {phase.failure.no_rerun}")
+    groups = _by_cause(results.failures)
+    if len(groups) > MOST:
+        return Failed(f"{len(groups)} causes of failure; at most {MOST} of a stage are run again")
+    return groups
+
+
+def _incomplete(results: Results, exit_code: int) -> str | None:
+    """Return why the run says too little to be completed by a second run of what has failed; None when it is whole."""
+    if exit_code != _TESTS_FAILED or results.end is None:
+        return f"pytest ended with exit code {exit_code}"
+    if not results.failures:
+        return "pytest failed without a failed test: see its output above"
+    for phase in results.failures:
+        if phase.when not in _PHASES_OF_TESTS:
+            return f"{phase.test} could not be collected, or the process that ran it crashed"
+    if len(results.tests) < results.end.collected:
+        return f"{len(results.tests)} of {results.end.collected} tests were run"
+    return None
+
+
+def _by_cause(failures: Sequence[Phase]) -> Reruns:
+    """Group errors of one fixture; any other failed test is a group of its own, and no test is in two."""
+    causes: dict[str, tuple[str, ...]] = {}
+    groups: dict[tuple[str, ...], list[Phase]] = {}
+    for phase in failures:
+        if phase.test not in causes:
+            message = phase.failure.message if phase.failure is not None else ""
+            of_fixture = phase.when == "setup"
+            causes[phase.test] = (phase.test.split("::", 1)[0], message) if of_fixture else (phase.test,)
+            groups.setdefault(causes[phase.test], []).append(phase)
+    return list(groups.values())
