@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from fixtures import browser, cluster, go_programs, kafka
-from tidegate_localcluster.binaries import default_home
+from tidegate_localcluster.binaries import Binaries, default_home
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.supplies import find_supplies
 
@@ -24,6 +24,11 @@ def main() -> int:
         find_supplies(default_home(), cluster.OPTIONS, None, say)
     except LocalClusterError as error:
         say(f"without a local cluster: {error}", file=sys.stderr)
+    for name in ("helm", "promtool"):
+        try:
+            Binaries().ensure([name], say)
+        except LocalClusterError as error:
+            say(f"without {name}: {error}", file=sys.stderr)
     for name in go_programs.PROGRAMS:
         try:
             go_programs.go_program(name)
