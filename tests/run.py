@@ -7,6 +7,7 @@ A test that passes then does not fail the run, but it is printed last, in red, a
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import subprocess
 import sys
@@ -104,12 +105,7 @@ def full_run(commit: str, outcomes: Sequence[Outcome]) -> FullRun:
         time=_now(),
         seconds={outcome.stage: round(outcome.seconds) for outcome in outcomes},
         failed=sorted({phase.test for run in results for phase in run.failures} - cleared),
-        slow={
-            test.test: round(test.seconds, 1)
-            for run in results
-            for test in run.tests
-            if test.test in run.slow
-        },
+        slow={test.test: round(test.seconds, 1) for run in results for test in run.tests if test.slow},
     )
 
 
@@ -173,6 +169,7 @@ def _flake(phase: Phase, stage: str) -> Flake:
     return Flake(phase.test, stage, _commit(), _now(), phase.failure)
 
 
+@functools.cache
 def _commit() -> str:
     command = ["git", "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()

@@ -108,7 +108,7 @@ def test_its_words_name_labels_that_it_has(case: Case) -> None:
 
 def rules_behind(alert: Alert, folder: Path) -> Path:
     """A file with this alert and the recorded rules that it reads: promtool evaluates every rule it has, at every minute."""
-    groups: list[dict[str, Any]] = yaml.safe_load(RULES[0].read_text())["groups"]
+    groups: Any = rule_file()["groups"]
     expressions = {rule["record"]: rule["expr"] for group in groups for rule in group["rules"]}
     needed = _named_in(alert.expression, expressions)
     kept = [

@@ -18,6 +18,7 @@ import yaml
 
 from builders.inference import inference_body
 from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, HelmOn, settings_of
+from fixtures.control_plane import wait_for_account
 from tidegate.api.fields import SCHEMES
 from tidegate.kube.permissions import (
     CERTIFICATE_RULES,
@@ -286,13 +287,7 @@ def test_each_cell_of_a_person_is_what_the_api_server_says(
 def test_no_pod_of_another_namespace_gets_before_all_models(release: HelmOn) -> None:
     kubectl = release.kubectl
     kubectl.run("create", "namespace", "greedy")
-    wait_until(
-        lambda: (
-            kubectl.run("get", "serviceaccount", "default", "--output=name", "-n", "greedy").returncode == 0
-        ),
-        what="the namespace has the account of its pods",
-        timeout_s=30.0,
-    )
+    wait_for_account(kubectl, "greedy")
 
     def asked(namespace: str, priority: str) -> subprocess.CompletedProcess[str]:
         pod = {

@@ -17,7 +17,7 @@ import pytest
 
 from builders.inference import inference_body
 from builders.model_access import model_access_body
-from fixtures.control_plane import Kubectl
+from fixtures.control_plane import Kubectl, wait_for_account
 from fixtures.processes import SYSTEM_NAMESPACE, controllers_settings, tidegate
 from tidegate.resources.names import INFERENCE_LABEL, MANAGED_BY, MANAGER
 from tidegate_localcluster.process import wait_until
@@ -96,16 +96,7 @@ def gateway_pod(kubectl: Kubectl, crds: Path) -> Iterator[None]:
     """A ready pod of the gateways, as far as the API server knows."""
     del crds
     kubectl.run("create", "namespace", SYSTEM_NAMESPACE)
-    wait_until(
-        lambda: (
-            kubectl.run(
-                "get", "serviceaccount", "default", "--output=name", "-n", SYSTEM_NAMESPACE
-            ).returncode
-            == 0
-        ),
-        what="the namespace has its account",
-        timeout_s=60.0,
-    )
+    wait_for_account(kubectl, SYSTEM_NAMESPACE, timeout_s=60.0)
     labels = {"app.kubernetes.io/instance": "tidegate", "app.kubernetes.io/component": "gateway"}
     pod = {
         "apiVersion": "v1",
@@ -147,16 +138,7 @@ class Release:
             "metadata": {"name": "v4", "labels": {MANAGED_BY: MANAGER, INFERENCE_LABEL: "v4"}},
             "spec": {"containers": [{"name": "triton", "image": "none"}]},
         }
-        wait_until(
-            lambda: (
-                self.kubectl.run(
-                    "get", "serviceaccount", "default", "--output=name", "-n", self.namespace
-                ).returncode
-                == 0
-            ),
-            what="the namespace has its account",
-            timeout_s=60.0,
-        )
+        wait_for_account(self.kubectl, self.namespace, timeout_s=60.0)
         self.kubectl.apply(pod, namespace=self.namespace)
         pretend_ready(self.kubectl, "v4", self.namespace, "127.0.0.87")
 

@@ -92,7 +92,6 @@ class _Record:
         self._path: Path | None = config.getoption("results")
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.unlink(missing_ok=True)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         failure = _failure(report) if report.failed else None

@@ -88,18 +88,14 @@ class Results:
         return frozenset(called - {phase.test for phase in self.failures})
 
     @property
-    def slow(self) -> frozenset[str]:
-        """Tests marked slow."""
-        return frozenset(phase.test for phase in self.phases if phase.slow)
-
-    @property
     def tests(self) -> Sequence[Phase]:
         """One entry per test that ran, slowest first: its phases added up."""
         seconds: dict[str, tuple[float, float]] = {}
+        slow = {phase.test for phase in self.phases if phase.slow}
         for phase in self.phases:
             wall, processor = seconds.get(phase.test, (0.0, 0.0))
             seconds[phase.test] = (wall + phase.seconds, processor + phase.processor_seconds)
-        whole = [Phase(test, "all", "", *spent) for test, spent in seconds.items()]
+        whole = [Phase(test, "all", "", *spent, slow=test in slow) for test, spent in seconds.items()]
         return sorted(whole, key=lambda test: -test.seconds)
 
 
