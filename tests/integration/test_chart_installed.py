@@ -19,6 +19,7 @@ import yaml
 from builders.inference import inference_body
 from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, HelmOn, settings_of
 from fixtures.control_plane import wait_for_account
+from fixtures.crds import wait_established
 from tidegate.api.fields import SCHEMES
 from tidegate.kube.permissions import (
     CERTIFICATE_RULES,
@@ -386,7 +387,7 @@ def test_objects_stay_when_their_release_goes_unless_they_were_not_to_be_kept(re
     assert "NotFound" in kubectl.refusal("get", "crd", "inferences.tidegate.io"), "and with it what was of it"
 
     release("install", "kinds", CHART_OF_KINDS, f"--namespace={SYSTEM}")
-    kubectl("wait", "--for=condition=Established", "crd", "--selector=app.kubernetes.io/name=tidegate")
+    wait_established(kubectl)
     refused = release.run("install", "tidegate", CHART, f"--namespace={SYSTEM}")
     assert "invalid ownership metadata" in refused.stderr, "one of both brings the kinds"
     release.install("tidegate", SYSTEM, {"crds.enabled": False})

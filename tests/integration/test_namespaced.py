@@ -17,6 +17,7 @@ from builders.inference import inference_body
 from builders.model_access import model_access_body
 from fixtures.chart import CHART, HelmOn
 from fixtures.control_plane import may
+from fixtures.crds import wait_established
 from fixtures.processes import Running, controllers_settings, tidegate
 from fixtures.web_process import with_token
 from tidegate_localcluster.process import wait_until
@@ -71,9 +72,7 @@ def two(helm_on: HelmOn, controllers_tls: Path, tmp_path_factory: pytest.TempPat
             system = f"{release}-system"
             values = {"watchNamespaces": list(namespaces), "crds.enabled": release == "blue"}
             helm_on.install(release, system, values)
-            kubectl(
-                "wait", "--for=condition=Established", "crd", "--selector=app.kubernetes.io/name=tidegate"
-            )
+            wait_established(kubectl)
             folder = tmp_path_factory.mktemp(release)
             kubeconfig = folder / "kubeconfig"
             token = kubectl("create", "token", f"{release}-controllers", "-n", system).strip()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidegate_localcluster.demo.errors import CommandError, DemoError
+from tidegate_localcluster.process import wait_until
 
 COMMAND_TIMEOUT_S: Final = 60.0
 EVENTS_SHOWN: Final = 8
@@ -63,6 +64,16 @@ class Kubectl:
                 f"{self.evidence(objects, namespace)}"
             ) from error
 
+    def wait_established(self, definitions: Sequence[str], timeout_s: float) -> None:
+        """Wait until CRDs (by name) are served. Raises NotReadyError when that takes longer."""
+
+        def established() -> bool:
+            found = json.loads(self.run("get", "crds", *definitions, "-o", "json"))
+            return all(map(is_established, found.get("items", (found,))))
+
+        what = f"CustomResourceDefinitions are established: {', '.join(definitions)}"
+        wait_until(established, what=what, timeout_s=timeout_s)
+
     def evidence(self, objects: Sequence[str], namespace: str) -> str:
         """What is known about objects that are not as expected: conditions, pods, last events. Never raises."""
         parts = [f"{name}:\n{self._conditions(name, namespace)}" for name in objects]
@@ -114,6 +125,18 @@ class Kubectl:
             )
         except CommandError as error:
             return f"  {error}"
+
+
+def is_established(definition: Mapping[str, Any]) -> bool:
+    """Whether the API server serves the kind of a CustomResourceDefinition.
+
+    `kubectl wait --for=condition=Established` cannot be used on one that was just made: its conditions are null for
+    a moment, and kubectl ends with "accessor error: <nil> is of the type <nil>, expected []interface{}".
+    """
+    conditions = definition.get("status", {}).get("conditions") or ()
+    return any(
+        (condition["type"], condition["status"]) == ("Established", "True") for condition in conditions
+    )
 
 
 def run(

@@ -107,8 +107,8 @@ class Demo:
     def _install(self, site: Site) -> None:
         root = self._settings.source_root
         site.kubectl.run("apply", "--server-side", "--force-conflicts", "-f", str(root / "crds"))
-        crds = [f"crd/{plural}.tidegate.io" for plural in KINDS.split(",")]
-        site.kubectl.run("wait", "--for=condition=Established", *crds, "--timeout=30s")
+        definitions = [f"{plural}.tidegate.io" for plural in KINDS.split(",")]
+        site.kubectl.wait_established(definitions, timeout_s=30.0)
         self._steps.progress(f"helm upgrade --install {helm.RELEASE} charts/tidegate")
         site.helm.install(root / "charts" / "tidegate", site.values)
         self._steps.say(site.kubectl.run("get", "deployments", "-n", helm.NAMESPACE))
