@@ -1,4 +1,4 @@
-"""What the demo reads from the cluster's objects."""
+"""How the demo tells that the API server serves a custom resource."""
 
 from __future__ import annotations
 
