@@ -12,6 +12,7 @@ if not os.environ.get("CI"):  # there Hypothesis takes a profile of its own, whi
 # A module that others import stands before them: pytest must meet it first to rewrite its assertions.
 pytest_plugins = [
     "stages.plugin",
+    "fixtures.sharing",
     "fixtures.control_plane",
     "fixtures.crds",
     "fixtures.audit_log",

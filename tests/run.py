@@ -1,4 +1,4 @@
-"""Runs the tests in stages: `python tests/run.py [--stage NAME]... [pytest arguments]`.
+"""Runs the tests in stages, some side by side: `python tests/run.py [--stage NAME]... [pytest arguments]`.
 
 Failed tests of the later stages are run once more, alone, when everything else has ended (`stages/rerun.py`).
 A test that passes then does not fail the run, but it is printed last, in red, and recorded in build/test-results/flaky.jsonl.
@@ -13,14 +13,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from stages.cluster import shared_cluster
 from stages.flakes import Flake, known_flakes, record
 from stages.machine import busy_seconds
-from stages.report import Outcome, flaky_block, leaks_block, slowest_block, stages_table
+from stages.report import Outcome, flaky_block, leaks_block, slowest_block, stages_table, total_lines
 from stages.rerun import NO_TESTS, Failed, plan_reruns
 from stages.results import Phase, Results, read
 from stages.slow import FullRun, age_line, read_last_full_run, write_full_run
@@ -33,22 +36,33 @@ TOOLS: Final = ROOT / "build" / "tools" / "bin"
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Tests that run side by side."""
+    """Tests of one process of pytest and its workers."""
 
     name: str
     arguments: tuple[str, ...]
     reruns: bool
     """Whether a failed test is run once more: not where tests use nothing but their own process."""
+    on_cluster: bool = False
+    """Whether its tests need the cluster that stages share."""
 
 
-_BY_FILE_ON_TWO: Final = ("-n", "2", "--dist", "loadfile", "--max-worker-restart", "0")
+_BY_FILE: Final = ("--dist", "loadfile", "--max-worker-restart", "0")
+_BY_FILE_ON_TWO: Final = ("-n", "2", *_BY_FILE)
 _UNIT: Final = ("tests/unit", "tests/golden", "tests/test_layout.py")
 STAGES: Final = (
     Stage("unit", (*_BY_FILE_ON_TWO, *_UNIT), reruns=False),
     Stage("servers", (*_BY_FILE_ON_TWO, "tests/component", "tests/integration"), reruns=True),
-    # Alone on the machine: these tests load it.
-    Stage("cluster", ("tests/e2e",), reruns=True),
+    # Three workers: tests of the whole cluster wait for pods as long as they work.
+    Stage(
+        "cluster",
+        ("-n", "3", *_BY_FILE, "--no-loadscope-reorder", "--cluster-tests=shared", "tests/e2e"),
+        reruns=True,
+        on_cluster=True,
+    ),
+    Stage("alone", ("--cluster-tests=alone", "tests/e2e"), reruns=True, on_cluster=True),
 )
+_STEPS: Final = (("unit", "fast"), ("cluster",), ("servers", "alone"))
+"""Names of stages that run at the same time. `alone` needs the cluster for itself, not the machine."""
 _NOTHING_BUILT: Final = ("-m", "not integration and not e2e and not triton")
 FAST: Final = Stage("fast", (*_BY_FILE_ON_TWO, *_NOTHING_BUILT, *_UNIT, "tests/component"), reruns=False)
 """Of the first two, what needs nothing that has to be built."""
@@ -79,13 +93,16 @@ def main(arguments: Sequence[str], pytest: Pytest) -> int:
     commit = _commit()
     names = chosen.stage or [stage.name for stage in STAGES]
     slow = [] if chosen.all else [f"--slow-seed={commit}"]
-    outcomes = [run_stage(stages[name], [*slow, *pytest_arguments], pytest) for name in names]
+    started, busy = time.monotonic(), busy_seconds()
+    outcomes = run_stages([stages[name] for name in names], [*slow, *pytest_arguments], pytest)
     flakes = run_again(outcomes, pytest)
+    seconds, processor_seconds = time.monotonic() - started, busy_seconds() - busy
     print(slowest_block(outcomes))
     leaks = leaks_block([leak for outcome in outcomes for leak in outcome.results.leaks])
     if leaks:
         print(leaks)
     print(stages_table(outcomes))
+    print(total_lines(outcomes, seconds, processor_seconds))
     if flakes:
         record(RESULTS / "flaky.jsonl", flakes)
         print(flaky_block(flakes, known_flakes()))
@@ -109,17 +126,31 @@ def full_run(commit: str, outcomes: Sequence[Outcome]) -> FullRun:
     )
 
 
+def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Pytest) -> Sequence[Outcome]:
+    """Run the stages in steps, and return how each ended; a cluster that they share starts beside the first step."""
+    on_cluster = any(stage.on_cluster for stage in stages)
+    cluster = shared_cluster(RESULTS / "cluster.log") if on_cluster else nullcontext(lambda: "")
+    run = functools.partial(run_stage, arguments=arguments, pytest=pytest)
+    outcomes: list[Outcome] = []
+    with cluster as wait_until_up, ThreadPoolExecutor() as side_by_side:
+        for names in _STEPS:
+            step = [stage for stage in stages if stage.name in names]
+            if any(stage.on_cluster for stage in step):
+                print(wait_until_up(), flush=True)
+            outcomes += side_by_side.map(run, step)
+    return outcomes
+
+
 def run_stage(stage: Stage, arguments: Sequence[str], pytest: Pytest) -> Outcome:
     """Run one stage's tests and decide which of them are to be run once more."""
     print(f"== tests: {stage.name}", flush=True)
-    wall, busy = time.monotonic(), busy_seconds()
+    started = time.monotonic()
     exit_code, results = pytest(stage.name, [*stage.arguments, *arguments])
     return Outcome(
         stage=stage.name,
         exit_code=exit_code,
         results=results,
-        seconds=time.monotonic() - wall,
-        processor_seconds=busy_seconds() - busy,
+        seconds=time.monotonic() - started,
         reruns=plan_reruns(results, exit_code, allowed=stage.reruns),
     )
 
@@ -149,19 +180,24 @@ def run_again(outcomes: Sequence[Outcome], pytest: Pytest) -> Sequence[Flake]:
 
 
 def run_pytest(name: str, arguments: Sequence[str]) -> tuple[int, Results]:
-    """Run pytest to its end, which Ctrl-C hastens: its fixtures end what they have started."""
+    """Run pytest to its end, which Ctrl-C hastens: its fixtures end what they have started.
+
+    Its lines are printed as they come, after the stage's name, since another stage may print at the same time.
+    """
     path = RESULTS / f"{name}.jsonl"
     path.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", f"--results={path}", *arguments]
     environment = {**os.environ, "PATH": f"{os.environ['PATH']}:{TOOLS}"}
     # Tests start hundreds of Python processes: each would compile what it imports, for two seconds.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    process = subprocess.Popen(command, cwd=ROOT, env=environment)
-    try:
-        return process.wait(), read(path)
-    except KeyboardInterrupt:
-        process.wait()
-        raise
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        sys.stdout.write(f"{name:7} | {line}")
+        sys.stdout.flush()
+    return process.wait(), read(path)
 
 
 def _flake(phase: Phase, stage: str) -> Flake:

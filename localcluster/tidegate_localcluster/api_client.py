@@ -3,9 +3,11 @@
 import http.client
 import json
 import ssl
+import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from types import TracebackType
+from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
 from tidegate_localcluster.errors import LocalClusterError
@@ -15,7 +17,10 @@ TIMEOUT_S = 5.0
 
 
 class ApiClient:
-    """GET and merge patches as one user; every call opens a connection of its own, so it may be shared by threads."""
+    """GET and merge patches as one user, over a connection that is kept; threads may share it and then take turns.
+
+    A handshake costs both sides more than most answers do. Close it at the end.
+    """
 
     def __init__(self, server: str, *, authority: Path, credentials: KeyPair) -> None:
         """Talk to `server` (an https URL) as the owner of `credentials`."""
@@ -25,12 +30,29 @@ class ApiClient:
         self._host, self._port = address.hostname, address.port
         self._tls = ssl.create_default_context(cafile=str(authority))
         self._tls.load_cert_chain(credentials.certificate, credentials.key)
+        self._turn = threading.Lock()
+        self._connection: http.client.HTTPSConnection | None = None
 
     @classmethod
     def of_administrator(cls, pki: Path, server: str) -> "ApiClient":
         """Talk to `server` with the administrator's certificate from the certificate folder `pki`."""
         credentials = KeyPair(pki / "admin.crt", pki / "admin.key")
         return cls(server, authority=pki / "ca.crt", credentials=credentials)
+
+    def __enter__(self) -> Self:
+        """Return the client, which is closed at the end of the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connection."""
+        self.close()
+
+    def close(self) -> None:
+        """End the connection; the next call would open another."""
+        with self._turn:
+            self._disconnect()
 
     def get(self, path: str) -> dict[str, Any] | None:
         """The object at `path`; None when there is none. Raises LocalClusterError when the server says otherwise.
@@ -64,15 +86,46 @@ class ApiClient:
         self, method: str, path: str, body: str | None = None, content_type: str = "application/json"
     ) -> tuple[int, str]:
         """The status and the text of the answer."""
-        connection = http.client.HTTPSConnection(self._host, self._port, context=self._tls, timeout=TIMEOUT_S)
-        try:
-            connection.request(method, path, body, {"Content-Type": content_type} if body else {})
-            response = connection.getresponse()
-            return response.status, response.read().decode(errors="replace")
-        except http.client.HTTPException as error:
-            raise ConnectionError(f"the API server broke off: {error!r}") from error
-        finally:
-            connection.close()
+        headers = {"Content-Type": content_type} if body else {}
+        with self._turn:
+            if self._connection is not None:
+                try:
+                    return _exchange(self._connection, method, path, body, headers)
+                except TimeoutError:
+                    self._disconnect()
+                    raise
+                except (http.client.HTTPException, OSError):
+                    # The server has ended an idle connection, or has ended itself. Both methods may be repeated:
+                    # a merge patch that is applied twice changes nothing the second time.
+                    self._disconnect()
+            self._connection = http.client.HTTPSConnection(
+                self._host, self._port, context=self._tls, timeout=TIMEOUT_S
+            )
+            try:
+                return _exchange(self._connection, method, path, body, headers)
+            except http.client.HTTPException as error:
+                self._disconnect()
+                raise ConnectionError(f"the API server broke off: {error!r}") from error
+            except OSError:
+                self._disconnect()
+                raise
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _exchange(
+    connection: http.client.HTTPSConnection,
+    method: str,
+    path: str,
+    body: str | None,
+    headers: Mapping[str, str],
+) -> tuple[int, str]:
+    connection.request(method, path, body, dict(headers))
+    response = connection.getresponse()
+    return response.status, response.read().decode(errors="replace")
 
 
 def condition(resource: dict[str, Any], kind: str) -> bool:

@@ -330,15 +330,15 @@ class Cluster:
         if plan.control_plane_only:
             return frozenset()
         server = f"https://127.0.0.1:{plan.ports[Forward.APISERVER]}"
-        client = ApiClient.of_administrator(self.files.pki, server)
-        try:
-            return frozenset(
-                forward
-                for forward, service in forwards.SERVICES.items()
-                if client.get(service.path) is not None
-            )
-        except OSError:
-            return frozenset()
+        with ApiClient.of_administrator(self.files.pki, server) as client:
+            try:
+                return frozenset(
+                    forward
+                    for forward, service in forwards.SERVICES.items()
+                    if client.get(service.path) is not None
+                )
+            except OSError:
+                return frozenset()
 
     def _host_pids(self, state: State | None) -> Mapping[str, int]:
         """Process ids as the machine counts them, by part."""

@@ -91,10 +91,10 @@ class Supervisor:
         self._start_fleet()
         if self._site is not None:
             self._site.start(self._control_plane.pids)
-        client = ApiClient.of_administrator(self._files.pki, self._control_plane.server)
-        for requirement in requirements(self._plan):
-            wait_for(requirement, client, self._parts.processes, READY_TIMEOUT_S)
-            self._step(requirement.what)
+        with ApiClient.of_administrator(self._files.pki, self._control_plane.server) as client:
+            for requirement in requirements(self._plan):
+                wait_for(requirement, client, self._parts.processes, READY_TIMEOUT_S)
+                self._step(requirement.what)
         self._write(Phase.READY)
 
     def _start_whole(self) -> None:

@@ -71,7 +71,7 @@ def test_a_run_that_stopped_early_is_not_completed_by_a_second_one() -> None:
 def an_outcome(stage: str, *failed: str, allowed: bool = True) -> Outcome:
     results = a_run([a_failure(test) for test in failed])
     code = 1 if failed else 0
-    return Outcome(stage, code, results, 1.0, 1.0, plan_reruns(results, code, allowed=allowed))
+    return Outcome(stage, code, results, 1.0, plan_reruns(results, code, allowed=allowed))
 
 
 def a_second_run(outcome: str, code: int) -> Pytest:

@@ -14,7 +14,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from builders.tokens import Issuer
-from fixtures.installed import Installed, Space, a_space, until
+from fixtures.installed import GUARDED_NAMESPACE, Installed, Space, until
 from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.helm import NAMESPACE
 
@@ -97,16 +97,18 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def guarded(installed: Installed) -> Iterator[Guarded]:
-    """One namespace for this file: each change of the installation's values replaces its xDS servers."""
-    with a_space(installed, "e2e-callers") as space:
-        space.publish("probe", 1)
-        space.inference()
-        # Whatever a process could write about a key, it writes at this level.
-        installed.upgrade(auth__namespaces=[space.namespace], log__level="debug")
-        space.access(name="open")
+    """The namespace that the installation's values name; it stays when its objects go."""
+    space = Space(installed, GUARDED_NAMESPACE)
+    space.publish("probe", 1)
+    space.inference()
+    space.access(name="open")
+    try:
         space.ready("inference/probe", "modelaccess/open")
         yield Guarded(space)
-    installed.upgrade()
+    finally:
+        in_namespace = ("-n", space.namespace, "--wait=false")
+        space.kubectl.run("delete", "inferences,modelaccesses", "--all", *in_namespace)
+        space.kubectl.run("delete", "secrets", "-l", "tidegate.io/auth", *in_namespace)
 
 
 @pytest.mark.no_rerun("a refused caller reaches a model")

@@ -33,12 +33,14 @@ def _serving(space: Space) -> None:
 
 
 # First, while no namespace of an earlier test is on its way out: that costs writes, and up to 40 s.
+@pytest.mark.alone("counts the writes of all controllers")
 def test_settled_objects_cost_no_writes(space: Space) -> None:
     _serving(space)
     until(lambda: not _terminating(space), "the namespaces of earlier tests are gone")
     stays(lambda: (_versions(space), _writes(space)), "objects and write requests", for_s=30)
 
 
+@pytest.mark.alone("kills the control plane")
 @pytest.mark.no_rerun("a lost request")
 def test_killing_controllers_and_xds_under_load_loses_no_request(space: Space) -> None:
     _serving(space)
@@ -65,7 +67,8 @@ def test_killing_triton_is_noticed(space: Space) -> None:
     restarts = _restarts(space)
     with space.load(1, max_seconds=200) as load:
         load.wait_for("1", 100, timeout_s=60)
-        assert space.installed.kill("--model-control-mode=explicit") >= 1
+        servers = [pod["metadata"]["uid"] for pod in space.pods("probe")]
+        assert space.installed.kill_in_pods("--model-control-mode=explicit", servers) >= 1
         load.wait_failed(1, timeout_s=60)
         load.finish()
 
@@ -73,6 +76,7 @@ def test_killing_triton_is_noticed(space: Space) -> None:
     space.answers(1)
 
 
+@pytest.mark.alone("takes the gateways away")
 @pytest.mark.produces(Reason.NO_PROXIES)
 def test_restarting_every_pod_in_any_order_ends_ready(space: Space) -> None:
     _serving(space)
@@ -144,6 +148,7 @@ def test_every_served_field_can_be_edited(space: Space) -> None:
     assert pod["spec"]["priorityClassName"] == "tidegate-nearline"
 
 
+@pytest.mark.alone("counts the writes of all controllers")
 def test_an_edit_does_cost_writes(space: Space) -> None:
     """The negative of the test above: the same two measures move when there is something to do."""
     _serving(space)

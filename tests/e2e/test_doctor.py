@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+import pytest
+
 from fixtures.installed import Installed, until
 from tidegate_localcluster.demo import helm
 
@@ -16,6 +18,7 @@ def examined(installed: Installed) -> Sequence[tuple[str, str]]:
     return [(each["code"], each["object"]) for each in said["findings"]]
 
 
+@pytest.mark.alone("takes parts of the installation away")
 def test_what_is_missing_of_an_installation_is_found_and_nothing_once_it_is_back(
     installed: Installed,
 ) -> None:

@@ -19,9 +19,12 @@ from fixtures.installed import Installed, Space, a_space, until
 from fixtures.installed_pool import OwnPool, an_own_pool
 from tidegate_localcluster.node import node_name
 
-pytestmark = pytest.mark.slow(
-    "90 lines typed on a cluster; their options are checked in unit/ and by kubectl and Helm"
-)
+pytestmark = [
+    pytest.mark.slow(
+        "90 lines typed on a cluster; their options are checked in unit/ and by kubectl and Helm"
+    ),
+    pytest.mark.alone("types what changes the installation"),
+]
 
 TYPED: Final = typed()
 

@@ -29,6 +29,7 @@ def _answers(space: Space, name: str, version: int = 1) -> None:
     assert space.ask(name).version == str(version)
 
 
+@pytest.mark.alone("takes an image away")
 @pytest.mark.produces(Reason.IMAGE_PULL, Reason.NO_CAPACITY, Reason.UNSCHEDULABLE)
 def test_pods_that_cannot_run_say_why_and_run_once_that_is_mended(space: Space) -> None:
     space.publish("probe", 1)

@@ -145,6 +145,7 @@ def front(installed: Installed, tmp_path: Path) -> Iterator[Front]:
         installed.kubectl.run("delete", "secret", "front", "clients", "-n", NAMESPACE, "--ignore-not-found")
 
 
+@pytest.mark.alone("changes the installation")
 @pytest.mark.no_rerun("a lost request")
 def test_identities_decide_who_calls_and_a_rotation_under_load_loses_nothing(
     space: Space, front: Front

@@ -20,9 +20,12 @@ from fixtures.installed_pool import OwnPool, an_own_pool, paced_load
 from fixtures.installed_stream import a_broker
 from fixtures.stream import BUCKET, DEAD, STREAM, SUBJECT, a_message
 
-pytestmark = pytest.mark.slow(
-    "nine kinds of work until each query has a series; names and syntax are checked in component/"
-)
+pytestmark = [
+    pytest.mark.slow(
+        "nine kinds of work until each query has a series; names and syntax are checked in component/"
+    ),
+    pytest.mark.alone("takes the node of pools, and most of the machine"),
+]
 
 NO_GPU: Final = "no real GPU: Triton tells nothing of one"
 NO_MPS: Final = "no node agent: nobody shares a GPU under MPS"

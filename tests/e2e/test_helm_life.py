@@ -1,9 +1,11 @@
-"""The life of a release by Helm alone, on a cluster that has nothing yet: installed, tested, upgraded, rolled back, removed, and back."""
+"""The life of a release by Helm alone: tested, upgraded, rolled back, removed, and installed again.
+
+Last on the session's cluster: Helm takes roles away before the last pod that had them, whose requests are refused then.
+"""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +13,12 @@ from typing import Any
 
 import pytest
 
-from fixtures.audit import Audit
-from fixtures.audit_log import POLICY
 from fixtures.chart import CHART, PROCESSES, HelmOn, settings_of
 from fixtures.control_plane import Kubectl
 from fixtures.installed import Installed, Space, a_space, until
-from tidegate_localcluster.binaries import default_home
-from tidegate_localcluster.cluster import Cluster, ClusterOptions, Supplies
 from tidegate_localcluster.demo.helm import NAMESPACE, RELEASE
-from tidegate_localcluster.demo.platforms import LocalPlatform
+
+pytestmark = [pytest.mark.alone("replaces the installation"), pytest.mark.after_judges]
 
 REQUESTS = 1_000
 WAIT = ("--wait", "--timeout=240s")
@@ -49,30 +48,26 @@ class Life:
             wanted = found["spec"]["replicas"]
             assert (status["updatedReplicas"], status["readyReplicas"]) == (wanted, wanted), process
 
+    def revision(self) -> str:
+        """The release's present revision."""
+        (release,) = json.loads(self.helm("list", f"--namespace={NAMESPACE}", "--output=json"))
+        return str(release["revision"])
+
     def pods(self) -> set[str]:
         """The pods of all processes."""
         return {pod["metadata"]["uid"] for each in PROCESSES for pod in self.installed.component(each)}
 
 
 @pytest.fixture(scope="module")
-def life(cluster_supplies: Supplies, helm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
-    """Installed as a stranger would, kinds and all; `helm install --wait` has returned."""
-    cluster = Cluster(tmp_path_factory.mktemp("helm-life"))
-    cluster.up(ClusterOptions(name="helm-life", audit_policy=POLICY), cluster_supplies, print)
-    try:
-        platform = LocalPlatform(default_home(), cluster.files.path)
-        site = platform.start(print)
-        binary = cluster.plan().binaries["kubectl"]
-        kubectl = Kubectl(binary, cluster.files.kubeconfig, tmp_path_factory.mktemp("kubectl-cache"))
-        helm_on = HelmOn(helm, kubectl)
-        arguments = ("--create-namespace", f"--namespace={NAMESPACE}", *WAIT, *settings_of(site.values))
-        helm_on("install", RELEASE, CHART, *arguments)
-        with platform.endpoints(site) as endpoints:
-            yield Life(helm_on, site.values, Installed(cluster, site, endpoints))
-    finally:
-        remains = cluster.down(print)
-        shutil.rmtree(cluster.files.path, ignore_errors=True)
-    assert not remains, f"the cluster has left: {remains}"
+def life(
+    installed: Installed, cluster_kubectl: Kubectl, helm: Path, request: pytest.FixtureRequest
+) -> Iterator[Life]:
+    """The release of the session's cluster, which `helm install --wait` has made; it is as before afterwards."""
+    values = {**installed.site.values, "crds.enabled": False}
+    life = Life(HelmOn(helm, cluster_kubectl), values, installed)
+    yield life
+    if request.session.testsfailed:
+        life.act("upgrade", RELEASE, CHART, "--install", *WAIT)
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +81,7 @@ def space(life: Life) -> Iterator[Space]:
         yield space
 
 
-def test_install_waits_until_every_process_is_ready_and_helm_test_says_so(life: Life) -> None:
-    life.ready()
+def test_helm_test_says_that_every_process_is_ready(life: Life) -> None:
     life.act("test", RELEASE)
     said = life.helm.kubectl("logs", f"{RELEASE}-test-ready", "-n", NAMESPACE)
     assert [line.split()[0] for line in said.splitlines()] == ["ok"] * len(PROCESSES)
@@ -97,7 +91,7 @@ def test_install_waits_until_every_process_is_ready_and_helm_test_says_so(life: 
 def test_upgrade_a_bad_upgrade_and_rollback_lose_no_request(life: Life, space: Space) -> None:
     with space.load(1, threads=2, max_seconds=500) as load:
         load.wait_sent(100, timeout_s=60)
-        first = life.pods()
+        first, before = life.pods(), life.revision()
         life.act("upgrade", RELEASE, CHART, *WAIT, pods__annotations={"life": "second"})
         life.ready()
         second = life.pods()
@@ -115,7 +109,7 @@ def test_upgrade_a_bad_upgrade_and_rollback_lose_no_request(life: Life, space: S
         assert refused.returncode != 0, "pods without an image are never ready, and Helm waits for them"
         assert second <= life.pods(), "none has ended whose successor is not ready"
 
-        life.act("rollback", RELEASE, "1", *WAIT)
+        life.act("rollback", RELEASE, before, *WAIT)
         life.ready()
         until(lambda: not second & life.pods(), "every pod is another one again", evidence=life.pods)
         sent = load.finish()
@@ -124,13 +118,11 @@ def test_upgrade_a_bad_upgrade_and_rollback_lose_no_request(life: Life, space: S
     assert sent.versions == {"1": sent.sent}
 
 
-def test_models_outlive_their_release_and_the_next_one_takes_them_up(
-    life: Life, space: Space, audit: Audit
+def test_models_outlive_their_release_and_install_waits_for_the_next_one_which_takes_them_up(
+    life: Life, space: Space
 ) -> None:
     before = _uid(life, space)
     pods = {pod["metadata"]["uid"] for pod in space.pods("probe")}
-    # From here on Helm takes roles away before the last pod that had them.
-    audit.keep(life.installed.cluster)
     life.act("uninstall", RELEASE, *WAIT)
     until(lambda: not life.pods(), "the pods go with their Deployments", evidence=life.pods)
     assert _uid(life, space) == before

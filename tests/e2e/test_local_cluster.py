@@ -332,6 +332,7 @@ def test_nothing_listens_beyond_loopback(cluster: Cluster) -> None:
         "forwards",
     ],
 )
+@pytest.mark.alone("kills parts of the cluster")
 def test_a_killed_part_is_named_and_restarted(bench: Workbench, cluster: Cluster, part: str) -> None:
     before = cluster.state()
     assert before is not None

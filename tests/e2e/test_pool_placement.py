@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from fixtures.cluster import POOL_NODE, POOL_TOLERATION
 from fixtures.installed import Space, until
 from tidegate.api.reasons import Reason
 from tidegate.resources.names import POOL_LABEL
 from tidegate_localcluster.fleet import GPUS_PER_NODE, REPLICAS_PER_GPU, SHARED_GPU
-from tidegate_localcluster.node import node_name
 
 POOL = "e2e-cpu"
 SLICE = {"cpu": "200m", "memory": "640Mi"}
@@ -21,18 +21,19 @@ LABEL = "e2e/pool"
 
 @contextmanager
 def _a_pool(space: Space) -> Generator[None]:
-    """A pool of the real node's slices."""
-    space.kubectl.run("label", "node", node_name(0), f"{LABEL}=cpu", "--overwrite")
+    """A pool of slices of the node that is kept for pools."""
+    space.kubectl.run("label", "node", POOL_NODE, f"{LABEL}=cpu", "--overwrite")
     _apply_pool(space)
     try:
         yield
     finally:
         space.kubectl.run("delete", "computepool", POOL, "--ignore-not-found")
-        space.kubectl.run("label", "node", node_name(0), f"{LABEL}-")
+        space.kubectl.run("label", "node", POOL_NODE, f"{LABEL}-")
 
 
 def _apply_pool(space: Space) -> None:
-    space.apply("ComputePool", POOL, {"nodeSelector": {LABEL: "cpu"}, "slice": {"cpu": SLICE}})
+    on_node = {"nodeSelector": {LABEL: "cpu"}, "tolerations": [POOL_TOLERATION]}
+    space.apply("ComputePool", POOL, {**on_node, "slice": {"cpu": SLICE}})
 
 
 def _pool(space: Space) -> Mapping[str, Any]:
@@ -53,7 +54,7 @@ def _inference(space: Space, name: str, *, replicas: int, slices: int = 1) -> No
 @pytest.mark.produces(Reason.POOL_FULL, Reason.POOL_NOT_FOUND)
 def test_model_serves_from_a_cpu_pool_that_counts_it_and_outlives_the_pool(space: Space) -> None:
     space.publish("probe", 1)
-    space.alone()
+    space.has_node(POOL_NODE)
     with _a_pool(space):
         until(
             lambda: _pool(space).get("slices", {}).get("free", 0) >= 4,

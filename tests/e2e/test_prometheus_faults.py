@@ -14,9 +14,12 @@ from builders import lying_prometheus
 from fixtures.installed import Space, stays, until
 from fixtures.installed_pool import OwnPool, an_own_pool, paced_load
 
-pytestmark = pytest.mark.slow(
-    "a Prometheus that lies for minutes; holding and falling back are checked by rules and on the allocator"
-)
+pytestmark = [
+    pytest.mark.slow(
+        "a Prometheus that lies for minutes; holding and falling back are checked by rules and on the allocator"
+    ),
+    pytest.mark.alone("changes the installation and stops Prometheus"),
+]
 
 MONITORING = "monitoring"
 _LIAR = {"app.kubernetes.io/name": "liar"}

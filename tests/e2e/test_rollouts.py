@@ -87,6 +87,7 @@ def _gone(space: Space, left: int) -> bool:
     return len(found["items"]) == left
 
 
+@pytest.mark.alone("cordons the node of all others")
 @pytest.mark.produces(Reason.UNSCHEDULABLE)
 @pytest.mark.no_rerun("a lost request")
 def test_drain_of_a_node_waits_for_the_budget_says_so_and_loses_no_request(space: Space) -> None:

@@ -15,6 +15,7 @@ from documented.pages import ROOT, name
 from documented.tutorial import PAGE, MismatchError, run, steps
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.cluster import Cluster, Supplies
+from tidegate_localcluster.demo.recipe import FOLDER as MODELS
 
 TIMEOUT_S = 800.0
 
@@ -23,9 +24,11 @@ TIMEOUT_S = 800.0
 def home(cluster_supplies: Supplies) -> Iterator[Path]:
     """A cache folder with what the usual one has, and clusters of its own; their sockets need a short path."""
     folder = Path(tempfile.mkdtemp(prefix="tutorial-"))
-    for each in default_home().iterdir():
-        if each.name not in ("clusters", "fleets"):
-            (folder / each.name).symlink_to(each)
+    # The demo keeps there what it has trained; it is trained again when its code has changed.
+    (default_home() / MODELS).mkdir(parents=True, exist_ok=True)
+    for path in default_home().iterdir():
+        if path.name not in ("clusters", "fleets"):
+            (folder / path.name).symlink_to(path)
     yield folder
     down = [
         sys.executable,

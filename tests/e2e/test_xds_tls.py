@@ -33,6 +33,7 @@ def test_gateways_are_told_over_tls_and_plain_text_gets_nothing(space: Space) ->
     assert _plainly(space.installed) == "nothing"
 
 
+@pytest.mark.alone("changes the installation")
 @pytest.mark.no_rerun("a lost request")
 def test_upgrades_to_plain_text_and_back_lose_no_request_and_keep_certificates(space: Space) -> None:
     _serving(space)

@@ -25,10 +25,13 @@ class Outcome:
     exit_code: int
     results: Results
     seconds: float
-    processor_seconds: float
-    """Of the whole machine, all cores added up."""
     reruns: Reruns | Failed
     passed_again: set[str] = field(default_factory=set[str])
+
+    @property
+    def processor_seconds(self) -> float:
+        """Of its tests' own processes and of the children that they waited for, all cores added up."""
+        return sum(test.processor_seconds for test in self.results.tests)
 
     @property
     def failed_again(self) -> Sequence[str]:
@@ -54,17 +57,31 @@ class Outcome:
 
 
 def stages_table(outcomes: Sequence[Outcome]) -> str:
-    """Return time, processor time and verdict of each stage."""
-    cores = os.cpu_count() or 1
-    lines = [f"{'stage':10} {'tests':>6} {'time':>8} {'processor':>10} {f'of {cores} cores':>12}  result"]
+    """Return time, verdict and the tests' own processor time of each stage."""
+    lines = [f"{'stage':10} {'tests':>6} {'time':>8} {'processor':>10}  result"]
     for outcome in outcomes:
-        share = outcome.processor_seconds / (outcome.seconds * cores)
         line = (
             f"{outcome.stage:10} {len(outcome.results.tests):6} {outcome.seconds:6.0f} s "
-            f"{outcome.processor_seconds:8.0f} s {share:11.0%}  {outcome.verdict}"
+            f"{outcome.processor_seconds:8.0f} s  {outcome.verdict}"
         )
         lines.append(red(line) if outcome.failed else line)
     return "\n".join(lines)
+
+
+def total_lines(outcomes: Sequence[Outcome], seconds: float, processor_seconds: float) -> str:
+    """Return the sum over all stages; its processor time is the whole machine's, a cluster's processes included."""
+    cores = os.cpu_count() or 1
+    tests = sum(len(outcome.results.tests) for outcome in outcomes)
+    failed = {phase.test for outcome in outcomes for phase in outcome.results.failures}
+    failed -= {test for outcome in outcomes for test in outcome.passed_again}
+    skipped = {
+        phase.test for outcome in outcomes for phase in outcome.results.phases if phase.outcome == "skipped"
+    }
+    share = processor_seconds / (seconds * cores)
+    return (
+        f"{'all':10} {tests:6} {seconds:6.0f} s {processor_seconds:8.0f} s  {share:.0%} of {cores} cores\n"
+        f"{tests - len(failed) - len(skipped - failed)} passed, {len(failed)} failed, {len(skipped - failed)} skipped"
+    )
 
 
 def slowest_block(outcomes: Sequence[Outcome]) -> str:

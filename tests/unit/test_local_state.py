@@ -267,6 +267,9 @@ class FakeApi(ApiClient):
     ) -> None:
         self.objects, self.texts = objects, texts or {}
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def get(self, path: str) -> dict[str, Any] | None:
         found = self.objects.get(path)
         return None if found is None else dict(found)

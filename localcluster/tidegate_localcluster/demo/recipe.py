@@ -16,7 +16,7 @@ from tidegate_localcluster.progress import Progress, run_with_progress
 
 EXAMPLE: Final = "examples/movielens"
 FOLDER: Final = "movielens"
-"""Folder of the model within the models folder; the example's manifests name it."""
+"""Folder of the model within the models folder, where the example's manifests find it, and of what was trained in `home`."""
 DECIDES: Final = ("jax", "jaxlib", "numpy", "onnx", "optax")
 """Packages whose version can change what is trained."""
 
@@ -47,7 +47,7 @@ class Recipe:
     @property
     def output(self) -> Path:
         """Where this very recipe's models, tables and held-out rows lie."""
-        return self.home / "movielens" / self._digest()
+        return self.home / FOLDER / self._digest()
 
     @property
     def held_out(self) -> Path:

@@ -1,0 +1,55 @@
+"""Starts or ends the cluster that stages of `tests/run.py` share, with the chart in it: `python tests/shared_cluster.py up|down FOLDER`."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import shutil
+import sys
+from pathlib import Path
+
+from fixtures.cluster import OPTIONS, start
+from fixtures.installed import install_for_tests
+from tidegate_localcluster.binaries import default_home
+from tidegate_localcluster.checks import check_machine
+from tidegate_localcluster.cluster import Cluster
+from tidegate_localcluster.demo.errors import DemoError
+from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.supplies import find_supplies
+
+say = functools.partial(print, flush=True)
+
+
+def main() -> int:
+    """Return 0 when it is up, or nothing of it is left."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("action", choices=("up", "down"))
+    parser.add_argument("folder", type=Path, help="state folder of the cluster; its path must be short")
+    options = parser.parse_args()
+    cluster = Cluster(options.folder)
+    try:
+        return start_cluster(cluster) if options.action == "up" else end_cluster(cluster)
+    except (LocalClusterError, DemoError) as error:
+        say(error, file=sys.stderr)
+        return 1
+
+
+def start_cluster(cluster: Cluster) -> int:
+    """Start it, and install the chart. Raises LocalClusterError and DemoError."""
+    check_machine(default_home())
+    start(cluster, find_supplies(default_home(), OPTIONS, None, say), say)
+    with install_for_tests(cluster, say):
+        return 0
+
+
+def end_cluster(cluster: Cluster) -> int:
+    """End it and remove its folder; return 1 where something is left on the machine."""
+    remains = cluster.down(say)
+    shutil.rmtree(cluster.files.path, ignore_errors=True)
+    if remains:
+        say(f"the shared cluster has left: {remains}", file=sys.stderr)
+    return 1 if remains else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
