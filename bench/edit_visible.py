@@ -4,7 +4,7 @@
 
 Real Tritons behind the gateways of the whole cluster. Requests are asked one after the other, each over a connection of
 its own, so that either gateway may get it; a time is that from the call of the API server to the start of the last old one.
-`resolution_s` is the longest pause between two such starts. Prints one JSON document; exits 1 when any time is over the target.
+`resolution_s` is the longest pause between two such starts. Prints one JSON document; exits 1 when any time is over the target; a wrong answer ends it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 from harness import a_space
-from tritonclient.utils import InferenceServerException
 
 from builders import probe_model
 from fixtures.installed import Client, Space
@@ -36,6 +35,7 @@ LIMIT_S = 1.0
 WATCHED_S = 2.0
 """How long old behaviour is looked for after the first new one."""
 PATIENCE_S = 30.0
+NOUGHT = np.zeros((1, 1), dtype=np.float32)
 OLD = 5
 """So many old answers in a row before an edit."""
 
@@ -76,9 +76,7 @@ def asks(x: float = 0.0, **headers: str) -> Callable[[Space], str]:
         access = f"{space.namespace}/edited"
         client = Client(space.installed.endpoints.gateway, access, headers)
         try:
-            return client.score({"x": np.full((1, 1), x, dtype=np.float32)}).version
-        except InferenceServerException as error:
-            return str(error.status()).removeprefix("StatusCode.")
+            return client.outcome(x)
         finally:
             client.close()
 
@@ -95,7 +93,10 @@ def ask_for_a_host(space: Space) -> str:
     )
     try:
         with urlopen(request, timeout=10) as response:
-            return str(json.load(response)["model_version"])
+            answer = json.load(response)
+            version = str(answer["model_version"])
+            assert probe_model.is_answer(np.float32(answer["outputs"][0]["data"]), NOUGHT, version), answer
+            return version
     except HTTPError as error:
         with error:
             return str(error.code)
@@ -187,6 +188,7 @@ class Watching:
         self._ask = ask
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._broken: BaseException | None = None
         self.seen: list[tuple[float, str]] = []
 
     def __enter__(self) -> Watching:
@@ -196,6 +198,8 @@ class Watching:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join(30)
+        if self._broken is not None:
+            raise self._broken
 
     def wait(self, holds: Callable[[Sequence[str]], bool], what: str) -> None:
         """Waits until what was seen so far is as it should be."""
@@ -208,7 +212,11 @@ class Watching:
     def _run(self) -> None:
         while not self._ended.is_set():
             started = time.monotonic()
-            self.seen.append((started, self._ask(self._space)))
+            try:
+                self.seen.append((started, self._ask(self._space)))
+            except AssertionError as wrong_answer:
+                self._broken = wrong_answer
+                return
 
 
 def measure(space: Space, edit: Edit) -> dict[str, float]:

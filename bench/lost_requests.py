@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import Asking, a_space, failed
+from harness import Asking, a_space, lost
 
 from fixtures.installed import Space, until
 from tidegate_localcluster.binaries import default_home
@@ -54,7 +54,7 @@ class Changes:
         return {
             "changes": count,
             "requests": len(asked),
-            "failed": failed(asked),
+            **lost(asked),
             "median_s": round(statistics.median(seconds), 3),
             "most_s": round(max(seconds), 3),
         }
@@ -120,9 +120,9 @@ def main() -> int:
                 "target_swaps": changes.run(options.targets, exchange),
                 "version_swaps_and_rollbacks": changes.run(2 * options.swaps, swap),
             }
-            lost = failed(asking.asked)
-    print(json.dumps({"failed": lost, "killed_processes": changes.killed, **figures}, indent=2))
-    return 1 if lost else 0
+            bad = lost(asking.asked)
+    print(json.dumps({**bad, "killed_processes": changes.killed, **figures}, indent=2))
+    return 1 if any(bad.values()) else 0
 
 
 if __name__ == "__main__":

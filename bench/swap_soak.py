@@ -3,7 +3,7 @@
     python bench/swap_soak.py [--state-dir DIR] [--swaps 1000] [--window 10] [--output build/swap_soak]
 
 Every swap is to a version that no replica has seen. Writes OUTPUT.csv, one row for each window, and OUTPUT.json;
-exits 1 when a request failed, or when memory, p50 or p99 grew by more than 5 % from the first third of the windows
+exits 1 when a request failed or was answered wrongly, or when memory, p50 or p99 grew by more than 5 % from the first third of the windows
 to the last.
 """
 
@@ -15,9 +15,10 @@ import json
 import shutil
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
-from harness import Asking, a_space, failed, growth, quantile_ms, resident_bytes
+from harness import Asking, a_space, growth, lost, quantile_ms, resident_bytes
 
 from tidegate_localcluster.binaries import default_home
 
@@ -34,7 +35,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("build/swap_soak"))
     options = parser.parse_args()
     rows: list[dict[str, float]] = []
-    lost = 0
+    bad: Counter[str] = Counter()
     with a_space(options.state_dir, "soak") as space:
         space.publish("probe", 1)
         space.inference()
@@ -52,7 +53,7 @@ def main() -> int:
                     continue
                 asked, now = asking.since(started), time.monotonic()
                 memory = resident_bytes(space)
-                lost += failed(asked)
+                bad.update(lost(asked))
                 rows.append(
                     {
                         "swaps": swap,
@@ -67,7 +68,7 @@ def main() -> int:
                 print(json.dumps(rows[-1]), file=sys.stderr)
                 started = now
     grown = {name: round(growth([row[name] for row in rows]), 4) for name in JUDGED}
-    result = {"swaps": options.swaps, "failed": lost, "growth": grown, "limit": LIMIT, "windows": len(rows)}
+    result = {"swaps": options.swaps, **bad, "growth": grown, "limit": LIMIT, "windows": len(rows)}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.with_suffix(".json").write_text(json.dumps({**result, "rows": rows}, indent=2) + "\n")
     with options.output.with_suffix(".csv").open("w", newline="") as file:
@@ -75,7 +76,7 @@ def main() -> int:
         writer.writeheader()
         writer.writerows(rows)
     print(json.dumps(result, indent=2))
-    return 1 if lost or any(share > LIMIT for share in grown.values()) else 0
+    return 1 if bad.total() or any(share > LIMIT for share in grown.values()) else 0
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from fixtures import installed
 from fixtures.installed import Installed, Space, until
 from fixtures.installed_stream import a_broker
-from fixtures.stream import Worked
+from fixtures.stream import Worked, score
 from tidegate.planning.pods import is_ready
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.cluster import Cluster
@@ -67,6 +67,8 @@ STATIC: Final = {
     "home": math.ceil(HIGHEST_PER_S / REALTIME_PER_S),
     "rank": math.ceil(MESSAGES_PER_S / NEARLINE_PER_S),
 }
+RIGHT: Final = 2.0
+"""What each model answers: all that it is asked is 1."""
 YIELD_S: Final = 5.0
 MOST_UNDER_WAY: Final = 400
 DRAINED_WITHIN_S: Final = 120.0
@@ -100,7 +102,13 @@ class Asked:
 
     @property
     def failed(self) -> int:
-        return self.outcomes.total() - self.outcomes["answered"]
+        """Those without an answer."""
+        return self.outcomes.total() - self.outcomes["answered"] - self.wrong
+
+    @property
+    def wrong(self) -> int:
+        """Those with an answer that is not the model's."""
+        return self.outcomes["wrong"]
 
 
 async def replay(address: str, access: str, speed: float, hours: float) -> Asked:
@@ -136,7 +144,7 @@ async def _ask(
         asked.outcomes[error.code().name] += 1
         print(f"a request failed: {error.code().name} {error.details()}", file=sys.stderr)
         return
-    right = np.frombuffer(answer.raw_output_contents[0], np.float32).tolist() == [2.0]
+    right = np.frombuffer(answer.raw_output_contents[0], np.float32).tolist() == [RIGHT]
     asked.outcomes["answered" if right else "wrong"] += 1
     asked.seconds.append(time.monotonic() - began)
     asked.hours.append(hour)
@@ -222,6 +230,7 @@ def _of_realtime(asked: Asked) -> dict[str, Any]:
     return {
         "requests": asked.outcomes.total(),
         "failed": asked.failed,
+        "wrong": asked.wrong,
         "outcomes": dict(asked.outcomes),
         "p50_ms": round(p50 * 1000),
         "p99_ms": round(p99 * 1000),
@@ -248,6 +257,7 @@ def _of_nearline(publisher: Publisher, work: Worked, pods: Pods) -> dict[str, An
         "messages": publisher.sent,
         "lost": sum(f"job-{number}" not in results for number in range(publisher.sent)),
         "answered_twice": kept - len(results),
+        "wrong": sum(score(result) != RIGHT for result in results.values()),
         "dead": len(work.dead()),
         "yields": len(seconds),
         "slowest_yield_s": round(max(seconds, default=0.0), 2),
@@ -276,6 +286,7 @@ def missed(arms: Mapping[str, Mapping[str, Any]]) -> list[str]:
         not_once = nearline["lost"] + nearline["dead"] + nearline["answered_twice"]
         found = {
             "real-time requests failed": realtime["failed"] > 0,
+            "answers were wrong": realtime["wrong"] + nearline["wrong"] > 0,
             "the p99 missed its SLO": realtime["p99_ms"] > realtime["slo_ms"],
             "messages were lost, dead or answered twice": not_once > 0,
             "a near-line pod was slow to yield": nearline["slowest_yield_s"] > YIELD_S,

@@ -7,6 +7,7 @@ import statistics
 import sys
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,11 +39,12 @@ def a_space(state_dir: Path, name: str) -> Iterator[Space]:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request: when it was answered, how long it took, by which version; None when it failed or was wrong."""
+    """One request: when it was answered, how long it took, and by which version; None when it failed or its answer is wrong."""
 
     at: float
     seconds: float
     version: int | None
+    wrong: bool = False
 
 
 class Asking:
@@ -51,8 +53,10 @@ class Asking:
     def __init__(self, space: Space, clients: int) -> None:
         self._space = space
         self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(clients)]
-        self.asked: list[Asked] = []
+        self._of_clients: list[list[Asked]] = [[] for _ in range(clients)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(asked,), daemon=True) for asked in self._of_clients
+        ]
 
     def __enter__(self) -> Asking:
         for thread in self._threads:
@@ -64,11 +68,20 @@ class Asking:
         for thread in self._threads:
             thread.join(30)
 
-    def since(self, start: float) -> Sequence[Asked]:
-        """What was answered after `start` (time.monotonic)."""
-        return [asked for asked in tuple(self.asked) if asked.at >= start]
+    @property
+    def asked(self) -> Sequence[Asked]:
+        """All that was answered."""
+        return self.since(0.0)
 
-    def _run(self) -> None:
+    def since(self, start: float) -> Sequence[Asked]:
+        """What was answered after `start` (time.monotonic), client by client; costs as much as there is of it."""
+        return [
+            one
+            for asked in self._of_clients
+            for one in asked[bisect_left(asked, start, key=lambda each: each.at) :]
+        ]
+
+    def _run(self, asked: list[Asked]) -> None:
         space = self._space
         client = Client(space.installed.endpoints.gateway, f"{space.namespace}/probe")
         rows = np.arange(8, dtype=np.float32)[:, None]
@@ -77,14 +90,15 @@ class Asking:
             try:
                 answer = client.score({"x": rows})
             except InferenceServerException as error:
-                print(error, file=sys.stderr)
-                version = None
+                print(f"failed: {error}", file=sys.stderr)
+                version, right = None, True
             else:
-                version = int(answer.version)
-                right = np.array_equal(answer.scores, probe_model.answer(rows, version))
-                version = version if right else None
+                right = probe_model.is_answer(answer.scores, rows, answer.version)
+                version = int(answer.version) if right else None
+                if not right:
+                    print(f"wrong: {answer}", file=sys.stderr)
             now = time.monotonic()
-            self.asked.append(Asked(now, now - began, version))
+            asked.append(Asked(now, now - began, version, wrong=not right))
         client.close()
 
 
@@ -94,9 +108,10 @@ def quantile_ms(asked: Sequence[Asked], quantile: float) -> float:
     return round(float(np.quantile(seconds, quantile)) * 1000, 3) if seconds else 0.0
 
 
-def failed(asked: Sequence[Asked]) -> int:
-    """Requests without a right answer."""
-    return sum(each.version is None for each in asked)
+def lost(asked: Sequence[Asked]) -> dict[str, int]:
+    """Requests without a right answer: those that failed, and those whose answer is not exactly the named version's."""
+    wrong = sum(each.wrong for each in asked)
+    return {"failed": sum(each.version is None for each in asked) - wrong, "wrong": wrong}
 
 
 def answered_by_servers(space: Space, version: int) -> dict[str, float]:

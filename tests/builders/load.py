@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import tritonclient.grpc as triton_grpc
+from numpy.typing import NDArray
 
 from builders.probe_model import STEP
 
 
 @dataclass(slots=True)
 class Answers:
-    """How often each version answered, and what was refused."""
+    """How often each version answered rightly, what was refused, and how many answers are no version's."""
 
     versions: Counter[int] = field(default_factory=Counter[int])
     errors: list[str] = field(default_factory=list[str])
@@ -24,13 +25,16 @@ class Answers:
 
     @property
     def total(self) -> int:
-        """Requests that were answered."""
+        """Requests that were answered rightly."""
         return sum(self.versions.values())
 
 
 @contextmanager
 def load_on(address: str, model: str, *, threads: int = 4) -> Iterator[Answers]:
-    """Ask without pause from several threads for as long as the block lasts; versions are told by the scores."""
+    """Ask without pause from several threads for as long as the block lasts; versions are told by the scores.
+
+    A wrong answer fails the test, also where requests are expected to fail.
+    """
     answers, stop, lock = Answers(), threading.Event(), threading.Lock()
 
     def ask(seed: int) -> None:
@@ -46,11 +50,12 @@ def load_on(address: str, model: str, *, threads: int = 4) -> Iterator[Answers]:
                     with lock:
                         answers.errors.append(str(error))
                     continue
-                version = int(scores[0, 0] // STEP)
-                fits = np.allclose(scores, rows + np.float32(STEP * version))
+                version = _version_of(scores, rows)
                 with lock:
-                    answers.versions[version] += 1
-                    answers.wrong += not fits
+                    if version is None:
+                        answers.wrong += 1
+                    else:
+                        answers.versions[version] += 1
 
     workers = [threading.Thread(target=ask, args=(seed,)) for seed in range(threads)]
     for worker in workers:
@@ -61,3 +66,12 @@ def load_on(address: str, model: str, *, threads: int = 4) -> Iterator[Answers]:
         stop.set()
         for worker in workers:
             worker.join(30)
+    assert answers.wrong == 0, answers
+
+
+def _version_of(scores: NDArray[np.float32] | None, rows: NDArray[np.float32]) -> int | None:
+    """The version whose answer to `rows` (float32 [rows, 1], below STEP) these scores are exactly; None for no version's."""
+    if scores is None or scores.shape != rows.shape or not np.isfinite(scores).all():
+        return None
+    version = int(scores[0, 0] // STEP)
+    return version if np.array_equal(scores, rows + np.float32(STEP * version)) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -17,6 +17,11 @@ STEP: Final = 1000.0
 def answer(inputs: NDArray[np.float32], version: int) -> NDArray[np.float32]:
     """What version `version` answers to `inputs` (float32 [rows, 1]), as float32 [rows]."""
     return (inputs + np.float32(STEP * version)).ravel()
+
+
+def is_answer(scores: NDArray[Any], inputs: NDArray[np.float32], version: str) -> bool:
+    """Whether `scores` are exactly what `version` answers to `inputs`; its name is the server's, so it may be no number."""
+    return version.isdecimal() and np.array_equal(scores, answer(inputs, int(version)))
 
 
 def publish(folder: Path, version: int, *, takes: str = "x") -> str:
@@ -129,12 +134,16 @@ def publish_unloadable(folder: Path, version: int, *, extra_input: bool = False)
 def publish_for_one_row(folder: Path, version: int) -> str:
     """A model that promises to take any number of rows, and fails for more than one."""
     one = numpy_helper.from_array(np.array([1, 1], dtype=np.int64), "one")
+    offset = numpy_helper.from_array(np.array([STEP * version], dtype=np.float32), "offset")
     graph = helper.make_graph(
-        [helper.make_node("Reshape", ["x", "one"], ["score"])],
+        [
+            helper.make_node("Reshape", ["x", "one"], ["row"]),
+            helper.make_node("Add", ["row", "offset"], ["score"]),
+        ],
         "for-one-row",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 1])],
         [helper.make_tensor_value_info("score", TensorProto.FLOAT, ["rows", 1])],
-        [one],
+        [one, offset],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return _write(folder, version, model)

@@ -13,9 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
-from tritonclient.utils import InferenceServerException
 
 from builders import probe_model
 from fixtures.installed import Client, Installed, Space, a_space, until
@@ -42,9 +40,7 @@ class Fleet:
         address, name = self.space.installed.endpoints.gateway, f"{self.space.namespace}/{access}"
         client = Client(address, name, headers, timeout_s=60.0)
         try:
-            return client.score({"x": np.full((rows, 1), x, dtype=np.float32)}).version
-        except InferenceServerException as error:
-            return str(error.status()).removeprefix("StatusCode.")
+            return client.outcome(x, rows)
         finally:
             client.close()
 

@@ -16,7 +16,6 @@ import httpx
 import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
-from tritonclient.utils import InferenceServerException
 
 from builders import probe_model
 from fixtures.installed import Client, Installed, Space, a_space, until
@@ -57,20 +56,12 @@ def connection(space: Space, name: str, **headers: str) -> Client:
     return Client(gateway, f"{space.namespace}/{name}", headers, timeout_s=120.0)
 
 
-def outcome(client: Client, x: float = 0.0, rows: int = 1) -> str:
-    """The version that answered, or the status."""
-    try:
-        return client.score({"x": np.full((rows, 1), x, dtype=np.float32)}).version
-    except InferenceServerException as error:
-        return str(error.status()).removeprefix("StatusCode.")
-
-
 def outcomes(space: Space, name: str, count: int = 10, **request: Any) -> Counter[str]:
     """One after the other, each on a connection of its own: those of all gateways."""
     seen: Counter[str] = Counter()
     for _ in range(count):
         client = connection(space, name)
-        seen[outcome(client, **request)] += 1
+        seen[client.outcome(**request)] += 1
         client.close()
     return seen
 
@@ -103,7 +94,7 @@ def test_a_retry_answers_for_a_triton_that_dies_and_nobody_else_is_answered(spac
     assert len(before) == 2
     with ThreadPoolExecutor(16) as pool:
         asked: dict[str, list[Future[str]]] = {
-            name: [pool.submit(outcome, connection(space, name), x=30.0) for _ in range(8)]
+            name: [pool.submit(connection(space, name).outcome, x=30.0) for _ in range(8)]
             for name in ("patient", "impatient")
         }
         until(lambda: all(waiting(pod) >= 3 for pod in space.pods("slow")), "both pods have requests")
@@ -175,7 +166,7 @@ class Crowd:
         """Each calls four times."""
         with ThreadPoolExecutor(24) as pool:
             for _ in range(4):
-                seen = Counter(pool.map(lambda _: outcome(self._client, x=2.0), range(24)))
+                seen = Counter(pool.map(lambda _: self._client.outcome(x=2.0), range(24)))
                 assert seen.keys() <= {SLOW, "RESOURCE_EXHAUSTED"}, seen
                 self.answered += seen[SLOW]
                 self.rounds += 1
@@ -228,7 +219,7 @@ def test_more_that_wait_for_a_connection_than_allowed_are_refused_at_once(space:
     def at_once(name: str) -> Counter[str]:
         client = connection(space, name)
         with ThreadPoolExecutor(12) as pool:
-            seen = Counter(pool.map(lambda _: outcome(client), range(12)))
+            seen = Counter(pool.map(lambda _: client.outcome(), range(12)))
         client.close()
         return seen
 

@@ -29,7 +29,8 @@ ids, wrong = [], 0
 for path in parts:
     table = pq.read_table(path)
     ids += table.column('user_id').to_pylist()
-    wrong += sum(score != x + 1000.0 for x, score in zip(table.column('x').to_pylist(), table.column('score').to_pylist()))
+    columns = (table.column(name).to_pylist() for name in ('user_id', 'x', 'score'))
+    wrong += sum((x, score) != (1 + id % 1024 / 1024, x + 1000) for id, x, score in zip(*columns))
 print(json.dumps({'files': len(parts), 'rows': len(ids), 'unique': len(set(ids)), 'wrong': wrong, 'ends': ends,
     'in_order': ids == sorted(ids)}))
 """
@@ -82,9 +83,9 @@ def _write_table(space: Space) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number in range(FILES):
         ids = range(ROWS * number // FILES, ROWS * (number + 1) // FILES)
-        table = pa.table(
-            {"user_id": pa.array(ids, pa.int64()), "x": pa.array([1.0] * len(ids), pa.float32())}
-        )
+        # Neighbours differ, exact in float32 also with 1000 added, and of one unit each: the model takes as long for all.
+        x = pa.array([1 + each % 1024 / 1024 for each in ids], pa.float32())
+        table = pa.table({"user_id": pa.array(ids, pa.int64()), "x": x})
         pq.write_table(table, folder / f"part-{number}.parquet", row_group_size=3_000)
 
 

@@ -73,16 +73,26 @@ def test_features_are_what_the_table_says_and_a_new_plan_replaces_the_pods_witho
     assert int(found["user_bucket"].max()) < 16
     before = space.status("featurecompute", "users")["planHash"]
 
+    constant = {**_ask(space, [40]), "age": np.array([[58]]), "history": np.array([[40, 41, 0]])}
     errors: list[str] = []
+    wrong: list[Mapping[str, NDArray[Any]]] = []
     buckets: set[int] = set()
     done = threading.Event()
 
     def keep_asking() -> None:
         while not done.is_set():
             try:
-                buckets.add(int(_ask(space, [40])["age_bucket"][0, 0]))
+                answer = _ask(space, [40])
             except InferenceServerException as error:
                 errors.append(str(error))
+                continue
+            # The new plan changes this feature alone.
+            bucket = int(answer["age_bucket"][0, 0])
+            buckets.add(bucket)
+            expected = {**constant, "age_bucket": np.array([[bucket]])}
+            same = (np.array_equal(answer[name], values) for name, values in expected.items())
+            if answer.keys() != expected.keys() or not all(same):
+                wrong.append(answer)
 
     asking = threading.Thread(target=keep_asking, daemon=True)
     asking.start()
@@ -96,6 +106,7 @@ def test_features_are_what_the_table_says_and_a_new_plan_replaces_the_pods_witho
         asking.join(20)
 
     assert errors == []
+    assert wrong == []
     assert buckets == {2, 3}
 
 

@@ -109,7 +109,10 @@ def test_a_pipeline_answers_without_its_optional_model_and_not_without_the_other
     before = _calls(space)
     with ThreadPoolExecutor(32) as clients:
         answers = list(clients.map(lambda user: _ask(space, user), [user % USERS for user in range(64)]))
-    assert [answer["first"][0] for answer in answers] == [1000.0 + user % USERS for user in range(64)]
+    assert answers == [
+        {"first": [1000.0 + user], "second": [2000.0 + user], "tidegate_defaulted": [b""]}
+        for user in (number % USERS for number in range(64))
+    ]
     done = _calls(space) - before
     for part in ("features", "first", "second"):
         assert done["tidegate_pipeline_requests_total", part, "answered"] == 64

@@ -169,7 +169,7 @@ def test_prometheus_that_stops_lies_and_comes_back_costs_nobody_a_replica(space:
             # The negative beside it, that figures which are believed do move compute, is test_allocation.py.
             says(pool, "True")
             report = load.finish()
-        assert (report.failed, report.errors) == (0, ())
+        assert report.problems == ()
         assert standing(pool) == wanted
         later = [each["spec"] for each in pool.decisions() if each["metadata"]["name"] not in decided]
         # It may be said anew which rules cannot be kept, as demand comes and goes; nobody gives anything for it.

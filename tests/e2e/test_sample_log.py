@@ -67,7 +67,10 @@ def _ask_by_grpc(space: Space, ids: list[str]) -> None:
         for one in ids:
             tensor = triton.InferInput("x", [1, 1], "FP32")
             tensor.set_data_from_numpy(np.array([[int(one.split("-")[1])]], dtype=np.float32))
-            client.infer("probe", [tensor], request_id=one, headers=_access(space), client_timeout=10)
+            answer: Any = client.infer(
+                "probe", [tensor], request_id=one, headers=_access(space), client_timeout=10
+            )
+            assert answer.as_numpy("score").tolist() == [[1000.0 + int(one.split("-")[1])]]
 
 
 def _ask_by_rest(space: Space, ids: list[str]) -> None:
@@ -79,7 +82,9 @@ def _ask_by_rest(space: Space, ids: list[str]) -> None:
             headers={"Content-Type": "application/json", **_access(space)},
         )
         with urllib.request.urlopen(request, timeout=10) as answer:
-            assert json.load(answer)["id"] == one
+            answered = json.load(answer)
+        assert answered["id"] == one
+        assert answered["outputs"][0]["data"] == [1000.0 + int(one.split("-")[1])]
 
 
 def _access(space: Space) -> dict[str, str]:

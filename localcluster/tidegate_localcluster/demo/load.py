@@ -1,16 +1,16 @@
 """Keeps requests coming while something changes, and counts what became of every one of them."""
 
+import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from tritonclient.utils import InferenceServerException  # type: ignore[import-untyped]  # publishes no types
 
 from tidegate_localcluster.demo.errors import DemoError
 from tidegate_localcluster.demo.scoring import TOLERANCE, Answer
@@ -19,16 +19,22 @@ THREADS: Final = 4
 MAX_SECONDS: Final = 120.0
 POLL_INTERVAL_S: Final = 0.05
 JOIN_TIMEOUT_S: Final = 30.0
-ERRORS_SHOWN: Final = 3
+TEXTS_SHOWN: Final = 3
+TEXTS_KEPT: Final = 100
+"""Different texts that one client keeps of failures, and as many of wrong answers: they may name a port or a time."""
+OTHERS: Final = "others"
+BUCKET_GROWTH: Final = math.log(1.01)
+VALUES_SHOWN: Final = 4
 
 Tensors = Mapping[str, NDArray[Any]]
+Key = TypeVar("Key")
 
 
 class Scorer(Protocol):
     """One client, used by one thread alone."""
 
     def score(self, inputs: Tensors) -> Answer:
-        """One request; raises InferenceServerException."""
+        """One request; raises what its client raises."""
         ...
 
     def close(self) -> None:
@@ -38,69 +44,121 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One request, and the right answer of each version: float32 [rows]."""
+    """One request, and the right answer of each version that was published: float32 [rows]."""
 
     inputs: Tensors
     expected: Mapping[str, NDArray[np.float32]]
 
+    def describe_wrong(self, answer: Answer) -> str | None:
+        """Say what is wrong with `answer`; None where it is exactly that of the version that it names."""
+        expected = self.expected.get(answer.version)
+        if expected is None:
+            return f"an answer of version {answer.version!r}, which was never published"
+        if _equals(answer.scores, expected):
+            return None
+        return (
+            f"an answer of version {answer.version} that is not that version's: "
+            f"{_shown(answer.scores)} instead of {_shown(expected)}"
+        )
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What became of one request: the version that answered, or an error."""
 
-    seconds: float
-    version: str | None = None
-    error: str | None = None
+class Latencies:
+    """Counts how long answers took, in buckets each 1 % wider than the last: a million answers need no more memory than a thousand."""
+
+    def __init__(self, buckets: Mapping[int, int] | None = None) -> None:
+        """Begin with these counts by bucket."""
+        self._buckets: Counter[int] = Counter(buckets)
+
+    def add(self, seconds: float) -> None:
+        """Count one answer."""
+        self._buckets[round(math.log(max(seconds, 1e-9)) / BUCKET_GROWTH)] += 1
+
+    def copy(self) -> Mapping[int, int]:
+        """Return the counts by bucket, also while another thread adds."""
+        return dict(self._buckets)
+
+    def quantile_s(self, quantile: float) -> float:
+        """Return the latency in seconds, within 0.5 %; 0 when nothing was counted."""
+        rank = quantile * (self._buckets.total() - 1)
+        for bucket, count in sorted(self._buckets.items()):
+            rank -= count
+            if rank < 0:
+                return math.exp(bucket * BUCKET_GROWTH)
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What became of all of them."""
+    """What became of all requests: right answers by version, and by text what failed and which answers were wrong."""
 
-    samples: Sequence[Sample]
+    versions: Mapping[str, int]
+    failures: Mapping[str, int]
+    wrong_answers: Mapping[str, int]
+    latencies: Latencies
     seconds: float
 
     @property
     def sent(self) -> int:
-        """How many were sent; every one of them was answered or failed."""
-        return len(self.samples)
+        """How many were sent; each of them was answered rightly, answered wrongly, or failed."""
+        return sum(self.versions.values()) + self.failed + self.wrong
 
     @property
     def failed(self) -> int:
-        """How many got an error, or an answer that is not exactly the named version's."""
-        return sum(sample.error is not None for sample in self.samples)
+        """How many got an error or a refusal instead of an answer."""
+        return sum(self.failures.values())
 
     @property
-    def versions(self) -> Mapping[str, int]:
-        """Right answers by version."""
-        found = Counter(sample.version for sample in self.samples if sample.error is None)
-        return {str(version): count for version, count in sorted(found.items(), key=str)}
+    def wrong(self) -> int:
+        """How many got an answer that is not exactly that of the version it names, or that names one never published."""
+        return sum(self.wrong_answers.values())
 
     @property
     def errors(self) -> Sequence[str]:
         """The most frequent errors, with their counts."""
-        counts = Counter(sample.error for sample in self.samples if sample.error is not None)
-        return tuple(f"{count} × {error}" for error, count in counts.most_common(ERRORS_SHOWN))
+        return _most_frequent(self.failures)
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """Why this load was not answered rightly in full: the most frequent errors and wrong answers; empty when it was."""
+        failed = [f"{self.failed} of {self.sent} failed", *self.errors] if self.failed else []
+        wrong = [f"{self.wrong} of {self.sent} wrong", *_most_frequent(self.wrong_answers)]
+        return (*failed, *(wrong if self.wrong else ()))
 
     def quantile_ms(self, quantile: float) -> float:
         """Latency of right answers in milliseconds; 0 when there was none."""
-        latencies = [sample.seconds for sample in self.samples if sample.error is None]
-        return float(np.quantile(latencies, quantile)) * 1000 if latencies else 0.0
+        return self.latencies.quantile_s(quantile) * 1000
 
 
 @dataclass(slots=True)
 class _Worker:
-    """One closed loop: send, wait for the answer, send again."""
+    """One closed loop: send, wait for the answer, send again. Its counters are written by its thread alone."""
 
     scorer: Scorer
     batches: Sequence[Batch]
-    samples: list[Sample] = field(default_factory=list[Sample])
+    versions: Counter[str] = field(default_factory=Counter[str])
+    failures: Counter[str] = field(default_factory=Counter[str])
+    wrong_answers: Counter[str] = field(default_factory=Counter[str])
+    latencies: Latencies = field(default_factory=Latencies)
 
     def run(self, ended: threading.Event, deadline: float) -> None:
         at = 0
         while not ended.is_set() and time.monotonic() < deadline:
-            self.samples.append(_send(self.scorer, self.batches[at % len(self.batches)]))
+            self._send(self.batches[at % len(self.batches)])
             at += 1
+
+    def _send(self, batch: Batch) -> None:
+        began = time.monotonic()
+        try:
+            answer = self.scorer.score(batch.inputs)
+        except Exception as error:  # noqa: BLE001 - a request that fails in another way than refused is lost as well
+            keep_count(self.failures, str(error) or repr(error))
+            return
+        seconds = time.monotonic() - began
+        if (wrong := batch.describe_wrong(answer)) is not None:
+            keep_count(self.wrong_answers, wrong)
+            return
+        self.versions[answer.version] += 1
+        self.latencies.add(seconds)
 
 
 class Load:
@@ -141,49 +199,62 @@ class Load:
 
     def wait_for(self, version: str, count: int, timeout_s: float) -> None:
         """Returns once `version` has given `count` right answers; raises DemoError that says who answers instead."""
-        deadline = time.monotonic() + timeout_s
-        while self._count(version) < count:
-            if time.monotonic() > deadline or not any(thread.is_alive() for thread in self._threads):
-                report = self._report()
-                raise DemoError(
-                    f"version {version} gave {self._count(version)} of {count} answers in {timeout_s:.0f} s; "
-                    f"answers by version: {dict(report.versions)}, failed: {report.failed} {list(report.errors)}"
-                )
-            time.sleep(POLL_INTERVAL_S)
+        self._wait(
+            lambda: sum(worker.versions[version] for worker in self._workers) >= count,
+            lambda report: (
+                f"version {version} gave {report.versions.get(version, 0)} of {count} answers "
+                f"in {timeout_s:.0f} s; answers by version: {dict(report.versions)}"
+            ),
+            timeout_s,
+        )
 
     def wait_sent(self, count: int, timeout_s: float) -> None:
         """Returns once `count` requests were sent in all; raises DemoError when that takes longer."""
-        self._wait(lambda report: report.sent >= count, f"{count} requests sent", timeout_s)
+        self._wait(
+            lambda: self.report().sent >= count,
+            lambda report: f"not in {timeout_s:.0f} s: {count} requests sent; sent: {report.sent}",
+            timeout_s,
+        )
 
     def wait_failed(self, count: int, timeout_s: float) -> None:
         """Returns once `count` requests have failed; raises DemoError when they do not."""
-        self._wait(lambda report: report.failed >= count, f"{count} requests failed", timeout_s)
-
-    def finish(self) -> LoadReport:
-        """Ends and reports."""
-        self._end()
-        return self._report()
-
-    def _wait(self, holds: Callable[[LoadReport], bool], what: str, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not holds(report := self._report()):
-            if time.monotonic() > deadline or not any(thread.is_alive() for thread in self._threads):
-                raise DemoError(
-                    f"not in {timeout_s:.0f} s: {what}; sent: {report.sent}, failed: {report.failed} "
-                    f"{list(report.errors)}"
-                )
-            time.sleep(POLL_INTERVAL_S)
-
-    def _count(self, version: str) -> int:
-        return sum(
-            sample.version == version and sample.error is None
-            for worker in self._workers
-            for sample in tuple(worker.samples)
+        self._wait(
+            lambda: sum(worker.failures.total() for worker in self._workers) >= count,
+            lambda report: f"not in {timeout_s:.0f} s: {count} requests failed; sent: {report.sent}",
+            timeout_s,
         )
 
-    def _report(self) -> LoadReport:
-        samples = [sample for worker in self._workers for sample in tuple(worker.samples)]
-        return LoadReport(samples, time.monotonic() - self._began)
+    def report(self) -> LoadReport:
+        """What became of the requests so far; costs the same after a million of them as after a thousand."""
+        return LoadReport(
+            versions=dict(sorted(_sum(worker.versions for worker in self._workers).items())),
+            failures=_sum(worker.failures for worker in self._workers),
+            wrong_answers=_sum(worker.wrong_answers for worker in self._workers),
+            latencies=Latencies(_sum(worker.latencies.copy() for worker in self._workers)),
+            seconds=time.monotonic() - self._began,
+        )
+
+    def finish(self) -> LoadReport:
+        """Ends and reports; a request that has no answer by then has failed."""
+        self._end()
+        report = self.report()
+        unanswered = sum(thread.is_alive() for thread in self._threads)
+        if not unanswered:
+            return report
+        text = f"no answer {JOIN_TIMEOUT_S:g} s after the load ended"
+        return replace(report, failures={**report.failures, text: unanswered})
+
+    def _wait(
+        self, holds: Callable[[], bool], describe: Callable[[LoadReport], str], timeout_s: float
+    ) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not holds():
+            if time.monotonic() > deadline or not any(thread.is_alive() for thread in self._threads):
+                report = self.report()
+                raise DemoError(
+                    f"{describe(report)}, failed: {report.failed}, wrong: {report.wrong} {list(report.problems)}"
+                )
+            time.sleep(POLL_INTERVAL_S)
 
     def _end(self) -> None:
         self._ended.set()
@@ -193,23 +264,30 @@ class Load:
             worker.scorer.close()
 
 
-def _send(scorer: Scorer, batch: Batch) -> Sample:
-    began = time.monotonic()
-    try:
-        answer = scorer.score(batch.inputs)
-    except InferenceServerException as error:
-        return Sample(time.monotonic() - began, error=str(error))
-    seconds = time.monotonic() - began
-    expected = batch.expected.get(answer.version)
-    if expected is None:
-        return Sample(
-            seconds,
-            answer.version,
-            error=f"an answer of version {answer.version!r}, which was never published",
-        )
-    difference = float(np.abs(answer.scores - expected).max())
-    if not difference <= TOLERANCE:
-        return Sample(
-            seconds, answer.version, error=f"an answer of version {answer.version} that is not that version's"
-        )
-    return Sample(seconds, answer.version)
+def _equals(scores: NDArray[Any], expected: NDArray[np.float32]) -> bool:
+    """Whether an answer is the expected one; one of another shape or type is not, nor one with NaN."""
+    if (scores.shape, scores.dtype) != (expected.shape, expected.dtype):
+        return False
+    return bool((np.abs(scores - expected) <= TOLERANCE).all())
+
+
+def _shown(scores: NDArray[Any]) -> str:
+    more = f" and {scores.size - VALUES_SHOWN} more" if scores.size > VALUES_SHOWN else ""
+    return f"{scores.ravel()[:VALUES_SHOWN].tolist()}{more}"
+
+
+def keep_count(counts: Counter[str], text: str) -> None:
+    """Count `text`; those that would be too many different ones are counted together."""
+    counts[text if text in counts or len(counts) < TEXTS_KEPT else OTHERS] += 1
+
+
+def _sum(parts: Iterable[Mapping[Key, int]]) -> Mapping[Key, int]:
+    """Add counts up, each copied at once, since another thread may go on counting."""
+    total: Counter[Key] = Counter()
+    for part in parts:
+        total.update(dict(part))
+    return total
+
+
+def _most_frequent(counts: Mapping[str, int]) -> Sequence[str]:
+    return tuple(f"{count} × {text}" for text, count in Counter(counts).most_common(TEXTS_SHOWN))

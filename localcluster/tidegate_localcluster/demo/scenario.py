@@ -96,9 +96,8 @@ class Demo:
                 if before is not None:
                     before = before.after(FIRST, found.requests)
                 self._show_load(report, self._observed(metrics, before, report))
-                if report.failed:
-                    errors = "; ".join(report.errors)
-                    raise DemoError(f"{report.failed} of {report.sent} requests failed: {errors}")
+                if report.problems:
+                    raise DemoError(f"requests under load: {'; '.join(report.problems)}")
             with steps.step("Ask again: version 2 answers"):
                 self._show_scores(SECOND, self._score(gateway, features, rows, SECOND))
             gateway.close()
@@ -194,6 +193,7 @@ class Demo:
         rows = [
             ("requests sent", f"{report.sent:,}", f"{seen.envoy:,}" if seen else "-"),
             ("failed", f"{report.failed:,}", "-"),
+            ("wrong", f"{report.wrong:,}", "-"),
             *(
                 (
                     f"answered by version {version}",
