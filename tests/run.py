@@ -55,11 +55,11 @@ STAGES: Final = (
     # Three workers: tests of the whole cluster wait for pods as long as they work.
     Stage(
         "cluster",
-        ("-n", "3", *_BY_FILE, "--no-loadscope-reorder", "--cluster-tests=shared", "tests/e2e"),
+        ("-v", "-n", "3", *_BY_FILE, "--no-loadscope-reorder", "--cluster-tests=shared", "tests/e2e"),
         reruns=True,
         on_cluster=True,
     ),
-    Stage("alone", ("--cluster-tests=alone", "tests/e2e"), reruns=True, on_cluster=True),
+    Stage("alone", ("-v", "--cluster-tests=alone", "tests/e2e"), reruns=True, on_cluster=True),
 )
 _STEPS: Final = (("unit", "fast"), ("cluster",), ("servers", "alone"))
 """Names of stages that run at the same time. `alone` needs the cluster for itself, not the machine."""

@@ -14,7 +14,7 @@ import tritonclient.grpc as triton
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
-from fixtures.installed import Space, until
+from fixtures.installed import PAUSE_S, Space, until
 from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.scoring import Gateway
 
@@ -80,7 +80,7 @@ def test_features_are_what_the_table_says_and_a_new_plan_replaces_the_pods_witho
     done = threading.Event()
 
     def keep_asking() -> None:
-        while not done.is_set():
+        while not done.wait(PAUSE_S):
             try:
                 answer = _ask(space, [40])
             except InferenceServerException as error:

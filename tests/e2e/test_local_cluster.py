@@ -324,12 +324,13 @@ def test_nothing_listens_beyond_loopback(cluster: Cluster) -> None:
     "part",
     [
         "kubelet-node-0",
-        "containerd-node-0",
-        "etcd",
-        "kube-scheduler",
         "kube-apiserver",
-        "kube-proxy",
-        "forwards",
+        *(
+            pytest.param(
+                part, marks=pytest.mark.slow("the supervisor restarts the parts above in the same way")
+            )
+            for part in ("containerd-node-0", "etcd", "kube-scheduler", "kube-proxy", "forwards")
+        ),
     ],
 )
 @pytest.mark.alone("kills parts of the cluster")

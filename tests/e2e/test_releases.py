@@ -13,7 +13,7 @@ import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from builders import probe_model
-from fixtures.installed import Client, Space, until
+from fixtures.installed import PAUSE_S, Client, Space, until
 
 VERSIONS: Final = {"a": 1, "b": 2}
 _WRONG: Final = "wrong: "
@@ -113,7 +113,7 @@ def asked_through(space: Space, access: str) -> Generator[Counter[str]]:
         rows = np.full((2, 1), number, dtype=np.float32)
         right = {name: probe_model.answer(rows, version) for name, version in VERSIONS.items()}
         client = Client(space.installed.endpoints.gateway, f"{space.namespace}/{access}")
-        while not over.is_set():
+        while not over.wait(PAUSE_S):
             try:
                 scores = client.score({"x": rows}).scores
             except InferenceServerException as error:

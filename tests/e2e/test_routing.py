@@ -32,7 +32,7 @@ def test_weights_80_20_are_what_the_tritons_count(space: Space) -> None:
     space.ready("modelaccess/probe")
     before = space.counted("a"), space.counted("b")
     with space.load(1, 2, max_seconds=120) as load:
-        load.wait_sent(4000, timeout_s=100)
+        load.wait_sent(2000, timeout_s=100)
         report = load.finish()
 
     def seen() -> tuple[int, int]:

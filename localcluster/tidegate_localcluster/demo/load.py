@@ -131,10 +131,11 @@ class LoadReport:
 
 @dataclass(slots=True)
 class _Worker:
-    """One closed loop: send, wait for the answer, send again. Its counters are written by its thread alone."""
+    """One closed loop: send, wait for the answer, pause, send again. Its counters are written by its thread alone."""
 
     scorer: Scorer
     batches: Sequence[Batch]
+    pause_s: float
     versions: Counter[str] = field(default_factory=Counter[str])
     failures: Counter[str] = field(default_factory=Counter[str])
     wrong_answers: Counter[str] = field(default_factory=Counter[str])
@@ -145,6 +146,7 @@ class _Worker:
         while not ended.is_set() and time.monotonic() < deadline:
             self._send(self.batches[at % len(self.batches)])
             at += 1
+            ended.wait(self.pause_s)
 
     def _send(self, batch: Batch) -> None:
         began = time.monotonic()
@@ -171,9 +173,13 @@ class Load:
         *,
         threads: int = THREADS,
         max_seconds: float = MAX_SECONDS,
+        pause_s: float = 0.0,
     ) -> None:
-        """Each of `threads` clients gets a scorer of its own and walks through its own share of `batches`."""
-        self._workers = [_Worker(scorers(), batches[index::threads]) for index in range(threads)]
+        """Each of `threads` clients gets a scorer of its own and walks through its own share of `batches`.
+
+        With `pause_s` between its requests a load leaves the machine to what is watched; without, it takes all of it.
+        """
+        self._workers = [_Worker(scorers(), batches[index::threads], pause_s) for index in range(threads)]
         self._max_seconds = max_seconds
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
