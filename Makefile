@@ -78,7 +78,7 @@ test-fast: setup  ## Tests that need neither a cluster nor a Triton, nor anythin
 
 .PHONY: e2e
 e2e: setup supplies  ## Tests on the whole local cluster (root)
-	@$(RUN_TESTS) --stage cluster $(PYTEST_ARGUMENTS)
+	@$(RUN_TESTS) --stage cluster --stage alone $(PYTEST_ARGUMENTS)
 
 .PHONY: lint
 lint: setup  ## Style, types and layers
