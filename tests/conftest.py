@@ -36,6 +36,7 @@ pytest_plugins = [
     "fixtures.agent",
     "fixtures.object_store",
     "fixtures.installed",
+    "fixtures.standing",
     "fixtures.mps",
     "fixtures.gpu_fleet",
     "fixtures.dra",

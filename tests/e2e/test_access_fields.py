@@ -1,95 +1,19 @@
 """Every field of a ModelAccess before real Tritons: what they counted, and what they did not, beside each its control.
 
-`a` answers as version 1 and `b` as version 2; `slow` (3) takes a third of a second and more where x is 1, and
-`fragile` (4) refuses more than one row. Edges of each field are in tests/component, on an Envoy before test servers.
+Edges of each field are in tests/component, on an Envoy before test servers.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from builders import probe_model
-from fixtures.installed import Client, Installed, Space, a_space, until
+from fixtures.installed import until
+from fixtures.standing import VERSIONS, Fleet, to
 
 GATEWAY_THREADS = 2
 """Of one gateway, as the chart's `gateway.concurrency` has it."""
-VERSIONS = {"a": "1", "b": "2", "slow": "3", "fragile": "4"}
-
-
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """The four Inferences, which all tests of this file ask and none changes."""
-
-    space: Space
-
-    def access(self, name: str, *routes: Mapping[str, Any], **spec: Any) -> None:
-        """Applies an access and waits until the gateways run it."""
-        named = [{"name": f"r{number}", **route} for number, route in enumerate(routes)]
-        self.space.apply("ModelAccess", name, {"routes": named, **spec})
-        self.space.ready(f"modelaccess/{name}")
-
-    def outcome(self, access: str, *, x: float = 0.0, rows: int = 1, **headers: str) -> str:
-        """The version that answered one request, or the status that refused it. Many slow ones at once wait for each other."""
-        address, name = self.space.installed.endpoints.gateway, f"{self.space.namespace}/{access}"
-        client = Client(address, name, headers, timeout_s=60.0)
-        try:
-            return client.outcome(x, rows)
-        finally:
-            client.close()
-
-    def outcomes(self, access: str, count: int, **request: Any) -> Counter[str]:
-        """The same for many, one after the other."""
-        return Counter(self.outcome(access, **request) for _ in range(count))
-
-    def at_once(self, access: str, count: int, **request: Any) -> Counter[str]:
-        """The same for many at a time."""
-        together = threading.Barrier(count)
-
-        def one(_: int) -> str:
-            together.wait(60)
-            return self.outcome(access, **request)
-
-        with ThreadPoolExecutor(count) as pool:
-            return Counter(pool.map(one, range(count)))
-
-    @property
-    def gateways(self) -> int:
-        """How many share the requests."""
-        return len(self.space.installed.component("gateway"))
-
-    def counts(self, *inferences: str) -> tuple[int, ...]:
-        """Requests that the Tritons have run."""
-        return tuple(map(self.space.counted, inferences))
-
-    def ran(self, before: Sequence[int], **requests: int) -> None:
-        """Waits until so many have been run since `before`, and fails where more were."""
-        for then, (inference, more) in zip(before, requests.items(), strict=True):
-            self.space.counts_to(inference, then + more)
-
-
-@pytest.fixture(scope="module")
-def fleet(installed: Installed) -> Iterator[Fleet]:
-    with a_space(installed, "e2e-fields") as space:
-        space.publish("a", 1)
-        space.publish("b", 2)
-        probe_model.publish_slow(space.folder("slow"), 3, rounds=500_000)
-        probe_model.publish_for_one_row(space.folder("fragile"), 4)
-        for name, version in VERSIONS.items():
-            space.inference(name, version=int(version))
-        space.ready(*(f"inference/{name}" for name in VERSIONS))
-        yield Fleet(space)
-
-
-def to(*names: str, **route: Any) -> dict[str, Any]:
-    """A route to these Inferences in equal shares."""
-    return {"targets": [{"inference": name} for name in names], **route}
 
 
 def on(header: str, **comparison: str) -> dict[str, Any]:
@@ -111,12 +35,13 @@ def test_exact_prefix_and_regex_pick_the_route(fleet: Fleet) -> None:
         ({"x-scene": "home-top"}, "2"),
         ({"x-scene": "feed-17"}, "3"),
         ({"x-scene": "feed-17b"}, "4"),  # the whole value has to fit
+        ({"x-user-segment": "VIP"}, "4"),
         ({"x-scene": "at-home-"}, "4"),
         ({}, "4"),
     ]
 
     assert [fleet.outcome("matches", **headers) for headers, _ in asked] == [version for _, version in asked]
-    fleet.ran(before, a=2, b=1, slow=1, fragile=3)
+    fleet.ran(before, a=2, b=1, slow=1, fragile=4)
 
 
 @pytest.mark.parametrize("by", ["header", "cookie"])
@@ -162,8 +87,8 @@ def test_a_route_ends_requests_at_its_timeout(fleet: Fleet) -> None:
     fleet.access("hasty", to("slow", timeout="1s"))
     fleet.access("patient", to("slow", timeout="60s"))
 
-    assert fleet.outcome("hasty", x=8.0) == "DEADLINE_EXCEEDED"
-    assert fleet.outcome("patient", x=8.0) == "3"
+    assert fleet.outcome("hasty", x=130.0) == "DEADLINE_EXCEEDED"
+    assert fleet.outcome("patient", x=130.0) == "3"
     until(lambda: fleet.outcome("hasty") == "3", "a quick one is answered in its time")
 
 
@@ -201,8 +126,8 @@ def test_more_at_once_than_allowed_never_reaches_a_triton(fleet: Fleet) -> None:
     before = fleet.counts("slow")
 
     # Each gateway has a limit of its own, and each of its threads may let one more in that comes at the same moment.
-    seen = fleet.at_once("narrow", 8, x=8.0)
+    seen = fleet.at_once("narrow", 8, x=130.0)
     assert 2 <= seen["3"] <= (2 + GATEWAY_THREADS - 1) * fleet.gateways, seen
     assert seen["3"] + seen["RESOURCE_EXHAUSTED"] == 8, seen
     fleet.ran(before, slow=seen["3"])
-    assert fleet.at_once("wide", 8, x=1.0) == {"3": 8}
+    assert fleet.at_once("wide", 8, x=16.0) == {"3": 8}

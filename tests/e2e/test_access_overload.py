@@ -1,13 +1,9 @@
-"""What an access does when its Tritons fail, hang or have too much to do; the counters of Tritons and gateways tell, beside each its control.
-
-`small` answers as version 2, `fragile` (4) fails for more than one row, and `slow` (3), on two pods, takes a fiftieth
-of a second and more for each whole unit of x.
-"""
+"""What an access does when its Tritons fail, hang or have too much to do; the counters of Tritons and gateways tell, beside each its control."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,37 +13,25 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from builders import probe_model
-from fixtures.installed import Client, Installed, Space, a_space, until
+from fixtures.installed import Client, Space, until
+from fixtures.standing import VERSIONS, Fleet, to
 from tidegate_localcluster.demo.helm import NAMESPACE
 
-FRAGILE, SLOW, SMALL = "4", "3", "2"
+FRAGILE, SLOW, QUICK = VERSIONS["fragile"], VERSIONS["slow"], VERSIONS["b"]
 _LONG: Final = "100s"
 _REFUSED: Final = "envoy_tidegate_refused"
 _AT_DEADLINE: Final = "envoy_http_downstream_rq_max_duration_reached"
 
 
 @pytest.fixture(scope="module")
-def space(installed: Installed) -> Iterator[Space]:
-    with a_space(installed, "e2e-overload") as space:
-        space.publish("small", 2)
-        probe_model.publish_slow(space.folder("slow"), 3, rounds=30_000)
-        probe_model.publish_for_one_row(space.folder("fragile"), 4)
-        space.inference("small", version=2)
-        space.inference("slow", version=3, replicas=2)
-        space.inference("fragile", version=4)
-        space.ready("inference/small", "inference/slow", "inference/fragile")
-        yield space
+def space(fleet: Fleet) -> Space:
+    return fleet.space
 
 
 def access(space: Space, name: str, *routes: Mapping[str, Any], **spec: Any) -> None:
     named = [{"name": f"r{number}", "timeout": "30s", **route} for number, route in enumerate(routes)]
     space.apply("ModelAccess", name, {"routes": named, **spec})
     space.ready(f"modelaccess/{name}")
-
-
-def to(*names: str, **route: Any) -> dict[str, Any]:
-    return {"targets": [{"inference": name} for name in names], **route}
 
 
 def connection(space: Space, name: str, **headers: str) -> Client:
@@ -126,21 +110,21 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
 def test_pods_that_were_left_out_answer_again_when_their_time_is_over(space: Space) -> None:
     for name, time in (("soon", "2s"), ("late", "1h")):
         outlier = {"outlier": {"consecutiveFailures": 2, "ejectFor": time}}
-        access(space, name, to("fragile", fallback={"inference": "small"}), protection=outlier)
+        access(space, name, to("fragile", fallback={"inference": "b"}), protection=outlier)
 
         def left_out(name: str = name) -> bool:
-            return outcomes(space, name, rows=2) == {SMALL: 10}
+            return outcomes(space, name, rows=2) == {QUICK: 10}
 
         if name == "late":
             until(left_out, "every gateway leaves the pod out", timeout_s=90)
         else:
             until(
-                lambda: SMALL in outcomes(space, "soon", rows=2),
+                lambda: QUICK in outcomes(space, "soon", rows=2),
                 "a gateway leaves the pod out",
                 timeout_s=60,
             )
     until(lambda: outcomes(space, "soon") == {FRAGILE: 10}, "the pod answers again", timeout_s=90)
-    assert outcomes(space, "late") == {SMALL: 10}
+    assert outcomes(space, "late") == {QUICK: 10}
 
 
 # Too much to do
@@ -211,10 +195,10 @@ def test_of_equal_overload_the_route_of_low_value_is_refused(space: Space) -> No
 
 def test_more_that_wait_for_a_connection_than_allowed_are_refused_at_once(space: Space) -> None:
     """A pod that no packet reaches, while its readiness still says that it is there."""
-    access(space, "unwilling", to("small"), protection={"maxPending": 2})
-    access(space, "willing", to("small"))
-    (pod,) = space.pods("small")
-    before = space.counted("small")
+    access(space, "unwilling", to("b"), protection={"maxPending": 2})
+    access(space, "willing", to("b"))
+    (pod,) = space.pods("b")
+    before = space.counted("b")
 
     def at_once(name: str) -> Counter[str]:
         client = connection(space, name)
@@ -229,8 +213,8 @@ def test_more_that_wait_for_a_connection_than_allowed_are_refused_at_once(space:
         assert seen.keys() == {"RESOURCE_EXHAUSTED", "UNAVAILABLE"}, seen
         assert seen["UNAVAILABLE"] <= 4
         assert at_once("willing") == {"UNAVAILABLE": 12}
-    assert space.counted("small") == before
-    until(lambda: outcomes(space, "unwilling") == {SMALL: 10}, "the pod answers again", timeout_s=30)
+    assert space.counted("b") == before
+    until(lambda: outcomes(space, "unwilling") == {QUICK: 10}, "the pod answers again", timeout_s=30)
 
 
 # Deadlines, last: what the gateway has ended, a Triton may work on for a while.

@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 
 from fixtures.installed import Space, refused, until
+from fixtures.standing import VERSIONS, Fleet, to
 from tidegate.api.reasons import Reason
 
 CHI_SQUARE_0_001 = 10.83
@@ -22,67 +23,41 @@ def _distance(seen: tuple[int, int], share: float) -> float:
     return sum((one - other) ** 2 / other for one, other in zip(seen, wanted, strict=True))
 
 
-def test_weights_80_20_are_what_the_tritons_count(space: Space) -> None:
-    for name, version in (("a", 1), ("b", 2)):
-        space.publish(name, version)
-        space.inference(name, version=version)
-    # An access is Ready by any of its targets: while the other one has no pod, all goes to it.
-    space.ready("inference/a", "inference/b")
-    space.access(("a", 80), ("b", 20))
-    space.ready("modelaccess/probe")
-    before = space.counted("a"), space.counted("b")
-    with space.load(1, 2, max_seconds=120) as load:
+def test_weights_are_what_the_tritons_count_and_a_weight_of_zero_gets_nothing(fleet: Fleet) -> None:
+    weights = {"a": 80, "b": 20, "slow": 0}
+    fleet.access(
+        "weighted",
+        {"targets": [{"inference": name, "weight": weight} for name, weight in weights.items()]},
+    )
+    before = fleet.counts(*weights)
+    with fleet.space.load(1, 2, access="weighted", max_seconds=120) as load:
         load.wait_sent(2000, timeout_s=100)
         report = load.finish()
 
-    def seen() -> tuple[int, int]:
-        return space.counted("a") - before[0], space.counted("b") - before[1]
+    def seen() -> tuple[int, ...]:
+        return tuple(now - then for now, then in zip(fleet.counts(*weights), before, strict=True))
 
     assert report.problems == ()
     until(
         lambda: sum(seen()) == report.sent, "all are counted", timeout_s=30, evidence=lambda: (report, seen())
     )
-    assert _distance(seen(), 0.8) < CHI_SQUARE_0_001, seen()
+    a, b, none = seen()
+    assert none == 0
+    assert _distance((a, b), 0.8) < CHI_SQUARE_0_001, seen()
     # The measure can fail: the same counts are nowhere near an even split.
-    assert _distance(seen(), 0.5) > CHI_SQUARE_0_001
+    assert _distance((a, b), 0.5) > CHI_SQUARE_0_001
 
 
-def test_header_picks_the_route_and_a_weight_of_zero_gets_nothing(space: Space) -> None:
-    for name, version in (("large", 1), ("small", 2)):
-        space.publish(name, version)
-        space.inference(name, version=version)
-    match = {"headers": [{"name": "x-user-segment", "exact": "vip"}]}
-    routes = [
-        {"name": "vip", "match": match, "targets": [{"inference": "large"}]},
-        {"name": "rest", "targets": [{"inference": "small"}, {"inference": "large", "weight": 0}]},
-    ]
-    space.apply("ModelAccess", "probe", {"routes": routes})
-    space.ready("inference/large", "inference/small", "modelaccess/probe")
-
-    assert {space.ask(**{"x-user-segment": "vip"}).version for _ in range(5)} == {"1"}
-    assert {space.ask(**{"x-user-segment": "VIP"}).version for _ in range(5)} == {"2"}
-    assert {space.ask().version for _ in range(20)} == {"2"}
-
-
-def test_rest_is_served_beside_grpc_and_model_control_is_not_reachable(space: Space) -> None:
-    space.publish("probe", 1)
-    space.inference()
-    space.apply(
-        "ModelAccess",
-        "probe",
-        {
-            "hosts": [f"{space.namespace}.example.com"],
-            "routes": [{"name": "d", "targets": [{"inference": "probe"}]}],
-        },
-    )
-    space.ready()
+def test_rest_is_served_beside_grpc_and_model_control_is_not_reachable(fleet: Fleet) -> None:
+    host = f"{fleet.space.namespace}.example.com"
+    fleet.access("hosted", to("a"), hosts=[host])
     body = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [5.0]}]}
 
-    answered = _post(space, "/v2/models/probe/infer", body, host=f"{space.namespace}.example.com")
+    answered = _post(fleet, "/v2/models/probe/infer", body, host=host)
     assert answered["outputs"][0]["data"] == [1005.0]
-    assert answered["model_version"] == "1"
-    by_header = {"x-tidegate-access": f"{space.namespace}/probe"}
-    assert _post(space, "/v2/models/probe/infer", body, headers=by_header) == answered
+    assert answered["model_version"] == VERSIONS["a"]
+    by_header = {"x-tidegate-access": f"{fleet.space.namespace}/hosted"}
+    assert _post(fleet, "/v2/models/probe/infer", body, headers=by_header) == answered
 
     for path in (
         "/v2/repository/models/probe/unload",
@@ -90,10 +65,10 @@ def test_rest_is_served_beside_grpc_and_model_control_is_not_reachable(space: Sp
         "/v2/systemsharedmemory/status",
     ):
         with pytest.raises(urllib.error.HTTPError) as caught:
-            _post(space, path, {}, headers=by_header)
+            _post(fleet, path, {}, headers=by_header)
         with caught.value as answer:
             assert answer.code in (403, 404), path
-    assert space.ask().version == "1"
+    assert fleet.outcome("hosted") == VERSIONS["a"]
 
 
 @pytest.mark.produces(Reason.TARGET_NOT_FOUND)
@@ -117,18 +92,18 @@ def test_missing_target_is_named_and_heals_when_it_appears(space: Space) -> None
     assert space.ask().version == "1"
 
 
-def test_access_that_does_not_exist_is_refused_with_the_way_out(space: Space) -> None:
-    said = str(refused(lambda: space.ask("nobody")))
+def test_access_that_does_not_exist_is_refused_with_the_way_out(fleet: Fleet) -> None:
+    said = str(refused(lambda: fleet.space.ask("nobody")))
 
     assert "NOT_FOUND" in said
     assert "send the header x-tidegate-access" in said
 
 
 def _post(
-    space: Space, path: str, body: object, *, host: str | None = None, headers: dict[str, str] | None = None
+    fleet: Fleet, path: str, body: object, *, host: str | None = None, headers: dict[str, str] | None = None
 ) -> dict[str, object] | dict[str, list[dict[str, object]]]:
     request = urllib.request.Request(
-        f"http://{space.installed.endpoints.gateway}{path}",
+        f"http://{fleet.space.installed.endpoints.gateway}{path}",
         data=json.dumps(body).encode(),
         headers={"content-type": "application/json", **({"host": host} if host else {}), **(headers or {})},
     )
