@@ -24,8 +24,8 @@ _AT_DEADLINE: Final = "envoy_http_downstream_rq_max_duration_reached"
 
 
 @pytest.fixture(scope="module")
-def space(fleet: Fleet) -> Space:
-    return fleet.space
+def space(standing: Fleet) -> Space:
+    return standing.space
 
 
 def access(space: Space, name: str, *routes: Mapping[str, Any], **spec: Any) -> None:
@@ -247,3 +247,5 @@ def test_the_gateway_ends_a_request_at_the_deadline_of_its_client_where_it_is_to
 
     until(lambda: ended("strict") > 0, "the gateway ends requests", timeout_s=60)
     assert ended("lax") == 0
+    # The next test that asks `slow` would wait for what is still being worked on.
+    space.counted_at_rest("slow")

@@ -23,19 +23,19 @@ def _distance(seen: tuple[int, int], share: float) -> float:
     return sum((one - other) ** 2 / other for one, other in zip(seen, wanted, strict=True))
 
 
-def test_weights_are_what_the_tritons_count_and_a_weight_of_zero_gets_nothing(fleet: Fleet) -> None:
+def test_weights_are_what_the_tritons_count_and_a_weight_of_zero_gets_nothing(standing: Fleet) -> None:
     weights = {"a": 80, "b": 20, "slow": 0}
-    fleet.access(
+    standing.access(
         "weighted",
         {"targets": [{"inference": name, "weight": weight} for name, weight in weights.items()]},
     )
-    before = fleet.counts(*weights)
-    with fleet.space.load(1, 2, access="weighted", max_seconds=120) as load:
+    before = standing.counts(*weights)
+    with standing.space.load(1, 2, access="weighted", max_seconds=120) as load:
         load.wait_sent(2000, timeout_s=100)
         report = load.finish()
 
     def seen() -> tuple[int, ...]:
-        return tuple(now - then for now, then in zip(fleet.counts(*weights), before, strict=True))
+        return tuple(now - then for now, then in zip(standing.counts(*weights), before, strict=True))
 
     assert report.problems == ()
     until(
@@ -48,16 +48,16 @@ def test_weights_are_what_the_tritons_count_and_a_weight_of_zero_gets_nothing(fl
     assert _distance((a, b), 0.5) > CHI_SQUARE_0_001
 
 
-def test_rest_is_served_beside_grpc_and_model_control_is_not_reachable(fleet: Fleet) -> None:
-    host = f"{fleet.space.namespace}.example.com"
-    fleet.access("hosted", to("a"), hosts=[host])
+def test_rest_is_served_beside_grpc_and_model_control_is_not_reachable(standing: Fleet) -> None:
+    host = f"{standing.space.namespace}.example.com"
+    standing.access("hosted", to("a"), hosts=[host])
     body = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [5.0]}]}
 
-    answered = _post(fleet, "/v2/models/probe/infer", body, host=host)
+    answered = _post(standing, "/v2/models/probe/infer", body, host=host)
     assert answered["outputs"][0]["data"] == [1005.0]
     assert answered["model_version"] == VERSIONS["a"]
-    by_header = {"x-tidegate-access": f"{fleet.space.namespace}/hosted"}
-    assert _post(fleet, "/v2/models/probe/infer", body, headers=by_header) == answered
+    by_header = {"x-tidegate-access": f"{standing.space.namespace}/hosted"}
+    assert _post(standing, "/v2/models/probe/infer", body, headers=by_header) == answered
 
     for path in (
         "/v2/repository/models/probe/unload",
@@ -65,10 +65,10 @@ def test_rest_is_served_beside_grpc_and_model_control_is_not_reachable(fleet: Fl
         "/v2/systemsharedmemory/status",
     ):
         with pytest.raises(urllib.error.HTTPError) as caught:
-            _post(fleet, path, {}, headers=by_header)
+            _post(standing, path, {}, headers=by_header)
         with caught.value as answer:
             assert answer.code in (403, 404), path
-    assert fleet.outcome("hosted") == VERSIONS["a"]
+    assert standing.outcome("hosted") == VERSIONS["a"]
 
 
 @pytest.mark.produces(Reason.TARGET_NOT_FOUND)
@@ -92,18 +92,23 @@ def test_missing_target_is_named_and_heals_when_it_appears(space: Space) -> None
     assert space.ask().version == "1"
 
 
-def test_access_that_does_not_exist_is_refused_with_the_way_out(fleet: Fleet) -> None:
-    said = str(refused(lambda: fleet.space.ask("nobody")))
+def test_access_that_does_not_exist_is_refused_with_the_way_out(standing: Fleet) -> None:
+    said = str(refused(lambda: standing.space.ask("nobody")))
 
     assert "NOT_FOUND" in said
     assert "send the header x-tidegate-access" in said
 
 
 def _post(
-    fleet: Fleet, path: str, body: object, *, host: str | None = None, headers: dict[str, str] | None = None
+    standing: Fleet,
+    path: str,
+    body: object,
+    *,
+    host: str | None = None,
+    headers: dict[str, str] | None = None,
 ) -> dict[str, object] | dict[str, list[dict[str, object]]]:
     request = urllib.request.Request(
-        f"http://{fleet.space.installed.endpoints.gateway}{path}",
+        f"http://{standing.space.installed.endpoints.gateway}{path}",
         data=json.dumps(body).encode(),
         headers={"content-type": "application/json", **({"host": host} if host else {}), **(headers or {})},
     )
