@@ -16,6 +16,8 @@ RUN_TESTS := $(BIN)/python tests/run.py
 LINTERS := mypy pyright ruff lint-imports
 # pip runs through uv where the environment has none, and finds uv here.
 export PATH := $(PATH):$(CURDIR)/$(TOOLS)/bin
+# What mypy knows of a file is told by the file's hash, so that another checkout need not find it out again.
+export MYPY_CACHE_DIR ?= $(or $(TIDEGATE_HOME),$(HOME)/.cache/tidegate)/mypy
 # Tests start hundreds of Python processes: each would compile what it imports, for two seconds, where this is set.
 unexport PYTHONDONTWRITEBYTECODE
 

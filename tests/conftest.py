@@ -1,13 +1,8 @@
 """Fixtures for all tests, one module of tests/fixtures per kind of surroundings."""
 
-import os
+from stages.examples import load_hypothesis_profile
 
-from hypothesis import settings
-
-if not os.environ.get("CI"):  # there Hypothesis takes a profile of its own, which has no deadline either
-    # Two busy cores take as long as they take.
-    settings.register_profile("any-machine", deadline=None)
-    settings.load_profile("any-machine")
+load_hypothesis_profile()
 
 # A module that others import stands before them: pytest must meet it first to rewrite its assertions.
 pytest_plugins = [

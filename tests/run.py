@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from stages.cluster import shared_cluster
+from stages.examples import ALL_TESTS_VARIABLE
 from stages.flakes import Flake, known_flakes, record
 from stages.machine import busy_seconds
 from stages.report import Outcome, flaky_block, leaks_block, slowest_block, stages_table, total_lines
@@ -92,6 +93,8 @@ def main(arguments: Sequence[str], pytest: Pytest) -> int:
         return 0
     commit = _commit()
     names = chosen.stage or [stage.name for stage in STAGES]
+    if chosen.all:
+        os.environ[ALL_TESTS_VARIABLE] = "1"
     slow = [] if chosen.all else [f"--slow-seed={commit}"]
     started, busy = time.monotonic(), busy_seconds()
     outcomes = run_stages([stages[name] for name in names], [*slow, *pytest_arguments], pytest)

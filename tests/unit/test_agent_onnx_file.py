@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from builders.onnx_models import a_model, a_tensor, with_external_data
+from stages.examples import examples
 from tidegate_dataplane.agent.artefacts.facts import is_batched
 from tidegate_dataplane.agent.artefacts.onnx_file import DTYPES, OnnxFacts, read_onnx
 from tidegate_dataplane.agent.refusals import ArtefactError
@@ -59,7 +60,9 @@ def test_it_reads_what_the_onnx_package_wrote(
             assert tensor.symbols == tuple(size if isinstance(size, str) else None for size in shape)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(200)
+)
 @given(data=st.data())
 def test_no_piece_of_a_model_passes_for_a_whole_one(tmp_path: Path, data: st.DataObject) -> None:
     model, _ = with_external_data("w.data")
@@ -71,7 +74,9 @@ def test_no_piece_of_a_model_passes_for_a_whole_one(tmp_path: Path, data: st.Dat
     assert any(word in message for word in ("truncated", "empty", "not an ONNX model"))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(200)
+)
 @given(content=st.binary(max_size=300))
 def test_whatever_the_bytes_the_answer_is_a_refusal_or_facts(tmp_path: Path, content: bytes) -> None:
     with contextlib.suppress(ArtefactError):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.allocator import NOW, a_decision, a_member, observed
+from stages.examples import examples
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.inference import Tier
 from tidegate.planning.allocation_view import AllocationObserved
@@ -281,7 +282,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 # No deadline: a busy machine is no finding.
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(world=worlds(), acts=st.lists(st.tuples(st.sampled_from("trp"), st.integers(0, 3)), max_size=60))
 def test_whatever_acts_when_no_slice_is_given_twice_and_nobody_loses_what_it_keeps(
     world: World, acts: list[tuple[str, int]]

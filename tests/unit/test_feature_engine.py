@@ -27,6 +27,7 @@ from builders.features import (
     of_user,
     write_table,
 )
+from stages.examples import examples
 from tidegate_dataplane.contract import Feature, FieldRef
 from tidegate_dataplane.features.engine import Engine
 from tidegate_dataplane.features.errors import FeatureError
@@ -134,7 +135,9 @@ def engine_for(folder: Path, users: dict[int, Any], items: dict[str, Any]) -> En
     return Engine.from_files(a_plan(*FEATURES), {"profiles": profiles, "catalogue": catalogue})
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(users=USERS, items=ITEMS, data=st.data())
 def test_the_engine_equals_a_reference_row_by_row(
     tmp_path: Path, users: dict[int, Any], items: dict[str, Any], data: st.DataObject

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.certificates import Authority
+from stages.examples import examples
 from tidegate.planning.certificates import FAMILIES, KEEP, Held, Issued, Pair, Part, next_step
 from tidegate.runtime.authority import LASTING, Issuer
 
@@ -138,7 +139,7 @@ def test_whoever_asks_gets_a_new_one_before_its_time() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_wherever_steps_break_off_the_end_is_whole_and_nobody_disagrees_on_the_way(
     data: st.DataObject,
 ) -> None:

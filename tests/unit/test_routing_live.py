@@ -11,6 +11,7 @@ from builders.any_fleet import any_fleet
 from builders.fleet import a_backend, a_feature_compute, a_fleet
 from builders.model_access import a_model_access, a_route
 from builders.tokens import Issuer
+from stages.examples import examples
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing.credentials import NotFetched, SecretData
@@ -74,7 +75,7 @@ def changed(one: Snapshot, other: Snapshot) -> set[HostKey]:
     return {key for key in {*one.hosts, *other.hosts} if one.hosts.get(key) != other.hosts.get(key)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(any_fleet(), min_size=1, max_size=5))
 def test_a_followed_fleet_is_routed_as_a_planned_one(fleets: list[FleetState]) -> None:
     replica = Replica()

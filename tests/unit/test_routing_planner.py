@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from builders.any_fleet import SECRETS, any_fleet, any_model_access, fuzzed_access
 from builders.fleet import a_backend, a_feature_compute, a_fleet, credentials
 from builders.model_access import a_model_access, a_route
+from stages.examples import examples
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
@@ -279,7 +280,7 @@ def test_no_route_leads_to_a_cluster_that_is_not_there_or_is_empty(fleet: FleetS
                 assert rule.unavailable is not None or (live and live <= awake)
 
 
-def test_ten_thousand_fuzzed_accesses_change_nothing_of_each_other() -> None:
+def test_thousands_of_fuzzed_accesses_change_nothing_of_each_other() -> None:
     """Every other one gets another spec or goes; what becomes of the rest stays as it is, down to their clusters."""
     random = Random(20_261)
     backends = [
@@ -287,7 +288,7 @@ def test_ten_thousand_fuzzed_accesses_change_nothing_of_each_other() -> None:
         for namespace in ("ads", "shop")
         for name, model in (("a", "ctr"), ("b", "ctr"), ("c", "cvr"), ("d", "ctr"))
     ]
-    accesses = [fuzzed_access(random, f"a{number}") for number in range(10_000)]
+    accesses = [fuzzed_access(random, f"a{number}") for number in range(examples(10_000))]
     secrets = credentials(SECRETS, client_authority=ClientAuthority.USABLE)
     result = plan(a_fleet(*accesses, *backends, secrets))
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from builders.inference import an_inference
 from builders.pods import a_pod
+from stages.examples import examples
 from tidegate.api.inference import Inference
 from tidegate.planning.pods import PodView, pod_view
 from tidegate.planning.serving_pods import serving_pods
@@ -87,7 +88,7 @@ def test_since_when_a_pod_is_ready_is_read_from_its_condition() -> None:
     assert pod_view(body("False")).ready_since is None
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     events=st.lists(
         st.tuples(st.sampled_from(["ready", "fails", "leaves", "comes"]), st.integers(0, 5)), max_size=40

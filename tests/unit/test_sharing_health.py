@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.sharing_world import SERVER, START, Gpu, SharingWorld, removes
+from stages.examples import examples
 from tidegate.api.reasons import Reason
 from tidegate.api.repairs import RepairState, SharingFault
 from tidegate.planning.node_sharing import Heard, Sight, diagnose, helper_pod
@@ -530,7 +531,7 @@ EXEMPT = (SharingFault.GPU_FAULT, SharingFault.ADMISSION_ERRORS)
 
 
 @given(st.integers(1, 12), turns)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_never_more_nodes_than_the_limit_are_out_of_use(
     nodes: int, failures: list[tuple[int, SharingFault | None, bool, bool]]
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots
+from stages.examples import examples
 from tidegate.allocation.snapshot import Bounds, Inference, Pool, Replicas, Snapshot, TierRule
 from tidegate.allocation.solve import Solver
 from tidegate.allocation.spares import warm_spares
@@ -115,7 +116,7 @@ def test_floors_of_other_tiers_go_before_spares_and_their_value_after() -> None:
     assert spares(replace(pool, tiers=()), serves("ctr", 190), near) == {"ctr": 1}
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(snapshot=snapshots(), data=st.data())
 def test_they_fit_and_the_order_of_the_inputs_says_nothing(snapshot: Snapshot, data: st.DataObject) -> None:
     solver = Solver(lambda: 0.0)
@@ -140,7 +141,7 @@ def test_they_fit_and_the_order_of_the_inputs_says_nothing(snapshot: Snapshot, d
     assert warm_spares(shuffled, assignment) == found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(snapshot=snapshots())
 def test_what_was_decided_is_decided_again(snapshot: Snapshot) -> None:
     """With the spares in place nothing has changed, so nobody's spare moves."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from stages.examples import examples
 from tidegate_dataplane.agent.artefacts.archive import MAX_HEADER_BYTES, Budget, unpack_layer
 from tidegate_dataplane.agent.artefacts.checked_client import joined
 from tidegate_dataplane.agent.artefacts.paths import checked_relative
@@ -83,7 +84,9 @@ names = st.lists(
 ).map("/".join)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(150), deadline=None
+)
 @given(st.lists(st.tuples(names, KINDS, st.binary(max_size=600)), max_size=6), st.booleans())
 @example([("models/.wh..", tarfile.REGTYPE, b"")], False)
 @example([("models/a/.wh...", tarfile.REGTYPE, b"")], False)

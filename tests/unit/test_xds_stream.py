@@ -21,6 +21,7 @@ from builders.proxy import (
     host,
     names_in,
 )
+from stages.examples import examples
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
 from tidegate.xds.gate import GATE_TIMEOUT_S
 from tidegate.xds.inspection import SyncState
@@ -561,7 +562,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.parametrize("dialect", [Proxy, DeltaProxy])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(steps=STEPS)
 def test_no_order_of_events_leads_a_route_to_what_the_proxy_lacks(
     dialect: type[Proxy], steps: list[Snapshot | str]
@@ -619,7 +620,7 @@ def is_refused_scope(scope: Resource) -> bool:
 
 
 @pytest.mark.parametrize("dialect", [Proxy, DeltaProxy])
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     steps=st.lists(
         st.one_of(fleets_of_many(), st.sampled_from(["server", "server", "proxy", "proxy"])), max_size=40
@@ -686,7 +687,7 @@ SETTLE = ["server", "proxy"] * 8
 
 
 @pytest.mark.parametrize("dialect", [Proxy, DeltaProxy])
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     steps=st.lists(
         st.one_of(pairs(st.integers(0, 3)), st.sampled_from(["server", "server", "proxy", "proxy"])),

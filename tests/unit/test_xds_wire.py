@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from builders.any_fleet import any_fleet
 from builders.fleet import a_backend, a_fleet
 from builders.model_access import a_model_access
+from stages.examples import examples
 from tidegate.api.meta import ObjectKey
 from tidegate.routing import protos, wire
 from tidegate.routing.envoy import endpoints, routes
@@ -69,7 +70,7 @@ def test_endpoints_are_what_protobuf_writes(pool: Pool, protocol: Protocol) -> N
     assert decisions == [each.decision for each in pool.endpoints]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(any_fleet())
 def test_virtual_hosts_of_any_fleet_are_what_protobuf_writes(fleet: FleetState) -> None:
     """In the order of the fields' numbers and nothing twice, as when protobuf wrote all of it: no version changed with that."""
