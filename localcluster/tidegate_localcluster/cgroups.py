@@ -14,6 +14,8 @@ CGROUP_ROOT = Path("/sys/fs/cgroup")
 REQUIRED_CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 REMOVAL_TIMEOUT_S = 20.0
 POLL_INTERVAL_S = 0.05
+_DEFAULT_WEIGHT = 100
+_DEFAULT_SHARES = 1024
 
 
 class CgroupVersion(StrEnum):
@@ -67,6 +69,16 @@ class CgroupTree:
             folder.mkdir(parents=True, exist_ok=True)
             if (folder / "cpuset.cpus").exists():
                 self._fill_cpuset(folder)
+
+    def weigh(self, name: str, processes: int) -> None:
+        """Let everything in the cgroup `name`, which exists, compete for cores like so many processes outside of it.
+
+        By default it competes like one, however many pods it holds.
+        """
+        if self.version is CgroupVersion.V2:
+            _write(self.root / name / "cpu.weight", str(_DEFAULT_WEIGHT * processes))
+        elif "cpu" in self.controllers:
+            _write(self.root / "cpu" / name / "cpu.shares", str(_DEFAULT_SHARES * processes))
 
     def _create_v2(self, name: str) -> None:
         wanted = " ".join(f"+{controller}" for controller in (*REQUIRED_CONTROLLERS, "io", "hugetlb"))

@@ -29,6 +29,8 @@ READY_TIMEOUT_S = 300.0
 FILLED_TIMEOUT_S = 3900.0
 """A fleet demo fills its pool pod by pod the first time."""
 STOP_TIMEOUT_S = 15.0
+PODS_WEIGH_AS_MANY_PROCESSES = 10
+"""A build beside the cluster, or a client that asks all the time, would starve pods that weigh as one process together."""
 POLL_INTERVAL_S = 0.1
 
 Progress = Callable[[str], None]
@@ -182,6 +184,7 @@ class Cluster:
             raise LocalClusterError("no cgroup file system is mounted on /sys/fs/cgroup; mount one")
         for index in range(plan.nodes):
             tree.create(f"{plan.cgroup}/{node_name(index)}")
+        tree.weigh(plan.cgroup, PODS_WEIGH_AS_MANY_PROCESSES)
         pairs = [f"{forward}={listener.fileno()}" for forward, listener in listeners.items()]
         log = self.files.logs / "supervisor.log"
         log.unlink(missing_ok=True)

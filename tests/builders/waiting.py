@@ -1,33 +1,123 @@
-"""Waits for a condition with a deadline, instead of sleeping a fixed time."""
+"""Waits for what is to become true: the one place where tests wait.
+
+A limit counts on a clock that runs slower while processes wait for a core, down to a quarter of its speed: it says how
+long something may take on a machine that works on it. No test needs a limit of its own because the machine is busy.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+import pytest
+
+LIMIT_S: Final = 60.0
+_FIRST_PAUSE_S: Final = 0.005
+_LONGEST_PAUSE_S: Final = 0.1
+_SLOWEST: Final = 0.25
+_PRESSURE: Final = Path("/proc/pressure/cpu")
+
+T = TypeVar("T")
 
 
-async def until(condition: Callable[[], bool], *, what: str, timeout_s: float = 60.0) -> None:
-    """Returns as soon as `condition` holds; fails the test with `what` when it does not in time."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            while not condition():  # noqa: ASYNC110 - the world does not set an Event
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        message = f"not within {timeout_s} s: {what}"
-        raise AssertionError(message) from None
+class Patience:
+    """How long is still waited, on a clock that slows down with the kernel's figure for processes that wait for a core."""
+
+    def __init__(self, limit_s: float) -> None:
+        """Begin to count."""
+        self._limit_s = limit_s
+        self._counted_s = 0.0
+        self._at, self._stalled_s = time.monotonic(), _read_stalled_s()
+
+    def is_over(self) -> bool:
+        """Count the time since the last call, and return whether the limit is reached."""
+        at, stalled_s = time.monotonic(), _read_stalled_s()
+        passed_s = at - self._at
+        self._counted_s += max(passed_s * _SLOWEST, passed_s - (stalled_s - self._stalled_s))
+        self._at, self._stalled_s = at, stalled_s
+        return self._counted_s > self._limit_s
 
 
-def at_rest(read: Callable[[], int], *, what: str, for_s: float = 2.0, timeout_s: float = 30.0) -> int:
-    """A count once it has not moved for a while, as the base of a difference: a Triton answers before it counts."""
-    found, since = read(), time.monotonic()
-    deadline = since + timeout_s
+def wait_until(
+    holds: Callable[[], T | None],
+    what: str,
+    *,
+    timeout_s: float = LIMIT_S,
+    evidence: Callable[[], object] | None = None,
+) -> T:
+    """Return the first true answer of `holds`; fail the test with `what`, and with what `evidence` says, in time."""
+    patience = Patience(timeout_s)
+    for pause_s in _pauses():
+        looked = time.monotonic()
+        answer = holds()
+        if answer:
+            return answer
+        if patience.is_over():
+            pytest.fail(_describe(what, timeout_s, evidence))
+        time.sleep(max(pause_s, time.monotonic() - looked))
+    raise AssertionError
+
+
+async def eventually(
+    what: str,
+    holds: Callable[[], Awaitable[T | None] | T | None],
+    *,
+    timeout_s: float = LIMIT_S,
+    evidence: Callable[[], object] | None = None,
+) -> T:
+    """Do the same without blocking the event loop; `holds` may be asynchronous."""
+    patience = Patience(timeout_s)
+    for pause_s in _pauses():
+        looked = time.monotonic()
+        answer = holds()
+        found: T | None = await answer if inspect.isawaitable(answer) else answer
+        if found:
+            return found
+        if patience.is_over():
+            pytest.fail(_describe(what, timeout_s, evidence))
+        await asyncio.sleep(max(pause_s, time.monotonic() - looked))
+    raise AssertionError
+
+
+async def until(condition: Callable[[], bool], *, what: str, timeout_s: float = LIMIT_S) -> None:
+    """Return as soon as `condition` holds; fail the test with `what` when it does not in time."""
+    await eventually(what, condition, timeout_s=timeout_s)
+
+
+def at_rest(read: Callable[[], int], *, what: str, for_s: float = 2.0, timeout_s: float = LIMIT_S) -> int:
+    """Return a count once it has not moved for a while, as the base of a difference: a Triton answers before it counts."""
+    found, since, patience = read(), time.monotonic(), Patience(timeout_s)
     while time.monotonic() - since < for_s:
-        if time.monotonic() > deadline:
-            message = f"does not rest within {timeout_s} s: {what}, now {found}"
-            raise AssertionError(message)
-        time.sleep(0.1)
+        if patience.is_over():
+            pytest.fail(f"does not rest within {timeout_s:g} s: {what}, now {found}")
+        time.sleep(_LONGEST_PAUSE_S)
         now = read()
         if now != found:
             found, since = now, time.monotonic()
     return found
+
+
+def _pauses() -> Iterator[float]:
+    """Yield ever longer pauses: a look at another process costs both of them time."""
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(pause_s * 1.3, _LONGEST_PAUSE_S)
+
+
+def _describe(what: str, timeout_s: float, evidence: Callable[[], object] | None) -> str:
+    said = f". It is: {evidence()}" if evidence is not None else ""
+    return f"not within {timeout_s:g} s: {what}{said}"
+
+
+def _read_stalled_s() -> float:
+    """Return the seconds in which some process has waited for a core since the machine started; 0 where nothing counts them."""
+    try:
+        some = _PRESSURE.read_text().split("\n", 1)[0]
+    except OSError:
+        return 0.0
+    return int(some.rpartition("total=")[2]) / 1e6

@@ -84,7 +84,7 @@ def test_real_time_load_takes_near_line_slices_and_no_message_is_lost(space: Spa
             )
             why = {move["inference"]: move["why"] for move in pool.decisions()[0]["spec"]["moves"]}
             assert "demand" in why[f"{space.namespace}/home"], why
-            assert (pool.ready("home"), pool.ready("rank")) == (1, 3)
+            assert (len(space.pods("home")), len(space.pods("rank"))) == (1, 3)
             # Whoever asks the leading controllers by a port forward is told the same.
             planned = json.loads(space.installed.tidegate("plan", pool.name, "-o", "json"))
             moves = {each["inference"]: (each["from"], each["to"]) for each in planned["decision"]["moves"]}

@@ -80,6 +80,15 @@ def test_v2_does_not_ask_for_what_is_not_offered(tmp_path: Path) -> None:
     assert (tmp_path / "a/cgroup.subtree_control").read_text() == "+pids"
 
 
+def test_pods_compete_for_cores_like_ten_processes(tmp_path: Path) -> None:
+    for make, written in ((a_v1_tree, "cpu/a/cpu.shares"), (a_v2_tree, "a/cpu.weight")):
+        root = tmp_path / make.__name__
+        tree = make(root)
+        tree.create("a")
+        tree.weigh("a", 10)
+        assert (root / written).read_text() == ("10240" if make is a_v1_tree else "1000")
+
+
 @pytest.mark.parametrize("make", [a_v1_tree, a_v2_tree])
 def test_missing_controllers_are_named(tmp_path: Path, make: object) -> None:
     tree = a_v2_tree(tmp_path, "cpu pids") if make is a_v2_tree else a_v1_tree(tmp_path, ["cpu", "pids"])
