@@ -1,4 +1,4 @@
-"""Gets or builds everything that tests start, and says what it is at: `python tests/supplies.py`.
+"""Gets or builds everything that tests start, and says what it is at: `python tests/supplies.py [--all]`.
 
 Tests get what they lack themselves; but the processes that `make test` divides them among cannot say so, and would build beside tests
 that need the machine. What cannot be had is named here, and once more by each test that needs it.
@@ -6,6 +6,7 @@ that need the machine. What cannot be had is named here, and once more by each t
 
 from __future__ import annotations
 
+import argparse
 import functools
 import subprocess
 import sys
@@ -20,6 +21,9 @@ say = functools.partial(print, flush=True)
 
 def main() -> int:
     """0 also where something is missing: the tests that need it are not all there are."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", action="store_true", help="also what only slow tests start")
+    options = parser.parse_args()
     try:
         find_supplies(default_home(), cluster.OPTIONS, None, say)
     except LocalClusterError as error:
@@ -29,7 +33,9 @@ def main() -> int:
             Binaries().ensure([name], say)
         except LocalClusterError as error:
             say(f"without {name}: {error}", file=sys.stderr)
-    for name in go_programs.PROGRAMS:
+    for name, program in go_programs.PROGRAMS.items():
+        if program.slow and not options.all:
+            continue
         try:
             go_programs.go_program(name)
         except (LocalClusterError, OSError, subprocess.SubprocessError) as error:
