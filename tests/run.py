@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -72,7 +73,7 @@ Pytest: TypeAlias = Callable[[str, Sequence[str]], tuple[int, Results]]
 """Runs pytest with arguments; its exit code, and what it recorded under this name."""
 
 
-def main(arguments: Sequence[str], pytest: Pytest) -> int:
+def main(arguments: Sequence[str], pytest: Runner) -> int:
     """Run the stages. Returns 0 when all have passed, 5 when there was no test, 1 otherwise."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -129,7 +130,7 @@ def full_run(commit: str, outcomes: Sequence[Outcome]) -> FullRun:
     )
 
 
-def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Pytest) -> Sequence[Outcome]:
+def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Runner) -> Sequence[Outcome]:
     """Run the stages in steps, and return how each ended; a cluster that they share starts beside the first step."""
     on_cluster = any(stage.on_cluster for stage in stages)
     cluster = shared_cluster(RESULTS / "cluster.log") if on_cluster else nullcontext(lambda: "")
@@ -140,7 +141,11 @@ def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Pytest
             step = [stage for stage in stages if stage.name in names]
             if any(stage.on_cluster for stage in step):
                 print(wait_until_up(), flush=True)
-            outcomes += side_by_side.map(run, step)
+            try:
+                outcomes += side_by_side.map(run, step)
+            except KeyboardInterrupt:
+                pytest.interrupt()
+                raise
     return outcomes
 
 
@@ -182,25 +187,43 @@ def run_again(outcomes: Sequence[Outcome], pytest: Pytest) -> Sequence[Flake]:
     return flakes
 
 
-def run_pytest(name: str, arguments: Sequence[str]) -> tuple[int, Results]:
-    """Run pytest to its end, which Ctrl-C hastens: its fixtures end what they have started.
+class Runner:
+    """Runs processes of pytest, and ends them early."""
 
-    Its lines are printed as they come, after the stage's name, since another stage may print at the same time.
-    """
-    path = RESULTS / f"{name}.jsonl"
-    path.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", f"--results={path}", *arguments]
-    environment = {**os.environ, "PATH": f"{os.environ['PATH']}:{TOOLS}"}
-    # Tests start hundreds of Python processes: each would compile what it imports, for two seconds.
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        sys.stdout.write(f"{name:7} | {line}")
-        sys.stdout.flush()
-    return process.wait(), read(path)
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[str]] = set()
+
+    def __call__(self, name: str, arguments: Sequence[str]) -> tuple[int, Results]:
+        """Run pytest to its end; its lines are printed as they come, after the stage's name, since others print too."""
+        path = RESULTS / f"{name}.jsonl"
+        path.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "pytest", f"--results={path}", *arguments]
+        environment = {**os.environ, "PATH": f"{os.environ['PATH']}:{TOOLS}"}
+        # Tests start hundreds of Python processes: each would compile what it imports, for two seconds.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        # A session of its own: Ctrl-C reaches us alone, and it once.
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        self._running.add(process)
+        for line in process.stdout:
+            sys.stdout.write(f"{name:7} | {line}")
+            sys.stdout.flush()
+        self._running.discard(process)
+        return process.wait(), read(path)
+
+    def interrupt(self) -> None:
+        """Let each process end what its fixtures have started, and then itself."""
+        for process in tuple(self._running):
+            process.send_signal(signal.SIGINT)
+            process.wait()
 
 
 def _flake(phase: Phase, stage: str) -> Flake:
@@ -219,7 +242,9 @@ def _now() -> str:
 
 
 if __name__ == "__main__":
+    runner = Runner()
     try:
-        sys.exit(main(sys.argv[1:], run_pytest))
+        sys.exit(main(sys.argv[1:], runner))
     except KeyboardInterrupt:
+        runner.interrupt()
         sys.exit(130)
