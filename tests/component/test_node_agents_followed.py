@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import pytest_asyncio
 
@@ -21,6 +22,12 @@ from tidegate_dataplane.contract.sharing import DaemonState, NodeAction, NodeOrd
 from tidegate_localcluster.ports import HeldPort
 
 NODE = "gpu-0"
+
+
+def connected_to(port: int) -> bool:
+    """Whether this process has a connection to the port."""
+    connections = psutil.Process().net_connections("tcp")
+    return any(each.raddr and each.raddr.port == port for each in connections)
 
 
 class Followed:
@@ -82,6 +89,7 @@ async def followed(agent: NodeAgent, controllers_tls: Path) -> AsyncGenerator[Fo
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+    await until(lambda: not connected_to(agent.port), what="the client has let go of the agent")
 
 
 async def test_change_wakes_whoever_cares_and_nothing_else_does(followed: Followed) -> None:
