@@ -21,7 +21,7 @@ from PIL import Image
 
 from builders.shown_fleet import SHOWN_AT
 from fixtures.app_server import served
-from fixtures.browser import ColorScheme, Visitor, chromium_binary, running_chromium, visiting
+from fixtures.browser import ColorScheme, Visitor, chromium_binary, connected, running_chromium, visiting
 from fixtures.dashboard import TOKEN, a_dashboard
 from tidegate_localcluster.errors import BinaryUnavailableError
 
@@ -76,7 +76,12 @@ def smaller(png: bytes) -> bytes:
 
 async def take_all(browser: str, pictures: Sequence[Picture]) -> AsyncIterator[tuple[str, bytes]]:
     """Each picture light and dark, with the name of its file; `browser` is the address of a Chromium."""
-    async with visiting(browser) as visitor, a_dashboard() as dashboard, served(dashboard.app) as address:
+    async with (
+        connected(browser) as connection,
+        visiting(connection) as visitor,
+        a_dashboard() as dashboard,
+        served(dashboard.app) as address,
+    ):
         dashboard.show_fleet()
         for picture in pictures:
             for scheme in get_args(ColorScheme):

@@ -30,9 +30,10 @@ class Answers:
 
 
 @contextmanager
-def load_on(address: str, model: str, *, threads: int = 4) -> Iterator[Answers]:
-    """Ask without pause from several threads for as long as the block lasts; versions are told by the scores.
+def load_on(address: str, model: str, *, threads: int = 4, pause_s: float = 0.005) -> Iterator[Answers]:
+    """Ask from several threads for as long as the block lasts; versions are told by the scores.
 
+    `pause_s` is from an answer to the next request: some hundred requests a second leave the processor to the others.
     A wrong answer fails the test, also where requests are expected to fail.
     """
     answers, stop, lock = Answers(), threading.Event(), threading.Lock()
@@ -40,7 +41,7 @@ def load_on(address: str, model: str, *, threads: int = 4) -> Iterator[Answers]:
     def ask(seed: int) -> None:
         random = np.random.default_rng(seed)
         with triton_grpc.InferenceServerClient(address) as client:
-            while not stop.is_set():
+            while not stop.wait(pause_s):
                 rows = random.random((int(random.integers(1, 5)), 1), dtype=np.float32)
                 tensor = triton_grpc.InferInput("x", list(rows.shape), "FP32")
                 tensor.set_data_from_numpy(rows)

@@ -95,17 +95,16 @@ def test_no_call_fails_while_the_authority_changes_again_and_again(tmp_path: Pat
         assert not agent.admits(agent.authority.issue("tidegate-controllers"))
 
 
-def test_a_session_from_before_is_no_way_around_a_new_authority(tmp_path: Path) -> None:
-    with AgentAlone.running(tmp_path) as agent:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        context.load_cert_chain(agent.issue("tidegate-controllers"))
-        address = ("127.0.0.1", agent.port("control_listening", "port"))
-        with context.wrap_socket(socket.create_connection(address, timeout=10)) as connection:
-            connection.sendall(b"GET /v1/report HTTP/1.1\r\nHost: a\r\n\r\n")
-            assert connection.recv(100).startswith(b"HTTP/1.1 200")
-            # Tickets come with the answer; with none there is nothing to go on with.
-            assert connection.session is None or not connection.session.has_ticket
+def test_a_session_from_before_is_no_way_around_a_new_authority(agent: AgentAlone) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(agent.issue("tidegate-controllers"))
+    address = ("127.0.0.1", agent.port("control_listening", "port"))
+    with context.wrap_socket(socket.create_connection(address, timeout=10)) as connection:
+        connection.sendall(b"GET /v1/report HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+        # Tickets come with the answer; with none there is nothing to go on with.
+        assert connection.session is None or not connection.session.has_ticket
 
 
 def test_the_control_key_is_readable_by_owner_and_group_only(agent: AgentAlone) -> None:

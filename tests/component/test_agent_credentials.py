@@ -29,10 +29,15 @@ class Guarded:
     port: int = 0
     given: list[str] = field(default_factory=list[str])
 
+    @property
+    def host(self) -> str:
+        """Where it listens."""
+        return f"127.0.0.1:{self.port}"
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Guarded]:
-    authority = Authority.make(tmp_path / "store-authority")
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    authority = Authority.make(tmp_path_factory.mktemp("store") / "authority")
     guarded = Guarded(authority.certificate)
 
     class Denies(BaseHTTPRequestHandler):
@@ -56,22 +61,22 @@ def store(tmp_path: Path) -> Iterator[Guarded]:
         thread.join(10)
 
 
-@pytest.mark.parametrize("scheme", ["https", "oci", "hf", "s3"])
-@pytest.mark.no_rerun("a secret is seen")
-def test_credentials_are_used_and_never_told(store: Guarded, tmp_path: Path, scheme: str) -> None:
-    secret = tmp_path / "secret"
+@pytest.fixture(scope="module")
+def agent(store: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentAlone]:
+    """An agent with the tenant's Secret, whose keys are those of every scheme."""
+    folder = tmp_path_factory.mktemp("agent")
+    secret = folder / "secret"
     secret.mkdir()
-    host = f"127.0.0.1:{store.port}"
-    config = json.dumps({"auths": {host: {"username": "ads", "password": CANARY}}})
+    config = json.dumps({"auths": {store.host: {"username": "ads", "password": CANARY}}})
     for name, value in {
         "token": CANARY,
         "HF_TOKEN": CANARY,
-        "HF_ENDPOINT": f"https://{host}",
+        "HF_ENDPOINT": f"https://{store.host}",
         ".dockerconfigjson": config,
         "AWS_ACCESS_KEY_ID": f"{CANARY}-id",
         "AWS_SECRET_ACCESS_KEY": CANARY,
         "AWS_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"https://{host}",
+        "AWS_ENDPOINT_URL": f"https://{store.host}",
     }.items():
         (secret / name).write_text(value)
     settings = {
@@ -80,20 +85,27 @@ def test_credentials_are_used_and_never_told(store: Guarded, tmp_path: Path, sch
         "TIDEGATE_AGENT_ALLOW_LOOPBACK": "true",
         "TIDEGATE_AGENT_CA_FILE": str(store.authority),
     }
-    place = {"https": f"https://{host}/ctr", "oci": f"oci://{host}/ads/ctr"}
-    uri = place.get(scheme, f"{scheme}://models/ctr")
-    with AgentAlone.running(tmp_path, **settings) as agent:
-        agent.put(agent.order(uri=uri, allowed_hosts=(host,)))
-        report = agent.wait_for("the fetch has failed", lambda report: report.failure is not None)
+    with AgentAlone.running(folder, **settings) as agent:
+        yield agent
+    shutil.rmtree(secret)
 
-        assert report.failure is not None
-        assert report.failure.reason is FailureReason.FETCH_FAILED
-        if scheme in ("https", "hf"):
-            assert store.given[0] == f"Bearer {CANARY}"
-            assert "Secret models-ads" in report.failure.message
-        for told in (report.to_json(), agent.metrics(), agent.log.read_text()):
-            assert CANARY not in told
-    agent_files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+@pytest.mark.parametrize("scheme", ["https", "oci", "hf", "s3"])
+@pytest.mark.no_rerun("a secret is seen")
+def test_credentials_are_used_and_never_told(store: Guarded, agent: AgentAlone, scheme: str) -> None:
+    place = {"https": f"https://{store.host}/ctr", "oci": f"oci://{store.host}/ads/ctr"}
+    uri = place.get(scheme, f"{scheme}://models/ctr")
+    store.given.clear()
+    agent.put(agent.order(model=f"ctr-{scheme}", uri=uri, allowed_hosts=(store.host,)))
+    report = agent.wait_for("the fetch has failed", lambda report: report.failure is not None)
+
+    assert report.failure is not None
+    assert report.failure.reason is FailureReason.FETCH_FAILED
+    if scheme in ("https", "hf"):
+        assert store.given[0] == f"Bearer {CANARY}"
+        assert "Secret models-ads" in report.failure.message
+    for told in (report.to_json(), agent.metrics(), agent.log.read_text()):
+        assert CANARY not in told
+    agent_files = [path for path in (agent.folder / "cache").rglob("*") if path.is_file()]
     assert agent_files
     assert not [path for path in agent_files if CANARY.encode() in path.read_bytes()]
-    shutil.rmtree(secret)

@@ -12,7 +12,6 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from onnx import TensorProto, helper, numpy_helper
 
-from builders.desired import a_desired_state
 from builders.load import load_on
 from builders.probe_model import STEP, publish, publish_for_one_row, publish_unloadable
 from fixtures.agent import ModelPod
@@ -41,23 +40,12 @@ def failed(report: AgentReport) -> bool:
 @pytest.fixture
 def serving_pod(shared_pod: ModelPod, request: pytest.FixtureRequest) -> ModelPod:
     """A pod that serves version 1 of a probe model of this test's own; version 2 is published."""
-    shared_pod.model = hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
+    shared_pod.begin(request.node.name)
     publish(shared_pod.artefact, 1)
     publish(shared_pod.artefact, 2)
     shared_pod.put(shared_pod.order())
     shared_pod.wait_for("version 1 serves", serves(1))
     return shared_pod
-
-
-@pytest.fixture
-def own_pod(model_pod: ModelPod) -> ModelPod:
-    """The same, for a test that stops parts of the pod."""
-    publish(model_pod.artefact, 1)
-    publish(model_pod.artefact, 2)
-    model_pod.start_agent(model_pod.order())
-    model_pod.triton.start()
-    model_pod.wait_for("version 1 serves", serves(1))
-    return model_pod
 
 
 def test_a_pod_starts_with_its_first_order_and_serves_it(model_pod: ModelPod) -> None:
@@ -79,7 +67,7 @@ def test_a_pod_starts_with_its_first_order_and_serves_it(model_pod: ModelPod) ->
 
 @pytest.mark.no_rerun("a lost request, a wrong answer")
 def test_swaps_and_rollbacks_under_load_lose_nothing(serving_pod: ModelPod) -> None:
-    with load_on(serving_pod.triton.grpc, serving_pod.model) as answers:
+    with load_on(serving_pod.triton.grpc, serving_pod.model, pause_s=0) as answers:
         for version in (2, 1, 2, 1, 2):
             assert serving_pod.put(serving_pod.order(version)).status == 200
             serving_pod.wait_for(f"version {version} serves", serves(version))
@@ -173,7 +161,7 @@ def test_a_version_that_hangs_while_it_is_loaded_is_given_up(model_pod: ModelPod
     model_pod.triton.start()
     model_pod.wait_for("version 1 serves", serves(1))
     publish_python(model_pod.models / "stuck", initialize="import time; time.sleep(100)")
-    with load_on(model_pod.triton.grpc, model_pod.model, threads=1) as answers:
+    with load_on(model_pod.triton.grpc, model_pod.model, threads=1, pause_s=0.02) as answers:
         model_pod.put(
             model_pod.order(
                 2, uri=f"file://{model_pod.models}/stuck", format=ModelFormat.PYTHON, allow_python=True
@@ -187,6 +175,7 @@ def test_a_version_that_hangs_while_it_is_loaded_is_given_up(model_pod: ModelPod
     assert (answers.errors, set(answers.versions)) == ([], {1})
     model_pod.put(model_pod.order(1))
     model_pod.wait_for("version 1 serves as ordered", serves(1))
+    model_pod.triton.kill()  # which would wait for the version that hangs
 
 
 @pytest.mark.produces(FailureReason.ARTEFACT_INVALID)
@@ -274,69 +263,76 @@ def test_a_failing_version_with_another_signature_does_not_disturb(serving_pod: 
     assert (answers.errors, set(answers.versions)) == ([], {1})
 
 
-def test_another_artefact_under_the_same_version_is_loaded_in_place_or_put_back(own_pod: ModelPod) -> None:
-    other = own_pod.models / "other"
+def test_another_artefact_under_the_same_version_is_loaded_in_place_or_put_back(
+    serving_pod: ModelPod,
+) -> None:
+    other = serving_pod.models / "other"
     publish(other, 7)
     (other / "7").rename(other / "1")
-    moved = a_desired_state(uri=f"file://{other}")
-    with load_on(own_pod.triton.grpc, own_pod.model, threads=2) as answers:
-        own_pod.put(moved)
-        own_pod.wait_for("the other artefact serves", serves(1))
-        publish_unloadable(own_pod.models / "bad", 1)
-        own_pod.put(a_desired_state(uri=f"file://{own_pod.models}/bad"))
-        own_pod.wait_for("the bad one is refused", failed)
-        own_pod.triton.kill()
-        own_pod.triton.start()
-        own_pod.wait_for("what was proven is loaded again", lambda report: report.serving == 1)
+    moved = serving_pod.order(uri=f"file://{other}")
+    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as answers:
+        serving_pod.put(moved)
+        serving_pod.wait_for("the other artefact serves", serves(1))
+        publish_unloadable(serving_pod.models / "bad", 1)
+        serving_pod.put(serving_pod.order(uri=f"file://{serving_pod.models}/bad"))
+        serving_pod.wait_for("the bad one is refused", failed)
+        serving_pod.triton.kill()
+        serving_pod.triton.start()
+        serving_pod.wait_for("what was proven is loaded again", lambda report: report.serving == 1)
 
     assert set(answers.versions) == {1, 7}
 
 
-def test_a_restarted_triton_gets_its_models_back(own_pod: ModelPod) -> None:
-    own_pod.triton.kill()
-    own_pod.wait_for("the server is gone", lambda report: report.serving is None)
-    assert own_pod.probe("/readyz") == 503
+def test_a_restarted_triton_gets_its_models_back(serving_pod: ModelPod) -> None:
+    serving_pod.triton.kill()
+    serving_pod.wait_for("the server is gone", lambda report: report.serving is None)
+    assert serving_pod.probe("/readyz") == 503
 
-    own_pod.triton.start()
+    serving_pod.triton.start()
 
-    own_pod.wait_for("version 1 serves again", serves(1))
-    own_pod.takes_requests()
+    serving_pod.wait_for("version 1 serves again", serves(1))
+    serving_pod.takes_requests()
 
 
-def test_a_restarted_triton_gets_the_proven_version_when_the_ordered_one_fails(own_pod: ModelPod) -> None:
-    publish_unloadable(own_pod.artefact, 2)
-    own_pod.put(own_pod.order(2))
-    own_pod.wait_for("version 2 is refused", failed)
-    own_pod.triton.kill()
-    own_pod.triton.start()
+def test_a_restarted_triton_gets_the_proven_version_when_the_ordered_one_fails(serving_pod: ModelPod) -> None:
+    publish_unloadable(serving_pod.artefact, 2)
+    serving_pod.put(serving_pod.order(2))
+    serving_pod.wait_for("version 2 is refused", failed)
+    serving_pod.triton.kill()
+    serving_pod.triton.start()
 
-    report = own_pod.wait_for("version 1 serves again", lambda report: report.serving == 1)
+    report = serving_pod.wait_for("version 1 serves again", lambda report: report.serving == 1)
 
     assert (report.phase, report.target) == (Phase.FAILED, 2)
 
 
-def test_a_restarted_agent_goes_on_with_what_it_had_accepted(own_pod: ModelPod) -> None:
-    own_pod.put(own_pod.order(2, epoch=4, generation=9))
-    own_pod.wait_for("version 2 serves", serves(2))
-    before = own_pod.triton.log.read_text().count("successfully loaded 'ctr'")
+def test_a_restarted_agent_goes_on_with_what_it_had_accepted(serving_pod: ModelPod) -> None:
+    loaded = f"successfully loaded '{serving_pod.model}'"
+    first = serving_pod.order(1)
+    serving_pod.epoch += 1
+    serving_pod.put(serving_pod.order(2, generation=9))
+    serving_pod.wait_for("version 2 serves", serves(2))
+    before = serving_pod.triton.log.read_text().count(loaded)
 
-    with load_on(own_pod.triton.grpc, own_pod.model, threads=2) as answers:
-        own_pod.kill_agent()
-        own_pod.start_agent(own_pod.order(1))
-        report = own_pod.wait_for("version 2 still serves", serves(2))
+    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as answers:
+        serving_pod.kill_agent()
+        serving_pod.start_agent(first)
+        report = serving_pod.wait_for("version 2 still serves", serves(2))
 
-    assert (report.epoch, report.generation) == (4, 9)
+    assert (report.epoch, report.generation) == (serving_pod.epoch, 9)
     assert (answers.errors, set(answers.versions)) == ([], {2})
-    assert own_pod.triton.log.read_text().count("successfully loaded 'ctr'") == before
+    assert serving_pod.triton.log.read_text().count(loaded) == before
 
 
-def test_an_older_leader_is_refused(own_pod: ModelPod) -> None:
-    assert own_pod.put(own_pod.order(1, epoch=5, generation=2)).status == 200
+def test_an_older_leader_is_refused(serving_pod: ModelPod) -> None:
+    former = serving_pod.epoch
+    serving_pod.epoch += 1
+    assert serving_pod.put(serving_pod.order(1, generation=2)).status == 200
 
-    answer = own_pod.put(own_pod.order(2, epoch=4, generation=3))
+    answer = serving_pod.put(serving_pod.order(2, epoch=former, generation=3))
 
     assert answer.status == 409
-    assert (answer.report.epoch, answer.report.target) == (5, 1)
+    assert (answer.report.epoch, answer.report.target) == (serving_pod.epoch, 1)
 
 
 def test_requests_of_one_batch_are_answered_apart(serving_pod: ModelPod) -> None:
@@ -372,12 +368,12 @@ def test_fixed_batching_of_a_model_without_a_batch_dimension_is_refused(serving_
 def test_python_code_is_run_only_where_it_is_allowed(serving_pod: ModelPod) -> None:
     publish_python(serving_pod.models / "code")
     python = {"uri": f"file://{serving_pod.models}/code", "format": ModelFormat.PYTHON, "version": 2}
-    serving_pod.put(a_desired_state(**python))
+    serving_pod.put(serving_pod.order(**python))
     report = serving_pod.wait_for("code is refused", failed)
     assert report.failure is not None
     assert report.failure.reason is FailureReason.FORMAT_NOT_ALLOWED
 
-    serving_pod.put(a_desired_state(**python, allow_python=True))
+    serving_pod.put(serving_pod.order(**python, allow_python=True))
     serving_pod.wait_for("code serves", serves(2))
 
 

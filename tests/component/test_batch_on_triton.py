@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +14,23 @@ from onnx import TensorProto, helper, numpy_helper
 
 from builders.onnx_models import a_model, a_tensor, write_artefact
 from builders.probe_model import publish, publish_slow
-from fixtures.batch import RUN, BatchPod, a_batch_pod, write_table, write_users
-from fixtures.triton import TritonFiles
+from fixtures.agent import ModelPod
+from fixtures.batch import RUN, BatchPod, write_table, write_users
 from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.triton]
 
 NEVER = 3
+_numbers = itertools.count(1)
 
 
 @pytest.fixture
-def batch_pod(triton_files: TritonFiles, tmp_path: Path) -> Iterator[BatchPod]:
-    with a_batch_pod(triton_files, tmp_path) as pod:
-        yield pod
+def batch_pod(shared_pod: ModelPod, tmp_path: Path) -> BatchPod:
+    """A model, a table and a folder of results of the test's own; publish the one and write the other first."""
+    shared_pod.model = f"ctr-{next(_numbers)}"
+    pod = BatchPod(shared_pod, tmp_path)
+    pod.claim.mkdir(parents=True)
+    return pod
 
 
 def _gathering() -> list[onnx.NodeProto]:

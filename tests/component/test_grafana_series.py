@@ -52,8 +52,8 @@ async def test_every_query_of_every_panel_has_series(gateway: Gateway, prometheu
     async with (
         served(every_metric.our_page) as ours,
         served(every_metric.page_of_a_pod) as pod,
-        Load(client, (("x-tidegate-access", "ads/ctr"),)).running(1),
-        Load(client, (("x-tidegate-access", "ads/plain"),)).running(1),
+        Load(client, (("x-tidegate-access", "ads/ctr"),), pause_s=0.02).running(1),
+        Load(client, (("x-tidegate-access", "ads/plain"),), pause_s=0.02).running(1),
     ):
         prometheus.targets = {"gateway-1": gateway.envoy.admin, every_metric.POD: pod, "ours": ours}
         prometheus.rules = hurried(rule_file())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from nats.js import JetStreamContext
@@ -13,9 +12,7 @@ from nats.js.api import ConsumerConfig
 
 from fixtures.kafka import RunningKafka
 from fixtures.stream import (
-    BUCKET,
     MAX_DELIVERIES,
-    STREAM,
     StreamPod,
     a_message,
     a_stream_pod,
@@ -33,16 +30,23 @@ A_FEW_MS = 4_000
 """Rounds of the slow model for each unit of x: x = 1 takes milliseconds."""
 
 
-@pytest.fixture
-def stream_pod(triton_files: TritonFiles, tmp_path: Path) -> Iterator[StreamPod]:
-    with a_stream_pod(triton_files, tmp_path) as pod:
+@pytest.fixture(scope="module")
+def shared(triton_files: TritonFiles, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamPod]:
+    """A pod and a broker that tests use one after the other, each with a model and a stream of its own."""
+    with a_stream_pod(triton_files, tmp_path_factory.mktemp("pod")) as pod:
         yield pod
 
 
 @pytest.fixture
-def slow_pod(triton_files: TritonFiles, tmp_path: Path) -> Iterator[StreamPod]:
-    with a_stream_pod(triton_files, tmp_path, rounds=A_FEW_MS) as pod:
-        yield pod
+def stream_pod(shared: StreamPod) -> StreamPod:
+    shared.begin()
+    return shared
+
+
+@pytest.fixture
+def slow_pod(shared: StreamPod) -> StreamPod:
+    shared.begin(rounds=A_FEW_MS)
+    return shared
 
 
 @pytest.fixture(params=["nats", "kafka"])
@@ -52,17 +56,15 @@ def broker(request: pytest.FixtureRequest) -> RunningKafka | None:
 
 
 @pytest.fixture
-def any_pod(triton_files: TritonFiles, tmp_path: Path, broker: RunningKafka | None) -> Iterator[StreamPod]:
-    with a_stream_pod(triton_files, tmp_path, kafka=broker) as pod:
-        yield pod
+def any_pod(shared: StreamPod, broker: RunningKafka | None) -> StreamPod:
+    shared.begin(broker)
+    return shared
 
 
 @pytest.fixture
-def any_slow_pod(
-    triton_files: TritonFiles, tmp_path: Path, broker: RunningKafka | None
-) -> Iterator[StreamPod]:
-    with a_stream_pod(triton_files, tmp_path, rounds=A_FEW_MS, kafka=broker) as pod:
-        yield pod
+def any_slow_pod(shared: StreamPod, broker: RunningKafka | None) -> StreamPod:
+    shared.begin(broker, rounds=A_FEW_MS)
+    return shared
 
 
 def test_every_message_gets_one_result_that_says_what_the_model_answered(any_pod: StreamPod) -> None:
@@ -81,7 +83,7 @@ def test_every_message_gets_one_result_that_says_what_the_model_answered(any_pod
     one = results["m-7"]
     assert (one["inference"], one["model"], one["version"], one["pod"], one["late"]) == (
         "ads/ctr",
-        "ctr",
+        any_pod.pod.model,
         "1",
         "ctr-0",
         False,
@@ -112,8 +114,7 @@ def test_every_message_gets_one_result_that_says_what_the_model_answered(any_pod
 
 def test_without_an_order_for_a_stream_nothing_is_taken_from_it(stream_pod: StreamPod) -> None:
     stream_pod.work.publish([a_message(1)])
-    stream_pod.pod.put(stream_pod.pod.order())
-    stream_pod.pod.wait_for("version 1 serves", lambda said: said.serving == 1)
+    stream_pod.obey(stream_pod.pod.order())
 
     assert stream_pod.pod.report().stream is None
     assert stream_pod.counted("messages_total") == 0
@@ -133,7 +134,7 @@ def test_a_worker_that_is_killed_in_the_middle_loses_nothing_and_doubles_nothing
     taken = any_slow_pod.work.kept()
     assert taken < 300
     assert any_slow_pod.work.free() < 300 - taken  # it had some in its hands
-    any_slow_pod.pod.start_agent()
+    any_slow_pod.start_agent()
 
     results = any_slow_pod.work.done(ids)
     any_slow_pod.work.settled()
@@ -241,15 +242,16 @@ def test_a_stream_or_a_place_for_the_dead_that_is_not_there_is_said_and_used_onc
     assert refused.stream is not None
     assert "there is no stream ELSEWHERE; make it: nats stream add ELSEWHERE" in refused.stream.message
 
-    stream_pod.serve(dead_letters="nowhere.ctr")
+    nowhere = f"nowhere.{stream_pod.pod.model}"
+    stream_pod.serve(dead_letters=nowhere)
     stream_pod.pod.wait_for(
         "the missing dead letters are said",
         lambda said: (
-            said.stream is not None and "no stream takes the subject nowhere.ctr" in said.stream.message
+            said.stream is not None and f"no stream takes the subject {nowhere}" in said.stream.message
         ),
     )
     assert stream_pod.work.results() == {}
-    stream_pod.nats.make_stream("NOWHERE", "nowhere.>")
+    stream_pod.nats.make_stream("NOWHERE", nowhere)
     stream_pod.work.done(["one"])
 
 
@@ -257,7 +259,9 @@ def test_a_consumer_that_would_drop_messages_and_a_bucket_of_another_ttl_are_ref
     stream_pod: StreamPod,
 ) -> None:
     async def make(stream: JetStreamContext) -> None:
-        await stream.add_consumer(STREAM, ConsumerConfig(durable_name="dropper", max_deliver=2))
+        await stream.add_consumer(
+            stream_pod.work.stream, ConsumerConfig(durable_name="dropper", max_deliver=2)
+        )
 
     stream_pod.nats.ask(make)
     stream_pod.work.publish([a_message(1, "one")])
@@ -275,7 +279,8 @@ def test_a_consumer_that_would_drop_messages_and_a_bucket_of_another_ttl_are_ref
         "the bucket is refused",
         lambda said: (
             said.stream is not None
-            and f"bucket {BUCKET} keeps results for 3600 s, and the spec says 60 s" in said.stream.message
+            and f"bucket {stream_pod.work.bucket} keeps results for 3600 s, and the spec says 60 s"
+            in said.stream.message
         ),
     )
 
@@ -315,7 +320,7 @@ def test_a_worker_that_is_told_to_stop_yields_within_seconds_and_the_next_one_go
     wait_until(
         lambda: any_slow_pod.work.free() == 200 - taken, what="what it held is given back", timeout_s=30
     )
-    any_slow_pod.pod.start_agent()
+    any_slow_pod.start_agent()
     assert set(any_slow_pod.work.done(ids)) == set(ids)
     any_slow_pod.work.settled()
     assert any_slow_pod.work.kept() == 200
@@ -329,3 +334,4 @@ def test_a_message_that_takes_long_is_given_back_when_the_worker_must_go(slow_po
     assert slow_pod.yielded() < LONGEST_END_S + 1
     assert slow_pod.work.results() == {}
     wait_until(lambda: slow_pod.work.free() == 1, what="it is given back", timeout_s=30)
+    slow_pod.pod.triton.kill()  # which would go on with it for a minute

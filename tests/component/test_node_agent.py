@@ -19,29 +19,43 @@ from tidegate_localcluster.process import wait_until
 POD = "0b1c2d3e-1111-2222-3333-444455556666"
 
 
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[AskedAgent]:
-    with AskedAgent.running(tmp_path, TIDEGATE_NODE_COMMAND_TIMEOUT_S="4") as running:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AskedAgent]:
+    folder = tmp_path_factory.mktemp("node")
+    with AskedAgent.running(folder, TIDEGATE_NODE_COMMAND_TIMEOUT_S="4") as running:
         yield running
 
 
+@pytest.fixture
+def agent(shared: AskedAgent) -> AskedAgent:
+    """An agent that tests use one after the other: MPS has no client, and the controllers' term is a new one."""
+    shared.epoch += 10
+    shared.mps.healthy()
+    shared.mps.forget_commands()
+    shared.wait_for(
+        "a healthy server without a client",
+        lambda found: [each.status for each in found.servers] == [ServerStatus.ACTIVE] and not found.clients,
+    )
+    return shared
+
+
 def test_reports_servers_and_clients_and_whose_they_are(agent: AskedAgent) -> None:
-    agent.mps.process(7001, POD)
-    agent.mps.healthy([7001, 7002])
+    agent.mps.process(7101, POD)
+    agent.mps.healthy([7101, 7102])
     report = agent.wait_for("both clients", lambda found: len(found.clients) == 2)
     assert report.node == "gpu-0"
     assert [(each.pid, each.status) for each in report.servers] == [(SERVER, ServerStatus.ACTIVE)]
     assert [(each.pid, each.server, each.pod) for each in report.clients] == [
-        (7001, SERVER, POD),
-        (7002, SERVER, ""),
+        (7101, SERVER, POD),
+        (7102, SERVER, ""),
     ]
     page = agent.metrics()
     assert "tidegate_node_mps_daemon_answers 1.0" in page
     assert "tidegate_node_mps_clients 2.0" in page
 
     # A process that has ended while MPS still counts it keeps the pod that it had, and its age.
-    (agent.mps.proc / "7001" / "cgroup").unlink()
-    agent.mps.healthy([7001])
+    (agent.mps.proc / "7101" / "cgroup").unlink()
+    agent.mps.healthy([7101])
     assert agent.wait_for("one client", lambda found: len(found.clients) == 1).clients == report.clients[:1]
 
 
@@ -73,19 +87,23 @@ def test_daemon_that_does_not_answer_is_told_at_once_and_in_its_own_words(
     agent.wait_for("the daemon answers again", lambda found: found.daemon is DaemonState.ANSWERS)
 
 
-@pytest.mark.parametrize("there", [False, True], ids=["not found", "no permission"])
-def test_program_that_cannot_be_started_says_nothing_about_the_daemon(tmp_path: Path, there: bool) -> None:
+def test_program_that_cannot_be_started_says_nothing_about_the_daemon(tmp_path: Path) -> None:
     program = tmp_path / "control"
-    if there:
-        program.write_text("#!/bin/sh\n")
-        program.chmod(0o600)
     with AskedAgent.running(tmp_path, TIDEGATE_NODE_PROGRAM=str(program)) as agent:
-        report = agent.ask()
-        assert report.daemon is DaemonState.UNKNOWN
-        assert "cannot be started" in report.message
+        assert agent.ask().daemon is DaemonState.UNKNOWN
+        assert "cannot be started" in agent.ask().message
+        assert "No such file" in agent.ask().message
         assert "tidegate_node_mps_daemon_answers" not in agent.metrics()
         ordered = NodeReport.model_validate_json(agent.order("a", NodeAction.TERMINATE_CLIENT, client=1).body)
         assert ordered.orders[0].outcome.value == "Failed"
+
+        part = tmp_path / "control.part"
+        part.write_text("#!/bin/sh\n")
+        part.chmod(0o600)
+        part.rename(program)
+        report = agent.wait_for("it may not be run", lambda found: "Permission denied" in found.message)
+        assert report.daemon is DaemonState.UNKNOWN
+        assert "cannot be started" in report.message
 
 
 def test_fault_is_told(agent: AskedAgent) -> None:
@@ -102,9 +120,9 @@ def test_nothing_is_told_while_nothing_changes(agent: AskedAgent) -> None:
     assert agent.mps.commands == []
 
 
-def test_agent_that_ends_lets_go_of_who_waits_for_it(agent: AskedAgent) -> None:
-    known = agent.ask().revision
-    with ThreadPoolExecutor(1) as pool:
+def test_agent_that_ends_lets_go_of_who_waits_for_it(tmp_path: Path) -> None:
+    with AskedAgent.running(tmp_path) as agent, ThreadPoolExecutor(1) as pool:
+        known = agent.ask().revision
         waiting = pool.submit(agent.ask, known, 30)
         # It is being waited on once the second call of this process is open.
         wait_until(lambda: _connections(agent) > 0, what="a call is under way", timeout_s=30)
@@ -126,7 +144,8 @@ def test_client_is_ended_once_and_what_became_of_it_is_looked_at(agent: AskedAge
     for _ in range(2):
         answer = agent.order("gpu-0/1", NodeAction.TERMINATE_CLIENT, client=7001)
         report = NodeReport.model_validate_json(answer.body)
-        assert [(each.id, each.outcome.value) for each in report.orders] == [("gpu-0/1", "Done")]
+        outcomes = [each.outcome.value for each in report.orders if each.id == "gpu-0/1"]
+        assert outcomes == ["Done"]
         assert [each.pid for each in report.clients] == [7002]
     assert agent.mps.commands == [f"terminate_client {SERVER} 7001"]
     # One that is not connected any more is as it should be.
@@ -151,11 +170,13 @@ def test_only_the_controllers_are_heard_and_only_the_newest_term(agent: AskedAge
         agent.call("GET", "/v1/node", None)
 
     agent.mps.healthy([7001])
-    assert agent.order("a", NodeAction.TERMINATE_CLIENT, epoch=5).status == 200
-    refused = agent.order("b", NodeAction.TERMINATE_CLIENT, epoch=4, client=7001)
-    assert (refused.status, json.loads(refused.body)) == (409, {"error": "epoch 4 is over"})
+    former = agent.epoch
+    agent.epoch += 1
+    assert agent.order("a", NodeAction.TERMINATE_CLIENT).status == 200
+    refused = agent.order("b", NodeAction.TERMINATE_CLIENT, epoch=former, client=7001)
+    assert (refused.status, json.loads(refused.body)) == (409, {"error": f"epoch {former} is over"})
     assert agent.mps.clients == [7001]
-    unknown = json.dumps({"id": "c", "epoch": 5, "action": "QuitDaemon"})
+    unknown = json.dumps({"id": "c", "epoch": agent.epoch, "action": "QuitDaemon"})
     assert (
         agent.call("PUT", "/v1/order", agent.authority.issue("tidegate-controllers"), unknown).status == 422
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import pytest_asyncio
 
@@ -21,6 +22,12 @@ from tidegate_dataplane.contract.sharing import DaemonState, NodeAction, NodeOrd
 from tidegate_localcluster.ports import HeldPort
 
 NODE = "gpu-0"
+
+
+def connected_to(port: int) -> bool:
+    """Whether this process has a connection to the port."""
+    connections = psutil.Process().net_connections("tcp")
+    return any(each.raddr and each.raddr.port == port for each in connections)
 
 
 class Followed:
@@ -46,26 +53,43 @@ class Followed:
         return report.daemon if report is not None else None
 
 
-@pytest_asyncio.fixture
-async def followed(tmp_path: Path, controllers_tls: Path) -> AsyncGenerator[Followed]:
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory, controllers_tls: Path) -> Iterator[NodeAgent]:
+    """One that tests use one after the other."""
     with HeldPort("127.0.0.1") as held:
         port = held.number
     authority = (controllers_tls / "ca.crt").read_bytes()
-    agent = NodeAgent(tmp_path, NODE, authority, port=port)
+    agent = NodeAgent(tmp_path_factory.mktemp("node"), NODE, authority, port=port)
+    try:
+        yield agent
+    finally:
+        agent.stop()
+
+
+@pytest_asyncio.fixture
+async def followed(agent: NodeAgent, controllers_tls: Path) -> AsyncGenerator[Followed]:
+    agent.mps.healthy()
+    if not agent.runs:
+        agent.start(TIDEGATE_NODE_LOOK_EVERY_S="0.2")
+
+    def answers() -> bool:
+        changed = agent.event("node_changed")
+        return changed is not None and changed["daemon"] == DaemonState.ANSWERS
+
+    await until(answers, what="the agent has looked at a healthy daemon")
     pods = ObjectStore(kinds.POD)
-    async with NodeAgentClient(client_context(controllers_tls), port=port) as client:
+    async with NodeAgentClient(client_context(controllers_tls), port=agent.port) as client:
         agents = NodeAgents(pods, client)
         made = Followed(agent, agents, pods)
         task = asyncio.create_task(agents.run())
         try:
-            agent.start(TIDEGATE_NODE_LOOK_EVERY_S="0.1")
             made.pod()
             await until(lambda: made.daemon is DaemonState.ANSWERS, what="the agent is heard")
             yield made
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            agent.stop()
+    await until(lambda: not connected_to(agent.port), what="the client has let go of the agent")
 
 
 async def test_change_wakes_whoever_cares_and_nothing_else_does(followed: Followed) -> None:
@@ -81,9 +105,9 @@ async def test_agent_that_is_asked_again_answers_at_once_though_nothing_has_chan
     def ago() -> float:
         return followed.agents.heard(NODE).ago.total_seconds()
 
-    await until(lambda: ago() > 2, what="nothing has been said for a while")
+    await until(lambda: ago() > 1, what="nothing has been said for a while")
     followed.agents.ask_again(NODE)
-    await until(lambda: ago() < 2, what="the agent is heard again", timeout_s=30)
+    await until(lambda: ago() < 1, what="the agent is heard again", timeout_s=30)
     assert followed.told == [NODE]
 
 

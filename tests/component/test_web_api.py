@@ -65,9 +65,12 @@ def operations() -> Mapping[str, Any]:
 OPERATIONS = operations()
 
 
+@pytest.mark.parametrize(
+    "examples", [10, pytest.param(40, marks=pytest.mark.slow("ten examples of each are always tried"))]
+)
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_it_answers_as_it_says(api: Served, name: str) -> None:
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+def test_it_answers_as_it_says(api: Served, name: str, examples: int) -> None:
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(case=OPERATIONS[name].as_strategy())
     def tried(case: Any) -> None:
         case.call_and_validate(

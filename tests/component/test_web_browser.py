@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+import pytest_asyncio
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 
@@ -17,20 +18,45 @@ from builders.inference import an_inference
 from builders.shown_fleet import ready, shown_past
 from builders.waiting import until
 from fixtures.app_server import served
-from fixtures.browser import ColorScheme, Visitor, axe, chromium_binary, running_chromium, visiting
-from fixtures.dashboard import Dashboard
+from fixtures.browser import (
+    ColorScheme,
+    Visitor,
+    axe,
+    chromium_binary,
+    connected,
+    running_chromium,
+    visiting,
+)
+from fixtures.dashboard import Dashboard, a_dashboard
 from tidegate.telemetry.pool_series import Moment, PoolSeries
 
 if TYPE_CHECKING:
-    from playwright.async_api import Route
+    from playwright.async_api import Browser, Route
 
 
-@pytest.fixture
-async def shown(dashboard: Dashboard) -> AsyncIterator[tuple[Dashboard, str]]:
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # the loop of the one connection to the browser
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    async with connected(chromium) as browser:
+        yield browser
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def visitor(browser: Browser) -> AsyncIterator[Visitor]:
+    """Opens pages with cookies of the test's own."""
+    async with visiting(browser) as visitor:
+        yield visitor
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def shown() -> AsyncIterator[tuple[Dashboard, str]]:
     """With a fleet, and its address."""
-    dashboard.show_fleet()
-    async with served(dashboard.app) as address:
-        yield dashboard, address
+    async with a_dashboard() as dashboard:
+        dashboard.show_fleet()
+        async with served(dashboard.app) as address:
+            yield dashboard, address
 
 
 Shown = tuple[Dashboard, str]
@@ -176,7 +202,17 @@ async def test_demand_that_comes_is_drawn_without_a_reload(shown: Shown, visitor
 
 @pytest.mark.parametrize(
     ("width", "scheme"),
-    [(320, "light"), (320, "dark"), (1280, "light"), (1280, "dark"), (3840, "light")],
+    [
+        (320, "dark"),
+        (1280, "light"),
+        *(
+            pytest.param(
+                *combination,
+                marks=pytest.mark.slow("each width and scheme but the widest has a case beside it"),
+            )
+            for combination in ((320, "light"), (1280, "dark"), (3840, "light"))
+        ),
+    ],
 )
 async def test_axe_finds_nothing_serious(
     shown: Shown, visitor: Visitor, width: int, scheme: ColorScheme
@@ -251,20 +287,20 @@ async def test_a_violated_policy_is_noticed(visitor: Visitor, content: str, noti
     visitor.errors.clear()
 
 
-async def see_what_goes_wrong(chromium: str) -> None:
-    async with served(FastAPI()) as address, visiting(chromium) as visitor:
+async def see_what_goes_wrong(browser: Browser) -> None:
+    async with served(FastAPI()) as address, visiting(browser) as visitor:
         page = await visitor.page(address)
         await page.goto("/nothing-here")
         async with page.expect_event("pageerror"):
             await page.evaluate("() => { setTimeout(() => { throw new Error('planted') }) }")
 
 
-async def test_a_failed_load_and_an_uncaught_exception_fail_a_test(chromium: str) -> None:
+async def test_a_failed_load_and_an_uncaught_exception_fail_a_test(browser: Browser) -> None:
     with pytest.raises(AssertionError, match=r"(?s)in the browser: .* 404 .*\nuncaught: planted"):
-        await see_what_goes_wrong(chromium)
+        await see_what_goes_wrong(browser)
 
 
-def test_no_process_of_chromium_stays(tmp_path: Path, chromium: str) -> None:
+async def test_no_process_of_chromium_stays(tmp_path: Path, chromium: str) -> None:
     del chromium  # skips where there is none
     before = set(psutil.Process().children())
     with running_chromium(chromium_binary(), tmp_path / "chromium"):
