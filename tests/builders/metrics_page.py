@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from prometheus_client.parser import text_string_to_metric_families
+
+from tidegate.reference.metrics import SECTIONS
 
 
 def metric(page: str, name: str, /, **labels: str) -> float:
@@ -13,3 +17,17 @@ def metric(page: str, name: str, /, **labels: str) -> float:
         for sample in family.samples
         if sample.name == name and labels.items() <= sample.labels.items()
     )
+
+
+def listed(process: str) -> set[str]:
+    """Families of metrics that the reference has of a process."""
+    return {each.name for section in SECTIONS if section.process == process for each in section.metrics}
+
+
+def shown(page: str) -> set[str]:
+    """Families of ours, with samples or without; not when each series began, which prometheus_client says beside them."""
+    families = re.findall(r"^# TYPE (tidegate_\w+) (\w+)$", page, re.MULTILINE)
+    counters = {name.removesuffix("_total") for name, _ in families if name.endswith("_total")}
+    histograms = {name for name, kind in families if kind == "histogram"}
+    began = {f"{name}_created" for name in counters | histograms}
+    return {name for name, _ in families} - began

@@ -240,7 +240,7 @@ def _each_solver_stops(controllers: Running) -> Iterator[set[int]]:
     stopped, over = set[int](), threading.Event()
 
     def stop() -> None:
-        while not over.wait(0.01):
+        while not over.wait(0.05):  # it takes longer to start
             for pid in {each.pid for each in _solvers(controllers)} - stopped:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)

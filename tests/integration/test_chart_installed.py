@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from builders.inference import inference_body
 from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, HelmOn, settings_of
@@ -29,6 +29,7 @@ from tidegate.kube.permissions import (
     Process,
     Role,
 )
+from tidegate.main import app
 from tidegate.reference.rights import Granted, matrix
 from tidegate_localcluster.process import wait_until
 
@@ -36,6 +37,8 @@ pytestmark = [pytest.mark.integration]
 
 SYSTEM: Final = "tidegate-system"
 PODS_S: Final = 60.0
+WITHOUT_KINDS: Final = {"crds.enabled": False}
+"""For a release whose kinds are there already: most of what an installation costs."""
 _ENFORCE: Final = "pod-security.kubernetes.io/enforce"
 
 
@@ -210,26 +213,20 @@ def test_processes_may_do_what_they_need(
     assert found == allowed
 
 
-_ROW: Final = re.compile(r"^(?P<resource>\S+) +\[.*?\] +\[(?P<names>.*?)\] +\[(?P<verbs>.*?)\]$")
-
-
 def _rights(helm_on: HelmOn, user: str, namespace: str) -> dict[tuple[str, str], frozenset[str]]:
-    """All cells of `kubectl auth can-i --list` that say yes, but for those of everybody who is signed in."""
+    """All that the API server says somebody may do to resources there, but for what everybody who is signed in may do."""
 
     def listed(who: str) -> dict[tuple[str, str], frozenset[str]]:
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectRulesReview",
+            "spec": {"namespace": namespace},
+        }
+        answer = helm_on.kubectl.json("create", "--filename=-", f"--as={who}", stdin=json.dumps(review))
         found: dict[tuple[str, str], frozenset[str]] = {}
-        said = helm_on.kubectl(
-            "auth", "can-i", "--list", "--no-headers", f"--as={who}", f"--namespace={namespace}"
-        )
-        for line in said.splitlines():
-            row = _ROW.match(line)
-            if row is not None:
-                resource, _, group = row["resource"].partition(".")
-                if "/" in group:  # inferences.tidegate.io/status
-                    group, _, subresource = group.partition("/")
-                    resource = f"{resource}/{subresource}"
-                key = group, resource
-                found[key] = found.get(key, frozenset()) | frozenset(row["verbs"].split())
+        for rule in answer["status"]["resourceRules"]:
+            for key in product(rule.get("apiGroups", ()), rule.get("resources", ())):
+                found[key] = found.get(key, frozenset()) | frozenset(rule["verbs"])
         return found
 
     everybody = listed("nobody-in-particular")
@@ -351,9 +348,7 @@ def test_the_next_commands_are_said_and_can_be_run(release: HelmOn) -> None:
     assert [command[1] for command in commands] == ["doctor", "dashboard"]
     for _, command, option, namespace in commands:
         assert namespace == SYSTEM
-        asked = [sys.executable, "-m", "tidegate", command, "--help"]
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True)
-        assert option in done.stdout
+        assert option in CliRunner().invoke(app, [command, "--help"]).stdout
     port = next(line for line in notes.splitlines() if "port-forward" in line).split()
     service = release.kubectl.json("get", port[-2], "-n", SYSTEM)
     assert int(port[-1].partition(":")[2]) in {each["port"] for each in service["spec"]["ports"]}
@@ -374,13 +369,10 @@ def test_objects_stay_when_their_release_goes_unless_they_were_not_to_be_kept(re
     kubectl.apply({**body, "metadata": metadata}, namespace="ads")
     uid = kubectl.json("get", "inference", "ctr", "-n", "ads")["metadata"]["uid"]
 
-    release("upgrade", "tidegate", CHART, f"--namespace={SYSTEM}", '--set-json=log.level="debug"')
-    release("rollback", "tidegate", "1", f"--namespace={SYSTEM}")
     release("uninstall", "tidegate", f"--namespace={SYSTEM}")
     assert kubectl.json("get", "inference", "ctr", "-n", "ads")["metadata"]["uid"] == uid
 
     # The same release takes its kinds up again.
-    release.install("tidegate", SYSTEM)
     release.install("tidegate", SYSTEM, {"crds.keep": False})
     assert kubectl.json("get", "inference", "ctr", "-n", "ads")["metadata"]["uid"] == uid
     release("uninstall", "tidegate", f"--namespace={SYSTEM}", "--wait")
@@ -390,7 +382,7 @@ def test_objects_stay_when_their_release_goes_unless_they_were_not_to_be_kept(re
     wait_established(kubectl)
     refused = release.run("install", "tidegate", CHART, f"--namespace={SYSTEM}")
     assert "invalid ownership metadata" in refused.stderr, "one of both brings the kinds"
-    release.install("tidegate", SYSTEM, {"crds.enabled": False})
+    release.install("tidegate", SYSTEM, WITHOUT_KINDS)
     release("uninstall", "kinds", f"--namespace={SYSTEM}")
     kubectl("get", "inferences", "-n", "ads")
 
@@ -407,20 +399,19 @@ def test_a_certificate_of_an_earlier_release_stays_until_the_controllers_have_ta
     kubectl.apply({**body, "metadata": metadata, "data": data}, namespace=SYSTEM)
 
     for _ in range(2):
-        release.install("tidegate", SYSTEM)
+        release.install("tidegate", SYSTEM, WITHOUT_KINDS)
         assert kubectl.json("get", "secret", old, "-n", SYSTEM)["data"] == data
     assert f"name: {old}" in release("get", "manifest", "tidegate", f"--namespace={SYSTEM}")
 
     kubectl("patch", "secret", own, "-n", SYSTEM, "-p", json.dumps({"data": data}))
-    for _ in range(2):
-        release.install("tidegate", SYSTEM)
-        assert kubectl.json("get", "secret", own, "-n", SYSTEM)["data"] == data
+    release.install("tidegate", SYSTEM, WITHOUT_KINDS)
+    assert kubectl.json("get", "secret", own, "-n", SYSTEM)["data"] == data
     assert kubectl.run("get", "secret", old, "-n", SYSTEM).returncode != 0
 
 
 def test_a_secret_of_that_name_that_helm_did_not_make_is_left_alone(release: HelmOn) -> None:
     name = "tidegate-xds-tls"
     release.kubectl("create", "secret", "generic", name, "-n", SYSTEM, "--from-literal=tls.crt=mine")
-    release.install("tidegate", SYSTEM)
+    release.install("tidegate", SYSTEM, WITHOUT_KINDS)
     assert f"name: {name}" not in release("get", "manifest", "tidegate", f"--namespace={SYSTEM}")
     assert release.kubectl.json("get", "secret", name, "-n", SYSTEM)["data"].keys() == {"tls.crt"}

@@ -1,18 +1,16 @@
-"""The controllers as a real process against a real API server: children, ownership, quiet, succession."""
+"""The controllers as a real process against a real API server: children, ownership, drift."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builders.inference import inference_body
+from builders.metrics_page import listed, metric, shown
 from builders.model_access import model_access_body
 from fixtures.control_plane import Kubectl
-from fixtures.processes import Running, controllers_settings, tidegate
-from fixtures.stopwatch import Stopwatch
+from fixtures.processes import Running
 from tidegate.api.reasons import Reason
 from tidegate_localcluster.process import wait_until
 
@@ -34,6 +32,17 @@ def ready(kubectl: Kubectl, namespace: str, kind: str = "inference", name: str =
 
 def eventually(holds: Any, what: str, timeout_s: float = 60.0) -> None:
     wait_until(holds, what=what, timeout_s=timeout_s)
+
+
+def test_the_page_of_metrics_shows_what_the_reference_lists_and_that_they_lead_and_write(
+    controllers: Running,
+) -> None:
+    page = controllers.metrics()
+    assert shown(page) == listed("Controllers")
+    assert metric(page, "tidegate_leader") == 1
+    assert metric(page, "tidegate_api_writes_total", resource="leases", result="ok") >= 1
+    assert metric(page, "tidegate_build_info", process="controllers") == 1
+    assert metric(page, "process_resident_memory_bytes") > 1e6
 
 
 @pytest.mark.produces(Reason.UNSCHEDULABLE)
@@ -148,65 +157,6 @@ def test_access_names_the_missing_target_and_its_absence_ends_with_it(
     eventually(
         lambda: ready(kubectl, namespace, "modelaccess").get("reason") == "TargetNotReady",
         "Ready says TargetNotReady",
-    )
-
-
-def test_restart_over_settled_objects_writes_nothing_and_a_successor_repairs(
-    controllers: Running,
-    kubectl: Kubectl,
-    kubeconfig: Path,
-    controllers_tls: Path,
-    namespace: str,
-    tmp_path: Path,
-) -> None:
-    for index in range(10):
-        kubectl.apply(_fresh(inference_body(f"m{index}", namespace=namespace)), namespace=namespace)
-    eventually(
-        lambda: all(ready(kubectl, namespace, name=f"m{index}") for index in range(10)), "all have a status"
-    )
-    before = _quiet(kubectl, namespace)
-    settings = controllers_settings(controllers_tls)
-    with tidegate("controllers", kubeconfig, tmp_path, **settings) as successor:
-        assert not successor.leads
-        controllers.process.kill()
-        with Stopwatch() as watch:
-            eventually(lambda: successor.leads, "the other one leads", timeout_s=60.0)
-        assert watch.seconds < 16.0  # of which the last is for asking it
-        eventually(lambda: _reconciled(successor) >= 10, "the new leader has looked at everything")
-        assert _resource_versions(kubectl, namespace) == before
-
-        # It does repair what is not as it should be: the same measure moves.
-        kubectl("delete", "service", "inf-m3", "-n", namespace)
-        eventually(lambda: "Service" in children(kubectl, namespace, "m3"), "the Service is back")
-        assert _resource_versions(kubectl, namespace) != before
-
-
-def _quiet(kubectl: Kubectl, namespace: str) -> dict[str, str]:
-    """resourceVersions once they have stopped moving."""
-    seen: list[dict[str, str]] = []
-
-    def still() -> bool:
-        seen.append(_resource_versions(kubectl, namespace))
-        return len(seen) >= 4 and all(one == seen[-1] for one in seen[-4:])
-
-    eventually(still, "nothing moves any more")
-    return seen[-1]
-
-
-def _resource_versions(kubectl: Kubectl, namespace: str) -> dict[str, str]:
-    kinds = f"inferences,modelaccesses,{CHILDREN}"
-    found = json.loads(kubectl("get", kinds, "-n", namespace, "-o", "json"))
-    return {
-        f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["resourceVersion"]
-        for one in found["items"]
-    }
-
-
-def _reconciled(running: Running) -> float:
-    return sum(
-        float(line.rsplit(" ", 1)[1])
-        for line in running.metrics().splitlines()
-        if line.startswith("tidegate_reconciles_total{") and 'queue="inference"' in line
     )
 
 

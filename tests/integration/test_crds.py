@@ -17,7 +17,7 @@ from builders.feature_compute import feature_compute_body
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
 from builders.refusals import REFUSALS, REFUSED_CHANGES, Refusal, RefusedChange
-from fixtures.control_plane import Kubectl
+from fixtures.control_plane import Kubectl, a_namespace
 from tidegate.api.crd import documents
 from tidegate_localcluster.process import wait_until
 
@@ -33,6 +33,22 @@ CLUSTER_KINDS: Mapping[str, Callable[..., Body]] = {
     "computepool": compute_pool_body,
     "computeoverride": lambda: compute_override_body(hold=True),
 }
+
+
+@pytest.fixture(scope="module")
+def space(kubectl: Kubectl, crds: Path) -> Iterator[str]:
+    """One namespace for all tests of this file: Kubernetes asks for every kind when one goes."""
+    del crds
+    with a_namespace(kubectl, __name__) as name:
+        yield name
+
+
+@pytest.fixture
+def namespace(kubectl: Kubectl, space: str) -> Iterator[str]:
+    """Its name; a test leaves no object of ours in it."""
+    yield space
+    for kind in BUILDERS:
+        kubectl("delete", kind, "--all", f"--namespace={space}")
 
 
 def placed(body: Mapping[str, Any], namespace: str) -> str:
@@ -62,6 +78,8 @@ def test_the_api_server_refuses_a_change(kubectl: Kubectl, namespace: str, chang
     said = kubectl.refusal("replace", "--filename=-", stdin=placed(change.after, namespace))
     assert change.says in said
     assert change.path in said
+    if (kind := change.before["kind"].lower()) not in BUILDERS:
+        kubectl("delete", kind, change.before["metadata"]["name"])
 
 
 def test_a_served_name_may_be_written_out(kubectl: Kubectl, namespace: str) -> None:
@@ -303,9 +321,10 @@ def test_a_status_cannot_be_set_through_the_object(kubectl: Kubectl, namespace: 
 def test_explain_reads_like_a_manual(kubectl: Kubectl, crds: Path, kind: str) -> None:
     """Every field of the spec is described, with its default where it has one."""
     wait_until(
-        lambda: kubectl.run("explain", kind).returncode == 0, what=f"{kind} is in discovery", timeout_s=60
+        lambda: "<Object>" in kubectl.run("explain", f"{kind}.spec", "--recursive").stdout,
+        what=f"{kind} is explained",
+        timeout_s=60,
     )
-    assert "<Object>" in kubectl("explain", f"{kind}.spec", "--recursive")
     bare = [
         path
         for path, node in _nodes()
@@ -315,9 +334,11 @@ def test_explain_reads_like_a_manual(kubectl: Kubectl, crds: Path, kind: str) ->
 
 
 def test_explain_shows_unit_and_default(kubectl: Kubectl) -> None:
-    wait_until(lambda: kubectl.run("explain", "modelaccess").returncode == 0, what="discovery", timeout_s=60)
-    text = " ".join(kubectl("explain", "modelaccess.spec.routes.timeout").split())
-    assert "as a duration from 1ms to 1h. Default: 1s." in text
+    def explained() -> str:
+        return " ".join(kubectl.run("explain", "modelaccess.spec.routes.timeout").stdout.split())
+
+    said = "as a duration from 1ms to 1h. Default: 1s."
+    wait_until(lambda: said in explained(), what=f"the timeout is explained {said}", timeout_s=60)
 
 
 def test_applying_the_crds_again_changes_nothing(kubectl: Kubectl, crds: Path) -> None:

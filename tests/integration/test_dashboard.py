@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from builders.metrics_page import listed, metric, shown
 from builders.waiting import until
 from fixtures.allocated import Allocated, looks_again
 from fixtures.auth_proxy import an_authenticating_proxy
@@ -62,6 +63,19 @@ def signed_in(web: WebProcess, token: str) -> Iterator[httpx.Client]:
         assert answer.status_code == 200, answer.text
         assert answer.url.path == "/overrides"
         yield browser
+
+
+def test_the_page_of_metrics_shows_what_the_reference_lists_and_counts_what_was_answered(
+    dashboard_process: WebProcess,
+) -> None:
+    before = metric(dashboard_process.running.metrics(), "tidegate_web_requests_total", status="200")
+    with dashboard_process.browser() as browser:
+        browser.get("/sign-in")
+        browser.get("/nowhere")
+    page = dashboard_process.running.metrics()
+    assert shown(page) == listed("Web")
+    assert metric(page, "tidegate_web_requests_total", status="200") == before + 1
+    assert metric(page, "tidegate_api_writes_total") == 0  # it asks who somebody is, which is no write
 
 
 def test_somebody_signs_in_overrides_and_is_seen_by_kubectl(

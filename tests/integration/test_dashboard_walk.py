@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from builders.waiting import until
 from fixtures.allocated import Allocated, looks_again
 from fixtures.browser import Visitor
@@ -13,6 +15,10 @@ from fixtures.web_process import READER, STEERER, WebProcess
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
+
+pytestmark = pytest.mark.slow(
+    "the same way without a browser is in test_dashboard.py, pages in a browser in component/test_web_browser.py"
+)
 
 
 async def sign_in(page: Page, token: str) -> None:

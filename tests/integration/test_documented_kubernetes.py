@@ -66,12 +66,25 @@ def resources(kubectl: Kubectl, crds: Path) -> frozenset[str]:
     return frozenset(name.lower() for row in rows for name in (*row[:-3], row[-1], *row[1].split(",")))
 
 
-def problem_of(each: Asked, kubectl: Kubectl, known: frozenset[str]) -> str:
-    """What kubectl says of a command's options, and what its resources and fields lack."""
-    verb = each.positional[0]
-    helped = _run(kubectl.binary, *each.arguments, "--help")
+WITH_VERBS_BELOW = frozenset({"auth", "config", "create", "rollout", "set"})
+
+
+def judged(each: Asked) -> tuple[str, ...]:
+    """The words of which `--help` says whether they are right: verbs and options, with values that kubectl parses."""
+    verbs = each.positional[: 3 if each.positional[0] in WITH_VERBS_BELOW else 1]
+    return (*verbs, *sorted({word for word in each.arguments if word.startswith("-")}))
+
+
+def refused_options(each: Asked, kubectl: Kubectl) -> str:
+    """What kubectl says of a command's options."""
+    verb, helped = each.positional[0], _run(kubectl.binary, *each.arguments, "--help")
     if helped.returncode != 0 or f"kubectl {verb}" not in helped.stdout:
         return helped.stderr.strip() or f"kubectl has no {verb}"
+    return ""
+
+
+def unknown_words(each: Asked, kubectl: Kubectl, known: frozenset[str]) -> str:
+    """What a command's resources and fields lack."""
     unknown = [name for name in each.resources if name.lower() not in known]
     unknown += each.unknown_fields()
     if each.explained():
@@ -80,9 +93,13 @@ def problem_of(each: Asked, kubectl: Kubectl, known: frozenset[str]) -> str:
     return f"there is no {', '.join(unknown)}" if unknown else ""
 
 
-@pytest.mark.parametrize("each", KUBECTLS, ids=words_of)
-def test_kubectl_takes_it(each: Asked, kubectl: Kubectl, resources: frozenset[str]) -> None:
-    assert problem_of(each, kubectl, resources) == ""
+def test_kubectl_takes_every_command(kubectl: Kubectl, resources: frozenset[str]) -> None:
+    distinct = {judged(each): each for each in KUBECTLS}
+    problems = {words_of(each): refused_options(each, kubectl) for each in distinct.values()}
+    problems |= {
+        words_of(each): said for each in KUBECTLS if (said := unknown_words(each, kubectl, resources))
+    }
+    assert {words: said for words, said in problems.items() if said} == {}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +118,7 @@ def test_what_kubectl_would_not_take_is_found(
     line: str, said: str, kubectl: Kubectl, resources: frozenset[str]
 ) -> None:
     (each,) = kubectls(_typed([*blocks_of(f"```console\n$ {line}\n```\n", "page")]))
-    assert said in problem_of(each, kubectl, resources)
+    assert said in (refused_options(each, kubectl) or unknown_words(each, kubectl, resources))
 
 
 def warned(kubectl: Kubectl, namespace: str, each: Asked) -> str:
@@ -137,9 +154,9 @@ def test_a_patch_that_it_would_not_take_is_found(
     assert said in warned(kubectl, namespace, each)
 
 
-def refused(kubectl: Kubectl, namespace: str, body: Body) -> str:
+def refused(kubectl: Kubectl, body: Body) -> str:
     """What the API server says of an object; nothing where it would take it."""
-    place = {} if body["kind"] in CLUSTER_KINDS else {"namespace": namespace}
+    place = {} if body["kind"] in CLUSTER_KINDS else {"namespace": "default"}
     meta = {key: body["metadata"][key] for key in ("name", "labels") if key in body["metadata"]}
     sent = json.dumps({**body, "metadata": {**meta, **place}})
     command = ("create", "--dry-run=server", "--validate=strict", "--filename=-")
@@ -152,20 +169,18 @@ APPLIED = [(where, body) for where, body in manifests() if body["apiVersion"] no
 @pytest.mark.parametrize(
     ("where", "body"), [pytest.param(where, body, id=f"{where}-{body['kind']}") for where, body in APPLIED]
 )
-def test_the_api_server_takes_what_is_applied(
-    where: str, body: Body, kubectl: Kubectl, namespace: str
-) -> None:
-    said = refused(kubectl, namespace, body)
+def test_the_api_server_takes_what_is_applied(where: str, body: Body, kubectl: Kubectl) -> None:
+    said = refused(kubectl, body)
     assert said == "", where
 
 
 @pytest.mark.parametrize("part", parts(), ids=lambda part: part.where)
-def test_the_api_server_takes_the_whole_of_a_part(part: Part, kubectl: Kubectl, namespace: str) -> None:
-    assert refused(kubectl, namespace, part.whole()) == ""
+def test_the_api_server_takes_the_whole_of_a_part(part: Part, kubectl: Kubectl) -> None:
+    assert refused(kubectl, part.whole()) == ""
 
 
-def test_an_object_that_it_would_not_take_is_found(kubectl: Kubectl, namespace: str) -> None:
-    assert 'unknown field "spec.reqlicas"' in refused(kubectl, namespace, inference_body(reqlicas=2))
+def test_an_object_that_it_would_not_take_is_found(kubectl: Kubectl) -> None:
+    assert 'unknown field "spec.reqlicas"' in refused(kubectl, inference_body(reqlicas=2))
 
 
 def helm_says(helm: Path, command: Command) -> str:

@@ -108,7 +108,9 @@ def test_an_older_server_routes_what_it_understands_and_goes_on_with_what_it_had
         assert has("kept", "one")(scopes.until("the last one is there", has("last", "one")))
         assert "country" in running.log.read_text()
 
-    # One that starts now never read what the other goes on with: a condition that it does not know stays shut.
+    # One that starts now never read what the other goes on with: a condition that it does not know stays shut,
+    # and a value that it does not know is not guessed.
+    _applied(kubectl, fresh(inference_body("three", namespace), tier="later"))
     with xds(kubeconfig, tmp_path / "cold") as (running, channel):
         found = Stream(channel, TypeUrl.SCOPE).until("routes", has("last", "one"))
         assert has("part", "two")(found)
@@ -118,14 +120,6 @@ def test_an_older_server_routes_what_it_understands_and_goes_on_with_what_it_had
             what="it is said that one is not read at all",
             timeout_s=60,
         )
-
-
-def test_a_value_that_it_does_not_know_is_not_guessed_and_said(
-    kubectl: Kubectl, kubeconfig: Path, newer: None, namespace: str, tmp_path: Path
-) -> None:
-    del newer
-    _applied(kubectl, fresh(inference_body("three", namespace), tier="later"))
-    with xds(kubeconfig, tmp_path) as (running, _):
         wait_until(
             lambda: _counted(running, "Inference") == {"not_at_all": 1},
             what="an Inference that cannot be read is counted",

@@ -174,8 +174,18 @@ class Release:
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("failing", "phase", "kills"),
-    [(0.0, "Promoted", (1, 2)), (0.2, "RolledBack", (1,))],
-    ids=["good", "bad"],
+    [
+        pytest.param(0.0, "Promoted", (1, 2), id="good"),
+        pytest.param(
+            0.2,
+            "RolledBack",
+            (1,),
+            id="bad",
+            marks=pytest.mark.slow(
+                "the good one is killed more often; what ends a bad one is in unit/test_release_plan.py"
+            ),
+        ),
+    ],
 )
 @pytest.mark.no_rerun("a change is lost")
 def test_whenever_it_is_killed_the_end_is_the_same(

@@ -16,8 +16,7 @@ import pytest
 from builders.metrics_page import metric
 from builders.span_receiver import Received, SpanReceiver
 from fixtures.allocated import Allocated
-from fixtures.control_plane import Kubectl
-from fixtures.processes import Running, controllers_settings, leading_controllers, tidegate
+from fixtures.processes import KeptControllers, Running, controllers_settings, tidegate
 from fixtures.xds_process import xds_ports
 from tidegate.routing import protos
 from tidegate.routing.snapshot import TypeUrl
@@ -41,20 +40,11 @@ def receiver() -> Iterator[SpanReceiver]:
 
 
 @pytest.fixture(scope="module")
-def controllers(
-    kubectl: Kubectl,
-    kubeconfig: Path,
-    crds: Path,
-    controllers_tls: Path,
-    receiver: SpanReceiver,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Running]:
+def controllers(kept_controllers: KeptControllers, controllers_tls: Path, receiver: SpanReceiver) -> Running:
     """Leading, and exporting spans."""
-    del crds
-    folder = tmp_path_factory.mktemp("controllers")
-    settings = {**controllers_settings(controllers_tls), "otlp_endpoint": receiver.endpoint}
-    with leading_controllers(kubectl, kubeconfig, folder, settings) as running:
-        yield running
+    return kept_controllers.lead(
+        {**controllers_settings(controllers_tls), "otlp_endpoint": receiver.endpoint}
+    )
 
 
 class AcceptingGateway:
@@ -167,16 +157,3 @@ def test_a_decision_leads_to_its_pods_and_to_the_gateways(
         assert accepted.service == "tidegate-xds"
     # Another decision than that which is there leads nowhere.
     assert not receiver.named("decision routed", tidegate__decision=f"{decision}0")
-
-
-def test_without_a_receiver_no_span_comes(
-    kubeconfig: Path, crds: Path, receiver: SpanReceiver, tmp_path: Path
-) -> None:
-    del crds
-    before = len(receiver.named("snapshot"))
-    with tidegate("xds", kubeconfig, tmp_path, **xds_ports()) as running:
-        wait_until(
-            lambda: '"event": "snapshot"' in running.log.read_text(), what="a snapshot", timeout_s=20.0
-        )
-        assert metric(running.metrics(), "tidegate_spans_exported_total") == 0
-    assert len(receiver.named("snapshot")) == before

@@ -11,6 +11,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -21,11 +23,12 @@ import pytest
 
 from builders.certificates import Authority, Pair
 from builders.inference import inference_body
+from builders.metrics_page import listed, metric, shown
 from builders.model_access import a_route, model_access_body
 from builders.tokens import Issuer
-from fixtures.control_plane import Kubectl
+from fixtures.control_plane import Kubectl, a_namespace
 from fixtures.processes import SYSTEM_NAMESPACE
-from fixtures.xds_process import Stream, fresh, xds
+from fixtures.xds_process import Stream, Xds, fresh, xds
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
@@ -36,28 +39,68 @@ from tidegate_localcluster.process import wait_until
 SOON_S = 20.0
 
 
-def test_what_a_proxy_gets_follows_the_objects(
-    kubectl: Kubectl, kubeconfig: Path, crds: None, namespace: str, tmp_path: Path
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One server for several tests, which have their own namespaces and read what it has logged since they began."""
+
+    xds: Xds
+    channel: grpc.Channel
+    with_keys: str
+    """The namespace whose Secrets with keys it may read."""
+
+    @property
+    def logged(self) -> str:
+        return self.xds.log.read_text()
+
+    def programmed(self, namespace: str) -> list[tuple[str, str]]:
+        return reported(self.xds.report_port, namespace)
+
+
+@pytest.fixture(scope="module")
+def served(
+    kubectl: Kubectl, kubeconfig: Path, crds: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """A server that reads keys of a namespace, and certificates of its own."""
     del crds
+    kubectl.run("create", "namespace", SYSTEM_NAMESPACE)
+    with a_namespace(kubectl, __name__) as with_keys:
+        settings = {
+            # The second namespace does not exist; that keeps nobody waiting.
+            "auth_namespaces": json.dumps([with_keys, f"{with_keys}-never"]),
+            "gateway_tls_secrets": json.dumps(["front"]),
+            "gateway_client_authority": "clients",
+            "log_level": "debug",
+        }
+        with xds(kubeconfig, tmp_path_factory.mktemp("xds"), **settings) as (running, channel):
+            yield Served(running, channel, with_keys)
+
+
+def test_what_a_proxy_gets_follows_the_objects(kubectl: Kubectl, served: Served, namespace: str) -> None:
     kubectl("apply", "-f", "-", stdin=fresh(inference_body("one", namespace)))
-    with xds(kubeconfig, tmp_path) as (_, channel):
-        clusters, routes = (
-            Stream(channel, TypeUrl.CLUSTER),
-            Stream(channel, TypeUrl.SCOPE),
-        )
-        cluster, host = f"inference/{namespace}/one/grpc", f"access/{namespace}/ctr"
-        assert cluster in clusters.next()
-        assert host not in routes.next()
+    clusters, routes = Stream(served.channel, TypeUrl.CLUSTER), Stream(served.channel, TypeUrl.SCOPE)
+    cluster, host = f"inference/{namespace}/one/grpc", f"access/{namespace}/ctr"
+    clusters.until("the cluster is there", lambda found: cluster in found)
+    assert host not in routes.next()
 
-        access = model_access_body("ctr", namespace, routes=[a_route("default", "one")])
-        kubectl("apply", "-f", "-", stdin=fresh(access))
-        routes.until("the access is routed", lambda found: host in found)
+    access = model_access_body("ctr", namespace, routes=[a_route("default", "one")])
+    kubectl("apply", "-f", "-", stdin=fresh(access))
+    routes.until("the access is routed", lambda found: host in found)
 
-        kubectl("delete", "inference", "one", "-n", namespace)
-        clusters.until("the cluster is gone", lambda found: cluster not in found)
-        kubectl("delete", "modelaccess", "ctr", "-n", namespace)
-        routes.until("the access is gone", lambda found: host not in found)
+    kubectl("delete", "inference", "one", "-n", namespace)
+    clusters.until("the cluster is gone", lambda found: cluster not in found)
+    kubectl("delete", "modelaccess", "ctr", "-n", namespace)
+    routes.until("the access is gone", lambda found: host not in found)
+
+
+def test_the_page_of_metrics_shows_what_the_reference_lists_and_that_nothing_is_written(
+    served: Served,
+) -> None:
+    page = served.xds.metrics()
+    assert shown(page) == listed("xDS servers")
+    assert metric(page, "tidegate_xds_snapshot_timestamp_seconds") > 1e9
+    assert metric(page, "tidegate_api_writes_total") == 0
+    # It has made snapshots, and nobody has said where spans go.
+    assert metric(page, "tidegate_spans_exported_total") == 0
 
 
 def test_a_process_that_is_told_to_stop_ends_its_streams_in_good_order(
@@ -75,6 +118,7 @@ def test_a_process_that_is_told_to_stop_ends_its_streams_in_good_order(
         assert running.process.returncode == 0
 
 
+@pytest.mark.slow("the control of the test before, with a process of its own")
 def test_a_process_that_is_killed_does_not(
     kubectl: Kubectl, kubeconfig: Path, crds: None, tmp_path: Path
 ) -> None:
@@ -89,26 +133,24 @@ def test_a_process_that_is_killed_does_not(
 
 
 def test_content_is_told_on_one_address_of_loopback_and_names_on_all(
-    kubectl: Kubectl, kubeconfig: Path, crds: None, namespace: str, tmp_path: Path
+    kubectl: Kubectl, served: Served, namespace: str
 ) -> None:
-    del crds
     kubectl("apply", "-f", "-", stdin=fresh(inference_body("one", namespace)))
     access = model_access_body("ctr", namespace, routes=[a_route("default", "one")])
     kubectl("apply", "-f", "-", stdin=fresh(access))
     name = f"access/{namespace}/ctr"
-    with xds(kubeconfig, tmp_path) as (running, channel):
-        Stream(channel, TypeUrl.SCOPE).until("the access is routed", lambda found: name in found)
+    Stream(served.channel, TypeUrl.SCOPE).until("the access is routed", lambda found: name in found)
 
-        def told(host: str, port: int) -> Any:
-            url = f"http://{host}:{port}/v1/snapshots/current?name={name}"
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                return json.load(answer)["resources"]["scope"]
+    def told(host: str, port: int) -> Any:
+        url = f"http://{host}:{port}/v1/snapshots/current?name={name}"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return json.load(answer)["resources"]["scope"]
 
-        assert told("127.0.0.1", running.contents_port)[0]["content"]["name"] == name
-        # 127.0.0.2 stands for every other address that the process could have: it answers there where it listens on all.
-        assert {"name", "version"} == set(told("127.0.0.2", running.report_port)[0])
-        with pytest.raises(urllib.error.URLError, match="refused"):
-            told("127.0.0.2", running.contents_port)
+    assert told("127.0.0.1", served.xds.contents_port)[0]["content"]["name"] == name
+    # 127.0.0.2 stands for every other address that the process could have: it answers there where it listens on all.
+    assert {"name", "version"} == set(told("127.0.0.2", served.xds.report_port)[0])
+    with pytest.raises(urllib.error.URLError, match="refused"):
+        told("127.0.0.2", served.xds.contents_port)
 
 
 def secret(name: str, namespace: str, **entries: str) -> str:
@@ -133,11 +175,8 @@ def reported(report_port: int, namespace: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.produces(Reason.CREDENTIALS_NOT_READABLE, Reason.CREDENTIALS_INVALID)
-def test_keys_follow_their_secret_within_a_second_and_are_in_no_log(
-    kubectl: Kubectl, kubeconfig: Path, crds: None, namespace: str, tmp_path: Path
-) -> None:
-    del crds
-    apply = partial(kubectl, "apply", "-f", "-")
+def test_keys_follow_their_secret_within_a_second_and_are_in_no_log(kubectl: Kubectl, served: Served) -> None:
+    namespace, apply = served.with_keys, partial(kubectl, "apply", "-f", "-")
     apply(stdin=fresh(inference_body("one", namespace)))
     keyed: dict[str, Any] = {
         "auth": {"apiKeys": {"secret": "callers"}},
@@ -145,34 +184,31 @@ def test_keys_follow_their_secret_within_a_second_and_are_in_no_log(
     }
     apply(stdin=fresh(model_access_body("ctr", namespace, **keyed)))
     host = f"access/{namespace}/ctr"
-    # The second namespace does not exist; that keeps nobody waiting.
-    allowed = json.dumps([namespace, f"{namespace}-never"])
-    with xds(kubeconfig, tmp_path, auth_namespaces=allowed, log_level="debug") as (running, channel):
-        routes = Stream(channel, TypeUrl.SCOPE)
-        routes.until("nobody is let in", lambda found: host in found and not holders(found[host]))
-        assert reported(running.report_port, namespace) == [(host, Reason.CREDENTIALS_NOT_READABLE)]
+    routes = Stream(served.channel, TypeUrl.SCOPE)
+    routes.until("nobody is let in", lambda found: host in found and not holders(found[host]))
+    assert served.programmed(namespace) == [(host, Reason.CREDENTIALS_NOT_READABLE)]
 
-        def follow(what: str, expected: list[str], *reasons: Reason) -> None:
-            started = time.monotonic()
-            routes.until(what, lambda found: holders(found[host]) == expected)
-            assert time.monotonic() - started < SOON_S
-            assert reported(running.report_port, namespace) == [(host, reason) for reason in reasons]
+    def follow(what: str, expected: list[str], *reasons: Reason) -> None:
+        started = time.monotonic()
+        routes.until(what, lambda found: holders(found[host]) == expected)
+        assert time.monotonic() - started < SOON_S
+        assert served.programmed(namespace) == [(host, reason) for reason in reasons]
 
-        apply(stdin=secret("callers", namespace, alice="canary-0123456789", bob="canary-9876543210"))
-        follow("two are let in", ["alice", "bob"])
-        apply(stdin=secret("callers", namespace, alice="canary-0123456789"))
-        follow("one is taken back", ["alice"])
-        apply(stdin=secret("callers", namespace, alice="canary-0123456789", eve="canary-1"))
-        wait_until(
-            lambda: reported(running.report_port, namespace) == [(host, Reason.CREDENTIALS_INVALID)],
-            what="an unfit one is left out",
-            timeout_s=30.0,
-        )
-        kubectl("label", "secret", "callers", "-n", namespace, "tidegate.io/auth-")
-        follow("a Secret that is not for us is not read", [], Reason.CREDENTIALS_NOT_READABLE)
-        said = running.log.read_text()
-    assert said
-    assert "canary-" not in said
+    apply(stdin=secret("callers", namespace, alice="canary-0123456789", bob="canary-9876543210"))
+    follow("two are let in", ["alice", "bob"])
+    apply(stdin=secret("callers", namespace, alice="canary-0123456789"))
+    follow("one is taken back", ["alice"])
+    apply(stdin=secret("callers", namespace, alice="canary-0123456789", eve="canary-1"))
+    wait_until(
+        lambda: served.programmed(namespace) == [(host, Reason.CREDENTIALS_INVALID)],
+        what="an unfit one is left out",
+        timeout_s=30.0,
+    )
+    kubectl("label", "secret", "callers", "-n", namespace, "tidegate.io/auth-")
+    follow("a Secret that is not for us is not read", [], Reason.CREDENTIALS_NOT_READABLE)
+    assert served.logged
+    assert "canary-" not in served.logged
+    kubectl("delete", "modelaccess", "ctr", "-n", namespace)
 
 
 class Login:
@@ -281,68 +317,66 @@ def tls_secret(pair: Pair) -> str:
 
 
 def test_certificates_of_the_tls_port_follow_their_secret_within_a_second(
-    kubectl: Kubectl, kubeconfig: Path, crds: None, tmp_path: Path
+    kubectl: Kubectl, served: Served, tmp_path: Path
 ) -> None:
-    del crds
     authority = Authority.make(tmp_path / "authority")
     first, second, expired = (
         authority.pair("ctr.example.com", lasting=timedelta(hours=hours)) for hours in (1, 2, -1)
     )
     apply = partial(kubectl, "apply", "-f", "-")
-    apply(stdin=json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}}))
+    before = unusable(served, "front")
     apply(stdin=tls_secret(first))
-    names = json.dumps(["front"])
-    with xds(kubeconfig, tmp_path / "xds", gateway_tls_secrets=names, log_level="debug") as (
-        running,
-        channel,
-    ):
-        secrets = Stream(channel, TypeUrl.SECRET, ["certificate/front"])
+    secrets = Stream(served.channel, TypeUrl.SECRET, ["certificate/front"])
 
-        def chain(found: dict[str, Any]) -> bytes:
-            return base64.b64decode(
-                found["certificate/front"]["tls_certificate"]["certificate_chain"]["inline_bytes"]
-            )
+    def chain(found: dict[str, Any]) -> bytes:
+        return base64.b64decode(
+            found["certificate/front"]["tls_certificate"]["certificate_chain"]["inline_bytes"]
+        )
 
-        def usable() -> bool:
-            line = 'tidegate_xds_gateway_secret_usable{role="certificate",secret="front"} 1.0'
-            return line in running.metrics()
+    def usable() -> bool:
+        line = 'tidegate_xds_gateway_secret_usable{role="certificate",secret="front"} 1.0'
+        return line in served.xds.metrics()
 
-        def problem() -> str | None:
-            url = f"http://127.0.0.1:{running.report_port}/v1/proxies"
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                return json.load(answer)["gatewaySecrets"][0]["problem"]
+    def problem() -> str | None:
+        url = f"http://127.0.0.1:{served.xds.report_port}/v1/proxies"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            found = {one["secret"]: one["problem"] for one in json.load(answer)["gatewaySecrets"]}
+        return found["front"]
 
-        assert chain(secrets.next()) == first.chain
-        assert usable()
-        apply(stdin=tls_secret(second))
-        started = time.monotonic()
-        assert chain(secrets.next()) == second.chain
-        assert time.monotonic() - started < SOON_S
+    secrets.until("the first is sent", lambda found: bool(found) and chain(found) == first.chain)
+    assert usable()
+    apply(stdin=tls_secret(second))
+    started = time.monotonic()
+    assert chain(secrets.next()) == second.chain
+    assert time.monotonic() - started < SOON_S
 
-        apply(stdin=tls_secret(expired))
-        wait_until(lambda: not usable(), what="the expired one is noticed", timeout_s=30.0)
-        assert "has expired" in (problem() or "")
-        kubectl("delete", "secret", "front", "-n", SYSTEM_NAMESPACE)
-        wait_until(lambda: "no such" in (problem() or ""), what="the loss is noticed", timeout_s=30.0)
-        # Had either of them been sent, it would come before this one.
-        apply(stdin=tls_secret(first))
-        assert chain(secrets.next()) == first.chain
-        assert problem() is None
-        said = running.log.read_text()
-    assert said.count('"event": "gateway_secret_unusable"') == 2
+    apply(stdin=tls_secret(expired))
+    wait_until(lambda: not usable(), what="the expired one is noticed", timeout_s=30.0)
+    assert "has expired" in (problem() or "")
+    kubectl("delete", "secret", "front", "-n", SYSTEM_NAMESPACE)
+    wait_until(lambda: "no such" in (problem() or ""), what="the loss is noticed", timeout_s=30.0)
+    # Had either of them been sent, it would come before this one.
+    apply(stdin=tls_secret(first))
+    assert chain(secrets.next()) == first.chain
+    assert problem() is None
+    assert unusable(served, "front") - before == 2
     for pair in (first, second, expired):
-        assert pair.key.splitlines()[1].decode() not in said
+        assert pair.key.splitlines()[1].decode() not in served.logged
+    kubectl("delete", "secret", "front", "-n", SYSTEM_NAMESPACE)
+
+
+def unusable(served: Served, secret: str) -> int:
+    """How often it was logged that a Secret of the gateways is of no use."""
+    lines = served.logged.splitlines()
+    return sum('"event": "gateway_secret_unusable"' in line and f'"{secret}"' in line for line in lines)
 
 
 @pytest.mark.produces(Reason.CLIENT_AUTHORITY_MISSING)
 def test_client_certificates_count_once_there_is_an_authority_to_check_them_by(
-    kubectl: Kubectl, kubeconfig: Path, crds: None, namespace: str, tmp_path: Path
+    kubectl: Kubectl, served: Served, namespace: str, tmp_path: Path
 ) -> None:
-    del crds
     authority = Authority.make(tmp_path / "authority")
     apply = partial(kubectl, "apply", "-f", "-")
-    apply(stdin=json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE}}))
-    kubectl("delete", "secret", "clients", "-n", SYSTEM_NAMESPACE, "--ignore-not-found")
     apply(stdin=fresh(inference_body("one", namespace)))
     auth = {"mtls": {"identities": ["spiffe://example.com/ads/ranker"]}}
     apply(stdin=fresh(model_access_body("ctr", namespace, auth=auth, routes=[a_route("default", "one")])))
@@ -352,25 +386,18 @@ def test_client_certificates_count_once_there_is_an_authority_to_check_them_by(
         (virtual_host,) = found[host]["route_configuration"]["virtual_hosts"]
         return "another_client" in json.dumps(virtual_host.get("typed_per_filter_config", {}))
 
-    tls = {"gateway_tls_secrets": json.dumps(["front"]), "gateway_client_authority": "clients"}
-    missing = [(host, Reason.CLIENT_AUTHORITY_MISSING)]
-    with xds(kubeconfig, tmp_path / "without") as (running, channel):
-        routes = Stream(channel, TypeUrl.SCOPE)
-        routes.until("nobody is let in", lambda found: host in found and not rules(found))
-        assert reported(running.report_port, namespace) == missing
-    with xds(kubeconfig, tmp_path / "with", **tls) as (running, channel):
-        routes = Stream(channel, TypeUrl.SCOPE)
-        routes.until("nobody is let in", lambda found: host in found and not rules(found))
-        assert reported(running.report_port, namespace) == missing
-        bundle = f"--from-file=ca.crt={authority.certificate}"
-        kubectl("create", "secret", "generic", "clients", "-n", SYSTEM_NAMESPACE, bundle)
-        routes.until("those of the authority are let in", lambda found: host in found and rules(found))
-        assert reported(running.report_port, namespace) == []
-        # What was good stays.
-        kubectl("delete", "secret", "clients", "-n", SYSTEM_NAMESPACE)
-        wait_until(
-            lambda: 'gateway_secret_usable{role="clientAuthority",secret="clients"} 0.0' in running.metrics(),
-            what="the loss is noticed",
-            timeout_s=30.0,
-        )
-        assert reported(running.report_port, namespace) == []
+    routes = Stream(served.channel, TypeUrl.SCOPE)
+    routes.until("nobody is let in", lambda found: host in found and not rules(found))
+    assert served.programmed(namespace) == [(host, Reason.CLIENT_AUTHORITY_MISSING)]
+    bundle = f"--from-file=ca.crt={authority.certificate}"
+    kubectl("create", "secret", "generic", "clients", "-n", SYSTEM_NAMESPACE, bundle)
+    routes.until("those of the authority are let in", lambda found: host in found and rules(found))
+    assert served.programmed(namespace) == []
+    # What was good stays.
+    kubectl("delete", "secret", "clients", "-n", SYSTEM_NAMESPACE)
+    wait_until(
+        lambda: 'gateway_secret_usable{role="clientAuthority",secret="clients"} 0.0' in served.xds.metrics(),
+        what="the loss is noticed",
+        timeout_s=30.0,
+    )
+    assert served.programmed(namespace) == []
