@@ -16,7 +16,7 @@ from pathlib import Path
 
 from harness import Asking, a_space, lost, quantile_ms
 
-from fixtures.installed import until
+from builders.waiting import wait_until
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.demo import helm
 
@@ -45,7 +45,7 @@ def main() -> int:
             time.sleep(options.seconds / 4)
             there = asking.since(before)
             scale(dict.fromkeys(DEPLOYMENTS, 0))
-            until(
+            wait_until(
                 lambda: not any(space.installed.component(name) for name in ("controllers", "xds", "web")),
                 "no process of the control plane is left",
             )

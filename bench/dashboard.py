@@ -26,7 +26,7 @@ import httpx
 
 from builders.inference import an_inference, inference_body
 from builders.shown_fleet import ready
-from builders.waiting import until
+from builders.waiting import eventually
 from fixtures.app_server import served
 from fixtures.dashboard import Dashboard, a_dashboard
 
@@ -102,7 +102,7 @@ async def measured(inferences: int, rounds: int) -> dict[str, Any]:
         fill(much, inferences)
         await asyncio.sleep(0)
         keeping = asyncio.create_task(much.parts.listings["inferences"].keep())
-        await until(lambda: not much.parts.listings["inferences"].waiting, what="every row is made")
+        await eventually(lambda: not much.parts.listings["inferences"].waiting, what="every row is made")
         filled_s = time.perf_counter() - began
         headers = {"authorization": f"Bearer {TOKEN}"}
         async with (

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from harness import Asking, a_space, lost
 
-from fixtures.installed import Space, until
+from builders.waiting import wait_until
+from fixtures.installed import Space
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.demo import helm
 
@@ -48,7 +49,7 @@ class Changes:
                 self._kill()
             started = time.monotonic()
             version = change(number)
-            until(lambda: self._answered(version, started), f"version {version} answers", timeout_s=90)  # noqa: B023
+            wait_until(lambda: self._answered(version, started), f"version {version} answers", timeout_s=90)  # noqa: B023
             seconds.append(time.monotonic() - started)
         asked = self._asking.since(first)
         return {

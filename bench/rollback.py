@@ -17,7 +17,7 @@ from pathlib import Path
 
 from harness import Asking, a_space, answered_by_servers, lost
 
-from fixtures.installed import until
+from builders.waiting import wait_until
 from tidegate_localcluster.binaries import default_home
 
 LIMIT_S = 1.0
@@ -48,7 +48,7 @@ def main() -> int:
                     now = answered_by_servers(space, 1)
                     return now.keys() == before.keys() and all(now[pod] > before[pod] for pod in now)
 
-                until(switched, "every replica answers with version 1", timeout_s=30)
+                wait_until(switched, "every replica answers with version 1", timeout_s=30)
                 space.serves("probe", 1)
                 seconds.append(max(each.at for each in asking.since(started) if each.version == 2) - started)
             bad = lost(asking.asked)

@@ -27,11 +27,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from builders.metrics_page import metric
 from builders.runner_agent import RunnerAgent
+from builders.waiting import wait_until
 from fixtures.agent import ModelPod
 from fixtures.nats import SUBJECT, RunningNats, a_nats
 from fixtures.triton import a_triton, staged
 from tidegate_dataplane.contract import Phase
-from tidegate_localcluster.process import wait_until
 
 SHARES = (0.0, 0.1, 1.0)
 ROWS = 16

@@ -52,8 +52,9 @@ from harness.three_tiers import (
 )
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from builders.waiting import wait_until
 from fixtures import installed
-from fixtures.installed import Installed, Space, until
+from fixtures.installed import Installed, Space
 from fixtures.installed_stream import a_broker
 from fixtures.stream import Worked, score
 from tidegate.planning.pods import is_ready
@@ -173,7 +174,7 @@ def arm(there: Installed, name: str, options: argparse.Namespace) -> dict[str, A
             space.apply("Inference", model, spec)
         space.access(("home", 100), name="home")
         wanted = {"home": 2, "rank": 1, "embed": 1} if auto else {n: c["replicas"] for n, c in SPLIT.items()}
-        until(
+        wait_until(
             lambda: all(_ready(space, model) >= count for model, count in wanted.items()),
             f"{wanted} answer",
             timeout_s=180,
@@ -187,15 +188,17 @@ def arm(there: Installed, name: str, options: argparse.Namespace) -> dict[str, A
         asked = asyncio.run(replay(there.endpoints.gateway, access, options.speed, options.hours))
         seconds, rows = time.monotonic() - began, rows_scored(space) - before
         publisher.finish()
-        until(lambda: sum(work.unsettled()) == 0, "all messages are answered", timeout_s=DRAINED_WITHIN_S)
-        until(
+        wait_until(
+            lambda: sum(work.unsettled()) == 0, "all messages are answered", timeout_s=DRAINED_WITHIN_S
+        )
+        wait_until(
             lambda: all(each.gone_at is not None for each in pods.yields.values()),
             "all near-line pods that were told to go are gone",
         )
         decisions = _decisions(space)
         # The next arm has its slices to itself.
         space.kubectl.run("delete", "inference", "--all", "-n", space.namespace)
-        until(lambda: not pods.there, "the pods of this arm are gone", evidence=lambda: pods.there)
+        wait_until(lambda: not pods.there, "the pods of this arm are gone", evidence=lambda: pods.there)
         there_were = slices(space).get("total", 0)
         if there_were != SLICES:
             sys.exit(

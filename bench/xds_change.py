@@ -28,7 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from builders.fleet import a_backend
 from builders.model_access import a_model_access, a_route
-from fixtures.envoy import ControlPlane, Envoy, eventually
+from builders.waiting import eventually
+from fixtures.envoy import ControlPlane, Envoy
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing.bootstrap import Dialect
 from tidegate.routing.hosts import HostKey, HostKind
@@ -70,7 +71,7 @@ async def programmed(control_plane: ControlPlane, access: ModelAccess) -> None:
     async def everywhere() -> bool:
         return control_plane.ledger.programmed(host, access.metadata.generation)
 
-    await eventually(f"both run {access.key}", everywhere)
+    await eventually(everywhere, f"both run {access.key}")
 
 
 async def received(envoy: Envoy) -> int:

@@ -31,7 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from builders.fleet import a_backend
 from builders.model_access import a_model_access, a_route
-from fixtures.envoy import ControlPlane, eventually
+from builders.waiting import eventually
+from fixtures.envoy import ControlPlane
 from tidegate.routing import protos
 from tidegate.routing.snapshot import TypeUrl
 
@@ -157,7 +158,7 @@ async def quiet(control_plane: ControlPlane, count: int) -> None:
         report = control_plane.ledger.report()
         return sum(proxy.revision == report.revision for proxy in report.proxies) == count
 
-    await eventually(f"{count} proxies run it", all_run_it, timeout_s=60)
+    await eventually(all_run_it, f"{count} proxies run it", timeout_s=60)
 
 
 async def measure(options: argparse.Namespace) -> int:

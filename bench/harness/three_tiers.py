@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 
 from builders.nearline import nearline_spec
 from builders.slow_models import SlowModel
-from fixtures.installed import Space, until
+from builders.waiting import wait_until
+from fixtures.installed import Space
 from fixtures.stream import BUCKET, DEAD, STREAM, SUBJECT, Worked, a_message
 from tidegate.planning.pods import is_ready
 from tidegate.resources.names import INFERENCE_LABEL
@@ -69,13 +70,13 @@ def a_pool(space: Space, mode: str) -> Generator[None]:
     space.apply("ComputePool", POOL, spec)
     try:
         # What an upgrade or an earlier arm leaves has room of the node until it is gone, and would be slices then.
-        until(lambda: not _leavers(space), "no pod is on its way out", evidence=lambda: _leavers(space))
-        until(lambda: _free(space) > 0, "the pool has slices", evidence=lambda: _free(space))
+        wait_until(lambda: not _leavers(space), "no pod is on its way out", evidence=lambda: _leavers(space))
+        wait_until(lambda: _free(space) > 0, "the pool has slices", evidence=lambda: _free(space))
         room = _free(space)
         if room < SLICES:
             sys.exit(f"the node has room for {room} slices of {SLICE_CPU_M}m and 768Mi; {SLICES} are needed")
         kubectl.apply(json.dumps(_ballast(space, room - SLICES)), space.namespace)
-        until(lambda: _free(space) == SLICES, f"{SLICES} slices are left", evidence=lambda: _free(space))
+        wait_until(lambda: _free(space) == SLICES, f"{SLICES} slices are left", evidence=lambda: _free(space))
         kubectl.wait("condition=Ready", ("pod/reader",), space.namespace, 60)
         yield
     finally:

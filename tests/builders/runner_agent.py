@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from builders.waiting import wait_until
 from tidegate_dataplane.sampling.frames import (
     LENGTHS,
     Goodbye,
@@ -22,7 +23,6 @@ from tidegate_dataplane.sampling.frames import (
     told_line,
 )
 from tidegate_dataplane.sampling.sampler import Sampler
-from tidegate_localcluster.process import wait_until
 
 
 class RunnerAgent:

@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
-import pytest
-
 LIMIT_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.005
 _LONGEST_PAUSE_S: Final = 0.1
@@ -49,7 +47,10 @@ def wait_until(
     timeout_s: float = LIMIT_S,
     evidence: Callable[[], object] | None = None,
 ) -> T:
-    """Return the first true answer of `holds`; fail the test with `what`, and with what `evidence` says, in time."""
+    """Return the first true answer of `holds`.
+
+    Raises AssertionError with `what`, and with what `evidence` says, when there is none in time.
+    """
     patience = Patience(timeout_s)
     for pause_s in _pauses():
         looked = time.monotonic()
@@ -57,14 +58,14 @@ def wait_until(
         if answer:
             return answer
         if patience.is_over():
-            pytest.fail(_describe(what, timeout_s, evidence))
+            raise AssertionError(_describe(what, timeout_s, evidence))
         time.sleep(max(pause_s, time.monotonic() - looked))
     raise AssertionError
 
 
 async def eventually(
-    what: str,
     holds: Callable[[], Awaitable[T | None] | T | None],
+    what: str,
     *,
     timeout_s: float = LIMIT_S,
     evidence: Callable[[], object] | None = None,
@@ -78,14 +79,20 @@ async def eventually(
         if found:
             return found
         if patience.is_over():
-            pytest.fail(_describe(what, timeout_s, evidence))
+            raise AssertionError(_describe(what, timeout_s, evidence))
         await asyncio.sleep(max(pause_s, time.monotonic() - looked))
     raise AssertionError
 
 
-async def until(condition: Callable[[], bool], *, what: str, timeout_s: float = LIMIT_S) -> None:
-    """Return as soon as `condition` holds; fail the test with `what` when it does not in time."""
-    await eventually(what, condition, timeout_s=timeout_s)
+def stays(read: Callable[[], object], what: str, *, for_s: float) -> None:
+    """Fail as soon as what `read` gives changes within `for_s` seconds, by the clock on the wall."""
+    before, end = read(), time.monotonic() + for_s
+    while time.monotonic() < end:
+        now = read()
+        if now != before:
+            message = f"{what} changed: {before} became {now}"
+            raise AssertionError(message)
+        time.sleep(1.0)
 
 
 def at_rest(read: Callable[[], int], *, what: str, for_s: float = 2.0, timeout_s: float = LIMIT_S) -> int:
@@ -93,7 +100,8 @@ def at_rest(read: Callable[[], int], *, what: str, for_s: float = 2.0, timeout_s
     found, since, patience = read(), time.monotonic(), Patience(timeout_s)
     while time.monotonic() - since < for_s:
         if patience.is_over():
-            pytest.fail(f"does not rest within {timeout_s:g} s: {what}, now {found}")
+            message = f"does not rest within {timeout_s:g} s: {what}, now {found}"
+            raise AssertionError(message)
         time.sleep(_LONGEST_PAUSE_S)
         now = read()
         if now != found:

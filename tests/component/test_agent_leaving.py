@@ -9,8 +9,8 @@ import pytest
 
 from builders.load import Answers, load_on
 from builders.probe_model import publish
+from builders.waiting import wait_until
 from fixtures.agent import ModelPod
-from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.triton]
 MANY = 500

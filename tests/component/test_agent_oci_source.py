@@ -16,6 +16,7 @@ from builders.desired import a_desired_state
 from builders.onnx_models import a_model, a_tensor, with_external_data
 from builders.registry import TAR, Registry, a_tar, an_entry, sha256
 from builders.tls_relay import TlsRelay, tls_relay
+from builders.waiting import wait_until
 from fixtures.go_programs import go_program, running
 from tidegate_dataplane.agent.artefacts.checked_client import HttpRules
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
@@ -28,7 +29,6 @@ from tidegate_dataplane.agent.artefacts.source import Source
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import DesiredState, FailureReason, ModelFormat
-from tidegate_localcluster.process import wait_until
 
 MODEL = a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])]).SerializeToString()
 

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from builders.load import load_on
 from builders.probe_model import STEP, publish, publish_for_one_row, publish_unloadable
+from builders.waiting import wait_until
 from fixtures.agent import ModelPod
 from tidegate_dataplane.contract import (
     AgentReport,
@@ -22,7 +23,6 @@ from tidegate_dataplane.contract import (
     ModelFormat,
     Phase,
 )
-from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.triton]
 

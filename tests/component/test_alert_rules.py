@@ -14,11 +14,11 @@ from prometheus_client import generate_latest
 
 from builders.alert_cases import CASES, Case
 from builders.process_registries import REGISTRIES
+from builders.waiting import wait_until
 from fixtures.prometheus import RunningPrometheus
 from fixtures.promtool import asked, played, playing
 from tidegate.telemetry.alerts import ALERTS, Alert, alert_file
 from tidegate.telemetry.recorded import rule_file
-from tidegate_localcluster.process import wait_until
 
 FILES = Path(__file__).parents[2] / "charts" / "tidegate" / "files"
 RULES = [FILES / "prometheus-rules.yaml", FILES / "prometheus-alerts.yaml"]

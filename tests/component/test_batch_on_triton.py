@@ -14,9 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from builders.onnx_models import a_model, a_tensor, write_artefact
 from builders.probe_model import publish, publish_slow
+from builders.waiting import wait_until
 from fixtures.agent import ModelPod
 from fixtures.batch import RUN, BatchPod, write_table, write_users
-from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.triton]
 

@@ -19,7 +19,8 @@ from aiohttp import web
 from builders.certificates import Authority
 from builders.https_server import https_server
 from builders.tokens import Issuer, base64url
-from fixtures.envoy import Envoy, eventually
+from builders.waiting import eventually
+from fixtures.envoy import Envoy
 
 _V3 = "type.googleapis.com/envoy.extensions"
 _NAME = "https://login.example.com"
@@ -123,7 +124,7 @@ async def test_each_filter_fetches_for_itself_and_without_fetching_ahead_an_abse
         async def let_in() -> bool:
             return await asks(envoy, token) == (200, "") == await asks(envoy, token, "other")
 
-        await eventually("the token lets in at both", let_in)
+        await eventually(let_in, "the token lets in at both")
         assert len(asked) >= 2
         await server.aclose()
 
@@ -133,7 +134,7 @@ async def test_each_filter_fetches_for_itself_and_without_fetching_ahead_an_abse
                 return await envoy.stat("cluster.login.upstream_cx_connect_fail") > 1
             return (await asks(envoy, token))[0] == 401
 
-        await eventually("the keys have come of age", outlasted)
+        await eventually(outlasted, "the keys have come of age")
         expected = (200, "") if ahead else (401, "Jwks remote fetch is failed")
         assert await asks(envoy, token) == expected
 
@@ -152,5 +153,5 @@ async def test_a_symmetric_key_that_an_issuer_publishes_by_mistake_is_taken(tmp_
         async def let_in() -> bool:
             return await asks(envoy, f"{signed}.{base64url(by[b'secret'])}") == (200, "")
 
-        await eventually("whoever knows the published key is let in", let_in)
+        await eventually(let_in, "whoever knows the published key is let in")
         assert (await asks(envoy, f"{signed}.{base64url(by[b'another'])}"))[0] == 401

@@ -22,6 +22,7 @@ from builders.features import (
     of_user,
     write_table,
 )
+from builders.waiting import wait_until
 from fixtures.agent import ModelPod
 from tidegate_dataplane.contract import (
     AgentReport,
@@ -35,7 +36,6 @@ from tidegate_dataplane.contract import (
     Table,
 )
 from tidegate_dataplane.features.engine import Engine
-from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.triton]
 

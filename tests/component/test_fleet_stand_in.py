@@ -18,7 +18,7 @@ from aiohttp.test_utils import TestServer
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from builders.compute_pool import compute_pool_body
-from builders.waiting import until
+from builders.waiting import eventually
 from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
@@ -191,9 +191,9 @@ async def test_the_page_of_the_controllers_is_read_again_and_again(served: Serve
         url = f"http://127.0.0.1:{server.port}/metrics"
         scraping = asyncio.ensure_future(scrape(served.stand_in.pools, url, 0.01))
         try:
-            await until(lambda: free() == [7], what="the page was read")
+            await eventually(lambda: free() == [7], what="the page was read")
             gauge.labels("fleet", "free").set(5)
-            await until(lambda: free() == [5], what="the page was read again")
+            await eventually(lambda: free() == [5], what="the page was read again")
         finally:
             scraping.cancel()
 

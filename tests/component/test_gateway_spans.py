@@ -13,7 +13,8 @@ import pytest_asyncio
 from builders.certificates import Authority
 from builders.model_access import a_model_access, a_route
 from builders.span_receiver import Received, SpanReceiver
-from fixtures.envoy import Client, Gateway, Upstream, backend_of, eventually
+from builders.waiting import eventually
+from fixtures.envoy import Client, Gateway, Upstream, backend_of
 from tidegate.routing.bootstrap import CollectorSettings
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.envoy.tracing import TracingSettings
@@ -56,7 +57,7 @@ async def spans(receiver: SpanReceiver, count: int) -> list[Received]:
     async def come() -> list[Received] | None:
         return receiver.spans if len(receiver.spans) >= count else None
 
-    return await eventually(f"{count} spans have come", come)
+    return await eventually(come, f"{count} spans have come")
 
 
 async def test_a_span_names_the_decision_and_the_pod_gets_the_trace(
@@ -156,7 +157,7 @@ async def test_a_receiver_of_another_authority_gets_nothing(gateway: Gateway, tm
         async def refused() -> bool:
             return bool(await gateway.envoy.stat("cluster.tidegate-collector.ssl.fail_verify_error"))
 
-        await eventually("Envoy refuses the receiver's certificate", refused)
+        await eventually(refused, "Envoy refuses the receiver's certificate")
     finally:
         await receiver.stop()
     assert not receiver.spans

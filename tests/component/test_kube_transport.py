@@ -16,7 +16,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from builders.waiting import until
+from builders.waiting import eventually
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import ApiUnavailableError, ConflictError, PermanentError
 from tidegate.kube.backoff import Backoff
@@ -236,7 +236,7 @@ async def test_events_are_taken_however_they_are_cut_into_packets(tmp_path: Path
     )
     pieces: list[bytes | None] = [stream[at : at + 70_000] for at in range(0, len(stream), 70_000)]
     async with reflecting(Script([*pieces, None]), tmp_path) as (store, reflector, _):
-        await until(lambda: reflector.counts.events == 3, what="three events")
+        await eventually(lambda: reflector.counts.events == 3, what="three events")
         assert version_of(store) == 3
         assert len(store) == 2
 
@@ -245,7 +245,7 @@ async def test_a_watch_cut_in_a_line_goes_on_where_the_last_whole_line_ended(tmp
     half = event("MODIFIED", a_pod(3))[:20]
     script = Script([event("MODIFIED", a_pod(2)), half], [event("MODIFIED", a_pod(3)), None])
     async with reflecting(script, tmp_path) as (store, reflector, server):
-        await until(lambda: version_of(store) == 3, what="the event after the cut")
+        await eventually(lambda: version_of(store) == 3, what="the event after the cut")
         assert reflector.counts.lists == 1
         assert server.requests[-1].query["resourceVersion"] == "2"
 
@@ -253,8 +253,8 @@ async def test_a_watch_cut_in_a_line_goes_on_where_the_last_whole_line_ended(tmp
 async def test_a_bookmark_moves_the_place_to_watch_on_from(tmp_path: Path) -> None:
     script = Script([event("BOOKMARK", {"metadata": {"resourceVersion": "50"}})], [None])
     async with reflecting(script, tmp_path) as (store, reflector, server):
-        await until(lambda: reflector.counts.watches >= 2, what="a second watch")
-        await until(lambda: len(server.requests) >= 3, what="its request")
+        await eventually(lambda: reflector.counts.watches >= 2, what="a second watch")
+        await eventually(lambda: len(server.requests) >= 3, what="its request")
         assert server.requests[-1].query["resourceVersion"] == "50"
         assert version_of(store) == 1
 
@@ -265,15 +265,15 @@ GONE = {"kind": "Status", "code": 410, "message": "too old resource version"}
 async def test_after_410_it_lists_again_and_drops_ghosts(tmp_path: Path) -> None:
     script = Script([event("ADDED", a_pod(2, "ghost")), event("ERROR", GONE)], [None])
     async with reflecting(script, tmp_path) as (store, reflector, _):
-        await until(lambda: reflector.counts.lists >= 2, what="a second listing")
-        await until(lambda: len(store) == 1, what="the ghost goes")
+        await eventually(lambda: reflector.counts.lists >= 2, what="a second listing")
+        await eventually(lambda: len(store) == 1, what="the ghost goes")
         assert reflector.counts.expired == 1
 
 
 async def test_a_server_that_always_says_410_is_not_asked_in_a_hot_loop(tmp_path: Path) -> None:
     script = Script(*[[event("ERROR", GONE)] for _ in range(1000)])
     async with reflecting(script, tmp_path) as (_, reflector, _server):
-        await until(lambda: reflector.counts.expired >= 20, what="twenty refusals")
+        await eventually(lambda: reflector.counts.expired >= 20, what="twenty refusals")
         assert reflector._failures >= 19
 
 
@@ -281,7 +281,7 @@ async def test_a_silent_watch_is_noticed_and_opened_again_without_a_listing(tmp_
     # On a busy machine the second one may end before its event has come.
     script = Script([None], *([event("MODIFIED", a_pod(2)), None] for _ in range(10)))
     async with reflecting(script, tmp_path, QUICK) as (store, reflector, _):
-        await until(lambda: version_of(store) == 2, what="the event of a later watch")
+        await eventually(lambda: version_of(store) == 2, what="the event of a later watch")
         assert reflector.counts.stalls == reflector.counts.watches - 1 >= 1
         assert reflector.counts.lists == 1
 
@@ -300,14 +300,14 @@ async def test_a_silent_watch_is_noticed_and_opened_again_without_a_listing(tmp_
 async def test_garbage_in_a_watch_is_survived(garbage: bytes, tmp_path: Path) -> None:
     script = Script([garbage, None], [event("MODIFIED", a_pod(2)), None])
     async with reflecting(script, tmp_path) as (store, reflector, _):
-        await until(lambda: version_of(store) == 2, what="the event of the second watch")
+        await eventually(lambda: version_of(store) == 2, what="the event of the second watch")
         assert reflector.counts.failures == 1
 
 
 async def test_a_duplicate_or_late_event_does_not_turn_time_back(tmp_path: Path) -> None:
     late = [event("MODIFIED", a_pod(version)) for version in (5, 3, 5, 4)]
     async with reflecting(Script([*late, None]), tmp_path) as (store, reflector, _):
-        await until(lambda: reflector.counts.events == 4, what="all events")
+        await eventually(lambda: reflector.counts.events == 4, what="all events")
         assert version_of(store) == 5
 
 
@@ -323,10 +323,10 @@ async def test_a_listing_that_fails_leaves_the_cache_as_it_is(tmp_path: Path) ->
         return answer
 
     async with reflecting(handler, tmp_path) as (store, reflector, _):
-        await until(lambda: reflector.counts.failures >= 3, what="three failed listings")
+        await eventually(lambda: reflector.counts.failures >= 3, what="three failed listings")
         assert len(store) == 1
         answers["down"] = False
-        await until(lambda: reflector.counts.lists >= 2, what="a listing")
+        await eventually(lambda: reflector.counts.lists >= 2, what="a listing")
 
 
 async def test_a_namespace_that_stays_refused_keeps_nobody_waiting_who_asks_for_others(
@@ -339,10 +339,10 @@ async def test_a_namespace_that_stays_refused_keeps_nobody_waiting_who_asks_for_
         store.replace([], namespace="shop")
         reflector = Reflector(client, store, namespace="ads", settings=QUICK, monotonic=lambda: now["s"])
         task = asyncio.create_task(reflector.run())
-        await until(lambda: reflector.counts.failures >= 3, what="three refusals")
+        await eventually(lambda: reflector.counts.failures >= 3, what="three refusals")
         assert not store.synced.is_set()
         now["s"] = 61.0
-        await until(store.synced.is_set, what="it is waited for no longer")
+        await eventually(store.synced.is_set, what="it is waited for no longer")
         task.cancel()
         await asyncio.wait({task})
 
@@ -354,8 +354,8 @@ async def test_an_old_listing_is_made_anew_even_when_the_watch_looks_well(tmp_pa
         store = ObjectStore(POD)
         reflector = Reflector(client, store, settings=QUICK, monotonic=lambda: now["s"])
         task = asyncio.create_task(reflector.run())
-        await until(lambda: reflector.counts.watches >= 1, what="a watch")
+        await eventually(lambda: reflector.counts.watches >= 1, what="a watch")
         script.listing, script.version, now["s"] = [a_pod(1, "b")], 1, 3_600.0
-        await until(lambda: store.keys() == (ObjectKey("ads", "b"),), what="the new listing")
+        await eventually(lambda: store.keys() == (ObjectKey("ads", "b"),), what="the new listing")
         task.cancel()
         await asyncio.wait({task})

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from builders.waiting import wait_until
 from fixtures.kafka import PASSWORD, USER, RunningKafka
 from fixtures.nats import RunningNats, a_nats
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
@@ -24,7 +25,6 @@ from tidegate_dataplane.agent.nearline.kafka_server import KafkaServer
 from tidegate_dataplane.agent.nearline.progress import Progress, written
 from tidegate_dataplane.agent.nearline.verdict import Dead, DeadReason
 from tidegate_dataplane.contract import KafkaOrder, Sasl, StreamOrder
-from tidegate_localcluster.process import wait_until
 
 pytestmark = [
     # aiokafka drops a connection that is being made while its client is closed: the system has it until it is collected.

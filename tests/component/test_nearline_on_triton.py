@@ -10,6 +10,7 @@ import pytest
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig
 
+from builders.waiting import wait_until
 from fixtures.kafka import RunningKafka
 from fixtures.stream import (
     MAX_DELIVERIES,
@@ -22,7 +23,6 @@ from fixtures.triton import TritonFiles
 from tidegate.api.reasons import Reason
 from tidegate_dataplane.agent.nearline.worker import LONGEST_END_S, LONGEST_PAUSE_S
 from tidegate_dataplane.contract import StreamReport
-from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.triton]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from builders.waiting import wait_until
 from fixtures.mps import SERVER, AskedAgent
 from tidegate_dataplane.contract.sharing import DaemonState, NodeAction, NodeReport, ServerStatus
-from tidegate_localcluster.process import wait_until
 
 POD = "0b1c2d3e-1111-2222-3333-444455556666"
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from builders.waiting import until
+from builders.waiting import eventually
 from fixtures.mps import SERVER, NodeAgent
 from tidegate.errors import AgentUnreachableError, LeadershipLostError
 from tidegate.kube import kinds
@@ -76,7 +76,7 @@ async def followed(agent: NodeAgent, controllers_tls: Path) -> AsyncGenerator[Fo
         changed = agent.event("node_changed")
         return changed is not None and changed["daemon"] == DaemonState.ANSWERS
 
-    await until(answers, what="the agent has looked at a healthy daemon")
+    await eventually(answers, what="the agent has looked at a healthy daemon")
     pods = ObjectStore(kinds.POD)
     async with NodeAgentClient(client_context(controllers_tls), port=agent.port) as client:
         agents = NodeAgents(pods, client)
@@ -84,18 +84,18 @@ async def followed(agent: NodeAgent, controllers_tls: Path) -> AsyncGenerator[Fo
         task = asyncio.create_task(agents.run())
         try:
             made.pod()
-            await until(lambda: made.daemon is DaemonState.ANSWERS, what="the agent is heard")
+            await eventually(lambda: made.daemon is DaemonState.ANSWERS, what="the agent is heard")
             yield made
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-    await until(lambda: not connected_to(agent.port), what="the client has let go of the agent")
+    await eventually(lambda: not connected_to(agent.port), what="the client has let go of the agent")
 
 
 async def test_change_wakes_whoever_cares_and_nothing_else_does(followed: Followed) -> None:
     assert followed.told == [NODE]
     followed.agent.mps.write(daemon="dead")
-    await until(lambda: followed.daemon is DaemonState.GONE, what="the daemon is gone", timeout_s=30)
+    await eventually(lambda: followed.daemon is DaemonState.GONE, what="the daemon is gone", timeout_s=30)
     assert followed.told == [NODE, NODE]
 
 
@@ -105,9 +105,9 @@ async def test_agent_that_is_asked_again_answers_at_once_though_nothing_has_chan
     def ago() -> float:
         return followed.agents.heard(NODE).ago.total_seconds()
 
-    await until(lambda: ago() > 1, what="nothing has been said for a while")
+    await eventually(lambda: ago() > 1, what="nothing has been said for a while")
     followed.agents.ask_again(NODE)
-    await until(lambda: ago() < 1, what="the agent is heard again", timeout_s=30)
+    await eventually(lambda: ago() < 1, what="the agent is heard again", timeout_s=30)
     assert followed.told == [NODE]
 
 
@@ -125,7 +125,7 @@ async def test_order_is_carried_out_and_what_is_so_afterwards_is_known_at_once(f
 async def test_last_words_are_kept_with_their_age_when_the_agent_is_gone(followed: Followed) -> None:
     followed.agent.stop()
     before = followed.agents.heard(NODE)
-    await until(lambda: followed.agents.heard(NODE).ago > before.ago, what="its words grow older")
+    await eventually(lambda: followed.agents.heard(NODE).ago > before.ago, what="its words grow older")
     followed.pod(gone=True)
     order = NodeOrder(id="a", epoch=1, action=NodeAction.TERMINATE_CLIENT)
 

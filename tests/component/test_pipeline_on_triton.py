@@ -19,15 +19,15 @@ from builders.fleet import credentials
 from builders.metrics_page import metric
 from builders.model_access import a_model_access, a_route
 from builders.slow_models import SlowModel
+from builders.waiting import eventually, wait_until
 from fixtures.agent import ModelPod
-from fixtures.envoy import Gateway, eventually
+from fixtures.envoy import Gateway
 from fixtures.pipeline import Rig, a_rig, an_inference_of, backend, endpoint_of, slow_models
 from fixtures.triton import RunningTriton, TritonFiles
 from tidegate.api.model_access import ModelAccess
 from tidegate.planning.pipeline_plan import Callees
 from tidegate.routing.fleet import BackendKind, Endpoint
 from tidegate_dataplane.contract import DEFAULTED, RunnerEnd
-from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.triton, pytest.mark.asyncio(loop_scope="module")]
 
@@ -112,7 +112,7 @@ async def test_sixty_four_requests_at_once_are_few_calls_of_each_model(rig: Rig)
         after = await rig.asked()
         return all(after[name] > before[name] for name in ("ctr", "cvr", "gmv"))
 
-    await eventually("Triton has counted the calls", counted)
+    await eventually(counted, "Triton has counted the calls")
     after = await rig.asked()
     calls = {name: after[name] - before[name] for name in ("ctr", "cvr", "gmv")}
     # Whoever is free takes all that wait: with a machine that falls behind in sending them, that is more often.

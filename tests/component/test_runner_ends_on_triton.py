@@ -12,10 +12,10 @@ import tritonclient.grpc as triton_grpc
 
 from builders.metrics_page import metric
 from builders.probe_model import publish
+from builders.waiting import wait_until
 from fixtures.agent import ModelPod
 from tidegate_dataplane.agent.runners import COME_BACK_S
 from tidegate_dataplane.contract import Phase, RunnerEnd
-from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.triton]
 

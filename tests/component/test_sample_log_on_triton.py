@@ -15,6 +15,7 @@ import tritonclient.grpc as triton_grpc
 
 from builders.metrics_page import metric
 from builders.probe_model import STEP, publish
+from builders.waiting import wait_until
 from fixtures.agent import ModelPod
 from fixtures.nats import SUBJECT, RunningNats, a_nats
 from fixtures.triton import TritonFiles, a_triton
@@ -22,7 +23,6 @@ from tidegate.api.reasons import Reason
 from tidegate_dataplane.contract import DesiredState, Phase
 from tidegate_dataplane.sampling.choice import chosen
 from tidegate_dataplane.sampling.frames import Dropped
-from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.triton]
 

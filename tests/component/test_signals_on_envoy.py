@@ -21,7 +21,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from builders.loopback import on_loopback
 from builders.model_access import a_model_access, a_route
 from builders.release import a_release, released
-from fixtures.envoy import Client, Envoy, Gateway, backend_of, eventually
+from builders.waiting import eventually
+from fixtures.envoy import Client, Envoy, Gateway, backend_of
 from fixtures.prometheus import RunningPrometheus
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
@@ -96,7 +97,7 @@ async def test_requests_over_a_limit_are_demand_and_not_served(gateway: Gateway)
     async def both_there() -> bool:
         return model.inferences == 2
 
-    await eventually("two requests are with the model", both_there)
+    await eventually(both_there, "two requests are with the model")
     refused = await outcomes(client, 10)
     model.open.set()
     assert await asyncio.gather(*held) == ["v1", "v1"]
@@ -126,7 +127,7 @@ async def test_what_admission_control_refuses_is_demand_of_the_target_it_was_for
         sent += 40
         return sent - good.inferences - bad.inferences >= 20
 
-    await eventually("admission control refuses requests", refusing, timeout_s=60)
+    await eventually(refusing, "admission control refuses requests", timeout_s=60)
     look = await looking.look()
     refused = sent - good.inferences - bad.inferences
     assert (offered(look, CTR), offered(look, CVR)) == (good.inferences, bad.inferences + refused)
@@ -181,7 +182,7 @@ async def test_the_end_of_a_release_is_no_gateway_that_begins_anew(gateway: Gate
     async def gone() -> bool:
         return "cluster.release/ads/ctr/v4" not in await gateway.envoy.get_admin("/stats")
 
-    await eventually("the cluster of the release is gone", gone)
+    await eventually(gone, "the cluster of the release is gone")
     await outcomes(client, 10)
     look = await looking.look()
     assert (look.silent, offered(look, ObjectKey("ads", "v4"))) == ((), 10.0)
@@ -197,7 +198,7 @@ async def restarted(gateway: Gateway) -> Client:
     async def answers() -> bool:
         return await outcome(client) == "v1"
 
-    await eventually("the new process has its routes", answers)
+    await eventually(answers, "the new process has its routes")
     return client
 
 
@@ -272,7 +273,7 @@ async def until(what: str, source: PrometheusTraffic, true: Callable[[Look], boo
         return seen[-1] if true(seen[-1]) else None
 
     try:
-        return await eventually(what, found, timeout_s=30)
+        return await eventually(found, what, timeout_s=30)
     except BaseException:
         print(seen[-1])  # noqa: T201  for the report of a failure
         raise
@@ -303,7 +304,7 @@ async def test_prometheus_counts_what_was_refused_as_demand_and_its_rules_record
     async def there() -> bool:
         return model.inferences == 1
 
-    await eventually("a request is with the model", there)
+    await eventually(there, "a request is with the model")
     assert await outcomes(client, 99) == Counter({"RESOURCE_EXHAUSTED": 99})
     assert await outcomes(client, 50, "none") == Counter({"UNAVAILABLE": 50})
     model.open.set()
@@ -322,7 +323,7 @@ async def test_prometheus_counts_what_was_refused_as_demand_and_its_rules_record
         )
         return found
 
-    found = await eventually("the rule has recorded it", recorded)
+    found = await eventually(recorded, "the rule has recorded it")
     assert found[0]["metric"] == {"inference": "ctr", "namespace": "ads"}
 
 
@@ -354,7 +355,7 @@ async def test_without_prometheus_demand_is_held_and_with_it_again_it_is_fresh(
         signals = await read()
         return signals if signals.fresh else None
 
-    assert (await eventually("it is fresh again", fresh)).by_key[CTR].offered_per_s > 0
+    assert (await eventually(fresh, "it is fresh again")).by_key[CTR].offered_per_s > 0
 
 
 async def test_prometheus_without_our_gateways_says_so(
@@ -417,7 +418,7 @@ async def test_envoy_counts_in_the_buckets_that_objectives_are_told_in(gateway: 
         found = re.findall(r'^envoy_cluster_upstream_rq_time_bucket\{[^}]*le="([^"]+)"', page, re.MULTILINE)
         return {float(bound) for bound in found}
 
-    assert await eventually("it has counted", bounds) == {*BOUNDS_MS, inf}
+    assert await eventually(bounds, "it has counted") == {*BOUNDS_MS, inf}
 
 
 async def test_the_error_budget_of_an_inference_burns_when_requests_are_refused_and_not_when_all_are_answered(
@@ -453,22 +454,22 @@ async def test_the_error_budget_of_an_inference_burns_when_requests_are_refused_
             found = await asyncio.to_thread(asked.custom_query, query)
             return bool(found) and float(found[0]["value"][1]) >= 2
 
-        await eventually("both are scraped", scraped)
+        await eventually(scraped, "both are scraped")
         model.open.clear()
         first = asyncio.create_task(outcome(client))
 
         async def there() -> bool:
             return model.inferences == 2
 
-        await eventually("a request is with the model", there)
+        await eventually(there, "a request is with the model")
         assert await outcomes(client, 50) == Counter({"RESOURCE_EXHAUSTED": 50})
         assert await outcomes(client, 50, "cvr") == Counter({"v2": 50})
         model.open.set()
         assert await first == "v1"
         # Nearly all were bad, and one in a hundred may be.
-        found = await eventually("the budget burns", lambda: burns("ctr", "> 80"))
+        found = await eventually(lambda: burns("ctr", "> 80"), "the budget burns")
         assert found[0]["metric"]["namespace"] == "ads"
-        calm_burn = await eventually("the other was asked", lambda: burns("cvr", ">= 0"))
+        calm_burn = await eventually(lambda: burns("cvr", ">= 0"), "the other was asked")
         assert float(calm_burn[0]["value"][1]) == pytest.approx(0, abs=0.5)
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot
-from builders.waiting import until
+from builders.waiting import eventually
 from tidegate.allocation.assignment import Method
 from tidegate.allocation.snapshot import Snapshot
 from tidegate.allocation.solve import Limits, Solver
@@ -99,7 +99,7 @@ async def test_killed_between_ticks_it_is_not_missed(solver: SolverProcess) -> N
     killed = solver.pid
     assert killed is not None
     os.kill(killed, signal.SIGKILL)
-    await until(lambda: gone(killed), what="the killed solver is gone")
+    await eventually(lambda: gone(killed), what="the killed solver is gone")
     assert replicas(await solver.solve(SNAPSHOT, ROOMY)) == WANTED
 
 
@@ -199,7 +199,7 @@ async def test_it_ends_with_its_parent(tmp_path) -> None:
     )
     out, _ = await parent.communicate()
     pid = int(out)
-    await until(lambda: gone(pid) or _zombie(pid), what="the orphan has ended")
+    await eventually(lambda: gone(pid) or _zombie(pid), what="the orphan has ended")
 
 
 def _zombie(pid: int) -> bool:

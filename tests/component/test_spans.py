@@ -19,8 +19,8 @@ from prometheus_client import CollectorRegistry
 
 from builders.certificates import Authority
 from builders.span_receiver import SpanReceiver
+from builders.waiting import eventually
 from fixtures.dashboard import Dashboard
-from fixtures.envoy import eventually
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError, RetryableError
 from tidegate.processes.snapshot_spans import SnapshotSpans
@@ -59,7 +59,7 @@ async def arrived(receiver: SpanReceiver, name: str) -> None:
     async def come() -> bool:
         return bool(receiver.named(name))
 
-    await eventually(f"a span {name} has come", come)
+    await eventually(come, f"a span {name} has come")
 
 
 def count(registry: CollectorRegistry, name: str, **labels: str) -> float:
@@ -125,7 +125,7 @@ async def test_a_reconcile_says_what_came_of_it(receiver: SpanReceiver) -> None:
                 named = {"tidegate__object": key, "tidegate__result": came, "tidegate__queue": "inference"}
                 return any(span.failed is (came != "done") for span in receiver.named("reconcile", **named))
 
-            await eventually(f"ads/{name} is {result}", told)
+            await eventually(told, f"ads/{name} is {result}")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
@@ -198,7 +198,7 @@ async def test_a_receiver_that_refuses_is_told_once_and_counted(receiver: SpanRe
             async def counted(so_many: int = number) -> bool:
                 return count(registry, "dropped", reason="refused") == so_many
 
-            await eventually(f"{number} spans are counted as dropped", counted)
+            await eventually(counted, f"{number} spans are counted as dropped")
         receiver.status = 200
         root.happened("snapshot", {})
         await arrived(receiver, "snapshot")
@@ -206,7 +206,7 @@ async def test_a_receiver_that_refuses_is_told_once_and_counted(receiver: SpanRe
         async def told() -> bool:
             return "spans_taken_again" in [line["event"] for line in logged]
 
-        await eventually("it is told that spans are taken again", told)
+        await eventually(told, "it is told that spans are taken again")
     ours = [line for line in logged if line.get("receiver") == f"{receiver.endpoint}/v1/traces"]
     assert [line["event"] for line in ours] == ["spans_refused", "spans_taken_again"]
     refused = ours[0]
@@ -233,7 +233,7 @@ async def test_a_receiver_with_tls_is_shown_what_it_wants_to_see(tmp_path: Path)
             async def refused() -> bool:
                 return count(strangers, "dropped", reason="refused") == 1
 
-            await eventually("who does not know the authority sends nothing", refused)
+            await eventually(refused, "who does not know the authority sends nothing")
     finally:
         await receiver.stop()
     assert receiver.authorizations == {"Bearer of-spans"}

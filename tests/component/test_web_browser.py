@@ -16,7 +16,7 @@ from fastapi.responses import HTMLResponse
 
 from builders.inference import an_inference
 from builders.shown_fleet import ready, shown_past
-from builders.waiting import until
+from builders.waiting import eventually
 from fixtures.app_server import served
 from fixtures.browser import (
     ColorScheme,
@@ -104,7 +104,7 @@ async def test_a_change_is_seen_without_a_reload(shown: Shown, visitor: Visitor)
     page = await visitor.page(address)
     await dashboard.signed_in(page)
     await page.evaluate("window.same = true")
-    await until(lambda: dashboard.parts.changes.listeners > 0, what="the page listens")
+    await eventually(lambda: dashboard.parts.changes.listeners > 0, what="the page listens")
     change(dashboard)
 
     await page.get_by_text("changed").first.wait_for()
@@ -137,7 +137,7 @@ async def test_a_change_while_nothing_could_be_heard_is_seen_afterwards(
     dashboard, address = shown
     page = await visitor.page(address)
     await dashboard.signed_in(page)
-    await until(lambda: dashboard.parts.changes.listeners > 0, what="the page listens")
+    await eventually(lambda: dashboard.parts.changes.listeners > 0, what="the page listens")
     refused: list[str] = []
 
     async def refuse(route: Route) -> None:
@@ -145,11 +145,11 @@ async def test_a_change_while_nothing_could_be_heard_is_seen_afterwards(
         await route.abort()
 
     await page.route("**/api/v1/events**", refuse)
-    await until(lambda: dashboard.parts.changes.listeners == 0, what="the stream has ended")
+    await eventually(lambda: dashboard.parts.changes.listeners == 0, what="the stream has ended")
     await page.get_by_text("Not live").wait_for()
     change(dashboard)
     tries = len(refused)
-    await until(lambda: len(refused) > tries, what="the page tries to listen again")
+    await eventually(lambda: len(refused) > tries, what="the page tries to listen again")
     assert await page.get_by_text("changed").count() == 0
     await page.unroute("**/api/v1/events**")
 

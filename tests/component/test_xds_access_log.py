@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from builders.model_access import a_model_access, a_route
-from fixtures.envoy import Gateway, backend_of, eventually
+from builders.waiting import eventually
+from fixtures.envoy import Gateway, backend_of
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import Backend
 from tidegate.routing.snapshot import SnapshotBuilder
@@ -29,7 +30,7 @@ async def logged(gateway: Gateway, count: int) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
         return lines if len(lines) >= count else None
 
-    return await eventually(f"{count} requests are in the log", written)
+    return await eventually(written, f"{count} requests are in the log")
 
 
 @pytest.fixture

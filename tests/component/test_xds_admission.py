@@ -13,7 +13,8 @@ from tritonclient.grpc import service_pb2
 
 from builders.model_access import a_model_access, a_route
 from builders.release import released
-from fixtures.envoy import Client, Gateway, Upstream, backend_of, eventually
+from builders.waiting import eventually
+from fixtures.envoy import Client, Gateway, Upstream, backend_of
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing.envoy import admission
 
@@ -73,7 +74,7 @@ async def until_refusing(
         await outcomes(client, 20, metadata)
         return (await admitted(gateway)).get("rq_rejected", 0) > before
 
-    await eventually("admission control refuses requests", refusing, timeout_s=60)
+    await eventually(refusing, "admission control refuses requests", timeout_s=60)
 
 
 async def admitted(gateway: Gateway) -> dict[str, int]:
@@ -164,7 +165,7 @@ async def test_what_a_limit_refuses_is_overload(gateway: Gateway) -> None:
     async def taken() -> bool:
         return model.inferences == 2
 
-    await eventually("one request holds the model", taken)
+    await eventually(taken, "one request holds the model")
     await until_refusing(gateway, client)
     seen = await outcomes(client, SHORT)
     assert seen["RESOURCE_EXHAUSTED"] + seen[REFUSED] == SHORT
@@ -210,14 +211,14 @@ async def test_rest_is_told_503_and_when_to_come_again(gateway: Gateway) -> None
     async def taken() -> bool:
         return model.inferences == 1
 
-    await eventually("one request holds the model", taken)
+    await eventually(taken, "one request holds the model")
     answers = list[tuple[int, str, dict[str, str]]]()
 
     async def refused() -> bool:
         answers.extend([await client.rest("POST", INFER, headers=dict(CTR)) for _ in range(20)])
         return any(body == admission.ANSWER for _, body, _ in answers)
 
-    await eventually("admission control refuses requests", refused, timeout_s=60)
+    await eventually(refused, "admission control refuses requests", timeout_s=60)
     said = Counter((status, body) for status, body, _ in answers)
     assert said[503, admission.ANSWER] > 0
     assert {headers["Retry-After"] for _, _, headers in answers} == {"1"}
@@ -282,4 +283,4 @@ async def test_a_target_that_recovers_is_asked_again(gateway: Gateway) -> None:
         return await outcomes(client, 20) == Counter({"v1": 20})
 
     # Failures count for ten seconds.
-    await eventually("nobody is refused any more", back, timeout_s=30)
+    await eventually(back, "nobody is refused any more", timeout_s=30)

@@ -11,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from builders.model_access import a_model_access, a_route
-from fixtures.envoy import ControlPlane, Gateway, Load, Upstream, backend_of, eventually
+from builders.waiting import eventually
+from fixtures.envoy import ControlPlane, Gateway, Load, Upstream, backend_of
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing import protos
@@ -106,7 +107,7 @@ async def test_a_changed_cluster_serves_at_once(
         async def answered_by_new() -> bool:
             return await client.infer(metadata=CTR) == "new"
 
-        await eventually("the new endpoint answers", answered_by_new)
+        await eventually(answered_by_new, "the new endpoint answers")
     assert await gateway.envoy.stat("cluster_manager.warming_clusters") == 0
 
 
@@ -120,7 +121,7 @@ async def test_pods_that_leave_finish_what_they_have(gateway: Gateway) -> None:
     async def all_arrived() -> bool:
         return leaving.inferences == 8
 
-    await eventually("all requests reached the pod", all_arrived)
+    await eventually(all_arrived, "all requests reached the pod")
     await gateway.control_plane.push(access, backend_of("ctr", staying))
     assert await client.infer(metadata=CTR) == "staying"
     assert await asyncio.gather(*in_flight) == ["leaving"] * 8
@@ -178,7 +179,7 @@ async def refused(control_plane: ControlPlane) -> str:
     async def nack() -> str | None:
         return control_plane.ledger.report().proxies[0].nack
 
-    return await eventually("the proxy refuses", nack)
+    return await eventually(nack, "the proxy refuses")
 
 
 @pytest.mark.parametrize("type_url", [TypeUrl.SCOPE, TypeUrl.CLUSTER])
@@ -227,7 +228,7 @@ async def test_a_refused_cluster_does_not_stop_the_endpoints_of_the_others(gatew
     async def answered_by_new() -> bool:
         return await client.infer(metadata=CTR) == "new"
 
-    await eventually("the other cluster's endpoints arrive", answered_by_new)
+    await eventually(answered_by_new, "the other cluster's endpoints arrive")
 
 
 def with_another(snapshot: Snapshot, type_url: TypeUrl, resource: Resource) -> Snapshot:
@@ -268,7 +269,7 @@ async def programmed(control_plane: ControlPlane, generation: int) -> None:
     async def runs_it() -> bool:
         return control_plane.ledger.programmed(ACCESS, generation)
 
-    await eventually(f"generation {generation} is programmed", runs_it)
+    await eventually(runs_it, f"generation {generation} is programmed")
 
 
 async def answers_after_a_refusal(gateway: Gateway, type_url: TypeUrl, bad: Resource) -> Callable[[], Any]:
@@ -299,7 +300,7 @@ async def test_what_is_refused_does_not_stop_the_changes_of_others(
     async def by_other() -> bool:
         return await answer() == "other"
 
-    await eventually("the change arrives", by_other)
+    await eventually(by_other, "the change arrives")
     control_plane = gateway.control_plane
     await programmed(control_plane, 2)
     assert control_plane.ledger.report().proxies[0].nack
@@ -377,7 +378,7 @@ async def test_beside_a_refused_route_every_generation_is_programmed_and_old_clu
     async def only_one_is_kept() -> bool:
         return await envoy.stat("cluster_manager.cluster_removed") >= 2 * (rounds - 1)
 
-    await eventually("the old targets are gone", only_one_is_kept)
+    await eventually(only_one_is_kept, "the old targets are gone")
     clusters = await envoy.get_admin("/clusters")
     assert "inference/ads/one/grpc" in clusters
     assert "inference/ads/v2/grpc" not in clusters
@@ -429,7 +430,7 @@ async def test_what_was_refused_along_with_another_is_in_force_once_it_is_accept
     async def answered_by_the_new_target() -> bool:
         return two_accesses.load.answers["other"] > 0
 
-    await eventually("the new target answers", answered_by_the_new_target)
+    await eventually(answered_by_the_new_target, "the new target answers")
 
 
 async def test_without_leading_it_back_first_it_is_accepted_and_not_in_force(
@@ -458,7 +459,7 @@ async def test_without_standing_still_the_refused_access_loses_its_target(
     async def unanswered() -> bool:
         return not await two_accesses.other_is_answered()
 
-    await eventually("the other access is not answered", unanswered)
+    await eventually(unanswered, "the other access is not answered")
 
 
 async def test_the_gateway_serves_on_without_its_xds_server(
@@ -492,7 +493,7 @@ async def test_a_server_without_a_snapshot_says_nothing(gateway: Gateway) -> Non
         async def connected() -> bool:
             return control_plane.ledger.connected == 1
 
-        await eventually("the proxy has come back", connected)
+        await eventually(connected, "the proxy has come back")
         await load.answered(50)
         assert control_plane.metric("tidegate_xds_pushes_total", type="cluster") == 0
         assert control_plane.ledger.report().revision == ""

@@ -15,7 +15,8 @@ import pytest
 from builders.certificates import Authority, Pair
 from builders.fleet import credentials
 from builders.model_access import a_model_access
-from fixtures.envoy import Client, ClientTls, ControlPlane, Gateway, Load, Upstream, backend_of, eventually
+from builders.waiting import eventually
+from fixtures.envoy import Client, ClientTls, ControlPlane, Gateway, Load, Upstream, backend_of
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
 from tidegate.routing.credentials import ClientAuthority, Credentials, SecretData
@@ -315,7 +316,7 @@ async def test_keys_and_certificates_are_in_no_dump_report_or_log(
         return dump if "certificate/front" in dump else None
 
     places = {
-        "Envoy's configuration": await eventually("Envoy shows its secrets", envoy_has_it),
+        "Envoy's configuration": await eventually(envoy_has_it, "Envoy shows its secrets"),
         "Envoy's statistics": await gateway.envoy.get_admin("/stats"),
         "Envoy's statistics for Prometheus": await gateway.envoy.get_admin("/stats/prometheus"),
         "Envoy's logs": (gateway.envoy.folder / "envoy.log").read_text(),

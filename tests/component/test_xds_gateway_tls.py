@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from builders.certificates import Authority, Pair
 from builders.model_access import a_model_access, a_route
-from fixtures.envoy import Client, ClientTls, ControlPlane, Gateway, Load, Upstream, backend_of, eventually
+from builders.waiting import eventually
+from fixtures.envoy import Client, ClientTls, ControlPlane, Gateway, Load, Upstream, backend_of
 from tidegate.api.meta import ObjectKey
 from tidegate.routing import certificates
 from tidegate.routing.credentials import SecretData
@@ -156,7 +157,7 @@ async def test_a_rotation_under_load_drops_no_connection(gateway: Gateway, autho
             async def enough() -> bool:
                 return len(statuses) >= goal
 
-            await eventually(f"{count} more answers over REST", enough)
+            await eventually(enough, f"{count} more answers over REST")
 
         await both(50)
         before = await counters()
@@ -277,7 +278,7 @@ async def test_without_any_certificate_the_other_port_serves(gateway: Gateway, a
         return (await gateway.envoy.get_admin("/ready")).strip() == "LIVE"
 
     # It waits for a certificate, and not for long.
-    await eventually("the gateway is ready", ready, timeout_s=30)
+    await eventually(ready, "the gateway is ready", timeout_s=30)
     assert await plain.infer(metadata=CTR) == "v1"
     address = await gateway.envoy.tls_listening()
     assert await shown(address) is None
@@ -305,7 +306,7 @@ async def test_a_certificate_that_envoy_refuses_keeps_nobodys_routes_waiting(
     async def runs_it() -> bool:
         return plane.ledger.programmed(other, 1) and plane.ledger.report().proxies[0].nack is not None
 
-    await eventually("the gateway runs the other access, and refuses the certificate", runs_it)
+    await eventually(runs_it, "the gateway runs the other access, and refuses the certificate")
     (proxy,) = plane.ledger.report().proxies
     assert "2048" in (proxy.nack or "")
     (state,) = plane.server.states()

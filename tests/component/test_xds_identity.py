@@ -13,7 +13,8 @@ import yaml
 
 from builders.certificates import Authority
 from builders.model_access import a_model_access
-from fixtures.envoy import Client, Envoy, Gateway, backend_of, eventually
+from builders.waiting import eventually
+from fixtures.envoy import Client, Envoy, Gateway, backend_of
 from tidegate.routing.bootstrap import TlsFiles, secrets
 from tidegate.xds.identity import ServerCertificate, is_of, may_call_itself
 
@@ -90,7 +91,7 @@ async def test_a_proxy_that_calls_itself_something_else_is_refused_and_counted(
         async def counted() -> bool:
             return plane.metric("tidegate_xds_refused_proxies_total") > 1
 
-        await eventually("it is refused, and again when it comes back", counted)
+        await eventually(counted, "it is refused, and again when it comes back")
         assert await stranger.stat("listener_manager.lds.update_success") == 0
         assert "gateway" not in await stranger.get_admin("/listeners")
         assert nodes(gateway) == [NODE]
@@ -115,7 +116,7 @@ async def test_a_proxy_without_a_certificate_of_ours_gets_nothing(
         async def tried() -> bool:
             return await stranger.stat("cluster.tidegate-xds.upstream_cx_total") > 1
 
-        await eventually("it tries, and tries again", tried)
+        await eventually(tried, "it tries, and tries again")
         assert await stranger.stat("listener_manager.lds.update_success") == 0
         assert nodes(gateway) == [NODE]
 
@@ -137,7 +138,7 @@ async def test_certificates_are_replaced_without_a_restart_or_a_cut_stream(
             async def tried() -> bool:
                 return await third.stat("cluster.tidegate-xds.upstream_cx_total") > 1
 
-            await eventually("the old one is refused", tried)
+            await eventually(tried, "the old one is refused")
             assert "gateway-3.system" not in nodes(gateway)
     assert await gateway.envoy.stat("cluster.tidegate-xds.upstream_cx_total") == 1
     assert await client.infer(metadata=CTR) == "v1"

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from builders.loopback import on_loopback
 from builders.model_access import a_model_access, a_route
-from fixtures.envoy import Gateway, backend_of, eventually
+from builders.waiting import eventually
+from fixtures.envoy import Gateway, backend_of
 from tidegate.main import app
 from tidegate.routing import protos
 from tidegate.routing.snapshot import Resource, TypeUrl, content_hash
@@ -120,7 +121,7 @@ async def test_a_proxy_that_refuses_is_shown_with_its_reason(gateway: Gateway) -
     async def refused() -> bool:
         return any(state.nack for state in gateway.control_plane.server.states())
 
-    await eventually("the proxy refuses", refused)
+    await eventually(refused, "the proxy refuses")
     async with served(gateway) as address:
         (proxy,) = (await as_json("status", "--address", address))["proxies"]
         assert proxy["types"]["scope"] == "NACKED"

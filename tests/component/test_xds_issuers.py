@@ -20,8 +20,8 @@ from builders.certificates import Authority
 from builders.https_server import https_server
 from builders.model_access import a_model_access
 from builders.tokens import Issuer
-from builders.waiting import until
-from fixtures.envoy import Client, Gateway, backend_of, eventually
+from builders.waiting import eventually
+from fixtures.envoy import Client, Gateway, backend_of
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
 from tidegate.routing.credentials import MAX_JWKS_BYTES, Credentials, Fetched, NotAsked, NotFetched, Unfit
@@ -95,8 +95,8 @@ class Asking:
     def counted(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"tidegate_xds_issuer_{name}", labels) or 0.0
 
-    async def until(self, what: str, holds: Callable[[], bool]) -> None:
-        await until(holds, what=what)
+    async def eventually(self, what: str, holds: Callable[[], bool]) -> None:
+        await eventually(holds, what=what)
 
 
 @pytest_asyncio.fixture
@@ -156,7 +156,7 @@ async def test_an_envoy_lets_in_by_the_keys_at_the_address_and_follows_them(
             async def so() -> bool:
                 return await calls(client, issuer) == outcome
 
-            await eventually(f"a token is answered {outcome}", so)
+            await eventually(so, f"a token is answered {outcome}")
 
         login.keys = Issuer.key_set(old, new)
         await opens(new, "v1")
@@ -333,7 +333,9 @@ async def test_a_slow_host_delays_neither_the_others_nor_the_start(login: Login,
     task = asyncio.create_task(issuers.run())
     try:
         issuers.want({**hanging, "ads": [login.address]})
-        await until(lambda: isinstance(issuers.fetched.get(login.address), str), what="the quick one answers")
+        await eventually(
+            lambda: isinstance(issuers.fetched.get(login.address), str), what="the quick one answers"
+        )
         assert len(issuers.awaited) == len(hanging)
         async with asyncio.timeout(10):
             await issuers.settled()

@@ -14,7 +14,8 @@ import grpc.aio
 import pytest
 
 from builders.model_access import a_model_access, a_route
-from fixtures.envoy import Client, Gateway, Upstream, backend_of, eventually
+from builders.waiting import eventually
+from fixtures.envoy import Client, Gateway, Upstream, backend_of
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, Endpoint
 
@@ -71,7 +72,7 @@ async def test_the_rate_comes_back_with_time(gateway: Gateway) -> None:
         return await outcome(client) == expected
 
     for expected in ("v1", "RESOURCE_EXHAUSTED", "v1"):
-        await eventually(f"the answer is {expected}", lambda expected=expected: says(expected))  # type: ignore[misc]
+        await eventually(lambda expected=expected: says(expected), f"the answer is {expected}")  # type: ignore[misc]
 
 
 # Requests in flight
@@ -106,7 +107,7 @@ async def let_go(
     async def all_are_there() -> bool:
         return model.inferences - before == taken and await gateway.envoy.stat(overflow) == refused
 
-    await eventually(f"{refused} are refused and {taken} taken", all_are_there)
+    await eventually(all_are_there, f"{refused} are refused and {taken} taken")
     model.open.set()
 
 
@@ -196,7 +197,7 @@ async def given_up(gateway: Gateway, client: Client, failing: Upstream, after: i
     async def left_out() -> bool:
         return await gateway.envoy.sum_of_stats("outlier_detection.ejections_active") == 1
 
-    await eventually("the pod is left out", left_out)
+    await eventually(left_out, "the pod is left out")
 
 
 async def test_a_pod_that_fails_in_a_row_is_left_out(gateway: Gateway) -> None:
@@ -226,7 +227,7 @@ async def test_an_ejected_pod_comes_back(gateway: Gateway) -> None:
     async def back() -> bool:
         return (await outcomes(client, 20))["failing"] > 0
 
-    await eventually("the pod answers again", back)
+    await eventually(back, "the pod answers again")
 
 
 def with_fallback(**protection: Any) -> ModelAccess:
@@ -294,7 +295,7 @@ async def counted(upstream: Upstream, count: int) -> None:
     async def enough() -> bool:
         return upstream.inferences >= count
 
-    await eventually(f"{upstream.label} counts {count}", enough)
+    await eventually(enough, f"{upstream.label} counts {count}")
 
 
 async def test_a_mirror_gets_copies_and_its_answers_go_nowhere(gateway: Gateway) -> None:

@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 from builders.certificates import Authority
 from builders.model_access import a_model_access, a_route
-from fixtures.envoy import ControlPlane, Envoy, Gateway, backend_of, eventually
+from builders.waiting import eventually
+from fixtures.envoy import ControlPlane, Envoy, Gateway, backend_of
 from tidegate.main import app
 from tidegate.routing.bootstrap import TlsFiles, secrets
 from tidegate.routing.grpc.bootstrap import bootstrap
@@ -156,7 +157,7 @@ async def test_weights_hold_and_a_flip_is_seen(servers: Gateway) -> None:
         async def flipped() -> bool:
             return await caller.calls(20) == Counter({"other": 20})
 
-        await eventually("the flip is seen", flipped)
+        await eventually(flipped, "the flip is seen")
         assert servers.control_plane.metric("tidegate_xds_connected_grpc_clients") == 1
         assert servers.control_plane.ledger.connected == 0
 
@@ -194,7 +195,7 @@ async def test_calls_go_on_while_the_xds_server_is_gone_and_follow_its_successor
             assert set(answers) <= {"one", "other"}
             return set(answers) == {"other"}
 
-        await eventually("the successor is followed", followed)
+        await eventually(followed, "the successor is followed")
 
 
 async def test_without_a_server_a_new_client_calls_nobody(servers: Gateway) -> None:
@@ -284,7 +285,7 @@ async def test_without_a_limit_all_of_them_are_under_way(servers: Gateway) -> No
         async def all_are_there() -> bool:
             return one.inferences == 6
 
-        await eventually("all six are under way", all_are_there)
+        await eventually(all_are_there, "all six are under way")
         one.open.set()
         assert await caller.rest() == Counter({"one": 6})
 
@@ -302,7 +303,7 @@ async def test_the_fallback_answers_when_no_pod_can_be_reached(servers: Gateway,
         async def settled() -> bool:
             return set(await caller.calls(5, timeout_s=1)) == {"small" if fallback else "UNAVAILABLE"}
 
-        await eventually("the fallback answers, or nobody", settled)
+        await eventually(settled, "the fallback answers, or nobody")
     assert (small.inferences > 0) is fallback
 
 
@@ -405,7 +406,7 @@ async def test_the_certificate_of_a_client_does_not_make_it_a_gateway(
         async def refused() -> bool:
             return plane.metric("tidegate_xds_refused_proxies_total") > 1
 
-        await eventually("it is refused, and again when it comes back", refused)
+        await eventually(refused, "it is refused, and again when it comes back")
         assert await client.stat("listener_manager.lds.update_success") == 0
         await gateway.start(plane.port)
         assert [proxy.node for proxy in plane.ledger.report().proxies] == ["gateway-1.system"]

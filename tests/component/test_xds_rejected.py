@@ -11,7 +11,8 @@ import pytest_asyncio
 from aiohttp import web
 
 from builders.model_access import a_model_access, a_route
-from fixtures.envoy import Gateway, backend_of, eventually
+from builders.waiting import eventually
+from fixtures.envoy import Gateway, backend_of
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
@@ -54,7 +55,7 @@ async def said_of(proxies: Proxies, access: ModelAccess, reason: Reason) -> Verd
         now = programmed_verdict(proxies.view(host, access.metadata.uid), access.metadata.generation)
         return now if now.reason is reason else None
 
-    return await eventually(f"{access.key} is {reason}", verdict)
+    return await eventually(verdict, f"{access.key} is {reason}")
 
 
 @pytest.mark.produces(Reason.PROXY_REJECTED)

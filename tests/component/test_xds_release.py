@@ -14,7 +14,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from builders.overlay import overlaid
 from builders.release import ERRORS, a_release, released
-from fixtures.envoy import Client, Gateway, Load, Upstream, backend_of, eventually
+from builders.waiting import eventually
+from fixtures.envoy import Client, Gateway, Load, Upstream, backend_of
 from fixtures.release import ReleaseRun
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
@@ -49,7 +50,7 @@ async def ended(run: ReleaseRun) -> None:
     async def over() -> bool:
         return run.ended.is_set()
 
-    await eventually(f"the release ends; it is at {run.phases}", over, timeout_s=90)
+    await eventually(over, f"the release ends; it is at {run.phases}", timeout_s=90)
 
 
 async def ask(client: Client, count: int) -> Counter[str]:
@@ -149,7 +150,7 @@ async def test_every_way_to_fail_is_counted(gateway: Gateway) -> None:
     async def timed() -> bool:
         return (await counted())[2] >= 16
 
-    await eventually("times are known of the requests that were answered", timed)
+    await eventually(timed, "times are known of the requests that were answered")
 
 
 @pytest.mark.parametrize("deadline", [False, True], ids=["cut off by clients", "cut off by the gateway"])
@@ -179,7 +180,7 @@ async def test_what_clients_give_up_on_is_a_failure(gateway: Gateway, deadline: 
         return exact and tally.requests - tally.failures == 2 and tally.slower_than(40) >= 15
 
     await eventually(
-        "each of them is a request that failed, and was not answered in time", counted, timeout_s=30
+        counted, "each of them is a request that failed, and was not answered in time", timeout_s=30
     )
     v4.open.set()
 
@@ -232,7 +233,7 @@ async def test_a_fallback_does_not_answer_for_what_is_judged(gateway: Gateway) -
     async def taken_over() -> bool:
         return await ask(client, 40) == Counter({"small": 40})
 
-    await eventually("the fallback answers for a target that is left out", taken_over)
+    await eventually(taken_over, "the fallback answers for a target that is left out")
 
 
 async def test_a_gateway_that_is_away_is_named_and_its_release_waits(gateway: Gateway) -> None:
@@ -244,7 +245,7 @@ async def test_a_gateway_that_is_away_is_named_and_its_release_waits(gateway: Ga
         await run.look()
         return run.status.reason == Reason.WAITING_FOR_MEASUREMENTS
 
-    await eventually("it says that it waits", held)
+    await eventually(held, "it says that it waits")
     assert (run.status.phase, run.status.step) == ("Progressing", 1)
     assert "gateway-1" in run.status.message
 

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from builders.proxy import CTR_HOST, a_snapshot
-from builders.waiting import until
+from builders.waiting import eventually
 from tidegate.planning.proxies import ProxyView
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
@@ -61,12 +61,12 @@ async def test_controllers_are_told_once_of_each_change(ledger: AckLedger) -> No
         proxies = Proxies(lambda: [address])
         asking = asyncio.create_task(proxies.run())
         try:
-            await until(lambda: statuses[304] >= 2, what="the same report is not sent again")
+            await eventually(lambda: statuses[304] >= 2, what="the same report is not sent again")
             assert statuses[200] == 1
             assert proxies.view(CTR_HOST, "uid") == (ProxyView("gateway-1", 1),)
 
             ledger.record(1, StreamProgress("gateway-1", SECOND, None, warm=False, running=Running(SECOND)))
-            await until(
+            await eventually(
                 lambda: proxies.view(CTR_HOST, "uid") == (ProxyView("gateway-1", 2),),
                 what="the new generation arrives",
             )

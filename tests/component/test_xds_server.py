@@ -11,7 +11,8 @@ import pytest_asyncio
 
 from builders.fleet import a_backend
 from builders.model_access import a_model_access
-from fixtures.envoy import ControlPlane, eventually
+from builders.waiting import eventually
+from fixtures.envoy import ControlPlane
 from tidegate.routing import protos
 from tidegate.routing.snapshot import TypeUrl
 from tidegate.xds.server import XdsServerSettings
@@ -64,7 +65,7 @@ async def test_a_proxy_that_reads_nothing_holds_up_nobody_and_is_let_go(
         async def only_quick() -> bool:
             return [proxy.node for proxy in control_plane.ledger.report().proxies] == ["quick"]
 
-        await eventually("the slow proxy is let go", only_quick, timeout_s=60)
+        await eventually(only_quick, "the slow proxy is let go", timeout_s=60)
         quick.cancel()
     slow.cancel()
 
@@ -118,10 +119,10 @@ async def test_the_metrics_tell_what_happened(control_plane: ControlPlane, chann
     async def accepted() -> bool:
         return control_plane.metric("tidegate_xds_acks_total", type="cluster") == 1
 
-    await eventually("the acceptance is counted", accepted)
+    await eventually(accepted, "the acceptance is counted")
     stream.cancel()
 
     async def gone() -> bool:
         return control_plane.metric("tidegate_xds_connected_proxies") == 0
 
-    await eventually("the proxy is counted out", gone)
+    await eventually(gone, "the proxy is counted out")

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from builders.inference import an_inference
 from builders.model_access import a_model_access
 from builders.pods import a_pod
-from fixtures.envoy import Gateway, Load, Upstream, eventually
+from builders.waiting import eventually
+from fixtures.envoy import Gateway, Load, Upstream
 from tidegate.api.inference import Inference
 from tidegate.planning.fleet import inference_backend
 from tidegate.planning.pods import PodView
@@ -135,7 +136,7 @@ async def test_the_gateway_knows_as_many_hosts_as_are_to_get_requests(gateway: G
         async def so_many() -> bool:
             return await gateway.envoy.stat(name) == expected
 
-        await eventually(f"{expected} hosts", so_many)
+        await eventually(so_many, f"{expected} hosts")
 
     await hosts(1)
     await fleet.push(3, 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.installed import until
+from builders.waiting import wait_until
 from fixtures.standing import VERSIONS, Fleet, to
 
 GATEWAY_THREADS = 2
@@ -65,13 +65,13 @@ def test_sticky_keeps_each_user_on_one_triton_and_moves_them_one_way(standing: F
     assert set(first) == {"1", "2"}
 
     standing.access(name, {**shares(40, 60), "sticky": sticky})
-    until(lambda: seen() != first, "users move with the weight")
+    wait_until(lambda: seen() != first, "users move with the weight")
     moved = {(then, now) for then, now in zip(first, seen(), strict=True) if then != now}
     assert moved == {("1", "2")}
 
     # The control: without sticky the same user is answered by both.
     standing.access(name, shares(50, 50))
-    until(
+    wait_until(
         lambda: len({standing.outcome(name, **{"x-user-id": "user-1"}) for _ in range(20)}) == 2, "by chance"
     )
 
@@ -93,7 +93,7 @@ def test_a_route_ends_requests_at_its_timeout(standing: Fleet) -> None:
 
     assert standing.outcome("hasty", x=130.0) == "DEADLINE_EXCEEDED"
     assert standing.outcome("patient", x=130.0) == "3"
-    until(lambda: standing.outcome("hasty") == "3", "a quick one is answered in its time")
+    wait_until(lambda: standing.outcome("hasty") == "3", "a quick one is answered in its time")
 
 
 def test_the_fallback_answers_for_pods_that_fail_and_nobody_else_does(standing: Fleet) -> None:
@@ -103,7 +103,7 @@ def test_the_fallback_answers_for_pods_that_fail_and_nobody_else_does(standing: 
     before = standing.counts("b")
 
     assert standing.outcomes("rescued", 3, rows=2).keys().isdisjoint(VERSIONS.values())
-    until(lambda: standing.outcome("rescued", rows=2) == "2", "the fallback answers", timeout_s=60)
+    wait_until(lambda: standing.outcome("rescued", rows=2) == "2", "the fallback answers", timeout_s=60)
     standing.ran(before, b=1)
     # Another access to the same pods has not given them up, and has nobody to turn to.
     assert standing.outcome("alone") == "4"

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from fixtures.installed import Client, Space, until
+from builders.waiting import wait_until
+from fixtures.installed import Client, Space
 from fixtures.standing import VERSIONS, Fleet, to
 from tidegate_localcluster.demo.helm import NAMESPACE
 
@@ -81,15 +82,15 @@ def test_a_retry_answers_for_a_triton_that_dies_and_nobody_else_is_answered(spac
             name: [pool.submit(connection(space, name).outcome, x=30.0) for _ in range(8)]
             for name in ("patient", "impatient")
         }
-        until(lambda: all(waiting(pod) >= 3 for pod in space.pods("slow")), "both pods have requests")
+        wait_until(lambda: all(waiting(pod) >= 3 for pod in space.pods("slow")), "both pods have requests")
         doomed = space.pods("slow")[0]["metadata"]["uid"]
         assert space.installed.kill_in_pods("--model-control-mode=explicit", [doomed]) >= 1
         seen = {name: Counter(one.result() for one in futures) for name, futures in asked.items()}
     assert seen["patient"] == {SLOW: 8}
     assert seen["impatient"][SLOW] < 8, seen
     # The next tests need it, and its Inference is Ready until the kubelet has seen what happened.
-    until(lambda: restarts(space)[doomed] > before[doomed], "the server is started again")
-    until(lambda: all(map(is_ready, space.pods("slow"))), "both pods are ready")
+    wait_until(lambda: restarts(space)[doomed] > before[doomed], "the server is started again")
+    wait_until(lambda: all(map(is_ready, space.pods("slow"))), "both pods are ready")
 
 
 def restarts(space: Space) -> Mapping[str, int]:
@@ -116,14 +117,14 @@ def test_pods_that_were_left_out_answer_again_when_their_time_is_over(space: Spa
             return outcomes(space, name, rows=2) == {QUICK: 10}
 
         if name == "late":
-            until(left_out, "every gateway leaves the pod out", timeout_s=90)
+            wait_until(left_out, "every gateway leaves the pod out", timeout_s=90)
         else:
-            until(
+            wait_until(
                 lambda: QUICK in outcomes(space, "soon", rows=2),
                 "a gateway leaves the pod out",
                 timeout_s=60,
             )
-    until(lambda: outcomes(space, "soon") == {FRAGILE: 10}, "the pod answers again", timeout_s=90)
+    wait_until(lambda: outcomes(space, "soon") == {FRAGILE: 10}, "the pod answers again", timeout_s=90)
     assert outcomes(space, "late") == {QUICK: 10}
 
 
@@ -179,7 +180,7 @@ def test_of_equal_overload_the_route_of_low_value_is_refused(space: Space) -> No
         low.come()
         return low.refused() > 24
 
-    until(many_refused, "the route of low value is refused", timeout_s=120, evidence=lambda: low)
+    wait_until(many_refused, "the route of low value is refused", timeout_s=120, evidence=lambda: low)
     low.leave()
     # What was refused never reached a Triton.
     space.counts_to("slow", before + low.answered)
@@ -214,7 +215,7 @@ def test_more_that_wait_for_a_connection_than_allowed_are_refused_at_once(space:
         assert seen["UNAVAILABLE"] <= 4
         assert at_once("willing") == {"UNAVAILABLE": 12}
     assert space.counted("b") == before
-    until(lambda: outcomes(space, "unwilling") == {QUICK: 10}, "the pod answers again", timeout_s=30)
+    wait_until(lambda: outcomes(space, "unwilling") == {QUICK: 10}, "the pod answers again", timeout_s=30)
 
 
 # Deadlines, last: what the gateway has ended, a Triton may work on for a while.
@@ -245,7 +246,7 @@ def test_the_gateway_ends_a_request_at_the_deadline_of_its_client_where_it_is_to
             assert answer.headers.get("grpc-status", "") != "0"
         return gateways_counted(space, _AT_DEADLINE) - before
 
-    until(lambda: ended("strict") > 0, "the gateway ends requests", timeout_s=60)
+    wait_until(lambda: ended("strict") > 0, "the gateway ends requests", timeout_s=60)
     assert ended("lax") == 0
     # The next test that asks `slow` would wait for what is still being worked on.
     space.counted_at_rest("slow")

@@ -10,7 +10,8 @@ import pytest
 
 from builders.nearline import nearline_spec
 from builders.probe_model import publish_slow
-from fixtures.installed import Space, until
+from builders.waiting import wait_until
+from fixtures.installed import Space
 from fixtures.installed_pool import OwnPool, an_own_pool, paced_load
 from fixtures.installed_stream import a_broker
 from fixtures.stream import BUCKET, DEAD, STREAM, SUBJECT, a_message, score
@@ -39,7 +40,7 @@ def _has(pool: OwnPool, **wanted: int) -> None:
         assert len(pods) <= SLICES, pods
         return {model: pool.ready(model) for model in wanted}
 
-    until(
+    wait_until(
         lambda: found() == wanted,
         f"{wanted} answer",
         timeout_s=MOVED_WITHIN_S,
@@ -60,7 +61,7 @@ def test_real_time_load_takes_near_line_slices_and_no_message_is_lost(space: Spa
     # No two alike, exact in float32 also with 1000 added, and of one unit each: the model takes as long for all.
     rows = {f"job-{number}": 1 + number / 1024 for number in range(MESSAGES)}
     with an_own_pool(space, "allocated", "RecommendOnly") as pool, a_broker(space, "rank") as (url, work):
-        until(lambda: pool.free() > SLICES, "slices", evidence=pool.status)
+        wait_until(lambda: pool.free() > SLICES, "slices", evidence=pool.status)
         # Something that is not decided about leaves four of them.
         ballast = {"pool": pool.name, "slices": pool.free() - SLICES}
         space.apply("Inference", "rest", pool.model("probe", 4, placement=ballast, replicas=1))
@@ -77,7 +78,7 @@ def test_real_time_load_takes_near_line_slices_and_no_message_is_lost(space: Spa
 
         with paced_load(space, "home", 400.0) as load:
             # It is said what would be done, and nothing is.
-            until(
+            wait_until(
                 lambda: _moves(pool) == {"rank": (3, 1), "home": (1, 3)},
                 "two slices for home are recommended",
                 evidence=lambda: (pool.decisions()[:1], pool.status()),
@@ -93,7 +94,7 @@ def test_real_time_load_takes_near_line_slices_and_no_message_is_lost(space: Spa
             pool.apply("Auto")
             _has(pool, home=3, rank=1)
             before = pool.counts("home")
-            until(
+            wait_until(
                 lambda: all(count > before.get(uid, 0) + 5 for uid, count in pool.counts("home").items()),
                 "every Triton of home runs requests",
                 evidence=lambda: (before, pool.counts("home")),
@@ -106,7 +107,7 @@ def test_real_time_load_takes_near_line_slices_and_no_message_is_lost(space: Spa
             outcomes = (each.get("status", {}).get("outcome", {}) for each in pool.decisions())
             return next((each for each in outcomes if "reclaimSeconds" in each), {})
 
-        until(lambda: "appliedAt" in applied(), "it is applied", evidence=pool.decisions)
+        wait_until(lambda: "appliedAt" in applied(), "it is applied", evidence=pool.decisions)
         # That near-line pods yield within five seconds is shown in test_nearline.
         assert applied()["reclaimSeconds"] > 0
         assert applied()["movedSlices"] == 4

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from builders.probe_model import publish_slow
-from fixtures.installed import Space, until
+from builders.waiting import wait_until
+from fixtures.installed import Space
 
 ROWS, FILES, SHARDS, ROWS_PER_FILE = 50_000, 5, 4, 2_500
 CLAIM: Final = {
@@ -45,14 +46,14 @@ def test_every_row_is_scored_once_although_pods_are_killed_and_scaled_away(space
     space.kubectl.wait("condition=Ready", ("pod/reader",), space.namespace, 60)
     space.apply("Inference", "probe", _spec(space))
 
-    until(lambda: _read(space)["files"] >= 3, "the work has begun", evidence=lambda: _status(space))
-    until(lambda: len(_pods(space)) == 2, "two are at work", evidence=lambda: _pods(space))
+    wait_until(lambda: _read(space)["files"] >= 3, "the work has begun", evidence=lambda: _status(space))
+    wait_until(lambda: len(_pods(space)) == 2, "two are at work", evidence=lambda: _pods(space))
     killed = _pods(space)[0]["metadata"]["name"]
     space.kubectl.run("delete", "pod", killed, "-n", space.namespace, "--grace-period=0", "--force")
 
     space.patch("inference", "probe", {"replicas": 0})
-    until(lambda: not _pods(space), "nobody works", evidence=lambda: _pods(space))
-    until(
+    wait_until(lambda: not _pods(space), "nobody works", evidence=lambda: _pods(space))
+    wait_until(
         lambda: space.condition("inference", "probe", "Complete").get("reason") == "ScaledToZero",
         "the pause is said",
         evidence=lambda: _status(space),
@@ -62,7 +63,7 @@ def test_every_row_is_scored_once_although_pods_are_killed_and_scaled_away(space
     assert paused["rows"] == paused["unique"]
 
     space.patch("inference", "probe", {"replicas": 2})
-    until(
+    wait_until(
         lambda: space.condition("inference", "probe", "Complete").get("status") == "True",
         "the run is complete",
         timeout_s=300,
@@ -75,7 +76,7 @@ def test_every_row_is_scored_once_although_pods_are_killed_and_scaled_away(space
     assert [(end["rows"], end["refused"], end["shards"]) for end in read["ends"]] == [(ROWS, 0, SHARDS)]
     batch = _status(space)["batch"]
     assert (batch["shards"], batch["done"], batch["failed"]) == (SHARDS, SHARDS, 0)
-    until(lambda: not _pods(space), "no pod is left at work", evidence=lambda: _pods(space))
+    wait_until(lambda: not _pods(space), "no pod is left at work", evidence=lambda: _pods(space))
 
 
 def _write_table(space: Space) -> None:

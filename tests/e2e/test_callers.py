@@ -14,7 +14,8 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from builders.tokens import Issuer
-from fixtures.installed import GUARDED_NAMESPACE, Installed, Space, until
+from builders.waiting import wait_until
+from fixtures.installed import GUARDED_NAMESPACE, Installed, Space
 from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.helm import NAMESPACE
 
@@ -61,7 +62,7 @@ class Guarded:
 
     def settles(self, access: str, outcome: str, **headers: str) -> None:
         """Waits until this is what becomes of calls, at every gateway."""
-        until(
+        wait_until(
             lambda: self.calls(access, 12, **headers) == {outcome},
             f"calls of {access} are {outcome}",
             timeout_s=SOON_S,
@@ -70,7 +71,7 @@ class Guarded:
 
     def closed(self, access: str, reason: Reason) -> None:
         """Waits until nobody is let in, and the access says why."""
-        until(
+        wait_until(
             lambda: self.space.condition("modelaccess", access).get("reason") == reason,
             f"Ready of {access} says {reason}",
             evidence=lambda: self.space.status("modelaccess", access),

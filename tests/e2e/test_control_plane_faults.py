@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.installed import Space, sample, stays, until
+from builders.waiting import stays, wait_until
+from fixtures.installed import Space, sample
 from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.errors import CommandError
 
@@ -36,7 +37,7 @@ def _serving(space: Space) -> None:
 @pytest.mark.alone("counts the writes of all controllers")
 def test_settled_objects_cost_no_writes(space: Space) -> None:
     _serving(space)
-    until(lambda: not _terminating(space), "the namespaces of earlier tests are gone")
+    wait_until(lambda: not _terminating(space), "the namespaces of earlier tests are gone")
     stays(lambda: (_versions(space), _writes(space)), "objects and write requests", for_s=30)
 
 
@@ -72,7 +73,7 @@ def test_killing_triton_is_noticed(space: Space) -> None:
         load.wait_failed(1, timeout_s=60)
         load.finish()
 
-    until(lambda: _restarts(space) > restarts, "the kubelet restarted Triton")
+    wait_until(lambda: _restarts(space) > restarts, "the kubelet restarted Triton")
     space.answers(1)
 
 
@@ -82,7 +83,7 @@ def test_restarting_every_pod_in_any_order_ends_ready(space: Space) -> None:
     _serving(space)
     scale = ("scale", "deployment/tidegate-gateway", "-n", "tidegate-system")
     space.kubectl.run(*scale, "--replicas=0")
-    until(
+    wait_until(
         lambda: space.condition("modelaccess", "probe").get("reason") == Reason.NO_PROXIES,
         "Ready says NoProxies",
         evidence=lambda: space.status("modelaccess", "probe"),
@@ -94,7 +95,7 @@ def test_restarting_every_pod_in_any_order_ends_ready(space: Space) -> None:
         ("app.kubernetes.io/component=controllers", "tidegate-system"),
     ):
         space.kubectl.run("delete", "pods", "-n", namespace, "-l", selector, "--wait=false")
-    until(
+    wait_until(
         lambda: (
             len(space.installed.component("gateway")) == 2
             and all(
@@ -106,7 +107,7 @@ def test_restarting_every_pod_in_any_order_ends_ready(space: Space) -> None:
         "Tidegate's own pods are ready again",
     )
     space.ready()
-    until(
+    wait_until(
         lambda: space.status("modelaccess", "probe")["proxies"] == {"total": 2, "acked": 2},
         "both gateways run it",
     )
@@ -116,7 +117,7 @@ def test_restarting_every_pod_in_any_order_ends_ready(space: Space) -> None:
 def test_deleting_takes_the_children_along_and_recreating_serves_again(space: Space) -> None:
     _serving(space)
     space.kubectl.run("delete", "inference/probe", "-n", space.namespace, "--wait=true")
-    until(
+    wait_until(
         lambda: not space.installed.pods(space.namespace, "tidegate.io/inference=probe"),
         "the pods are gone",
     )
@@ -137,7 +138,7 @@ def test_every_served_field_can_be_edited(space: Space) -> None:
     ]
     for edit in edits:
         space.patch("inference", "probe", edit)
-        until(
+        wait_until(
             lambda: _observed(space) and _ready(space),
             f"Ready after {edit}",
             evidence=lambda: space.status("inference", "probe"),
@@ -154,7 +155,7 @@ def test_an_edit_does_cost_writes(space: Space) -> None:
     _serving(space)
     before = _versions(space), _writes(space)
     space.patch("inference", "probe", {"replicas": 1})
-    until(lambda: _versions(space) != before[0] and _writes(space) > before[1], "both measures moved")
+    wait_until(lambda: _versions(space) != before[0] and _writes(space) > before[1], "both measures moved")
 
 
 def _terminating(space: Space) -> list[str]:
@@ -207,7 +208,7 @@ def _writes(space: Space) -> float:
 def test_api_server_refuses_the_writes_of_a_former_leader(space: Space) -> None:
     space.publish("probe", 1)
     space.inference()
-    until(lambda: bool(_deployment(space)), "the Deployment exists")
+    wait_until(lambda: bool(_deployment(space)), "the Deployment exists")
     epoch = int(_deployment(space)["metadata"]["annotations"]["tidegate.io/epoch"])
     leader = "--as=system:serviceaccount:tidegate-system:tidegate-controllers"
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from fixtures.installed import Installed, until
+from builders.waiting import wait_until
+from fixtures.installed import Installed
 from tidegate_localcluster.demo import helm
 
 
@@ -22,7 +23,7 @@ def examined(installed: Installed) -> Sequence[tuple[str, str]]:
 def test_what_is_missing_of_an_installation_is_found_and_nothing_once_it_is_back(
     installed: Installed,
 ) -> None:
-    until(lambda: examined(installed) == [], "all is well", evidence=lambda: examined(installed))
+    wait_until(lambda: examined(installed) == [], "all is well", evidence=lambda: examined(installed))
     kubectl = installed.kubectl
     kubectl.run("delete", "deployment", "tidegate-web", "-n", helm.NAMESPACE)
     kubectl.run("delete", "validatingadmissionpolicybinding", "tidegate-epoch")
@@ -33,10 +34,10 @@ def test_what_is_missing_of_an_installation_is_found_and_nothing_once_it_is_back
         ("TG9008", "tidegate-epoch"),
     ]
     try:
-        until(
+        wait_until(
             lambda: sorted(examined(installed)) == missing, "all three", evidence=lambda: examined(installed)
         )
     finally:
         installed.upgrade()
         kubectl.run("scale", "deployment", "tidegate-controllers", "-n", helm.NAMESPACE, "--replicas=2")
-    until(lambda: examined(installed) == [], "all is well again", evidence=lambda: examined(installed))
+    wait_until(lambda: examined(installed) == [], "all is well again", evidence=lambda: examined(installed))

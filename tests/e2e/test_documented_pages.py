@@ -14,8 +14,9 @@ from typing import Final
 import pytest
 import yaml
 
+from builders.waiting import wait_until
 from documented.typed import problem, typed
-from fixtures.installed import Installed, Space, a_space, until
+from fixtures.installed import Installed, Space, a_space
 from fixtures.installed_pool import OwnPool, an_own_pool
 from tidegate_localcluster.node import node_name
 
@@ -101,7 +102,7 @@ def arrange(space: Space, pool: OwnPool) -> None:
     space.ready("inference/ctr-v3")
     floor = ("--floor", "2", "--for", "1h", "--reason", "there is to be something to decide")
     space.installed.tidegate("override", "ads/ctr-v3", *floor)
-    until(lambda: bool(pool.decisions()), "something is decided", evidence=pool.status)
+    wait_until(lambda: bool(pool.decisions()), "something is decided", evidence=pool.status)
 
 
 @pytest.fixture(scope="module")

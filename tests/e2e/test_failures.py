@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from builders import probe_model
-from fixtures.installed import READY_TIMEOUT_S, Space, refused, until
+from builders.waiting import wait_until
+from fixtures.installed import READY_TIMEOUT_S, Space, refused
 from tidegate.api.reasons import Reason
 
 
@@ -18,7 +19,7 @@ def _says(space: Space, name: str, reason: Reason) -> str:
         said[condition.get("reason", "")] = condition.get("message", "")
         return reason in said
 
-    until(found, f"Ready of {name} says {reason}", evidence=lambda: space.status("inference", name))
+    wait_until(found, f"Ready of {name} says {reason}", evidence=lambda: space.status("inference", name))
     return said[reason]
 
 

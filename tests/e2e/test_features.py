@@ -14,7 +14,8 @@ import tritonclient.grpc as triton
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
-from fixtures.installed import PAUSE_S, Space, until
+from builders.waiting import wait_until
+from fixtures.installed import PAUSE_S, Space
 from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.scoring import Gateway
 
@@ -98,9 +99,9 @@ def test_features_are_what_the_table_says_and_a_new_plan_replaces_the_pods_witho
     asking.start()
     try:
         space.apply("FeatureCompute", "users", _spec(space, [30, 40, 50]))
-        until(lambda: space.status("featurecompute", "users")["planHash"] != before, "a new plan")
+        wait_until(lambda: space.status("featurecompute", "users")["planHash"] != before, "a new plan")
         space.ready("featurecompute/users")
-        until(lambda: 3 in buckets, "the new plan answers")
+        wait_until(lambda: 3 in buckets, "the new plan answers")
     finally:
         done.set()
         asking.join(20)
@@ -113,7 +114,7 @@ def test_features_are_what_the_table_says_and_a_new_plan_replaces_the_pods_witho
 @pytest.mark.produces(Reason.SOURCE_FAILED)
 def test_missing_table_is_named_and_publishing_it_is_enough(space: Space) -> None:
     space.apply("FeatureCompute", "users", _spec(space, [30]))
-    until(
+    wait_until(
         lambda: space.condition("featurecompute", "users").get("reason") == "SourceFailed",
         "Ready says SourceFailed",
         evidence=lambda: space.status("featurecompute", "users"),

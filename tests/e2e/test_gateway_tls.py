@@ -16,7 +16,8 @@ import pytest
 from cryptography import x509
 
 from builders.certificates import Authority, Pair
-from fixtures.installed import Client, Installed, Space, until
+from builders.waiting import wait_until
+from fixtures.installed import Client, Installed, Space
 from tidegate_localcluster.demo.helm import NAMESPACE
 from tidegate_localcluster.demo.load import THREADS
 
@@ -134,7 +135,7 @@ def front(installed: Installed, tmp_path: Path) -> Iterator[Front]:
     installed.kubectl.run("delete", "secret", "front", "-n", NAMESPACE, "--ignore-not-found")
     try:
         installed.upgrade(gateway__tls__secrets=["front"], gateway__tls__clientAuthority="clients")
-        until(lambda: _listeners(installed) >= 3, "every gateway has its TLS port", timeout_s=60)
+        wait_until(lambda: _listeners(installed) >= 3, "every gateway has its TLS port", timeout_s=60)
         yield Front(installed, authority, clients)
     finally:
         installed.upgrade()
@@ -183,14 +184,14 @@ def _rotations_lose_nothing(space: Space, port: Port, known: str, pairs: Sequenc
     installed, (first, second), ranker = space.installed, pairs, port.clients.pair(uris=(RANKER,))
     opened = _connections(installed)
     with space.load(1, clients=lambda: port.client(known, ranker)) as load:
-        until(lambda: _connections(installed) >= opened + THREADS, "every client has its connection")
+        wait_until(lambda: _connections(installed) >= opened + THREADS, "every client has its connection")
         load.wait_for("1", 100, timeout_s=60)
         before = _connections(installed)
         for number, pair in enumerate((second, first, second), 2):
             _put_front(installed, pair)
             load.wait_for("1", number * 200, timeout_s=60)
         assert _connections(installed) == before
-        until(
+        wait_until(
             lambda: port.serial() == _serial(second), "new connections see the new certificate", timeout_s=30
         )
         # The measure can fail: one connection more is seen.

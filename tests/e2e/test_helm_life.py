@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from builders.waiting import wait_until
 from fixtures.chart import CHART, PROCESSES, HelmOn, settings_of
 from fixtures.control_plane import Kubectl
-from fixtures.installed import Installed, Space, a_space, until
+from fixtures.installed import Installed, Space, a_space
 from tidegate_localcluster.demo.helm import NAMESPACE, RELEASE
 
 pytestmark = [pytest.mark.alone("replaces the installation"), pytest.mark.after_judges]
@@ -111,7 +112,7 @@ def test_upgrade_a_bad_upgrade_and_rollback_lose_no_request(life: Life, space: S
 
         life.act("rollback", RELEASE, before, *WAIT)
         life.ready()
-        until(lambda: not second & life.pods(), "every pod is another one again", evidence=life.pods)
+        wait_until(lambda: not second & life.pods(), "every pod is another one again", evidence=life.pods)
         sent = load.finish()
     assert sent.sent >= REQUESTS
     assert sent.problems == ()
@@ -124,7 +125,7 @@ def test_models_outlive_their_release_and_install_waits_for_the_next_one_which_t
     before = _uid(life, space)
     pods = {pod["metadata"]["uid"] for pod in space.pods("probe")}
     life.act("uninstall", RELEASE, *WAIT)
-    until(lambda: not life.pods(), "the pods go with their Deployments", evidence=life.pods)
+    wait_until(lambda: not life.pods(), "the pods go with their Deployments", evidence=life.pods)
     assert _uid(life, space) == before
     assert {pod["metadata"]["uid"] for pod in space.pods("probe")} == pods, "models run on"
 

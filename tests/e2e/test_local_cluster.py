@@ -17,12 +17,12 @@ from typing import Any
 import psutil
 import pytest
 
+from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl
 from tidegate_localcluster.cgroups import CgroupTree
 from tidegate_localcluster.cluster import Cluster, ClusterOptions, Supplies, cgroup_name
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.namespaces import supervising
-from tidegate_localcluster.process import wait_until
 from tidegate_localcluster.state import Forward, Phase
 
 WITHIN_S = 60.0

@@ -8,7 +8,8 @@ import pytest
 
 from builders.nearline import nearline_spec
 from builders.probe_model import publish_slow
-from fixtures.installed import Space, until
+from builders.waiting import wait_until
+from fixtures.installed import Space
 from fixtures.installed_stream import a_broker
 from fixtures.stopwatch import Stopwatch
 from fixtures.stream import BUCKET, DEAD, STREAM, SUBJECT, a_message, score
@@ -25,13 +26,13 @@ def test_pods_scaled_away_in_the_middle_yield_and_the_next_one_finishes(space: S
     rows = {f"job-{number}": 1 + number / 1024 for number in range(MESSAGES)}
     with a_broker(space) as (url, work):
         space.apply("Inference", "probe", _spec(space, url))
-        until(
+        wait_until(
             lambda: space.condition("inference", "probe", "Consuming").get("status") == "True",
             "the stream is consumed",
             evidence=lambda: space.status("inference", "probe"),
         )
         work.publish([a_message(x, name) for name, x in rows.items()])
-        until(
+        wait_until(
             lambda: work.kept() >= 25,
             "the work has begun",
             evidence=lambda: space.status("inference", "probe"),
@@ -43,14 +44,14 @@ def test_pods_scaled_away_in_the_middle_yield_and_the_next_one_finishes(space: S
         assert len(processes) >= 3  # the agent, Triton, and the model's own
         with Stopwatch() as watch:
             space.patch("inference", "probe", {"replicas": 0})
-            until(lambda: not space.installed.living(processes), "nothing of the pod runs")
+            wait_until(lambda: not space.installed.living(processes), "nothing of the pod runs")
         assert not space.installed.processes(OURS, [pod["metadata"]["uid"]])
         # Nobody works: the stream waits, and what the pod held is there for the next one at once.
-        until(lambda: work.free() == MESSAGES - work.kept(), "what the pod held is given back")
+        wait_until(lambda: work.free() == MESSAGES - work.kept(), "what the pod held is given back")
         taken = work.kept()
         assert taken < MESSAGES
-        until(lambda: not space.pods("probe"), "the pod is gone", evidence=lambda: space.pods("probe"))
-        until(
+        wait_until(lambda: not space.pods("probe"), "the pod is gone", evidence=lambda: space.pods("probe"))
+        wait_until(
             lambda: space.condition("inference", "probe", "Consuming").get("reason") == "ScaledToZero",
             "Consuming says that it is scaled to zero",
             evidence=lambda: space.status("inference", "probe"),

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from fixtures.installed import Space, refused, until
+from builders.waiting import wait_until
+from fixtures.installed import Space, refused
 
 USERS = 50
 LABEL = "tidegate.io/pipeline=scene.home"
@@ -103,9 +104,9 @@ def test_a_pipeline_answers_without_its_optional_model_and_not_without_the_other
         return pipeline["readyReplicas"], [part["endpoints"] for part in pipeline["models"]]
 
     # It is Ready without its optional model.
-    until(lambda: parts() == (1, [1, 1]), "all of its parts are there", evidence=parts)
+    wait_until(lambda: parts() == (1, [1, 1]), "all of its parts are there", evidence=parts)
     whole = {"first": [1003.0, 1007.0], "second": [2003.0, 2007.0], "tidegate_defaulted": [b"", b""]}
-    until(lambda: answered() == whole, "the answer is whole", evidence=answered)
+    wait_until(lambda: answered() == whole, "the answer is whole", evidence=answered)
     before = _calls(space)
     with ThreadPoolExecutor(32) as clients:
         answers = list(clients.map(lambda user: _ask(space, user), [user % USERS for user in range(64)]))
@@ -123,13 +124,13 @@ def test_a_pipeline_answers_without_its_optional_model_and_not_without_the_other
     (pod,) = (pod["metadata"]["uid"] for pod in space.installed.pods(space.namespace, LABEL))
     space.kubectl.run("delete", "inference", "b", "-n", space.namespace)
     marked = {**whole, "second": [0.5, 0.5], "tidegate_defaulted": [b"second", b"second"]}
-    until(lambda: answered() == marked, "answers go on with the default", evidence=answered)
-    until(
+    wait_until(lambda: answered() == marked, "answers go on with the default", evidence=answered)
+    wait_until(
         lambda: space.condition("modelaccess", "scene").get("reason") == "TargetNotFound",
         "Ready says TargetNotFound",
     )
     space.inference("b", version=2)
-    until(lambda: answered() == whole, "the answer is whole again", evidence=answered)
+    wait_until(lambda: answered() == whole, "the answer is whole again", evidence=answered)
 
     # The measure can fail: nobody stands in for a model that is not optional.
     space.kubectl.run("delete", "inference", "a", "-n", space.namespace)
@@ -141,12 +142,12 @@ def test_a_pipeline_answers_without_its_optional_model_and_not_without_the_other
             return "first" in str(error)
         return False
 
-    until(fails, "requests fail for want of the other model, by its name")
+    wait_until(fails, "requests fail for want of the other model, by its name")
     space.inference("a", version=1)
     space.ready("inference/a", "inference/b", "modelaccess/scene")
-    until(lambda: answered() == whole, "the answer is whole once more", evidence=answered)
+    wait_until(lambda: answered() == whole, "the answer is whole once more", evidence=answered)
     # All that time the same pod has answered.
     assert [one["metadata"]["uid"] for one in space.installed.pods(space.namespace, LABEL)] == [pod]
 
     space.apply("ModelAccess", "scene", {"routes": [{"name": "only", "targets": [{"inference": "a"}]}]})
-    until(lambda: not space.installed.pods(space.namespace, LABEL), "the pods go with their route")
+    wait_until(lambda: not space.installed.pods(space.namespace, LABEL), "the pods go with their route")

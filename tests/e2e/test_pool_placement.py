@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from builders.waiting import wait_until
 from fixtures.cluster import POOL_NODE, POOL_TOLERATION
-from fixtures.installed import Space, until
+from fixtures.installed import Space
 from tidegate.api.reasons import Reason
 from tidegate.resources.names import POOL_LABEL
 from tidegate_localcluster.fleet import GPUS_PER_NODE, REPLICAS_PER_GPU, SHARED_GPU
@@ -56,7 +57,7 @@ def test_model_serves_from_a_cpu_pool_that_counts_it_and_outlives_the_pool(space
     space.publish("probe", 1)
     space.has_node(POOL_NODE)
     with _a_pool(space):
-        until(
+        wait_until(
             lambda: _pool(space).get("slices", {}).get("free", 0) >= 4,
             "four slices",
             evidence=lambda: _pool(space),
@@ -73,7 +74,7 @@ def test_model_serves_from_a_cpu_pool_that_counts_it_and_outlives_the_pool(space
         pod = space.pods("probe")[0]
         assert pod["metadata"]["labels"][POOL_LABEL] == POOL
         assert pod["spec"]["containers"][0]["resources"]["limits"] == {"memory": "1152Mi"}
-        until(
+        wait_until(
             lambda: _pool(space)["slices"]["free"] == free - 2,
             "two slices are taken",
             evidence=lambda: _pool(space),
@@ -82,7 +83,7 @@ def test_model_serves_from_a_cpu_pool_that_counts_it_and_outlives_the_pool(space
         assert {"name": "realtime", "slices": 2} in _pool(space)["tiers"]
 
         _inference(space, "more", replicas=2, slices=free - 2)
-        until(
+        wait_until(
             lambda: _placed(space, "more").get("reason") == "PoolFull",
             "more than there is",
             evidence=lambda: _placed(space, "more"),
@@ -93,7 +94,7 @@ def test_model_serves_from_a_cpu_pool_that_counts_it_and_outlives_the_pool(space
 
         before = {each["metadata"]["uid"] for each in space.pods("probe")}
         space.kubectl.run("delete", "computepool", POOL)
-        until(lambda: _placed(space, "probe").get("reason") == "PoolNotFound", "the pool is missed")
+        wait_until(lambda: _placed(space, "probe").get("reason") == "PoolNotFound", "the pool is missed")
         assert space.ask().version == "1"
         assert space.condition("inference", "probe")["status"] == "True"
 
@@ -104,7 +105,7 @@ def test_model_serves_from_a_cpu_pool_that_counts_it_and_outlives_the_pool(space
         assert {each["metadata"]["uid"] for each in space.pods("probe")} == before
 
         _apply_pool(space)
-        until(lambda: _placed(space, "probe").get("reason") == "Placed", "it is placed again")
+        wait_until(lambda: _placed(space, "probe").get("reason") == "Placed", "it is placed again")
         assert {each["metadata"]["uid"] for each in space.pods("probe")} == before
 
 
@@ -129,18 +130,20 @@ def test_gpu_pods_are_scheduled_on_simulated_nodes_and_counted(space: Space) -> 
 
     try:
         free = {"total": slices, "healthy": slices, "free": slices}
-        until(lambda: counts() == free, "every slice is free", evidence=counts)
+        wait_until(lambda: counts() == free, "every slice is free", evidence=counts)
         model = {"name": "probe", "uri": space.uri("probe"), "version": "1"}
         spec = {"model": model, "replicas": 5, "placement": {"pool": GPU_POOL}, "tier": "offline"}
         space.apply("Inference", "gpu", spec)
-        until(lambda: counts().get("free") == slices - 5, "five slices are taken", evidence=counts)
+        wait_until(lambda: counts().get("free") == slices - 5, "five slices are taken", evidence=counts)
         pods = space.pods("gpu")
         assert {pod["spec"]["nodeName"][:7] for pod in pods} == {"gpu-sim"}
         assert all(pod["spec"]["containers"][0]["resources"]["limits"][SHARED_GPU] == "1" for pod in pods)
 
         # A node is cordoned: its slices are not healthy, and its pods keep them.
         space.kubectl.run("cordon", "gpu-sim-0")
-        until(lambda: counts().get("healthy") == slices // GPU_NODES, "one node takes pods", evidence=counts)
+        wait_until(
+            lambda: counts().get("healthy") == slices // GPU_NODES, "one node takes pods", evidence=counts
+        )
         assert len(space.pods("gpu")) == 5
     finally:
         space.kubectl.run("uncordon", "gpu-sim-0")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from builders import lying_prometheus
-from fixtures.installed import Space, stays, until
+from builders.waiting import stays, wait_until
+from fixtures.installed import Space
 from fixtures.installed_pool import OwnPool, an_own_pool, paced_load
 
 pytestmark = [
@@ -123,7 +124,9 @@ def says(pool: OwnPool, status: str, *words: str) -> None:
         found, message = fresh(pool)
         return found == status and all(word in message for word in words)
 
-    until(said, f"SignalsFresh is {status} and says {words}", timeout_s=150.0, evidence=lambda: fresh(pool))
+    wait_until(
+        said, f"SignalsFresh is {status} and says {words}", timeout_s=150.0, evidence=lambda: fresh(pool)
+    )
 
 
 def test_prometheus_that_stops_lies_and_comes_back_costs_nobody_a_replica(space: Space) -> None:
@@ -135,7 +138,7 @@ def test_prometheus_that_stops_lies_and_comes_back_costs_nobody_a_replica(space:
         metrics.asked_by_the_controllers(),
         an_own_pool(space, "figures", "Auto", tiers=tiers, policy=policy) as pool,
     ):
-        until(lambda: pool.free() > SLICES, "slices", evidence=pool.status)
+        wait_until(lambda: pool.free() > SLICES, "slices", evidence=pool.status)
         ballast = {"pool": pool.name, "slices": pool.free() - SLICES}
         space.apply("Inference", "ballast", pool.model("probe", 4, placement=ballast, replicas=1))
         scaling = {"minReplicas": 1, "maxReplicas": SLICES}
@@ -149,7 +152,7 @@ def test_prometheus_that_stops_lies_and_comes_back_costs_nobody_a_replica(space:
             stays(lambda: standing(pool), "what everybody has", for_s=HELD_S)
 
         with paced_load(space, "home", 600.0) as load:
-            until(
+            wait_until(
                 lambda: standing(pool) == wanted, f"{wanted}", timeout_s=240, evidence=lambda: standing(pool)
             )
             says(pool, "True")

@@ -13,7 +13,8 @@ import numpy as np
 from tritonclient.utils import InferenceServerException
 
 from builders import probe_model
-from fixtures.installed import PAUSE_S, Client, Space, until
+from builders.waiting import wait_until
+from fixtures.installed import PAUSE_S, Client, Space
 
 VERSIONS: Final = {"a": 1, "b": 2}
 _WRONG: Final = "wrong: "
@@ -55,7 +56,7 @@ def _answered_by(space: Space, count: int) -> set[str]:
 
 
 def release_is(space: Space, phase: str) -> None:
-    until(
+    wait_until(
         lambda: space.status("modelaccess", "probe").get("release", {}).get("phase") == phase,
         f"the release is {phase}",
         evidence=lambda: space.status("modelaccess", "probe"),
@@ -73,11 +74,11 @@ def test_a_good_model_is_promoted_under_load_and_aborted_afterwards(space: Space
     assert report.problems == ()
     assert space.counted("b") - before > 200
     # The weight follows the status that it is taken from.
-    until(lambda: _answered_by(space, 20) == {"2"}, "every request goes to the promoted target")
+    wait_until(lambda: _answered_by(space, 20) == {"2"}, "every request goes to the promoted target")
 
     space.installed.tidegate("release", "abort", f"{space.namespace}/probe")
     release_is(space, "RolledBack")
-    until(lambda: _answered_by(space, 20) == {"1"}, "every request goes to the stable target")
+    wait_until(lambda: _answered_by(space, 20) == {"1"}, "every request goes to the stable target")
     asked = space.counted_at_rest("b")
     assert {space.ask().version for _ in range(20)} == {"1"}
     assert space.counted_at_rest("b") == asked
@@ -94,7 +95,7 @@ def test_a_model_that_cannot_answer_is_taken_back_at_its_first_requests(space: S
         report = load.finish()
     assert 0 < report.failed < 0.2 * report.sent
     assert space.status("modelaccess", "probe")["release"]["reason"] == "CheckFailed"
-    until(lambda: _answered_by(space, 20) == {"1"}, "every request goes to the stable target")
+    wait_until(lambda: _answered_by(space, 20) == {"1"}, "every request goes to the stable target")
     assert space.counted_at_rest("b") == 0
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.installed import READY_TIMEOUT_S, Space, until
+from builders.waiting import wait_until
+from fixtures.installed import READY_TIMEOUT_S, Space
 from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.errors import CommandError
 from tidegate_localcluster.demo.load import Load
@@ -33,7 +34,7 @@ def _uids(space: Space) -> set[str]:
 
 
 def _ready(space: Space, reason: str) -> None:
-    until(
+    wait_until(
         lambda: space.condition("inference", "probe").get("reason") == reason,
         f"Ready says {reason}",
         evidence=lambda: space.condition("inference", "probe"),
@@ -41,7 +42,7 @@ def _ready(space: Space, reason: str) -> None:
 
 
 def _replaced(space: Space, before: set[str], count: int) -> None:
-    until(
+    wait_until(
         lambda: (
             not before & (now := _uids(space))
             and len(now) == count
@@ -76,9 +77,9 @@ def test_rolling_restart_scale_down_and_drain_lose_no_request(space: Space) -> N
         _replaced(space, before, 2)
 
         space.kubectl.run("scale", "inference/probe", "--replicas=3", "-n", space.namespace)
-        until(lambda: space.status("inference", "probe").get("readyReplicas") == 3, "three are ready")
+        wait_until(lambda: space.status("inference", "probe").get("readyReplicas") == 3, "three are ready")
         space.kubectl.run("scale", "inference/probe", "--replicas=1", "-n", space.namespace)
-        until(lambda: _gone(space, 1), "one pod is left, and none on its way out")
+        wait_until(lambda: _gone(space, 1), "one pod is left, and none on its way out")
         _lossless(load)
 
 
@@ -139,7 +140,7 @@ def test_template_whose_pods_never_get_ready_goes_back_and_a_corrected_one_comes
         _ready(space, "NoCapacity")
         assert "set spec.rollout.mode: InPlace" in space.condition("inference", "probe")["message"]
         _ready(space, "RolledBack")
-        until(
+        wait_until(
             lambda: _uids(space) == before, "the pods are the old ones again", evidence=lambda: _uids(space)
         )
         assert space.condition("inference", "probe", "Stalled")["status"] == "True"
@@ -149,7 +150,7 @@ def test_template_whose_pods_never_get_ready_goes_back_and_a_corrected_one_comes
 
         # Only a changed spec is another attempt; a new number of replicas is not.
         space.patch("inference", "probe", {"replicas": 1})
-        until(lambda: _gone(space, 1), "one pod is left")
+        wait_until(lambda: _gone(space, 1), "one pod is left")
         assert space.condition("inference", "probe")["reason"] == "RolledBack"
         corrected = {"resources": {"memory": "768Mi"}, "rollout": {"progressDeadline": "5m"}}
         space.patch("inference", "probe", corrected)
@@ -183,7 +184,7 @@ def test_in_place_replaces_every_pod_on_a_node_without_a_free_slice_and_surge_sa
             _lossless(load)
         assert min(ready()) == SLICES - 1
         assert {_slices_of(pod) for pod in _pods(space)} == {1}
-    until(lambda: _offered(space) == 0, "the node offers no slice any more")
+    wait_until(lambda: _offered(space) == 0, "the node offers no slice any more")
 
 
 def _served_on_slices(space: Space) -> None:
@@ -191,17 +192,17 @@ def _served_on_slices(space: Space) -> None:
 
     Tidegate asks for no slices yet (that is for pools); here somebody else does, and its applies leave that alone.
     """
-    until(lambda: _offered(space) == SLICES, f"the node offers {SLICES} slices")
+    wait_until(lambda: _offered(space) == SLICES, f"the node offers {SLICES} slices")
     space.publish("probe", 1)
     space.inference(replicas=0, tier="nearline")
-    until(lambda: "selector" in space.status("inference", "probe"), "there is a Deployment")
+    wait_until(lambda: "selector" in space.status("inference", "probe"), "there is a Deployment")
     slices = {"name": "triton", "resources": {"limits": {SHARED_GPU: "1"}}}
     patch = json.dumps({"spec": {"template": {"spec": {"containers": [slices]}}}})
     place = ("deployment/inf-probe", "-n", space.namespace)
     space.kubectl.run("patch", *place, "--field-manager=slices", "-p", patch)
     space.kubectl.run("scale", "inference/probe", f"--replicas={SLICES}", "-n", space.namespace)
     space.access()
-    until(
+    wait_until(
         lambda: space.status("inference", "probe").get("readyReplicas") == SLICES,
         f"{SLICES} replicas are ready",
         evidence=lambda: space.status("inference", "probe"),

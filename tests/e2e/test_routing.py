@@ -8,7 +8,8 @@ import urllib.request
 
 import pytest
 
-from fixtures.installed import Space, refused, until
+from builders.waiting import wait_until
+from fixtures.installed import Space, refused
 from fixtures.standing import VERSIONS, Fleet, to
 from tidegate.api.reasons import Reason
 
@@ -38,7 +39,7 @@ def test_weights_are_what_the_tritons_count_and_a_weight_of_zero_gets_nothing(st
         return tuple(now - then for now, then in zip(standing.counts(*weights), before, strict=True))
 
     assert report.problems == ()
-    until(
+    wait_until(
         lambda: sum(seen()) == report.sent, "all are counted", timeout_s=30, evidence=lambda: (report, seen())
     )
     a, b, none = seen()
@@ -75,13 +76,13 @@ def test_rest_is_served_beside_grpc_and_model_control_is_not_reachable(standing:
 def test_missing_target_is_named_and_heals_when_it_appears(space: Space) -> None:
     space.publish("probe", 1)
     space.access(("probe", 100))
-    until(
+    wait_until(
         lambda: space.condition("modelaccess", "probe").get("reason") == "TargetNotFound",
         "Ready says TargetNotFound",
         evidence=lambda: space.status("modelaccess", "probe"),
     )
     # The xDS server learns of it by itself: until then the gateway knows no such access.
-    until(
+    wait_until(
         lambda: refused(space.ask).status() == "StatusCode.UNAVAILABLE",
         "the gateway has the route, and nothing behind it",
         evidence=lambda: refused(space.ask),

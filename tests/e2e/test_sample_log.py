@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 import tritonclient.grpc as triton
 
-from fixtures.installed import Space, until
+from builders.waiting import wait_until
+from fixtures.installed import Space
 
 CLAIM: Final = {
     "apiVersion": "v1",
@@ -38,7 +39,7 @@ def test_what_the_gateway_was_asked_is_what_was_logged_although_the_pod_was_dele
     )
     space.access()
     space.ready()
-    until(
+    wait_until(
         lambda: space.condition("inference", "probe", "SamplesLogged").get("status") == "True",
         "the log is well",
         evidence=lambda: space.status("inference", "probe"),
@@ -49,14 +50,14 @@ def test_what_the_gateway_was_asked_is_what_was_logged_although_the_pod_was_dele
     pod = _pod(space)
 
     space.kubectl.run("delete", "pod", pod, "-n", space.namespace, "--wait=false")
-    until(lambda: _pod(space) not in ("", pod), "a successor is ready", evidence=lambda: _pod(space))
+    wait_until(lambda: _pod(space) not in ("", pod), "a successor is ready", evidence=lambda: _pod(space))
     records: list[dict[str, Any]] = []
 
     def logged() -> bool:
         records[:] = _logged(space)
         return len(records) >= len(ids)
 
-    until(logged, "the file is there", evidence=lambda: records)
+    wait_until(logged, "the file is there", evidence=lambda: records)
     assert sorted(record["id"] for record in records) == sorted(ids)
     assert {(record["pod"], record["version"]) for record in records} == {(pod, "1")}
     assert all(record["outputs"][0]["data"] == [1000.0 + _sent(record)] for record in records)

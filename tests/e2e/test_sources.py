@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from fixtures.installed import Space, until
+from builders.waiting import wait_until
+from fixtures.installed import Space
 from tidegate.api.reasons import Reason
 from tidegate_localcluster.demo.errors import CommandError
 
@@ -30,7 +31,7 @@ def test_model_on_a_volume_claim_is_served_and_swapped(space: Space) -> None:
 def test_host_that_nobody_listed_is_refused_and_mended_by_the_spec_alone(space: Space) -> None:
     space.publish("probe", 1)
     space.inference(uri="https://models.example.com/probe")
-    until(
+    wait_until(
         lambda: space.condition("inference", "probe").get("reason") == "UriNotAllowed",
         "Ready says UriNotAllowed",
         evidence=lambda: space.status("inference", "probe"),
@@ -45,7 +46,7 @@ def test_host_that_nobody_listed_is_refused_and_mended_by_the_spec_alone(space: 
 def test_python_models_need_the_clusters_opt_in(space: Space) -> None:
     space.publish("probe", 1)
     space.inference(format="Python")
-    until(
+    wait_until(
         lambda: space.condition("inference", "probe").get("reason") == "FormatNotAllowed",
         "Ready says FormatNotAllowed",
         evidence=lambda: space.status("inference", "probe"),

@@ -9,7 +9,8 @@ from typing import Any
 
 from tritonclient.utils import InferenceServerException
 
-from fixtures.installed import Space, until
+from builders.waiting import wait_until
+from fixtures.installed import Space
 from fixtures.installed_pool import OwnPool, an_own_pool, paced_load
 from tidegate.planning.pods import is_ready
 from tidegate_localcluster.demo.load import Load
@@ -45,7 +46,7 @@ class World:
             ready = sum(map(is_ready, self.pods().values()))
             return allocation.get("replicas", 0), allocation.get("spares", 0), ready
 
-        until(
+        wait_until(
             lambda: found() == (replicas, spares, replicas + spares),
             f"{replicas} replicas and {spares} spares",
             timeout_s=120.0,
@@ -58,7 +59,7 @@ class World:
         for _ in range(QUIET):
             time.sleep(QUIET_PACE_S)
             self.space.ask("home")
-        until(
+        wait_until(
             lambda: sum(self.counts().values()) >= sum(before.values()) + QUIET,
             "all are counted",
             evidence=self.counts,
@@ -79,7 +80,7 @@ class World:
                 self.space.ask("home")
             return self.pool.count(pod) > before
 
-        until(asked, "the spare runs requests", timeout_s=60.0, evidence=self.counts)
+        wait_until(asked, "the spare runs requests", timeout_s=60.0, evidence=self.counts)
 
     def load(self) -> AbstractContextManager[Load]:
         """Asks for far more than one replica bears."""
@@ -106,7 +107,7 @@ def _a_world(space: Space, spares: int) -> Generator[World]:
 def test_a_spare_gets_no_request_until_it_is_needed_and_then_no_pod_starts(space: Space) -> None:
     with _a_world(space, spares=1) as world:
         world.has(1, 1)
-        until(
+        wait_until(
             lambda: space.status("inference", "home").get("spareReplicas") == 1,
             "the status says that it is a spare",
             evidence=lambda: space.status("inference", "home"),
@@ -127,7 +128,7 @@ def test_a_spare_gets_no_request_until_it_is_needed_and_then_no_pod_starts(space
         # More load: the decision takes the spare.
         before, idle = world.pods().keys(), world.counts()[successor]
         with world.load() as load:
-            until(
+            wait_until(
                 lambda: world.counts().get(successor, 0) > idle + 5,
                 "the promoted one runs requests",
                 timeout_s=120.0,
@@ -151,7 +152,7 @@ def test_without_a_spare_the_same_load_starts_a_pod(space: Space) -> None:
         before = world.pods().keys()
         assert len(before) == 1
         with world.load() as load:
-            until(lambda: len(world.pods()) == 2, "a pod starts", timeout_s=120.0, evidence=world.pods)
+            wait_until(lambda: len(world.pods()) == 2, "a pod starts", timeout_s=120.0, evidence=world.pods)
             load.finish()
         assert before < world.pods().keys()
         assert world.moved()["promoted"] == 0

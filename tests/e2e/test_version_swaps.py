@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from builders import probe_model
-from fixtures.installed import Space, until
+from builders.waiting import wait_until
+from fixtures.installed import Space
 from fixtures.stopwatch import Stopwatch
 from tidegate.api.reasons import Reason
 
@@ -55,7 +56,7 @@ def test_kept_version_comes_back_on_every_replica_in_a_moment(space: Space) -> N
         before = _answered_by_servers(space, 1)
         with Stopwatch() as watch:
             space.patch("inference", "probe", {"model": {"version": "1"}})
-            until(
+            wait_until(
                 lambda: _grown(before, _answered_by_servers(space, 1)),
                 "version 1 answers on every replica",
                 timeout_s=30,
@@ -76,7 +77,7 @@ def test_load_notices_lost_requests(space: Space) -> None:
     with space.load(1, max_seconds=120) as load:
         load.wait_for("1", 50, timeout_s=30)
         space.patch("inference", "probe", {"replicas": 0})
-        until(
+        wait_until(
             lambda: space.status("inference", "probe").get("readyReplicas") == 0,
             "no replica is left",
         )
@@ -95,8 +96,10 @@ def test_truncated_model_leaves_the_old_version_serving_and_says_why(space: Spac
     space.ready()
     with space.load(1, max_seconds=120) as load:
         space.patch("inference", "probe", {"model": {"version": "2"}})
-        until(lambda: space.condition("inference", "probe").get("status") == "False", "the failure shows")
-        until(lambda: "failure" in space.status("inference", "probe"), "status.failure is set")
+        wait_until(
+            lambda: space.condition("inference", "probe").get("status") == "False", "the failure shows"
+        )
+        wait_until(lambda: "failure" in space.status("inference", "probe"), "status.failure is set")
         load.wait_sent(500, timeout_s=60)
         report = load.finish()
 
@@ -130,7 +133,7 @@ def test_version_that_does_not_fit_into_memory_leaves_the_old_one_serving(space:
     space.ready()
     with space.load(1, 2, max_seconds=200) as load:
         space.patch("inference", "probe", {"model": {"version": "2"}})
-        until(
+        wait_until(
             lambda: space.status("inference", "probe").get("failure", {}).get("reason") == "OutOfMemory",
             "status.failure says OutOfMemory",
             evidence=lambda: space.status("inference", "probe"),
@@ -159,7 +162,7 @@ def test_wrong_checksum_leaves_the_old_version_serving_and_the_right_one_is_take
     space.ready()
     with space.load(1, 2, max_seconds=120) as load:
         space.patch("inference", "probe", {"model": {"version": "2", "sha256": "0" * 64}})
-        until(
+        wait_until(
             lambda: space.status("inference", "probe").get("failure", {}).get("reason") == "ChecksumMismatch",
             "status.failure says ChecksumMismatch",
             evidence=lambda: space.status("inference", "probe"),
@@ -177,7 +180,7 @@ def test_wrong_checksum_leaves_the_old_version_serving_and_the_right_one_is_take
 def test_first_version_that_never_loads_is_reported_and_mended_by_the_spec_alone(space: Space) -> None:
     space.publish("probe", 1)
     space.inference(version=7)
-    until(
+    wait_until(
         lambda: space.condition("inference", "probe").get("reason") == "ArtefactNotFound",
         "Ready says ArtefactNotFound",
         evidence=lambda: space.status("inference", "probe"),

@@ -10,7 +10,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from fixtures.installed import Installed, Space, until
+from builders.waiting import wait_until
+from fixtures.installed import Installed, Space
 from tidegate_localcluster.demo.errors import CommandError
 from tidegate_localcluster.demo.helm import NAMESPACE
 
@@ -31,14 +32,14 @@ def test_status_dump_and_diff_follow_a_change_from_outside_the_cluster(space: Sp
         states = {state for proxy in proxies for state in proxy["types"].values()}
         return {proxy["node"] for proxy in proxies} == gateways and states == {"SYNCED"}
 
-    until(synced, "status shows every gateway", evidence=lambda: installed.tidegate("xds", "status"))
+    wait_until(synced, "status shows every gateway", evidence=lambda: installed.tidegate("xds", "status"))
     name = f"access/{space.namespace}/probe"
     assert name in installed.tidegate("xds", "dump")
     assert "3.500s" not in installed.tidegate("xds", "dump", "--name", name)
 
     before = json.loads(installed.tidegate("xds", "dump", "-o", "json"))["revision"]
     space.access(timeout="3500ms")
-    until(
+    wait_until(
         lambda: "3.500s" in installed.tidegate("xds", "dump", "--name", name),
         "the dump shows the new timeout",
     )
@@ -78,12 +79,12 @@ def test_errors_name_the_right_that_is_missing_and_the_way_out(
     assert 'cannot list resource "pods"' in said(*asks)
     _grant(space, [_LIST])
     request.addfinalizer(lambda: _take_back(space))
-    until(
+    wait_until(
         lambda: "portforward: 403 Forbidden: the verbs get and create" in said(*asks),
         "it lacks the other right",
     )
     _grant(space, [_LIST, _FORWARD])
-    until(lambda: "gateway" in _tried(installed, *asks), "with both rights it is answered")
+    wait_until(lambda: "gateway" in _tried(installed, *asks), "with both rights it is answered")
 
 
 def _tried(installed: Installed, *arguments: str) -> str:

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from fixtures.installed import Installed, Space, until
+from builders.waiting import wait_until
+from fixtures.installed import Installed, Space
 from tidegate_localcluster.demo.errors import CommandError
 from tidegate_localcluster.demo.helm import NAMESPACE
 
@@ -47,7 +48,7 @@ def test_upgrades_to_plain_text_and_back_lose_no_request_and_keep_certificates(s
             installed.upgrade(tls__xds=False, auth__namespaces=[])
             # The measures can fail: without it there is no handshake, and whoever asks is answered.
             assert set(_handshakes(installed).values()) == {0.0}
-            until(
+            wait_until(
                 lambda: _plainly(installed) == "SETTINGS",
                 "whoever asks is answered once the last of the former servers has ended",
                 evidence=lambda: _plainly(installed),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from builders.waiting import eventually
 from faults import invariants
 from faults.api import Api
 from faults.injections import EveryMove, Fault, WatchFault, When, WriteDeed, WriteFault
@@ -369,9 +370,7 @@ class Sweep:
     @staticmethod
     async def wait_for(holds: Callable[[], Awaitable[object]], what: str, timeout_s: float) -> None:
         """Returns when `holds` gives something true. Raises NotSettledError when it does not in time."""
-        deadline = time.monotonic() + timeout_s
-        while not await holds():
-            if time.monotonic() > deadline:
-                message = f"not within {timeout_s:g} s: {what}"
-                raise NotSettledError(message)
-            await asyncio.sleep(0.05)
+        try:
+            await eventually(holds, what, timeout_s=timeout_s)
+        except AssertionError as error:
+            raise NotSettledError(str(error)) from None

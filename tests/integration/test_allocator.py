@@ -19,12 +19,12 @@ import psutil
 import pytest
 
 from builders.metrics_page import metric
+from builders.waiting import wait_until
 from fixtures.allocated import Allocated, looks_again, targets
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
 from tidegate.planning.decision import KEPT
 from tidegate.resources.names import POOL_LABEL
-from tidegate_localcluster.process import wait_until
 
 pytestmark = pytest.mark.usefixtures("controllers")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from builders.waiting import wait_until
 from fixtures.allocated import Allocated, looks_again
 from fixtures.processes import Running
-from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.usefixtures("controllers")]
 

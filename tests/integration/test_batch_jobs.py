@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from builders.waiting import wait_until
 from fixtures.batch_jobs import Batches
 from fixtures.pools import Pools
 from tidegate.api.reasons import Reason
-from tidegate_localcluster.process import wait_until
 
 pytestmark = pytest.mark.usefixtures("controllers")
 

@@ -17,6 +17,7 @@ import yaml
 from typer.testing import CliRunner
 
 from builders.inference import inference_body
+from builders.waiting import wait_until
 from fixtures.chart import CHART, CHART_OF_KINDS, PROCESSES, HelmOn, settings_of
 from fixtures.control_plane import wait_for_account
 from fixtures.crds import wait_established
@@ -31,7 +32,6 @@ from tidegate.kube.permissions import (
 )
 from tidegate.main import app
 from tidegate.reference.rights import Granted, matrix
-from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.integration]
 

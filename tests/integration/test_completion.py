@@ -14,8 +14,8 @@ import pytest
 from builders.compute_pool import compute_pool_body
 from builders.inference import inference_body
 from builders.model_access import model_access_body
+from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl
-from tidegate_localcluster.process import wait_until
 
 pytestmark = pytest.mark.usefixtures("crds")
 

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 import pytest
 
 from builders.compute_pool import node_body
+from builders.waiting import wait_until
 from fixtures.pools import Pools
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
 from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.resources.sharing.device_plugin import SHARED_GPU
-from tidegate_localcluster.process import wait_until
 
 pytestmark = pytest.mark.usefixtures("controllers")
 

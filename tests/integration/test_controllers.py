@@ -9,10 +9,10 @@ import pytest
 from builders.inference import inference_body
 from builders.metrics_page import listed, metric, shown
 from builders.model_access import model_access_body
+from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
-from tidegate_localcluster.process import wait_until
 
 CHILDREN = "serviceaccounts,configmaps,deployments,services,poddisruptionbudgets"
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from builders.inference import inference_body
+from builders.waiting import wait_until
 from fixtures.allocated import SLICES, Allocated
 from fixtures.control_plane import Kubectl, a_namespace
 from fixtures.pools import Pools
 from fixtures.processes import Running, controllers_settings, leading_controllers, tidegate
 from fixtures.stopwatch import Stopwatch
-from tidegate_localcluster.process import wait_until
 
 INFERENCES = 10
 KINDS = "inferences,modelaccesses,serviceaccounts,configmaps,deployments,services,poddisruptionbudgets"

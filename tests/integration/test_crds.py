@@ -17,9 +17,9 @@ from builders.feature_compute import feature_compute_body
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
 from builders.refusals import REFUSALS, REFUSED_CHANGES, Refusal, RefusedChange
+from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl, a_namespace
 from tidegate.api.crd import documents
-from tidegate_localcluster.process import wait_until
 
 pytestmark = pytest.mark.usefixtures("crds")
 

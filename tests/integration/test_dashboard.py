@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from builders.metrics_page import listed, metric, shown
-from builders.waiting import until
+from builders.waiting import eventually, wait_until
 from fixtures.allocated import Allocated, looks_again
 from fixtures.auth_proxy import an_authenticating_proxy
 from fixtures.control_plane import Kubectl, may
@@ -35,7 +35,6 @@ from fixtures.web_process import (
     web_rules,
     with_token,
 )
-from tidegate_localcluster.process import wait_until
 
 LISTS_NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
 CSRF = re.compile(r'name="csrf" value="([0-9a-f]+)"')
@@ -263,7 +262,7 @@ async def test_two_hundred_open_pages_watch_no_more_than_one_and_hear_at_once(
             """One of each kind may have been between two watches just then, and Kubernetes' garbage collector begins its own."""
             return all(count <= one[kind] + 2 for kind, count in watches(kubectl).items())
 
-        await until(no_more, what="no more watches than for one page", timeout_s=60.0)
+        await eventually(no_more, what="no more watches than for one page", timeout_s=60.0)
         assert watches(kubectl)["inferences"] >= 1
         late: list[float] = []
         for look in range(3):
@@ -272,7 +271,7 @@ async def test_two_hundred_open_pages_watch_no_more_than_one_and_hear_at_once(
                 kubectl, "annotate", "computepool", allocated.pool, f"seen=look-{look}", "--overwrite"
             )
             with Stopwatch() as watch:
-                await until(lambda: len(pages.heard) >= 200, what="every page has heard", timeout_s=30.0)
+                await eventually(lambda: len(pages.heard) >= 200, what="every page has heard", timeout_s=30.0)
             late.append(watch.seconds)
         # Two busy cores may be late for two hundred pages once.
         assert sorted(late)[1] < 1.0, late
@@ -306,7 +305,7 @@ class Pages:
         wanted = self._opened + count
         first = len(self._tasks)
         self._tasks += [asyncio.create_task(self._follow(number)) for number in range(first, first + count)]
-        await until(lambda: self._opened >= wanted, what=f"{wanted} pages are open")
+        await eventually(lambda: self._opened >= wanted, what=f"{wanted} pages are open")
 
     async def _follow(self, number: int) -> None:
         query = {"topic": "computepools"}

@@ -16,10 +16,10 @@ from builders.compute_pool import compute_pool_body, node_body
 from builders.feature_compute import feature_compute_body
 from builders.inference import inference_body
 from builders.model_access import model_access_body
+from builders.waiting import wait_until
 from fixtures.command_line import CommandLine
 from fixtures.control_plane import Kubectl
 from fixtures.pools import Pools
-from tidegate_localcluster.process import wait_until
 
 CRD = "featurecomputes.tidegate.io"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from builders.waiting import wait_until
 from faults.installation import fence
 from fixtures.control_plane import Kubectl
-from tidegate_localcluster.process import wait_until
 
 CONTROLLERS = "system:serviceaccount:tidegate-system:tidegate-controllers"
 LABEL = "app.kubernetes.io/managed-by=tidegate"

@@ -18,6 +18,7 @@ import httpx
 import psutil
 import pytest
 
+from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl
 from tidegate.telemetry.pool_series import PoolSeries
 from tidegate.telemetry.prometheus import Prometheus
@@ -25,7 +26,6 @@ from tidegate_localcluster.cluster import Cluster
 from tidegate_localcluster.fleet_demo.objects import POOL
 from tidegate_localcluster.fleet_demo.simulation import DAY_FILE
 from tidegate_localcluster.fleet_demo.site import entrance
-from tidegate_localcluster.process import wait_until
 from tidegate_localcluster.state import Forward
 
 NODES, INFERENCES = 8, 12

@@ -13,9 +13,9 @@ from builders.compute_override import compute_override_body
 from builders.compute_pool import compute_pool_body
 from builders.inference import inference_body
 from builders.release import ERRORS
+from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl
 from fixtures.gitops import ENTRIES, act, actions, entries, health, kstatus
-from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("controllers")]
 

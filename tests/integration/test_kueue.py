@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from builders.batch import batch_spec
+from builders.waiting import wait_until
 from fixtures.batch_jobs import Batches
 from fixtures.kueue import Kueue
 from tidegate.api.reasons import Reason
-from tidegate_localcluster.process import wait_until
 
 pytestmark = [
     pytest.mark.slow("starts the real Kueue; what we make of its objects is checked in unit/"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from builders.waiting import until
+from builders.waiting import eventually
 from fixtures.stopwatch import Stopwatch
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import ConflictError
@@ -64,7 +64,7 @@ async def two(kubeconfig: Path, namespace: str) -> AsyncIterator[tuple[Candidate
         await KubeClient.connect(settings, kubeconfig=kubeconfig) as other,
     ):
         first = Candidate(one, namespace, "first")
-        await until(lambda: first.writes, what="the first leads")
+        await eventually(lambda: first.writes, what="the first leads")
         second = Candidate(other, namespace, "second")
         try:
             yield first, second
@@ -78,7 +78,7 @@ async def test_a_clean_release_hands_over_within_two_seconds(kubeconfig: Path, n
         await first.stop()
         with Stopwatch() as watch:
             assert not first.writes
-            await until(lambda: second.writes, what="the second leads", timeout_s=30)
+            await eventually(lambda: second.writes, what="the second leads", timeout_s=30)
         assert watch.seconds < 2.0
         assert first.fence is not None
         assert second.fence is not None
@@ -93,7 +93,7 @@ async def test_a_killed_leader_is_replaced_within_15_seconds_and_never_overlaps(
         assert fence is not None
         await first.kill()
         with Stopwatch() as watch:
-            await until(lambda: second.writes, what="the second leads", timeout_s=60)
+            await eventually(lambda: second.writes, what="the second leads", timeout_s=60)
         assert watch.seconds < 15.0
         assert not fence.valid()
 
@@ -131,4 +131,4 @@ async def test_of_two_writes_to_one_lease_one_wins(
         seen = await renewed()
         with pytest.raises(ConflictError):
             await lease.write(seen, within=timedelta(seconds=5))
-        await until(lambda: first.writes, what="the first finds that it still holds it")
+        await eventually(lambda: first.writes, what="the first finds that it still holds it")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
+from builders.waiting import wait_until
 from fixtures.gpu_fleet import DAEMON, PLUGIN, SLICES, GpuFleet
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
 from tidegate.api.repairs import SharingFault
 from tidegate.planning.sharing_repairs import TREATMENTS
-from tidegate_localcluster.process import wait_until
 
 SEEN_S = 15.0
 """For a look by the agent, the controllers and this test's own steps, on a machine that is busy."""

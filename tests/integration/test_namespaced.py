@@ -15,12 +15,12 @@ import pytest
 from builders.compute_pool import compute_pool_body
 from builders.inference import inference_body
 from builders.model_access import model_access_body
+from builders.waiting import wait_until
 from fixtures.chart import CHART, HelmOn
 from fixtures.control_plane import may
 from fixtures.crds import wait_established
 from fixtures.processes import Running, controllers_settings, tidegate
 from fixtures.web_process import with_token
-from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.integration]
 

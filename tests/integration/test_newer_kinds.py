@@ -12,10 +12,10 @@ import pytest
 
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
+from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl
 from fixtures.xds_process import Stream, Xds, fresh, xds
 from tidegate.routing.snapshot import TypeUrl
-from tidegate_localcluster.process import wait_until
 
 pytestmark = [pytest.mark.usefixtures("crds"), pytest.mark.integration]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from builders.waiting import wait_until
 from faults.installation import PLUGIN, policies
 from fixtures.control_plane import Kubectl
-from tidegate_localcluster.process import wait_until
 from tidegate_localcluster.supplies import source_root
 
 CONTROLLERS = "system:serviceaccount:tidegate-system:tidegate-controllers"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from builders.inference import inference_body
+from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl
 from tidegate.api.inference import Inference
 from tidegate.errors import InvalidSpecError
-from tidegate_localcluster.process import wait_until
 
 pytestmark = pytest.mark.usefixtures("crds")
 

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from builders.compute_override import compute_override_body
+from builders.waiting import wait_until
 from faults.installation import policies
 from fixtures.control_plane import Kubectl
 from tidegate.api.compute_override import AUTHOR_ANNOTATION
-from tidegate_localcluster.process import wait_until
 
 pytestmark = pytest.mark.usefixtures("crds")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from builders.waiting import wait_until
 from fixtures.allocated import SLICES, Allocated, looks_again
 from fixtures.command_line import CommandLine
 from fixtures.processes import Running
-from tidegate_localcluster.process import wait_until
 
 
 def test_what_if_answers_as_the_allocator_would_and_moves_nothing(

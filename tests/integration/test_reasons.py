@@ -13,9 +13,9 @@ import pytest
 from builders.feature_compute import feature_compute_body
 from builders.inference import inference_body
 from builders.model_access import model_access_body
+from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl
 from tidegate.api.reasons import Reason
-from tidegate_localcluster.process import wait_until
 
 pytestmark = pytest.mark.usefixtures("controllers")
 

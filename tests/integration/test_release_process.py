@@ -17,10 +17,10 @@ import pytest
 
 from builders.inference import inference_body
 from builders.model_access import model_access_body
+from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl, wait_for_account
 from fixtures.processes import SYSTEM_NAMESPACE, controllers_settings, tidegate
 from tidegate.resources.names import INFERENCE_LABEL, MANAGED_BY, MANAGER
-from tidegate_localcluster.process import wait_until
 
 # Pods must have addresses of their own, and nobody else has this one.
 ADDRESS = "127.0.0.86"

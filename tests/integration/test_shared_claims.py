@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
+from builders.waiting import wait_until
 from fixtures.dra import DEVICE_CLASS_BODY, Claims
 from fixtures.pools import Pools
 from tidegate.api.reasons import Reason
 from tidegate.resources.sharing.gpus import DEVICE_CLASS
 from tidegate.resources.sharing.shared_claim import claim_name
-from tidegate_localcluster.process import wait_until
 
 
 def nodes_of(pools: Pools, name: str, count: int) -> set[str]:

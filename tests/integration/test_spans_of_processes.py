@@ -15,12 +15,12 @@ import pytest
 
 from builders.metrics_page import metric
 from builders.span_receiver import Received, SpanReceiver
+from builders.waiting import wait_until
 from fixtures.allocated import Allocated
 from fixtures.processes import KeptControllers, Running, controllers_settings, tidegate
 from fixtures.xds_process import xds_ports
 from tidegate.routing import protos
 from tidegate.routing.snapshot import TypeUrl
-from tidegate_localcluster.process import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import pytest
 
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
+from builders.waiting import wait_until
 from fixtures.command_line import CommandLine
 from fixtures.control_plane import Kubectl, may
 from fixtures.pools import Pools
-from tidegate_localcluster.process import wait_until
 
 
 def says(

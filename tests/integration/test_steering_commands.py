@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from builders.waiting import wait_until
 from fixtures.allocated import Allocated, looks_again
 from fixtures.command_line import CommandLine
 from fixtures.control_plane import Kubectl
 from fixtures.processes import Running
-from tidegate_localcluster.process import wait_until
 
 pytestmark = pytest.mark.usefixtures("controllers")
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from builders.model_access import a_route, model_access_body
+from builders.waiting import wait_until
 from fixtures.allocated import Allocated
 from tidegate.planning.pods import is_ready
-from tidegate_localcluster.process import wait_until
 
 pytestmark = pytest.mark.usefixtures("controllers")
 _NUMBERS = count(1)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from builders.waiting import until
+from builders.waiting import eventually
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.backoff import Backoff
 from tidegate.kube.client import ClientSettings, KubeClient
@@ -59,12 +59,12 @@ async def test_the_cache_follows_what_happens(client: KubeClient, namespace: str
     async with reflecting(client, namespace) as (store, reflector):
         assert names(store) == ["before"]
         await client.apply(a_config_map(namespace, "during", a="1"), FENCE)
-        await until(lambda: names(store) == ["before", "during"], what="the new object")
+        await eventually(lambda: names(store) == ["before", "during"], what="the new object")
         await client.apply(a_config_map(namespace, "during", a="2"), FENCE)
         during = ObjectKey(namespace, "during")
-        await until(lambda: (store.get(during) or {}).get("data") == {"a": "2"}, what="the change")
+        await eventually(lambda: (store.get(during) or {}).get("data") == {"a": "2"}, what="the change")
         await _delete(client, ObjectKey(namespace, "before"))
-        await until(lambda: names(store) == ["during"], what="the end of the first")
+        await eventually(lambda: names(store) == ["during"], what="the end of the first")
         assert reflector.counts.lists == 1
 
 
@@ -75,18 +75,18 @@ async def test_only_what_the_selector_picks_is_seen_also_when_a_label_changes(
     async with reflecting(client, namespace) as (store, _):
         assert names(store) == []
         await client.apply(a_config_map(namespace, "other"), FENCE)
-        await until(lambda: names(store) == ["other"], what="it comes under the selector")
+        await eventually(lambda: names(store) == ["other"], what="it comes under the selector")
         await client.apply(a_config_map(namespace, "other", app="other"), FENCE)
-        await until(lambda: names(store) == [], what="it leaves the selector")
+        await eventually(lambda: names(store) == [], what="it leaves the selector")
 
 
 async def test_a_place_that_is_too_old_leads_to_a_listing(client: KubeClient, namespace: str) -> None:
     await client.apply(a_config_map(namespace, "a"), FENCE)
     async with reflecting(client, namespace, _watches_of(timedelta(seconds=1))) as (store, reflector):
         reflector._resource_version = "1"
-        await until(lambda: reflector.counts.watches >= 2, what="the next watch")
+        await eventually(lambda: reflector.counts.watches >= 2, what="the next watch")
         await client.apply(a_config_map(namespace, "b"), FENCE)
-        await until(lambda: names(store) == ["a", "b"], what="both objects")
+        await eventually(lambda: names(store) == ["a", "b"], what="both objects")
         # Some servers still remember version 1; those that do not say 410.
         assert reflector.counts.lists == 1 + reflector.counts.expired
 
@@ -95,9 +95,9 @@ async def test_a_watch_that_the_server_ends_goes_on_without_a_listing(
     client: KubeClient, namespace: str
 ) -> None:
     async with reflecting(client, namespace, _watches_of(timedelta(seconds=1))) as (store, reflector):
-        await until(lambda: reflector.counts.watches >= 3, what="three watches")
+        await eventually(lambda: reflector.counts.watches >= 3, what="three watches")
         await client.apply(a_config_map(namespace, "a"), FENCE)
-        await until(lambda: names(store) == ["a"], what="the object")
+        await eventually(lambda: names(store) == ["a"], what="the object")
         assert (reflector.counts.lists, reflector.counts.failures) == (1, 0)
 
 
@@ -125,15 +125,15 @@ async def test_a_restart_of_the_api_server_is_survived(
             reflecting(client, "default") as (store, reflector),
         ):
             await client.apply(a_config_map("default", "a"), FENCE)
-            await until(lambda: names(store) == ["a"], what="the object")
+            await eventually(lambda: names(store) == ["a"], what="the object")
             server = own._processes["kube-apiserver"]
             server.kill()
-            await until(lambda: reflector.counts.failures >= 2, what="the outage is noticed")
+            await eventually(lambda: reflector.counts.failures >= 2, what="the outage is noticed")
             assert names(store) == ["a"], "an outage is no deletion"
             server.start()
             await _answers(client)
             await client.apply(a_config_map("default", "b"), FENCE)
-            await until(lambda: names(store) == ["a", "b"], what="the object made after the restart")
+            await eventually(lambda: names(store) == ["a", "b"], what="the object made after the restart")
     finally:
         await asyncio.to_thread(own.stop)
 

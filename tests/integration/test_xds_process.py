@@ -26,6 +26,7 @@ from builders.inference import inference_body
 from builders.metrics_page import listed, metric, shown
 from builders.model_access import a_route, model_access_body
 from builders.tokens import Issuer
+from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl, a_namespace
 from fixtures.processes import SYSTEM_NAMESPACE
 from fixtures.xds_process import Stream, Xds, fresh, xds
@@ -33,7 +34,6 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.api.reasons import Reason
 from tidegate.errors import InvalidSpecError
 from tidegate.routing.snapshot import TypeUrl
-from tidegate_localcluster.process import wait_until
 
 # A second on a machine at rest; this long where others work beside the test.
 SOON_S = 20.0

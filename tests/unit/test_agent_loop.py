@@ -16,7 +16,7 @@ import pytest_asyncio
 from builders.desired import a_desired_state
 from builders.onnx_models import a_model, a_tensor, write_artefact
 from builders.pretended_server import state_of, versions_of
-from builders.waiting import until
+from builders.waiting import eventually
 from tidegate_dataplane.agent import loop
 from tidegate_dataplane.agent.artefacts.files import folder_source
 from tidegate_dataplane.agent.artefacts.source import Resume, Source
@@ -248,7 +248,7 @@ async def test_another_order_drops_a_fetch_that_is_under_way(pod: Pod) -> None:
     pod.gate.clear()
     pod.agent.accept(pod.order(1))
     step = asyncio.create_task(pod.agent.turn())
-    await until(lambda: pod.agent.report().phase is Phase.FETCHING, what="the fetch is under way")
+    await eventually(lambda: pod.agent.report().phase is Phase.FETCHING, what="the fetch is under way")
 
     pod.agent.accept(pod.order(2))
     await step
@@ -265,7 +265,7 @@ async def test_the_same_order_from_a_new_leader_does_not_drop_a_fetch(pod: Pod) 
     pod.gate.clear()
     pod.agent.accept(pod.order(1))
     step = asyncio.create_task(pod.agent.turn())
-    await until(lambda: pod.agent.report().phase is Phase.FETCHING, what="the fetch is under way")
+    await eventually(lambda: pod.agent.report().phase is Phase.FETCHING, what="the fetch is under way")
 
     pod.agent.accept(pod.order(1, epoch=2))
     pod.gate.set()
@@ -376,9 +376,9 @@ async def test_the_loop_runs_until_it_is_cancelled(pod: Pod) -> None:
     pod.publish(1)
     running = asyncio.create_task(pod.agent.run())
     pod.agent.accept(pod.order(1))
-    await until(lambda: pod.agent.report().phase is Phase.READY, what="version 1 serves")
+    await eventually(lambda: pod.agent.report().phase is Phase.READY, what="version 1 serves")
     pod.server.configs.clear()
-    await until(lambda: len(pod.server.loads) > 2, what="it is loaded again")
+    await eventually(lambda: len(pod.server.loads) > 2, what="it is loaded again")
 
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from builders.metrics_page import metric
 from builders.runner_agent import RunnerAgent
+from builders.waiting import wait_until
 from tidegate_dataplane.agent.metrics import Metrics
 from tidegate_dataplane.agent.runners import COME_BACK_S, RECENTLY_S, REMEMBERED_S, REST_S, Runners
 from tidegate_dataplane.contract import RunnerEnd
 from tidegate_dataplane.sampling.container import memory_kills, server_identity
 from tidegate_dataplane.sampling.frames import Goodbye, Hello
-from tidegate_localcluster.process import wait_until
 
 
 class Pod:

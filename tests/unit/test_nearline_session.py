@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from builders.metrics_page import metric
-from builders.waiting import until
+from builders.waiting import eventually
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.metrics import Metrics
 from tidegate_dataplane.agent.nearline import worker as worker_module
@@ -185,7 +185,7 @@ class Deaf(FakeBroker):
 async def test_a_cancellation_that_is_dropped_holds_up_neither_the_next_session_nor_the_end() -> None:
     broker = Deaf([a_message("a"), a_message("b")])
     async with running(broker) as run:
-        await until(
+        await eventually(
             lambda: broker.opened >= 2 and set(broker.settled) == {"a", "b"},
             what="a next session settles both",
         )
@@ -207,7 +207,7 @@ async def test_a_broker_call_that_never_hears_of_its_end_does_not_keep_the_worke
     broker.has_result = stubborn  # type: ignore[method-assign, assignment]
     try:
         async with running(broker) as run:
-            await until(lambda: bool(broker.asked_for), what="it pulls")
+            await eventually(lambda: bool(broker.asked_for), what="it pulls")
             async with asyncio.timeout(12):
                 await run.worker.finish()
     finally:
@@ -218,11 +218,11 @@ async def test_while_results_are_refused_nothing_is_buried_and_one_message_at_a_
     broker = FakeBroker([a_message("first")])
     broker.no_result = BrokerError("bucket results takes no result: maximum bytes exceeded", refused=True)
     async with running(broker) as run:
-        await until(lambda: bool(broker.given_back), what="the first is refused")
+        await eventually(lambda: bool(broker.given_back), what="the first is refused")
         # Delivered so often because of such refusals, to other pods.
         broker.waiting = [a_message(name, delivered=500) for name in "abcd"]
         broker.asked_for.clear()
-        await until(lambda: broker.opened >= 4, what="it tries again")
+        await eventually(lambda: broker.opened >= 4, what="it tries again")
         assert run.worker.problem is broker.no_result
         assert broker.dead == []
         assert broker.settled == []
@@ -230,7 +230,7 @@ async def test_while_results_are_refused_nothing_is_buried_and_one_message_at_a_
         assert len(broker.given_back) <= broker.opened
 
         broker.no_result = None
-        await until(lambda: set(broker.settled) == set("abcd"), what="all are settled")
+        await eventually(lambda: set(broker.settled) == set("abcd"), what="all are settled")
         assert run.worker.problem is None
 
 
@@ -238,10 +238,10 @@ async def test_a_first_refusal_of_a_result_gives_back_all_that_is_held() -> None
     broker = FakeBroker([a_message(name) for name in "abcd"])
     broker.no_result = BrokerError("no", refused=True)
     async with running(broker) as run:
-        await until(lambda: len(broker.given_back) >= 4, what="all are given back")
+        await eventually(lambda: len(broker.given_back) >= 4, what="all are given back")
         assert {name for name, _ in broker.given_back[:4]} == set("abcd")
         assert all(after_s > 0 for _, after_s in broker.given_back)
-        await until(lambda: broker.opened >= 2, what="it tries again")
+        await eventually(lambda: broker.opened >= 2, what="it tries again")
         assert run.worker.problem is broker.no_result  # opening alone proves no bucket
 
 
@@ -250,13 +250,13 @@ async def test_what_ends_its_server_alone_is_dead_by_that_and_not_by_deliveries(
     model.gone = NoAnswerError(Fault.SERVER, "gone")
     broker = FakeBroker([a_message("a", delivered=50)])
     async with running(broker, model):
-        await until(lambda: bool(broker.dead), what="it is dead")
+        await eventually(lambda: bool(broker.dead), what="it is dead")
         assert len(broker.given_back) == MOST_ENDS_ALONE - 1
         assert broker.dead[0][1].reason is DeadReason.UNFINISHED
 
     good = FakeBroker([a_message("b", delivered=50)])
     async with running(good):
-        await until(lambda: good.kept == ["b"], what="it is answered")
+        await eventually(lambda: good.kept == ["b"], what="it is answered")
         assert good.dead == []
 
 
@@ -264,7 +264,7 @@ async def test_a_dead_letter_that_nobody_takes_is_not_acknowledged_and_opening_a
     broker = FakeBroker([a_message("a..b")])
     broker.no_grave = BrokerError("no stream takes dead.ctr", refused=True)
     async with running(broker) as run:
-        await until(
+        await eventually(
             lambda: bool(broker.given_back) and run.worker.problem is not None, what="the refusal is said"
         )
         assert run.worker.problem is broker.no_grave
@@ -272,14 +272,14 @@ async def test_a_dead_letter_that_nobody_takes_is_not_acknowledged_and_opening_a
         assert broker.given_back[0] == ("a..b", worker_module.UNBURIED_PAUSE_S)
         broker.waiting.clear()
         broker.lost = BrokerError("the connection ended", refused=False)
-        await until(lambda: broker.opened == 2 and run.worker.problem is None, what="it is well again")
+        await eventually(lambda: broker.opened == 2 and run.worker.problem is None, what="it is well again")
 
 
 async def test_a_backlog_that_cannot_be_read_ends_no_work() -> None:
     broker = FakeBroker([a_message("a")])
     broker.no_backlog = BrokerError("timeout", refused=False)
     async with running(broker) as run:
-        await until(lambda: broker.settled == ["a"] and len(broker.asked_for) > 3, what="it works on")
+        await eventually(lambda: broker.settled == ["a"] and len(broker.asked_for) > 3, what="it works on")
         assert broker.opened == 1
         assert run.worker.problem is None
 
@@ -291,13 +291,13 @@ async def test_a_model_that_is_away_for_long_has_nothing_consumed_and_the_end_re
     monkeypatch.setattr(worker_module, "NOT_READY_PAUSE_S", 0.01)
     broker = FakeBroker([])
     async with running(broker) as run:
-        await until(lambda: run.worker.consuming, what="it consumes")
+        await eventually(lambda: run.worker.consuming, what="it consumes")
         assert run.figure("consuming") == 1
         run.ready = False
-        await until(lambda: not run.worker.consuming, what="it consumes nothing")
+        await eventually(lambda: not run.worker.consuming, what="it consumes nothing")
         assert run.figure("consuming") == 0
         run.ready = True
-        await until(lambda: run.worker.consuming, what="it consumes")
+        await eventually(lambda: run.worker.consuming, what="it consumes")
         run.metrics.nearline_backlog.set(7)
     assert [run.figure(name) for name in ("consuming", "backlog", "in_flight")] == [0, 0, 0]
 
@@ -318,7 +318,7 @@ async def test_inputs_that_cannot_be_sent_are_the_messages_fault() -> None:
 async def test_a_message_that_went_to_another_pod_is_let_go_without_being_asked() -> None:
     broker = FakeBroker([a_message("theirs"), a_message("ours")], lost_to_others={"theirs"})
     async with running(broker) as run:
-        await until(lambda: broker.settled == ["ours"], what="ours is settled")
-        await until(lambda: run.figure("in_flight") == 0, what="nothing is held")
+        await eventually(lambda: broker.settled == ["ours"], what="ours is settled")
+        await eventually(lambda: run.figure("in_flight") == 0, what="nothing is held")
         assert broker.kept == ["ours"]
         assert broker.given_back == []

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from builders.runner_agent import RunnerAgent
+from builders.waiting import wait_until
 from tidegate_dataplane.sampling.choice import chosen
 from tidegate_dataplane.sampling.frames import (
     LENGTHS,
@@ -25,7 +26,6 @@ from tidegate_dataplane.sampling.frames import (
     texts_as_bytes,
 )
 from tidegate_dataplane.sampling.sampler import RECORD_BYTES, Sampler
-from tidegate_localcluster.process import wait_until
 
 IDS = [f"request-{number}" for number in range(20_000)]
 X = {"x": np.ones((2, 3), dtype=np.float32)}

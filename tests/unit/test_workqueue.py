@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from builders.fake_clock import FakeClock, settle
-from builders.waiting import until
+from builders.waiting import eventually
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import ApiUnavailableError, InvalidSpecError
 from tidegate.kube.backoff import Backoff
@@ -216,7 +216,7 @@ async def test_a_reconcile_that_hangs_is_cut_off_and_retried() -> None:
     async with running(Bench(workers=1, attempt_limit=timedelta(milliseconds=20))) as bench:
         bench.reconciler.gates[A] = asyncio.Event()
         bench.queue.add(A)
-        await until(lambda: bench.queue.scheduled == 1, what="the attempt is cut off")
+        await eventually(lambda: bench.queue.scheduled == 1, what="the attempt is cut off")
         bench.queue.add(B)
         await settle()
         assert bench.calls == [A, B]
