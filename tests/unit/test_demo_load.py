@@ -78,7 +78,7 @@ def scores(*values: float, dtype: type = np.float32) -> Any:
     ],
 )
 def test_an_answer_that_is_no_models_is_wrong_and_has_not_failed(answer: Answer, text: str) -> None:
-    with a_load(lambda number: Answer(RIGHT["1"], "1") if number else answer) as load:
+    with a_load(lambda number: Answer(RIGHT["1"], "1") if number else answer, threads=1) as load:
         load.wait_for("1", 10, TIMEOUT_S)
         report = load.finish()
     assert (report.failed, report.wrong) == (0, 1)
