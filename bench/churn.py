@@ -1,0 +1,256 @@
+"""A million answers, each checked by value, while objects come, change and go and processes are killed: none may be lost or wrong.
+
+    python bench/churn.py [--state-dir DIR] [--answers 1000000] [--max-minutes 60] [--seed 1] [--output build/churn.json]
+
+Two Inferences of two replicas behind one ModelAccess are asked without pause. Beside them Inferences are created and
+deleted; their versions are swapped for new ones and rolled back, the access's weights flipped and its targets exchanged;
+controllers, xDS servers and agents are killed with SIGKILL, and what comes next is done by their successors.
+A change is done when every version that serves from then on has answered a request sent after it began.
+The seed decides all that is chosen. Prints progress every 15 seconds, and one JSON document, which it also writes to
+OUTPUT; exits 1 when a request failed or was answered wrongly, or when too few answers came.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from harness import a_space
+from harness.churn_plan import FIRST_VERSIONS, LEFT, RIGHT, Action, Kind, plan_actions
+from harness.raw_load import RawLoad
+from tritonclient.utils import InferenceServerException
+
+from fixtures.installed import Space, until
+from tidegate.planning.pods import is_ready
+from tidegate_localcluster.binaries import default_home
+from tidegate_localcluster.demo import helm
+
+REPLICAS: Final = 2
+GUEST: Final = 1
+CONNECTIONS: Final = 4
+"""They lead to all gateways."""
+CALLERS: Final = 32
+EVERY_S: Final = 15.0
+DONE_WITHIN_S: Final = 400.0
+"""The kubelet lets an agent that was killed often wait for up to five minutes."""
+TROUBLES_SAID: Final = 50
+
+
+class Churn:
+    """Makes the changes one after the other, and sees to it that each took effect."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._began = time.monotonic()
+        self._troubles = 0
+        self._restarts: dict[str, int] = {}
+        self.doing = "the start"
+        self.actions: Counter[str] = Counter({kind.value: 0 for kind in Kind})
+        gateway = space.installed.endpoints.gateway
+        access = f"{space.namespace}/probe"
+        self.load = RawLoad(gateway, access, connections=CONNECTIONS, callers=CALLERS, say=self._say)
+
+    def start(self) -> None:
+        """Serves the first versions of both, and has left asked."""
+        self._space.publish("guest", GUEST)
+        for name, version in FIRST_VERSIONS.items():
+            self._publish(name, version)
+            self._space.inference(name, version=version, replicas=REPLICAS)
+        self._space.access((LEFT, 100), (RIGHT, 0))
+        self._space.ready(f"inference/{LEFT}", f"inference/{RIGHT}", "modelaccess/probe")
+        for name in FIRST_VERSIONS:
+            self._wait_for_replicas(name)
+
+    def run(self, answers: int, seed: int, minutes: float) -> None:
+        """Makes changes until so many answers have come, or the time is over."""
+        end = time.monotonic() + minutes * 60
+        for action in plan_actions(seed):
+            if self.load.answers >= answers or time.monotonic() > end:
+                return
+            began = time.monotonic()
+            self.doing = f"{action.kind} {action.inference} {action.version or ''}".rstrip()
+            self._do(action)
+            until(
+                lambda: all(self.load.has_answered(version, began) for version in action.answered_by),  # noqa: B023
+                f"versions {action.answered_by} answer after {self.doing}",
+                timeout_s=DONE_WITHIN_S,
+                evidence=lambda: self.load.report().versions,
+            )
+            self.actions[action.kind] += 1
+
+    def progress(self, before: int, seconds: float) -> dict[str, Any]:
+        """How far it is; `before` answers had come `seconds` ago."""
+        report = self.load.report()
+        return {
+            "seconds": round(report.seconds),
+            "answers": self.load.answers,
+            "wrong": report.wrong,
+            "failed": report.failed,
+            "per_s": round((self.load.answers - before) / seconds),
+            "actions": dict(self.actions),
+            "doing": self.doing,
+        }
+
+    def _do(self, action: Action) -> None:
+        space, name = self._space, action.inference
+        match action.kind:
+            case Kind.CREATE:
+                self._create(name)
+            case Kind.DELETE:
+                for kind in ("modelaccess", "inference"):
+                    space.kubectl.run("delete", kind, name, "-n", space.namespace, "--wait=false")
+            case Kind.SWAP | Kind.ROLLBACK:
+                self._publish(name, action.version)
+                space.patch("inference", name, {"model": {"version": str(action.version)}})
+                space.serves(name, action.version, timeout_s=DONE_WITHIN_S)
+            case Kind.FLIP | Kind.TARGETS:
+                targets = [{"inference": target, "weight": weight} for target, weight in action.targets]
+                route = {"name": "default", "targets": targets, "timeout": "10s"}
+                space.patch("modelaccess", "probe", {"routes": [route]})
+            case Kind.KILL_CONTROLLERS:
+                self._kill("controllers")
+            case Kind.KILL_XDS:
+                self._kill("xds")
+            case Kind.KILL_AGENT:
+                self._kill_agent(name)
+
+    def _create(self, name: str) -> None:
+        space = self._space
+        space.inference(name, uri=space.uri("guest"), version=GUEST)
+        space.access((name, 100), name=name)
+        space.serves(name, GUEST, timeout_s=DONE_WITHIN_S)
+
+        def is_answered() -> bool:
+            try:
+                return space.ask(name).version == str(GUEST)
+            except InferenceServerException:  # the gateways have not heard of it yet
+                return False
+
+        until(is_answered, f"{name} answers", timeout_s=DONE_WITHIN_S)
+
+    def _publish(self, name: str, version: int) -> None:
+        if not (self._space.folder(name) / str(version)).is_dir():
+            self._space.publish(name, version)
+        self.load.publish(version)
+
+    def _kill(self, component: str) -> None:
+        assert self._space.installed.kill(f"tidegate {component}") >= 1, component
+        # New pods at once: the kubelet lets a container that ends often wait for minutes.
+        label = f"app.kubernetes.io/component={component}"
+        arguments = ("-n", helm.NAMESPACE, "-l", label, "--force", "--grace-period=0", "--wait=false")
+        self._space.kubectl.run("delete", "pods", *arguments)
+
+    def _kill_agent(self, name: str) -> None:
+        # Its pod takes no requests until it is back: the other one has to.
+        self._wait_for_replicas(name)
+        pods = sorted(self._space.pods(name), key=lambda pod: str(pod["metadata"]["name"]))
+        chosen = pods[self.actions[Kind.KILL_AGENT] % len(pods)]
+        uid = chosen["metadata"]["uid"]
+        self._restarts[uid] = count_restarts(chosen)
+        assert self._space.installed.kill_in_pods("tidegate_dataplane.agent", [uid]) >= 1, name
+
+    def _wait_for_replicas(self, name: str) -> None:
+        def are_back() -> bool:
+            # A pod is called ready for two seconds after its agent was killed.
+            pods = self._space.pods(name)
+            return len(pods) == REPLICAS and all(
+                is_ready(pod) and count_restarts(pod) > self._restarts.get(pod["metadata"]["uid"], -1)
+                for pod in pods
+            )
+
+        until(
+            are_back,
+            f"all replicas of {name} are ready",
+            timeout_s=DONE_WITHIN_S,
+            evidence=lambda: self._space.status("inference", name),
+        )
+
+    def _say(self, trouble: str) -> None:
+        self._troubles += 1
+        if self._troubles <= TROUBLES_SAID:
+            seconds = time.monotonic() - self._began
+            print(f"{seconds:.1f} s, during {self.doing}: {trouble}", file=sys.stderr)
+
+
+def count_restarts(pod: Mapping[str, Any]) -> int:
+    """How often the pod's agent was started again."""
+    found = pod["status"].get("initContainerStatuses", ())  # where sidecars are
+    return sum(each["restartCount"] for each in found if each["name"] == "agent")
+
+
+@contextmanager
+def a_progress(churn: Churn) -> Iterator[None]:
+    """Prints how far it is while the block lasts."""
+    ended = threading.Event()
+
+    def keep_printing() -> None:
+        before, at = 0, time.monotonic()
+        while not ended.wait(EVERY_S):
+            now = time.monotonic()
+            progress = churn.progress(before, now - at)
+            print(json.dumps(progress), file=sys.stderr)
+            before, at = progress["answers"], now
+
+    thread = threading.Thread(target=keep_printing, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(EVERY_S)
+
+
+def describe(churn: Churn, seed: int) -> dict[str, Any]:
+    """The result, also of a churn that was broken off."""
+    report = churn.load.report()
+    return {
+        "answers": churn.load.answers,
+        "wrong": report.wrong,
+        "failed": report.failed,
+        "actions": dict(churn.actions),
+        "seconds": round(report.seconds, 1),
+        "per_s": round(churn.load.answers / report.seconds),
+        "p50_ms": round(report.quantile_ms(0.5), 1),
+        "p99_ms": round(report.quantile_ms(0.99), 1),
+        "versions": len(report.versions),
+        "seed": seed,
+        "problems": report.problems,
+    }
+
+
+def main() -> int:
+    """Measures once."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--state-dir", type=Path, default=default_home() / "clusters" / "default")
+    parser.add_argument("--answers", type=int, default=1_000_000)
+    parser.add_argument("--max-minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=Path("build/churn.json"))
+    options = parser.parse_args()
+    with a_space(options.state_dir, "churn") as space:
+        churn = Churn(space)
+        churn.start()
+        try:
+            with churn.load, a_progress(churn):
+                churn.run(options.answers, options.seed, options.max_minutes)
+        finally:
+            # What is known is worth having also where a change never took effect.
+            result = describe(churn, options.seed)
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            options.output.write_text(json.dumps(result, indent=2) + "\n")
+            print(json.dumps(result, indent=2))
+    return 1 if result["wrong"] or result["failed"] or result["answers"] < options.answers else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
