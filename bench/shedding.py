@@ -11,7 +11,7 @@ Arms, in turn:
   values    maxConcurrent, and admission control with values
   calm      the same as values, at half of what the model bears
 The first 6 s of each are left out. Prints one JSON document; exits 1 where `values` answers less than 0.85 of gold,
-or `calm` refuses a request in a round in which none failed.
+`calm` refuses a request in a round in which none failed, or an answer is wrong.
 """
 
 from __future__ import annotations
@@ -113,9 +113,12 @@ async def load(arm: Arm, per_second: float, client: Client, seconds: float, seed
 async def _ask(client: Client, metadata: tuple[tuple[str, str], ...], seen: Seen) -> None:
     began = time.monotonic()
     try:
-        await client.stub().ModelInfer(_request(), metadata=metadata, timeout=10)
+        answer = await client.stub().ModelInfer(_request(), metadata=metadata, timeout=10)
     except grpc.aio.AioRpcError as error:
         seen.outcomes["refused" if error.details() == admission.ANSWER else error.code().name] += 1
+        return
+    if list(answer.raw_output_contents) != [np.float32(MODEL.factor).tobytes()]:
+        seen.outcomes["wrong"] += 1
         return
     seen.outcomes["answered"] += 1
     seen.seconds.append(time.monotonic() - began)
@@ -190,7 +193,10 @@ def main() -> int:
     print(json.dumps(result, indent=2))
     gold = statistics.median(result["values"]["gold"]["answered"])
     early = sum(refused_for_nothing(one) for one in found["calm"])
-    return 1 if gold < LEAST_GOLD or early else 0
+    wrong = sum(
+        seen.outcomes["wrong"] for rounds in found.values() for each in rounds for seen in each.values()
+    )
+    return 1 if gold < LEAST_GOLD or early or wrong else 0
 
 
 if __name__ == "__main__":
