@@ -28,8 +28,7 @@ from harness.churn_plan import FIRST_VERSIONS, LEFT, RIGHT, Action, Kind, plan_a
 from harness.raw_load import RawLoad
 from tritonclient.utils import InferenceServerException
 
-from builders.waiting import wait_until
-from fixtures.installed import Space
+from fixtures.installed import Space, until
 from tidegate.planning.pods import is_ready
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.demo import helm
@@ -79,7 +78,7 @@ class Churn:
             began = time.monotonic()
             self.doing = f"{action.kind} {action.inference} {action.version or ''}".rstrip()
             self._do(action)
-            wait_until(
+            until(
                 lambda: all(self.load.has_answered(version, began) for version in action.answered_by),  # noqa: B023
                 f"versions {action.answered_by} answer after {self.doing}",
                 timeout_s=DONE_WITHIN_S,
@@ -135,7 +134,7 @@ class Churn:
             except InferenceServerException:  # the gateways have not heard of it yet
                 return False
 
-        wait_until(is_answered, f"{name} answers", timeout_s=DONE_WITHIN_S)
+        until(is_answered, f"{name} answers", timeout_s=DONE_WITHIN_S)
 
     def _publish(self, name: str, version: int) -> None:
         if not (self._space.folder(name) / str(version)).is_dir():
@@ -167,7 +166,7 @@ class Churn:
                 for pod in pods
             )
 
-        wait_until(
+        until(
             are_back,
             f"all replicas of {name} are ready",
             timeout_s=DONE_WITHIN_S,
@@ -183,7 +182,7 @@ class Churn:
 
 def count_restarts(pod: Mapping[str, Any]) -> int:
     """How often the pod's agent was started again."""
-    found = pod["status"].get("containerStatuses", ())
+    found = pod["status"].get("initContainerStatuses", ())  # where sidecars are
     return sum(each["restartCount"] for each in found if each["name"] == "agent")
 
 
