@@ -28,7 +28,8 @@ from harness.churn_plan import FIRST_VERSIONS, LEFT, RIGHT, Action, Kind, plan_a
 from harness.raw_load import RawLoad
 from tritonclient.utils import InferenceServerException
 
-from fixtures.installed import Space, until
+from builders.waiting import wait_until
+from fixtures.installed import Space
 from tidegate.planning.pods import is_ready
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.demo import helm
@@ -78,7 +79,7 @@ class Churn:
             began = time.monotonic()
             self.doing = f"{action.kind} {action.inference} {action.version or ''}".rstrip()
             self._do(action)
-            until(
+            wait_until(
                 lambda: all(self.load.has_answered(version, began) for version in action.answered_by),  # noqa: B023
                 f"versions {action.answered_by} answer after {self.doing}",
                 timeout_s=DONE_WITHIN_S,
@@ -134,7 +135,7 @@ class Churn:
             except InferenceServerException:  # the gateways have not heard of it yet
                 return False
 
-        until(is_answered, f"{name} answers", timeout_s=DONE_WITHIN_S)
+        wait_until(is_answered, f"{name} answers", timeout_s=DONE_WITHIN_S)
 
     def _publish(self, name: str, version: int) -> None:
         if not (self._space.folder(name) / str(version)).is_dir():
@@ -166,7 +167,7 @@ class Churn:
                 for pod in pods
             )
 
-        until(
+        wait_until(
             are_back,
             f"all replicas of {name} are ready",
             timeout_s=DONE_WITHIN_S,

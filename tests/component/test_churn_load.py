@@ -14,7 +14,7 @@ from harness.raw_load import METHOD, RawLoad
 from tritonclient.grpc import service_pb2
 
 from builders import probe_model
-from tidegate_localcluster.process import wait_until
+from builders.waiting import wait_until
 
 Answering = Callable[[int, float], float | None]
 """What the n-th request for a row gets; None ends it with an error."""

@@ -31,6 +31,9 @@ def test_pods_scaled_away_in_the_middle_yield_and_the_next_one_finishes(space: S
             "the stream is consumed",
             evidence=lambda: space.status("inference", "probe"),
         )
+        (pod,) = space.pods("probe")
+        processes = space.installed.processes(OURS, [pod["metadata"]["uid"]])
+        assert len(processes) >= 3  # the agent, Triton, and the model's own
         work.publish([a_message(x, name) for name, x in rows.items()])
         wait_until(
             lambda: work.kept() >= 25,
@@ -38,10 +41,6 @@ def test_pods_scaled_away_in_the_middle_yield_and_the_next_one_finishes(space: S
             evidence=lambda: space.status("inference", "probe"),
         )
 
-        (pod,) = space.pods("probe")
-
-        processes = space.installed.processes(OURS, [pod["metadata"]["uid"]])
-        assert len(processes) >= 3  # the agent, Triton, and the model's own
         with Stopwatch() as watch:
             space.patch("inference", "probe", {"replicas": 0})
             wait_until(lambda: not space.installed.living(processes), "nothing of the pod runs")
