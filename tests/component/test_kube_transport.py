@@ -18,9 +18,10 @@ from aiohttp import web
 
 from builders.waiting import until
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import ApiUnavailableError, ConflictError, PermanentError
+from tidegate.errors import ApiUnavailableError, ConflictError, LeadershipLostError, PermanentError
 from tidegate.kube.backoff import Backoff
 from tidegate.kube.client import ClientSettings, KubeClient
+from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import POD
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.watch import Reflector, WatchSettings
@@ -173,6 +174,24 @@ async def test_no_error_shows_the_token(tmp_path: Path) -> None:
             await client.get(POD, A)
         assert server.requests[0].headers["Authorization"] == "Bearer s3cret"
     assert "s3cret" not in str(caught.value)
+
+
+Writing = Callable[[KubeClient, Fence], Awaitable[object]]
+WRITES: dict[str, Writing] = {
+    "apply": lambda client, fence: client.apply({**a_pod(1), "apiVersion": "v1", "kind": "Pod"}, fence),
+    "apply_status": lambda client, fence: client.apply_status(POD, A, {}, uid="uid-a", fence=fence),
+    "merge": lambda client, fence: client.merge(POD, A, {}, fence),
+    "delete": lambda client, fence: client.delete(POD, A, uid="uid-a", fence=fence),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+async def test_no_write_is_sent_after_the_end_of_its_fence(write: str, tmp_path: Path) -> None:
+    ended = Fence(6, deadline=lambda: 0.0, monotonic=lambda: 1.0)
+    async with talking_to(status(500), tmp_path) as (client, server):
+        with pytest.raises(LeadershipLostError, match="epoch 6 has ended"):
+            await WRITES[write](client, ended)
+        assert server.requests == []
 
 
 def a_pod(version: int, name: str = "a", **fields: Any) -> dict[str, Any]:
