@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from builders.waiting import until
 from tidegate.api.meta import ObjectKey
@@ -267,6 +268,21 @@ async def test_a_watch_cut_in_a_line_goes_on_where_the_last_whole_line_ended(tmp
         await until(lambda: version_of(store) == 3, what="the event after the cut")
         assert reflector.counts.lists == 1
         assert server.requests[-1].query["resourceVersion"] == "2"
+
+
+@pytest.mark.no_rerun("a secret is seen")
+async def test_nothing_that_an_object_holds_is_in_the_log(tmp_path: Path) -> None:
+    held = a_pod(2, data={"token": "czNjcmV0"})
+    no_event = event("MODIFIED", held)[:-5] + b"\n"
+    with capture_logs() as logs:
+        async with reflecting(Script([no_event], [None], listing=[held]), tmp_path) as (
+            _,
+            reflector,
+            _server,
+        ):
+            await until(lambda: reflector.counts.watches >= 2, what="a second watch")
+    assert {"listed", "watch_failed"} <= {entry["event"] for entry in logs}
+    assert "czNjcmV0" not in str(logs)
 
 
 async def test_a_bookmark_moves_the_place_to_watch_on_from(tmp_path: Path) -> None:
