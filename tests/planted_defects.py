@@ -189,8 +189,16 @@ DEFECTS: Final = (
         seen_by=("tests/component/test_nearline_broker.py::test_an_id_keeps_its_first_result",),
     ),
     Defect(
-        name="leak-secret",
-        suffered="Keys of callers are in the log of the xDS server, wherever it says what it holds.",
+        name="leak-secret-into-log",
+        suffered="A connection that is cut within a Secret leaves it in the log.",
+        file="operator/tidegate/kube/watch.py",
+        text="sent a line that is no event",
+        by="sent a line that is no event: {line!r}",
+        seen_by=("tests/component/test_kube_transport.py::test_nothing_that_an_object_holds_is_in_the_log",),
+    ),
+    Defect(
+        name="show-secret-in-text",
+        suffered="Whatever text holds a Secret, such as that of an exception, shows its values.",
         file="operator/tidegate/routing/credentials.py",
         text="entries: Mapping[str, bytes] = field(repr=False)",
         by="entries: Mapping[str, bytes]",
@@ -199,7 +207,7 @@ DEFECTS: Final = (
         ),
     ),
     Defect(
-        name="leak-secret-of-source",
+        name="repeat-secret",
         suffered="What a server of models or a broker says back of a password is in the agent's log and report.",
         file="dataplane/tidegate_dataplane/agent/artefacts/credentials.py",
         text='text = text.replace(value, "…")',
