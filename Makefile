@@ -83,6 +83,10 @@ test-fast: setup  ## Tests that need neither a cluster nor a Triton, nor anythin
 e2e: setup supplies  ## Tests on the whole local cluster (root)
 	@$(RUN_TESTS) --stage cluster --stage alone $(PYTEST_ARGUMENTS)
 
+.PHONY: defects
+defects: setup  ## Plant defects in a copy of the checkout, one at a time, and fail unless tests see each
+	@$(BIN)/python tests/planted_defects.py $(DEFECTS)
+
 .PHONY: lint
 lint: setup  ## Style, types and layers
 	@$(MAKE) --jobs=2 --output-sync=target $(LINTERS)

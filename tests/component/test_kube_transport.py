@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from builders.waiting import eventually
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import ApiUnavailableError, ConflictError, PermanentError
+from tidegate.errors import ApiUnavailableError, ConflictError, LeadershipLostError, PermanentError
 from tidegate.kube.backoff import Backoff
 from tidegate.kube.client import ClientSettings, KubeClient
+from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import POD
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.watch import Reflector, WatchSettings
@@ -175,6 +177,24 @@ async def test_no_error_shows_the_token(tmp_path: Path) -> None:
     assert "s3cret" not in str(caught.value)
 
 
+Writing = Callable[[KubeClient, Fence], Awaitable[object]]
+WRITES: dict[str, Writing] = {
+    "apply": lambda client, fence: client.apply({**a_pod(1), "apiVersion": "v1", "kind": "Pod"}, fence),
+    "apply_status": lambda client, fence: client.apply_status(POD, A, {}, uid="uid-a", fence=fence),
+    "merge": lambda client, fence: client.merge(POD, A, {}, fence),
+    "delete": lambda client, fence: client.delete(POD, A, uid="uid-a", fence=fence),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+async def test_no_write_is_sent_after_the_end_of_its_fence(write: str, tmp_path: Path) -> None:
+    ended = Fence(6, deadline=lambda: 0.0, monotonic=lambda: 1.0)
+    async with talking_to(status(500), tmp_path) as (client, server):
+        with pytest.raises(LeadershipLostError, match="epoch 6 has ended"):
+            await WRITES[write](client, ended)
+        assert server.requests == []
+
+
 def a_pod(version: int, name: str = "a", **fields: Any) -> dict[str, Any]:
     metadata = {"name": name, "namespace": "ads", "uid": f"uid-{name}", "resourceVersion": str(version)}
     return {"metadata": metadata, **fields}
@@ -248,6 +268,21 @@ async def test_a_watch_cut_in_a_line_goes_on_where_the_last_whole_line_ended(tmp
         await eventually(lambda: version_of(store) == 3, what="the event after the cut")
         assert reflector.counts.lists == 1
         assert server.requests[-1].query["resourceVersion"] == "2"
+
+
+@pytest.mark.no_rerun("a secret is seen")
+async def test_nothing_that_an_object_holds_is_in_the_log(tmp_path: Path) -> None:
+    held = a_pod(2, data={"token": "czNjcmV0"})
+    no_event = event("MODIFIED", held)[:-5] + b"\n"
+    with capture_logs() as logs:
+        async with reflecting(Script([no_event], [None], listing=[held]), tmp_path) as (
+            _,
+            reflector,
+            _server,
+        ):
+            await until(lambda: reflector.counts.watches >= 2, what="a second watch")
+    assert {"listed", "watch_failed"} <= {entry["event"] for entry in logs}
+    assert "czNjcmV0" not in str(logs)
 
 
 async def test_a_bookmark_moves_the_place_to_watch_on_from(tmp_path: Path) -> None:

@@ -91,6 +91,16 @@ async def test_a_consumer_without_a_subject_will_do_where_the_stream_has_no_othe
         assert [message.body for message in await broker.fetch(4)] == [b"1"]
 
 
+@pytest.mark.no_rerun("a doubled result")
+async def test_an_id_keeps_its_first_result(server: RunningNats, tmp_path: Path) -> None:
+    async with a_broker(server, tmp_path, subjects=["work.a"]) as (broker, client):
+        await broker.open()
+        assert await broker.keep_result("m-1", b"first")
+        assert not await broker.keep_result("m-1", b"second")
+        bucket = await client.jetstream().key_value("results")
+        assert (await bucket.get("m-1")).value == b"first"
+
+
 async def test_a_dead_letter_keeps_its_body_before_its_headers_and_is_refused_where_it_does_not_fit(
     server: RunningNats, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from builders.onnx_models import a_model, a_tensor, with_external_data, write_ar
 from tidegate_dataplane.agent.artefacts import receive as receive_module
 from tidegate_dataplane.agent.artefacts.addresses import refused_address
 from tidegate_dataplane.agent.artefacts.checksum import FetchedFile, artefact_digest
+from tidegate_dataplane.agent.artefacts.credentials import Credentials
 from tidegate_dataplane.agent.artefacts.facts import Facts
 from tidegate_dataplane.agent.artefacts.fetch import fetch
 from tidegate_dataplane.agent.artefacts.files import folder_source
@@ -449,6 +450,16 @@ class TestFeatures:
         assert reason is FailureReason.ARTEFACT_NOT_FOUND
         assert "table 'profiles'" in message
 
+    async def test_a_table_that_is_not_the_pinned_one_is_refused(self, models: Path, staging: Path) -> None:
+        (models / "users.parquet").write_bytes(b"PAR1")
+        pin, found = "0" * 64, hashlib.sha256(b"PAR1").hexdigest()
+        table = Table(name="profiles", entity="user", uri=f"file://{models}/users.parquet", sha256=pin)
+
+        reason, message = await refused(models, staging, plan=a_plan(tables=[table]), **self.ORDER)
+
+        assert reason is FailureReason.CHECKSUM_MISMATCH
+        assert f"table 'profiles' at {table.uri} has sha256 {found}" in message
+
     async def test_a_table_cannot_be_written_elsewhere(self, models: Path, staging: Path) -> None:
         (models / "users.parquet").write_bytes(b"PAR1")
         table = Table(name="../../evil", entity="user", uri=f"file://{models}/users.parquet")
@@ -461,6 +472,13 @@ class TestFeatures:
         plan = a_plan(Hash(name="h", field=USER_KEY, buckets=3))
 
         assert (await fetched(models, staging, plan=plan, **self.ORDER)).files == ()
+
+
+@pytest.mark.no_rerun("a secret is seen")
+def test_what_a_server_says_back_of_a_secret_is_not_repeated() -> None:
+    credentials = Credentials("models-ads", {"password": "correct-horse", "region": "eu"})
+
+    assert credentials.redacted("no user ads:correct-horse in eu") == "no user ads:… in eu"
 
 
 async def test_a_size_that_is_a_lie_does_not_lift_the_limit(staging: Path) -> None:

@@ -98,6 +98,14 @@ async def test_it_ends_when_no_more_requests_come() -> None:
     assert counts.looks == 5
 
 
+async def test_a_pod_that_has_had_no_request_yet_waits_for_those_on_their_way() -> None:
+    counts = Counts([0, 1])
+
+    await drained(counts)
+
+    assert counts.looks == 4
+
+
 async def test_it_ends_at_once_without_a_server() -> None:
     counts = Counts([None])
 

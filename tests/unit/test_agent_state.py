@@ -145,6 +145,13 @@ def test_which_versions_stay_loaded(
     assert step.versions == versions
 
 
+def test_a_proven_version_that_a_newer_one_answers_for_is_loaded_again_without_it() -> None:
+    step = next_step(order(1), world(facts(1), facts(2), ready=(1, 2)), memory(order(1)))
+
+    assert isinstance(step, Load)
+    assert step.versions == (1,)
+
+
 def test_a_version_of_another_signature_does_not_stay_under_a_foreign_configuration() -> None:
     observed = world(facts(1), facts(2, inputs=(WIDER,)), ready=(1,), loaded_as=order(1))
 

@@ -60,13 +60,13 @@ def fed() -> Fed:
     return Fed()
 
 
-def pod_body(name: str, label: str, value: str, *, ready: bool = True, **metadata: Any) -> Manifest:
+def pod_body(name: str, label: str, value: str, *, ready: str = "True", **metadata: Any) -> Manifest:
     """A running pod of a backend."""
     return {
         "metadata": {"name": name, "namespace": "ads", "uid": name, "labels": {label: value}, **metadata},
         "status": {
             "podIP": f"10.0.0.{len(name)}",
-            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+            "conditions": [{"type": "Ready", "status": ready}],
         },
     }
 
@@ -108,18 +108,36 @@ def test_an_access_of_a_later_version_keeps_its_routes_and_one_that_never_could_
     assert hosts.get(other) is None
 
 
+PIPELINE = {"name": "home", "pipeline": {"models": [{"inference": "ctr", "as": "pctr"}]}}
+BACKENDS = {
+    "Inference ads/ctr": (kinds.INFERENCE, inference_body("ctr"), INFERENCE_LABEL, "ctr"),
+    "FeatureCompute ads/user": (
+        kinds.FEATURE_COMPUTE,
+        feature_compute_body("user"),
+        FEATURE_COMPUTE_LABEL,
+        "user",
+    ),
+    "Pipeline ads/scene.home": (
+        kinds.MODEL_ACCESS,
+        model_access_body("scene", routes=[PIPELINE]),
+        PIPELINE_LABEL,
+        "scene.home",
+    ),
+}
+"""Of each kind that has endpoints: what its pool is called, the object that it comes from, and the label of its pods."""
+
+
 @pytest.mark.parametrize(
     "pod",
-    [
-        pod_body("p", INFERENCE_LABEL, "ctr", ready=False),
-        pod_body("p", INFERENCE_LABEL, "ctr", deletionTimestamp="2026-01-01T00:00:00Z"),
-    ],
-    ids=["unready", "terminating"],
+    [{"ready": "False"}, {"ready": "Unknown"}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}],
+    ids=["unready", "silent", "terminating"],
 )
-def test_a_pod_that_cannot_answer_is_no_endpoint(fed: Fed, pod: Manifest) -> None:
-    fed.put(kinds.INFERENCE, inference_body())
-    fed.put(kinds.POD, pod)
-    assert fed.addresses() == {"Inference ads/ctr": []}
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_pod_that_cannot_answer_is_no_endpoint(fed: Fed, backend: str, pod: dict[str, Any]) -> None:
+    kind, body, label, value = BACKENDS[backend]
+    fed.put(kind, body)
+    fed.put(kinds.POD, pod_body("p", label, value, **pod))
+    assert fed.addresses() == {backend: []}
 
 
 def test_a_warm_spare_is_no_endpoint_until_it_is_promoted_or_takes_anothers_place(fed: Fed) -> None:
@@ -148,7 +166,7 @@ def test_a_warm_spare_is_no_endpoint_until_it_is_promoted_or_takes_anothers_plac
     assert fed.addresses() == {"Inference ads/ctr": ["10.0.0.1", "10.0.0.2", "10.0.0.3"]}
 
     fed.put(kinds.INFERENCE, inference(2, 1))
-    fed.put(kinds.POD, pod_body("p", INFERENCE_LABEL, "ctr", ready=False))
+    fed.put(kinds.POD, pod_body("p", INFERENCE_LABEL, "ctr", ready="False"))
     assert fed.addresses() == {"Inference ads/ctr": ["10.0.0.2", "10.0.0.3"]}
 
 
@@ -202,7 +220,6 @@ def test_an_object_that_goes_takes_no_traffic(fed: Fed, gone: str) -> None:
     assert change.hosts.keys() == {HostKey.parse("access/ads/ctr"), HostKey.parse("features/ads/user")}
 
 
-PIPELINE = {"name": "home", "pipeline": {"models": [{"inference": "ctr", "as": "pctr"}]}}
 ON_THE_WAY_OUT = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 
 
@@ -247,10 +264,10 @@ def test_all_pods_of_a_pipeline_that_may_still_call_are_let_in_at_its_parts(fed:
         fed.put(kinds.POD, {**body, "status": {**body["status"], **status}})
 
     assert guard() == ClosedGuard()
-    put("in", {"podIP": None}, ready=False)
+    put("in", {"podIP": None}, ready="False")
     assert fed.take().hosts == {}
     both = {"podIP": "10.0.0.2", "podIPs": [{"ip": "10.0.0.2"}, {"ip": "fd00::2"}]}
-    put("in", both, ready=False)
+    put("in", both, ready="False")
     assert guard() == AddressGuard(("10.0.0.2", "fd00::2"))
     for phase in ("Succeeded", "Failed"):
         put("out", {}, **ON_THE_WAY_OUT)

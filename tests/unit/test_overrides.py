@@ -8,16 +8,20 @@ import pytest
 
 from builders.compute_override import a_compute_override
 from builders.compute_pool import a_compute_pool
+from builders.inference import an_inference
 from tidegate.api.compute_override import AUTHOR_ANNOTATION, ComputeOverride
 from tidegate.api.inference import Scaling
 from tidegate.api.reasons import Reason
 from tidegate.planning.compute_override import OverrideObserved, plan_override
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
-from tidegate.planning.overrides import bounded, in_force
+from tidegate.planning.inference import InferenceObserved, plan_inference
+from tidegate.planning.overrides import JUST_AFTER, bounded, in_force
 from tidegate.planning.plan import Plan
 from tidegate.planning.pool_slices import PoolSlices
+from tidegate.resources.settings import ServingSettings
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", models_host_path="/models")
 RANGE = Scaling(min_replicas=1, max_replicas=8)
 
 
@@ -49,6 +53,16 @@ def test_at_its_end_it_has_ended() -> None:
     plan = planned(a_compute_override(pin={"replicas": 6}), NOON + timedelta(hours=12))
     assert ready(plan)[0] == Reason.OVERRIDE_EXPIRED
     assert plan.requeue_after is None
+
+
+def test_an_inference_looks_again_when_its_first_override_ends() -> None:
+    overrides = (
+        a_compute_override("later", floor={"replicas": 2}),
+        a_compute_override("first", expiresAt="2026-01-01T18:00:00Z", pin={"replicas": 3}),
+    )
+    inference = an_inference(scaling={"minReplicas": 1, "maxReplicas": 8}, placement={"pool": "cpu-a"})
+    plan = plan_inference(InferenceObserved(inference, NOON, epoch=1, overrides=overrides), SETTINGS)
+    assert plan.requeue_after == timedelta(hours=6) + JUST_AFTER
 
 
 def test_no_override_lasts_longer_than_seven_days_whatever_it_says() -> None:

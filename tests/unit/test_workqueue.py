@@ -26,13 +26,16 @@ NO_JITTER = Backoff(first=timedelta(seconds=1), cap=timedelta(seconds=60), jitte
 
 
 class Reconciler:
-    """Records its calls; each ends as the test says: wait for a gate, raise, or return."""
+    """Records its calls; each ends as the test says: wait for a gate, take a while, raise, or return."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
         self.calls: list[ObjectKey] = []
         self.running: list[ObjectKey] = []
         self.most_at_once = 0
         self.gates: dict[ObjectKey, asyncio.Event] = {}
+        self.takes_s: dict[ObjectKey, float] = {}
+        """How long the next call of a key takes."""
         self.answers: dict[ObjectKey, list[Exception | timedelta | None]] = {}
 
     async def __call__(self, key: ObjectKey) -> timedelta | None:
@@ -43,6 +46,8 @@ class Reconciler:
         try:
             if key in self.gates:
                 await self.gates[key].wait()
+            if key in self.takes_s:
+                await self._clock.sleep(self.takes_s.pop(key))
             answers = self.answers.get(key)
             answer = answers.pop(0) if answers else None
             if isinstance(answer, Exception):
@@ -57,7 +62,7 @@ class Bench:
 
     def __init__(self, workers: int = 2, **settings: timedelta) -> None:
         self.clock = FakeClock()
-        self.reconciler = Reconciler()
+        self.reconciler = Reconciler(self.clock)
         self.registry = CollectorRegistry()
         self.queue = WorkQueue(
             "test",
@@ -323,6 +328,7 @@ STEPS = st.lists(
         st.tuples(st.just("add"), st.sampled_from(KEYS)),
         st.tuples(st.just("later"), st.sampled_from(KEYS)),
         st.tuples(st.just("fail"), st.sampled_from(KEYS)),
+        st.tuples(st.just("slow"), st.sampled_from(KEYS)),
         st.tuples(st.just("pass"), st.sampled_from(KEYS)),
     ),
     max_size=60,
@@ -345,9 +351,12 @@ def test_no_change_is_ever_lost(steps: list[tuple[str, ObjectKey]], workers: int
                 elif action == "fail":
                     bench.reconciler.answers.setdefault(key, []).append(ApiUnavailableError("no"))
                     bench.queue.add(key)
+                elif action == "slow":
+                    bench.reconciler.takes_s[key] = 3.0
+                    bench.queue.add(key)
                 else:
                     await bench.clock.advance(1)
-                if action in {"add", "later", "fail"}:
+                if action != "pass":
                     changed[key] = len(bench.calls)
             await bench.clock.advance(1_000)
             for key, calls_before in changed.items():
