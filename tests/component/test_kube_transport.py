@@ -280,7 +280,7 @@ async def test_nothing_that_an_object_holds_is_in_the_log(tmp_path: Path) -> Non
             reflector,
             _server,
         ):
-            await until(lambda: reflector.counts.watches >= 2, what="a second watch")
+            await eventually(lambda: reflector.counts.watches >= 2, what="a second watch")
     assert {"listed", "watch_failed"} <= {entry["event"] for entry in logs}
     assert "czNjcmV0" not in str(logs)
 
