@@ -137,10 +137,12 @@ def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Runner
     run = functools.partial(run_stage, arguments=arguments, pytest=pytest)
     outcomes: list[Outcome] = []
     with cluster as wait_until_up, ThreadPoolExecutor() as side_by_side:
+        waited = False
         for names in _STEPS:
             step = [stage for stage in stages if stage.name in names]
-            if any(stage.on_cluster for stage in step):
+            if not waited and any(stage.on_cluster for stage in step):
                 print(wait_until_up(), flush=True)
+                waited = True
             try:
                 outcomes += side_by_side.map(run, step)
             except KeyboardInterrupt:

@@ -67,3 +67,21 @@ def test_a_forward_that_fails_says_why(tmp_path: Path) -> None:
     kubectl = a_kubectl(tmp_path, "echo 'error: services \"x\" not found'")
     with pytest.raises(CommandError, match="not found"), kubectl.forwarded("service/x", 8080, "ns"):
         pass
+
+
+def test_a_forward_to_a_pod_that_its_kubelet_does_not_know_yet_is_tried_again(tmp_path: Path) -> None:
+    script = """
+cd "$(dirname "$0")"
+echo x >> tries
+if [ "$(wc -l < tries)" -lt 3 ]; then
+  echo 'error: error upgrading connection: unable to upgrade connection: pod not found ("x_ns")'; exit 1
+fi
+echo "Forwarding from 127.0.0.1:40123 -> 8080"
+exec sleep 30
+"""
+    with a_kubectl(tmp_path, script).forwarded("pod/x", 8080, "ns") as address:
+        assert address == "127.0.0.1:40123"
+    with pytest.raises(CommandError, match="pod not found"):
+        (tmp_path / "tries").unlink()
+        with a_kubectl(tmp_path, script).forwarded("pod/x", 8080, "ns", timeout_s=0.0):
+            pass

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from tidegate_localcluster.process import wait_until
 COMMAND_TIMEOUT_S: Final = 60.0
 EVENTS_SHOWN: Final = 8
 FORWARDING: Final = re.compile(r"Forwarding from (127\.0\.0\.1:\d+) ->")
+NOT_KNOWN_YET: Final = "unable to upgrade connection: pod not found"
+POLL_INTERVAL_S: Final = 0.2
 
 
 class Kubectl:
@@ -90,7 +93,10 @@ class Kubectl:
 
     @contextmanager
     def forwarded(self, target: str, port: int, namespace: str, timeout_s: float = 20.0) -> Generator[str]:
-        """An address on 127.0.0.1 that leads to a Service's port while the context lasts."""
+        """An address on 127.0.0.1 that leads to a Service's or a pod's port while the context lasts.
+
+        A kubelet may not know a pod yet that it has called ready; it is asked again for `timeout_s`. Raises CommandError.
+        """
         command = [
             str(self._binary),
             "port-forward",
@@ -100,18 +106,23 @@ class Kubectl:
             namespace,
             "--address=127.0.0.1",
         ]
-        with subprocess.Popen(
-            command, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process:
-            try:
-                assert process.stdout is not None  # noqa: S101  PIPE above; narrows for the type checkers
-                line = process.stdout.readline()
-                found = FORWARDING.search(line)
-                if found is None:
-                    raise CommandError(f"{' '.join(command)} said: {line.strip() or 'nothing'}")
-                yield found[1]
-            finally:
-                process.terminate()
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with subprocess.Popen(
+                command, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ) as process:
+                try:
+                    assert process.stdout is not None  # noqa: S101  PIPE above; narrows for the type checkers
+                    line = process.stdout.readline()
+                    found = FORWARDING.search(line)
+                    if found is not None:
+                        yield found[1]
+                        return
+                finally:
+                    process.terminate()
+            if NOT_KNOWN_YET not in line or time.monotonic() > deadline:
+                raise CommandError(f"{' '.join(command)} said: {line.strip() or 'nothing'}")
+            time.sleep(POLL_INTERVAL_S)
 
     def _conditions(self, name: str, namespace: str) -> str:
         template = (
