@@ -81,7 +81,7 @@ exec sleep 30
 """
     with a_kubectl(tmp_path, script).forwarded("pod/x", 8080, "ns") as address:
         assert address == "127.0.0.1:40123"
-    with pytest.raises(CommandError, match="pod not found"):
-        (tmp_path / "tries").unlink()
-        with a_kubectl(tmp_path, script).forwarded("pod/x", 8080, "ns", timeout_s=0.0):
-            pass
+    (tmp_path / "tries").unlink()
+    at_once = a_kubectl(tmp_path, script).forwarded("pod/x", 8080, "ns", timeout_s=0.0)
+    with pytest.raises(CommandError, match="pod not found"), at_once:
+        pass
