@@ -95,7 +95,7 @@ class Asking:
     def counted(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(f"tidegate_xds_issuer_{name}", labels) or 0.0
 
-    async def eventually(self, what: str, holds: Callable[[], bool]) -> None:
+    async def until(self, what: str, holds: Callable[[], bool]) -> None:
         await eventually(holds, what=what)
 
 

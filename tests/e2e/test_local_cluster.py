@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.namespaces import supervising
 from tidegate_localcluster.state import Forward, Phase
 
-WITHIN_S = 60.0
 PLAIN_POD: Mapping[str, Any] = {
     "securityContext": {
         "runAsNonRoot": True,
@@ -94,17 +93,13 @@ def bench(cluster_kubectl: Kubectl, cluster_namespace: str, cluster_images: Mapp
     return Workbench(cluster_kubectl, cluster_namespace, cluster_images["operator"])
 
 
-def eventually(question: Callable[[], bool], what: str) -> None:
-    wait_until(question, what=what, timeout_s=WITHIN_S)
-
-
 # -- pods ------------------------------------------------------------------------------------------------------
 
 
 def test_a_restricted_pod_becomes_ready_logs_and_executes(bench: Workbench) -> None:
     bench.pod("plain", bench.container("sh", "-c", "echo hello; exec sleep 1000"))
     bench.ready("plain")
-    eventually(lambda: bench.kubectl("logs", "plain", f"-n{bench.namespace}") == "hello\n", "it has spoken")
+    wait_until(lambda: bench.kubectl("logs", "plain", f"-n{bench.namespace}") == "hello\n", "it has spoken")
     assert bench.python("plain", "import os; print(os.getuid(), os.access('/', os.W_OK))") == "65532 False"
 
 
@@ -115,7 +110,7 @@ def test_a_pod_resolves_names_and_reaches_services(bench: Workbench) -> None:
     )
     bench.ready("server")
     fetch = "import urllib.request as u; print(u.urlopen('http://front/hostname', timeout=5).read().decode().strip())"
-    eventually(lambda: bench.try_python("server", fetch) == "server", "the Service answers by its name")
+    wait_until(lambda: bench.try_python("server", fetch) == "server", "the Service answers by its name")
     resolve = "import socket; print(socket.gethostbyname('kubernetes.default.svc'))"
     assert bench.python("server", resolve) == "10.96.0.1"
 
@@ -131,7 +126,7 @@ try:
 except OSError:
     print(time.monotonic() - start < 5)
 """
-    eventually(lambda: bench.python("plain", script) == "True", "an answer that is none, and no timeout")
+    wait_until(lambda: bench.python("plain", script) == "True", "an answer that is none, and no timeout")
 
 
 def test_a_native_sidecar_runs_before_and_beside_the_main_container(bench: Workbench) -> None:
@@ -140,7 +135,7 @@ def test_a_native_sidecar_runs_before_and_beside_the_main_container(bench: Workb
     fetch = "import urllib.request as u, time; print(u.urlopen('http://127.0.0.1:8080').status, flush=True); time.sleep(999)"
     bench.pod("pair", bench.container("python3", "-c", fetch), initContainers=[sidecar])
     bench.ready("pair")
-    eventually(
+    wait_until(
         lambda: bench.kubectl("logs", "pair", "-cmain", f"-n{bench.namespace}") == "200\n",
         "main saw the sidecar",
     )
@@ -176,7 +171,7 @@ except urllib.error.HTTPError as error:
     assert bench.python("caller", script) == "403"
     view = ["--clusterrole=view", f"--serviceaccount={bench.namespace}:default", f"-n{bench.namespace}"]
     bench.kubectl("create", "rolebinding", "view", *view)
-    eventually(lambda: bench.python("caller", script) == "200", "the API server grants the pod's request")
+    wait_until(lambda: bench.python("caller", script) == "200", "the API server grants the pod's request")
 
 
 def test_a_pod_beyond_its_memory_limit_is_killed(bench: Workbench) -> None:
@@ -188,7 +183,7 @@ def test_a_pod_beyond_its_memory_limit_is_killed(bench: Workbench) -> None:
         found: Mapping[str, Any] = status.get("state", {}).get("terminated", {})
         return found
 
-    eventually(lambda: bool(ended()), "the pod ended")
+    wait_until(lambda: bool(ended()), "the pod ended")
     # The kernel's SIGKILL. containerd calls it an Error where it hears of the end before it hears of the cause.
     assert ended()["exitCode"] == 128 + signal.SIGKILL
     assert ended()["reason"] in {"OOMKilled", "Error"}
@@ -212,7 +207,7 @@ def test_a_claim_is_bound_and_writable_for_others_than_root(bench: Workbench) ->
         volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "disk"}}],
     )
     bench.ready("writer")
-    eventually(
+    wait_until(
         lambda: bench.kubectl("logs", "writer", f"-n{bench.namespace}") == "kept\n",
         "the pod wrote to its disk",
     )
@@ -233,7 +228,7 @@ def test_simulated_gpu_nodes_take_what_asks_for_shared_gpus(bench: Workbench) ->
 
 def test_a_pod_that_tolerates_nothing_stays_off_simulated_nodes(bench: Workbench) -> None:
     bench.pod("greedy", bench.container("true", resources={"limits": {"nvidia.com/gpu.shared": "1"}}))
-    eventually(
+    wait_until(
         lambda: bool(bench.get("pod", "greedy")["status"].get("conditions")),
         "the scheduler looked at the pod",
     )
@@ -256,7 +251,7 @@ def test_prometheus_scrapes_the_cluster(cluster: Cluster, job: str) -> None:
         found = metrics(cluster, f"up%7Bjob%3D%22{job}%22%7D")
         return bool(found) and all(sample["value"][1] == "1" for sample in found)
 
-    eventually(up, f"Prometheus scrapes {job}")
+    wait_until(up, f"Prometheus scrapes {job}")
 
 
 def test_prometheus_scrapes_annotated_pods(bench: Workbench, cluster: Cluster) -> None:
@@ -272,7 +267,7 @@ def test_prometheus_scrapes_annotated_pods(bench: Workbench, cluster: Cluster) -
     )
     bench.ready("exporter")
     query = f"tidegate_test_gauge%7Bnamespace%3D%22{bench.namespace}%22%7D"
-    eventually(
+    wait_until(
         lambda: [sample["value"][1] for sample in metrics(cluster, query)] == ["42"], "the gauge is scraped"
     )
 
@@ -345,12 +340,12 @@ def test_a_killed_part_is_named_and_restarted(bench: Workbench, cluster: Cluster
         state = cluster.state()
         return state is not None and state.parts[part].restarts == before.parts[part].restarts + 1
 
-    eventually(restarted, f"{part} is restarted")
-    eventually(lambda: phase(cluster) is Phase.READY, "the cluster is ready again")
+    wait_until(restarted, f"{part} is restarted")
+    wait_until(lambda: phase(cluster) is Phase.READY, "the cluster is ready again")
     state = cluster.state()
     assert state is not None
     assert "SIGKILL" in str(state.parts[part].last_ending)
-    eventually(lambda: bench.kubectl.run("get", "nodes").returncode == 0, "the API server answers again")
+    wait_until(lambda: bench.kubectl.run("get", "nodes").returncode == 0, "the API server answers again")
     bench.pod("after", bench.container("sleep", "1000"))
     bench.ready("after")
 
@@ -454,7 +449,7 @@ def test_pods_of_two_real_nodes_reach_each_other(
             "import urllib.request as u; "
             f"print(u.urlopen('http://on-{other}/hostname', timeout=5).read().decode().strip())"
         )
-        eventually(lambda: bench.try_python(node, fetch) == other, f"{node} reaches {other}")  # noqa: B023
+        wait_until(lambda: bench.try_python(node, fetch) == other, f"{node} reaches {other}")  # noqa: B023
 
 
 @pytest.mark.slow("starts a cluster of its own")

@@ -30,10 +30,6 @@ def ready(kubectl: Kubectl, namespace: str, kind: str = "inference", name: str =
     return next((item for item in conditions if item["type"] == "Ready"), {})
 
 
-def eventually(holds: Any, what: str, timeout_s: float = 60.0) -> None:
-    wait_until(holds, what=what, timeout_s=timeout_s)
-
-
 def test_the_page_of_metrics_shows_what_the_reference_lists_and_that_they_lead_and_write(
     controllers: Running,
 ) -> None:
@@ -51,7 +47,7 @@ def test_inference_gets_its_children_and_they_are_its_own(
 ) -> None:
     del controllers
     kubectl.apply(_fresh(inference_body(namespace=namespace, replicas=2)), namespace=namespace)
-    eventually(lambda: len(children(kubectl, namespace)) == 5, "five children exist")
+    wait_until(lambda: len(children(kubectl, namespace)) == 5, "five children exist")
 
     found = children(kubectl, namespace)
     uid = kubectl.json("get", "inference", "ctr", "-n", namespace)["metadata"]["uid"]
@@ -60,7 +56,7 @@ def test_inference_gets_its_children_and_they_are_its_own(
         assert child["metadata"]["annotations"]["tidegate.io/epoch"]
     assert found["Deployment"]["spec"]["replicas"] == 2
     # No node exists, so no pod can run: the status says so in the scheduler's words.
-    eventually(lambda: ready(kubectl, namespace).get("reason") == "Unschedulable", "Ready says Unschedulable")
+    wait_until(lambda: ready(kubectl, namespace).get("reason") == "Unschedulable", "Ready says Unschedulable")
 
 
 def test_drift_is_repaired_and_what_others_add_is_left(
@@ -68,17 +64,17 @@ def test_drift_is_repaired_and_what_others_add_is_left(
 ) -> None:
     del controllers
     kubectl.apply(_fresh(inference_body(namespace=namespace)), namespace=namespace)
-    eventually(lambda: len(children(kubectl, namespace)) == 5, "five children exist")
+    wait_until(lambda: len(children(kubectl, namespace)) == 5, "five children exist")
 
     kubectl("label", "deployment", "inf-ctr", "-n", namespace, "team=ads")
     kubectl("scale", "deployment", "inf-ctr", "-n", namespace, "--replicas=7")
-    eventually(
+    wait_until(
         lambda: children(kubectl, namespace)["Deployment"]["spec"]["replicas"] == 1, "the scale is repaired"
     )
     assert children(kubectl, namespace)["Deployment"]["metadata"]["labels"]["team"] == "ads"
 
     kubectl("delete", "service", "inf-ctr", "-n", namespace)
-    eventually(lambda: "Service" in children(kubectl, namespace), "the Service is back")
+    wait_until(lambda: "Service" in children(kubectl, namespace), "the Service is back")
 
 
 @pytest.mark.produces(Reason.NAME_CONFLICT)
@@ -89,7 +85,7 @@ def test_name_of_somebody_elses_object_is_never_taken(
     theirs = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "inf-ctr"}}
     kubectl.apply(theirs, namespace=namespace)
     kubectl.apply(_fresh(inference_body(namespace=namespace)), namespace=namespace)
-    eventually(lambda: ready(kubectl, namespace).get("reason") == "NameConflict", "Ready says NameConflict")
+    wait_until(lambda: ready(kubectl, namespace).get("reason") == "NameConflict", "Ready says NameConflict")
 
     assert "ServiceAccount" in ready(kubectl, namespace)["message"]
     untouched = kubectl.json("get", "serviceaccount", "inf-ctr", "-n", namespace)
@@ -97,7 +93,7 @@ def test_name_of_somebody_elses_object_is_never_taken(
 
     kubectl("delete", "serviceaccount", "inf-ctr", "-n", namespace)
     kubectl("annotate", "inference", "ctr", "-n", namespace, "look=again")
-    eventually(lambda: len(children(kubectl, namespace)) == 5, "five children exist")
+    wait_until(lambda: len(children(kubectl, namespace)) == 5, "five children exist")
 
 
 def test_scale_subresource_reaches_the_deployment(
@@ -106,7 +102,7 @@ def test_scale_subresource_reaches_the_deployment(
     del controllers
     kubectl.apply(_fresh(inference_body(namespace=namespace)), namespace=namespace)
     kubectl("scale", "inference", "ctr", "-n", namespace, "--replicas=3")
-    eventually(
+    wait_until(
         lambda: children(kubectl, namespace).get("Deployment", {}).get("spec", {}).get("replicas") == 3,
         "three replicas",
     )
@@ -118,7 +114,7 @@ def test_autoscaler_moves_replicas_through_scale_and_stays_within_what_the_crd_a
     """A real HPA without any metrics: its bounds alone make it scale."""
     del controllers
     kubectl.apply(_fresh(inference_body(namespace=namespace)), namespace=namespace)
-    eventually(lambda: "Deployment" in children(kubectl, namespace), "there is a Deployment")
+    wait_until(lambda: "Deployment" in children(kubectl, namespace), "there is a Deployment")
     autoscaler = {
         "apiVersion": "autoscaling/v2",
         "kind": "HorizontalPodAutoscaler",
@@ -130,7 +126,7 @@ def test_autoscaler_moves_replicas_through_scale_and_stays_within_what_the_crd_a
         },
     }
     kubectl.apply(autoscaler, namespace=namespace)
-    eventually(
+    wait_until(
         lambda: children(kubectl, namespace)["Deployment"]["spec"]["replicas"] == 3,
         "the HPA has scaled to its minimum",
         timeout_s=40.0,
@@ -149,12 +145,12 @@ def test_access_names_the_missing_target_and_its_absence_ends_with_it(
 ) -> None:
     del controllers
     kubectl.apply(_fresh(model_access_body(namespace=namespace)), namespace=namespace)
-    eventually(
+    wait_until(
         lambda: ready(kubectl, namespace, "modelaccess").get("reason") == "TargetNotFound",
         "Ready says TargetNotFound",
     )
     kubectl.apply(_fresh(inference_body(namespace=namespace)), namespace=namespace)
-    eventually(
+    wait_until(
         lambda: ready(kubectl, namespace, "modelaccess").get("reason") == "TargetNotReady",
         "Ready says TargetNotReady",
     )
