@@ -69,10 +69,14 @@ def definitions(root: Path) -> Iterator[Placed]:
         yield f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}", body
 
 
-def around(root: Path) -> Iterator[Placed]:
-    """Namespaces, priority classes, rights and the policies about overrides."""
+def namespaces() -> Iterator[Placed]:
+    """Namespaces, which must exist before what lies in them."""
     for name in (SYSTEM, NAMESPACE):
         yield f"/api/v1/namespaces/{name}", _body("v1", "Namespace", name)
+
+
+def around(root: Path) -> Iterator[Placed]:
+    """Priority classes, rights and the policies about overrides."""
     for number, tier in enumerate(reversed(TIERS)):
         name = f"{RELEASE}-{tier}"
         priority = {**_body("scheduling.k8s.io/v1", "PriorityClass", name), "value": (number + 1) * 1000}

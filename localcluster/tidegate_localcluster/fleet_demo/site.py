@@ -149,7 +149,7 @@ class FleetSite:
             self._said.progress(f"the filled fleet cannot be kept: {error}")
 
     async def _install(self, api: Api) -> None:
-        for made in (objects.definitions(self._root), objects.around(self._root)):
+        for made in (objects.definitions(self._root), objects.namespaces(), objects.around(self._root)):
             await several(partial(api.apply, path, body) for path, body in made)
         await self._until(
             lambda: _served(api, self._root), "the API server serves Tidegate's kinds", SERVED_WITHIN_S
