@@ -15,13 +15,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from stages.cluster import shared_cluster
+from stages.cluster import SharedCluster, shared_cluster
 from stages.examples import ALL_TESTS_VARIABLE
 from stages.flakes import Flake, known_flakes, record
 from stages.machine import busy_seconds
@@ -133,22 +133,35 @@ def full_run(commit: str, outcomes: Sequence[Outcome]) -> FullRun:
 def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Runner) -> Sequence[Outcome]:
     """Run the stages in steps, and return how each ended; a cluster that they share starts beside the first step."""
     on_cluster = any(stage.on_cluster for stage in stages)
-    cluster = shared_cluster(RESULTS / "cluster.log") if on_cluster else nullcontext(lambda: "")
+    cluster = shared_cluster(RESULTS / "cluster.log") if on_cluster else nullcontext(SharedCluster())
     run = functools.partial(run_stage, arguments=arguments, pytest=pytest)
     outcomes: list[Outcome] = []
-    with cluster as wait_until_up, ThreadPoolExecutor() as side_by_side:
+    with cluster as shared, ThreadPoolExecutor() as side_by_side:
         waited = False
         for names in _STEPS:
-            step = [stage for stage in stages if stage.name in names]
+            step = [_completed(stage, outcomes) for stage in stages if stage.name in names]
             if not waited and any(stage.on_cluster for stage in step):
-                print(wait_until_up(), flush=True)
+                print(shared.wait_until_up(), flush=True)
                 waited = True
             try:
                 outcomes += side_by_side.map(run, step)
             except KeyboardInterrupt:
                 pytest.interrupt()
                 raise
+    if shared.remains:
+        outcomes[-1].reruns = Failed(
+            f"the shared cluster has left something on the machine: {shared.remains}"
+        )
     return outcomes
+
+
+def _completed(stage: Stage, outcomes: Sequence[Outcome]) -> Stage:
+    """Return the stage, which is told where it is not the second half of a whole run on the cluster."""
+    shared = [outcome for outcome in outcomes if outcome.stage == "cluster"]
+    whole = shared and not shared[0].results.failures and not shared[0].results.skipped
+    if stage.name != "alone" or whole:
+        return stage
+    return replace(stage, arguments=(*stage.arguments, "--after-incomplete-run"))
 
 
 def run_stage(stage: Stage, arguments: Sequence[str], pytest: Pytest) -> Outcome:
@@ -213,19 +226,34 @@ class Runner:
             text=True,
             start_new_session=True,
         )
-        assert process.stdout is not None
         self._running.add(process)
-        for line in process.stdout:
-            sys.stdout.write(f"{name:7} | {line}")
-            sys.stdout.flush()
+        try:
+            _print_lines(name, process)
+        except KeyboardInterrupt:
+            # What is run again is read by the main thread itself; pytest could not end if nobody read what it says.
+            process.send_signal(signal.SIGINT)
+            _print_lines(name, process)
+            raise
         self._running.discard(process)
         return process.wait(), read(path)
 
     def interrupt(self) -> None:
         """Let each process end what its fixtures have started, and then itself."""
-        for process in tuple(self._running):
+        running = tuple(self._running)
+        for process in running:
             process.send_signal(signal.SIGINT)
+        for process in running:
             process.wait()
+            # Workers of xdist get a few seconds; what their fixtures had no time for ends here.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _print_lines(name: str, process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        sys.stdout.write(f"{name:7} | {line}")
+        sys.stdout.flush()
 
 
 def _flake(phase: Phase, stage: str) -> Flake:
@@ -245,6 +273,8 @@ def _now() -> str:
 
 if __name__ == "__main__":
     runner = Runner()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     try:
         sys.exit(main(sys.argv[1:], runner))
     except KeyboardInterrupt:

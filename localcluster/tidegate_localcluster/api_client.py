@@ -87,7 +87,10 @@ class ApiClient:
     ) -> tuple[int, str]:
         """The status and the text of the answer."""
         headers = {"Content-Type": content_type} if body else {}
-        with self._turn:
+        # While the server hangs, those who wait for their turn give up as they would with a connection of their own.
+        if not self._turn.acquire(timeout=TIMEOUT_S):
+            raise TimeoutError(f"{method} {path} waited {TIMEOUT_S:g} s for the call before it")
+        try:
             if self._connection is not None:
                 try:
                     return _exchange(self._connection, method, path, body, headers)
@@ -109,6 +112,8 @@ class ApiClient:
             except OSError:
                 self._disconnect()
                 raise
+        finally:
+            self._turn.release()
 
     def _disconnect(self) -> None:
         if self._connection is not None:

@@ -22,6 +22,10 @@ _PRESSURE: Final = Path("/proc/pressure/cpu")
 T = TypeVar("T")
 
 
+class NotInTimeError(AssertionError):
+    """What was waited for has not come true within the limit."""
+
+
 class Patience:
     """How long is still waited, on a clock that slows down with the kernel's figure for processes that wait for a core."""
 
@@ -49,7 +53,7 @@ def wait_until(
 ) -> T:
     """Return the first true answer of `holds`.
 
-    Raises AssertionError with `what`, and with what `evidence` says, when there is none in time.
+    Raises NotInTimeError with `what`, and with what `evidence` says, when there is none in time.
     """
     patience = Patience(timeout_s)
     for pause_s in _pauses():
@@ -58,7 +62,7 @@ def wait_until(
         if answer:
             return answer
         if patience.is_over():
-            raise AssertionError(_describe(what, timeout_s, evidence))
+            raise NotInTimeError(_describe(what, timeout_s, evidence))
         time.sleep(max(pause_s, time.monotonic() - looked))
     raise AssertionError
 
@@ -79,7 +83,7 @@ async def eventually(
         if found:
             return found
         if patience.is_over():
-            raise AssertionError(_describe(what, timeout_s, evidence))
+            raise NotInTimeError(_describe(what, timeout_s, evidence))
         await asyncio.sleep(max(pause_s, time.monotonic() - looked))
     raise AssertionError
 
@@ -101,7 +105,7 @@ def at_rest(read: Callable[[], int], *, what: str, for_s: float = 2.0, timeout_s
     while time.monotonic() - since < for_s:
         if patience.is_over():
             message = f"does not rest within {timeout_s:g} s: {what}, now {found}"
-            raise AssertionError(message)
+            raise NotInTimeError(message)
         time.sleep(_LONGEST_PAUSE_S)
         now = read()
         if now != found:

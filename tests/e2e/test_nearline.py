@@ -15,13 +15,15 @@ from fixtures.stopwatch import Stopwatch
 from fixtures.stream import BUCKET, DEAD, STREAM, SUBJECT, a_message, score
 
 MESSAGES = 500
+ROUNDS = 30_000
+"""A message takes a fiftieth of a second: half of the work is still to be done when the pod has yielded."""
 YIELD_S = 5.0
 OURS = "tidegate_dataplane.agent|tritonserver|triton_python_backend_stub"
 
 
 @pytest.mark.no_rerun("a lost or doubled message")
 def test_pods_scaled_away_in_the_middle_yield_and_the_next_one_finishes(space: Space) -> None:
-    publish_slow(space.folder("probe"), 1, rounds=10_000)
+    publish_slow(space.folder("probe"), 1, rounds=ROUNDS)
     # No two alike, exact in float32 also with 1000 added, and of one unit each: the model takes as long for all.
     rows = {f"job-{number}": 1 + number / 1024 for number in range(MESSAGES)}
     with a_broker(space) as (url, work):

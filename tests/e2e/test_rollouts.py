@@ -99,7 +99,7 @@ def test_drain_of_a_node_waits_for_the_budget_says_so_and_loses_no_request(space
     with space.load(1, threads=2, max_seconds=240) as load, ThreadPoolExecutor() as beside:
         load.wait_sent(100, timeout_s=30)
         try:
-            # The only real node: the first pod's successor has nowhere to go, so the second must stay.
+            # The only node without the taint of pools: the first pod's successor has nowhere to go, so the second must stay.
             draining = beside.submit(space.kubectl.run, *drain, timeout_s=120)
             _ready(space, "Unschedulable")
             said = space.condition("inference", "probe")["message"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from builders.waiting import eventually
+from builders.waiting import NotInTimeError, eventually
 from faults import invariants
 from faults.api import Api
 from faults.injections import EveryMove, Fault, WatchFault, When, WriteDeed, WriteFault
@@ -372,5 +372,5 @@ class Sweep:
         """Returns when `holds` gives something true. Raises NotSettledError when it does not in time."""
         try:
             await eventually(holds, what, timeout_s=timeout_s)
-        except AssertionError as error:
+        except NotInTimeError as error:
             raise NotSettledError(str(error)) from None

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,47 +18,52 @@ from fixtures.sharing import STATE_DIR_VARIABLE
 _PROGRAM: Final = Path(__file__).resolve().parents[1] / "shared_cluster.py"
 
 
+@dataclass(slots=True)
+class SharedCluster:
+    """The cluster as `tests/run.py` sees it."""
+
+    wait_until_up: Callable[[], str] = lambda: ""
+    """Returns a line for the user once the cluster is up, or why it is not."""
+    remains: str = ""
+    """What it has left on the machine; known when it has ended."""
+
+
 @contextmanager
-def shared_cluster(log: Path) -> Generator[Callable[[], str]]:
+def shared_cluster(log: Path) -> Generator[SharedCluster]:
     """Start a cluster beside the block, for pytest processes that the block starts, and end it.
 
-    The block calls what it is given before the first test that needs the cluster; it returns when the cluster is up,
-    or says why it is not, and so do the tests that need it. One that the user names in TIDEGATE_E2E_STATE_DIR is used,
-    and left running.
+    The block waits for it before the first test that needs it. Where it does not start, the tests that need it say why
+    too. One that the user names in TIDEGATE_E2E_STATE_DIR is used, and left running.
     """
     if os.environ.get(STATE_DIR_VARIABLE):
-        yield lambda: f"== cluster: {os.environ[STATE_DIR_VARIABLE]}"
+        yield SharedCluster(lambda: f"== cluster: {os.environ[STATE_DIR_VARIABLE]}")
         return
     # Sockets lie in it, whose paths may have no more than about 100 characters.
     folder = Path(tempfile.mkdtemp(prefix="tidegate-e2e-"))
     log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("")
     started = time.monotonic()
-    with log.open("w") as output:
-        up = subprocess.Popen(_command("up", folder), stdout=output, stderr=subprocess.STDOUT)
+    up = _run("up", folder, log)
 
     def wait_until_up() -> str:
         if up.wait() == 0:
             return f"== cluster: up after {time.monotonic() - started:.0f} s"
         return f"== cluster: not started\n{log.read_text()[-2000:]}"
 
+    shared = SharedCluster(wait_until_up)
     os.environ[STATE_DIR_VARIABLE] = str(folder)
     try:
-        yield wait_until_up
+        yield shared
     finally:
         del os.environ[STATE_DIR_VARIABLE]
         up.terminate()
         up.wait()
-        with log.open("a") as output:
-            down = subprocess.run(
-                _command("down", folder), stdout=output, stderr=subprocess.STDOUT, check=False
-            )
-    if down.returncode != 0:
-        raise RemainsError(log.read_text()[-2000:])
+        if _run("down", folder, log).wait() != 0:
+            shared.remains = log.read_text()[-2000:]
 
 
-class RemainsError(Exception):
-    """The cluster has left something on the machine."""
-
-
-def _command(action: str, folder: Path) -> list[str]:
-    return [sys.executable, str(_PROGRAM), action, str(folder)]
+def _run(action: str, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start the program in a session of its own: an impatient Ctrl-C must not end it halfway."""
+    command = [sys.executable, str(_PROGRAM), action, str(folder)]
+    with log.open("a") as output:
+        return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)

@@ -30,4 +30,4 @@ def load_hypothesis_profile() -> None:
 
 
 def _is_full_run() -> bool:
-    return ALL_TESTS_VARIABLE in os.environ
+    return os.environ.get(ALL_TESTS_VARIABLE) == "1"

@@ -74,9 +74,7 @@ def total_lines(outcomes: Sequence[Outcome], seconds: float, processor_seconds: 
     tests = sum(len(outcome.results.tests) for outcome in outcomes)
     failed = {phase.test for outcome in outcomes for phase in outcome.results.failures}
     failed -= {test for outcome in outcomes for test in outcome.passed_again}
-    skipped = {
-        phase.test for outcome in outcomes for phase in outcome.results.phases if phase.outcome == "skipped"
-    }
+    skipped = {test for outcome in outcomes for test in outcome.results.skipped}
     share = processor_seconds / (seconds * cores)
     return (
         f"{'all':10} {tests:6} {seconds:6.0f} s {processor_seconds:8.0f} s  {share:.0%} of {cores} cores\n"

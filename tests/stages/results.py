@@ -88,6 +88,11 @@ class Results:
         return frozenset(called - {phase.test for phase in self.failures})
 
     @property
+    def skipped(self) -> frozenset[str]:
+        """Tests that were skipped."""
+        return frozenset(phase.test for phase in self.phases if phase.outcome == "skipped")
+
+    @property
     def tests(self) -> Sequence[Phase]:
         """One entry per test that ran, slowest first: its phases added up."""
         seconds: dict[str, tuple[float, float]] = {}

@@ -184,6 +184,7 @@ class Load:
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
         self._began = 0.0
+        self._over: float | None = None
 
     def __enter__(self) -> Self:
         """Begins."""
@@ -237,7 +238,7 @@ class Load:
             failures=_sum(worker.failures for worker in self._workers),
             wrong_answers=_sum(worker.wrong_answers for worker in self._workers),
             latencies=Latencies(_sum(worker.latencies.copy() for worker in self._workers)),
-            seconds=time.monotonic() - self._began,
+            seconds=(self._over or time.monotonic()) - self._began,
         )
 
     def finish(self) -> LoadReport:
@@ -263,9 +264,13 @@ class Load:
             time.sleep(POLL_INTERVAL_S)
 
     def _end(self) -> None:
+        if self._ended.is_set():
+            return
         self._ended.set()
+        deadline = time.monotonic() + JOIN_TIMEOUT_S
         for thread in self._threads:
-            thread.join(JOIN_TIMEOUT_S)
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._over = time.monotonic()
         for worker in self._workers:
             worker.scorer.close()
 
