@@ -375,8 +375,11 @@ def test_objects_stay_when_their_release_goes_unless_they_were_not_to_be_kept(re
     # The same release takes its kinds up again.
     release.install("tidegate", SYSTEM, {"crds.keep": False})
     assert kubectl.json("get", "inference", "ctr", "-n", "ads")["metadata"]["uid"] == uid
-    release("uninstall", "tidegate", f"--namespace={SYSTEM}", "--wait")
-    assert "NotFound" in kubectl.refusal("get", "crd", "inferences.tidegate.io"), "and with it what was of it"
+    release("uninstall", "tidegate", f"--namespace={SYSTEM}")
+    wait_until(
+        lambda: "tidegate.io" not in kubectl("get", "crds", "--output=name"),
+        "the kinds go, and what was of them",
+    )
 
     release("install", "kinds", CHART_OF_KINDS, f"--namespace={SYSTEM}")
     wait_established(kubectl)
