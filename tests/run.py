@@ -274,7 +274,8 @@ def _now() -> str:
 if __name__ == "__main__":
     runner = Runner()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup wants it so
+            signal.signal(number, signal.default_int_handler)
     try:
         sys.exit(main(sys.argv[1:], runner))
     except KeyboardInterrupt:
