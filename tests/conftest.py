@@ -8,6 +8,7 @@ load_hypothesis_profile()
 pytest_plugins = [
     "stages.plugin",
     "fixtures.sharing",
+    "fixtures.order",
     "fixtures.control_plane",
     "fixtures.crds",
     "fixtures.audit_log",

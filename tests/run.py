@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,21 +51,25 @@ class Stage:
 
 _BY_FILE: Final = ("--dist", "loadfile", "--max-worker-restart", "0")
 _BY_FILE_ON_TWO: Final = ("-n", "2", *_BY_FILE)
+# Three workers: their tests wait, for pods and for processes, nearly as long as they work.
+_LONG_FILES_FIRST_ON_THREE: Final = ("-n", "3", *_BY_FILE, "--no-loadscope-reorder")
 _UNIT: Final = ("tests/unit", "tests/golden", "tests/test_layout.py")
 STAGES: Final = (
     Stage("unit", (*_BY_FILE_ON_TWO, *_UNIT), reruns=False),
-    Stage("servers", (*_BY_FILE_ON_TWO, "tests/component", "tests/integration"), reruns=True),
-    # Three workers: tests of the whole cluster wait for pods as long as they work.
+    Stage("servers", (*_LONG_FILES_FIRST_ON_THREE, "tests/component", "tests/integration"), reruns=True),
     Stage(
         "cluster",
-        ("-v", "-n", "3", *_BY_FILE, "--no-loadscope-reorder", "--cluster-tests=shared", "tests/e2e"),
+        ("-v", *_LONG_FILES_FIRST_ON_THREE, "--cluster-tests=shared", "tests/e2e"),
         reruns=True,
         on_cluster=True,
     ),
     Stage("alone", ("-v", "--cluster-tests=alone", "tests/e2e"), reruns=True, on_cluster=True),
 )
-_STEPS: Final = (("unit", "fast"), ("cluster",), ("servers", "alone"))
-"""Names of stages that run at the same time. `alone` needs the cluster for itself, not the machine."""
+_LANES: Final = (("unit", "fast", "servers"), ("cluster", "alone"))
+"""Names of stages that run one after the other, beside the other lane.
+
+`alone` needs the cluster for itself, not the machine. The cluster starts beside `unit`.
+"""
 _NOTHING_BUILT: Final = ("-m", "not integration and not e2e and not triton")
 FAST: Final = Stage("fast", (*_BY_FILE_ON_TWO, *_NOTHING_BUILT, *_UNIT, "tests/component"), reruns=False)
 """Of the first two, what needs nothing that has to be built."""
@@ -131,23 +136,26 @@ def full_run(commit: str, outcomes: Sequence[Outcome]) -> FullRun:
 
 
 def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Runner) -> Sequence[Outcome]:
-    """Run the stages in steps, and return how each ended; a cluster that they share starts beside the first step."""
+    """Run the stages in two lanes, and return how each ended; a cluster that they share is started first."""
     on_cluster = any(stage.on_cluster for stage in stages)
     cluster = shared_cluster(RESULTS / "cluster.log") if on_cluster else nullcontext(SharedCluster())
-    run = functools.partial(run_stage, arguments=arguments, pytest=pytest)
-    outcomes: list[Outcome] = []
+    lanes = [[stage for stage in stages if stage.name in names] for names in _LANES]
     with cluster as shared, ThreadPoolExecutor() as side_by_side:
-        waited = False
-        for names in _STEPS:
-            step = [_completed(stage, outcomes) for stage in stages if stage.name in names]
-            if not waited and any(stage.on_cluster for stage in step):
+
+        def run(lane: Sequence[Stage]) -> Sequence[Outcome]:
+            outcomes: list[Outcome] = []
+            if any(stage.on_cluster for stage in lane):
                 print(shared.wait_until_up(), flush=True)
-                waited = True
-            try:
-                outcomes += side_by_side.map(run, step)
-            except KeyboardInterrupt:
-                pytest.interrupt()
-                raise
+            for stage in lane:
+                outcomes.append(run_stage(_completed(stage, outcomes), arguments, pytest))
+            return outcomes
+
+        try:
+            outcomes = [outcome for lane in side_by_side.map(run, lanes) for outcome in lane]
+        except KeyboardInterrupt:
+            shared.give_up()
+            pytest.interrupt()
+            raise
     if shared.remains:
         outcomes[-1].reruns = Failed(
             f"the shared cluster has left something on the machine: {shared.remains}"
@@ -207,6 +215,8 @@ class Runner:
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[str]] = set()
+        self._interrupted = False
+        self._starts_or_ends = threading.Lock()
 
     def __call__(self, name: str, arguments: Sequence[str]) -> tuple[int, Results]:
         """Run pytest to its end; its lines are printed as they come, after the stage's name, since others print too."""
@@ -216,17 +226,20 @@ class Runner:
         environment = {**os.environ, "PATH": f"{os.environ['PATH']}:{TOOLS}"}
         # Tests start hundreds of Python processes: each would compile what it imports, for two seconds.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        # A session of its own: Ctrl-C reaches us alone, and it once.
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self._running.add(process)
+        with self._starts_or_ends:
+            if self._interrupted:
+                raise KeyboardInterrupt
+            # A session of its own: Ctrl-C reaches us alone, and it once.
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+            self._running.add(process)
         try:
             _print_lines(name, process)
         except KeyboardInterrupt:
@@ -238,8 +251,10 @@ class Runner:
         return process.wait(), read(path)
 
     def interrupt(self) -> None:
-        """Let each process end what its fixtures have started, and then itself."""
-        running = tuple(self._running)
+        """Let each process end what its fixtures have started, and then itself. No other is started after that."""
+        with self._starts_or_ends:
+            self._interrupted = True
+            running = tuple(self._running)
         for process in running:
             process.send_signal(signal.SIGINT)
         for process in running:

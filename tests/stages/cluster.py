@@ -24,6 +24,8 @@ class SharedCluster:
 
     wait_until_up: Callable[[], str] = lambda: ""
     """Returns a line for the user once the cluster is up, or why it is not."""
+    give_up: Callable[[], None] = lambda: None
+    """Ends the start of the cluster, where it is not up yet."""
     remains: str = ""
     """What it has left on the machine; known when it has ended."""
 
@@ -50,7 +52,7 @@ def shared_cluster(log: Path) -> Generator[SharedCluster]:
             return f"== cluster: up after {time.monotonic() - started:.0f} s"
         return f"== cluster: not started\n{log.read_text()[-2000:]}"
 
-    shared = SharedCluster(wait_until_up)
+    shared = SharedCluster(wait_until_up, give_up=up.terminate)
     os.environ[STATE_DIR_VARIABLE] = str(folder)
     try:
         yield shared
