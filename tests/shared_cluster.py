@@ -7,6 +7,7 @@ import functools
 import shutil
 import sys
 from pathlib import Path
+from typing import Final
 
 from fixtures.cluster import OPTIONS, start
 from fixtures.installed import install_for_tests
@@ -16,6 +17,9 @@ from tidegate_localcluster.cluster import Cluster
 from tidegate_localcluster.demo.errors import DemoError
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.supplies import find_supplies
+
+LOGS: Final = Path(__file__).resolve().parents[1] / "build" / "test-results" / "cluster-logs"
+"""Those of the last cluster: a failed test may leave questions."""
 
 say = functools.partial(print, flush=True)
 
@@ -43,7 +47,10 @@ def start_cluster(cluster: Cluster) -> int:
 
 
 def end_cluster(cluster: Cluster) -> int:
-    """End it and remove its folder; return 1 where something is left on the machine."""
+    """End it and remove its folder but for the logs; return 1 where something is left on the machine."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    for log in cluster.log_files().values():
+        shutil.copy(log, LOGS)
     remains = cluster.down(say)
     shutil.rmtree(cluster.files.path, ignore_errors=True)
     if remains:
