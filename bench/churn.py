@@ -2,12 +2,12 @@
 
     python bench/churn.py [--state-dir DIR] [--answers 1000000] [--max-minutes 60] [--seed 1] [--output build/churn.json]
 
-Two Inferences of two replicas behind one ModelAccess are asked without pause. Beside them Inferences are created and
-deleted; their versions are swapped for new ones and rolled back, the access's weights flipped and its targets exchanged;
-controllers, xDS servers and agents are killed with SIGKILL, and what comes next is done by their successors.
-A change is done when every version that serves from then on has answered a request sent after it began.
-The seed decides all that is chosen. Prints progress every 15 seconds, and one JSON document, which it also writes to
-OUTPUT; exits 1 when a request failed or was answered wrongly, or when too few answers came.
+Clients send requests without pause to two Inferences of two replicas behind one ModelAccess. Meanwhile other Inferences
+are created and deleted, versions are swapped and rolled back, the weights of the access change and its targets are
+exchanged, and controllers, xDS servers and agents are killed with SIGKILL; their successors carry out the next change.
+A change counts as done when every version that should serve after it has answered a request sent after the change began.
+The seed determines every choice. Prints progress every 15 seconds and one JSON document, which is also written to OUTPUT.
+Exits with 1 if a request failed, an answer was wrong, or fewer answers came than `--answers`.
 """
 
 from __future__ import annotations

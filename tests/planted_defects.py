@@ -1,7 +1,7 @@
-"""Plants defects in a copy of the checkout, one at a time, and says which tests see them: `python tests/planted_defects.py [NAME...]`.
+"""Plants defects in a copy of the checkout, one at a time, and reports which tests fail: `python tests/planted_defects.py [NAME...]`.
 
-A test that has never failed proves little. Each defect is one place of the product, changed as an engineer might by mistake; the tests
-named beside it must all fail with it, and pass without.
+A test that has never failed proves little. Each defect changes one place of the product, as an engineer might by
+mistake; the tests named beside it must all fail with the change and pass without it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from stages.results import Results, read
 ROOT: Final = Path(__file__).resolve().parents[1]
 RESULT: Final = ROOT / "build" / "planted-defects.json"
 TOOLS: Final = Path("build") / "tools"
-"""Where `make setup` puts uv on a machine that has none; some tests build with it."""
+"""Where `make setup` installs uv on a machine without it; some tests build with it."""
 LIMIT_S: Final = 120
-"""A defect may have a test wait without end; that is a failure too."""
+"""A defect may make a test wait forever; that is a failure too."""
 SOURCE_ROOTS: Final = ("operator", "controllers", "dataplane", "localcluster")
 
 say = functools.partial(print, flush=True)
@@ -114,7 +114,7 @@ DEFECTS: Final = (
     ),
     Defect(
         name="answer-with-other-weights",
-        suffered="After a roll back a newer version goes on answering, and the pod reports the older one.",
+        suffered="After a rollback a newer version keeps answering, while the pod reports the older version.",
         file="dataplane/tidegate_dataplane/agent/state.py",
         text="return bool(ready) and max(ready) == order.version",
         by="return order.version in ready",
@@ -164,7 +164,7 @@ DEFECTS: Final = (
     ),
     Defect(
         name="accept-wrong-checksum",
-        suffered="A model that is not the pinned one serves.",
+        suffered="A model with another checksum than the pinned one serves.",
         file="dataplane/tidegate_dataplane/agent/artefacts/fetch.py",
         text='    _check_pin(order.sha256, facts.digest, basket.what, "spec.model.sha256")\n    return facts',
         by="    return facts",
@@ -172,7 +172,7 @@ DEFECTS: Final = (
     ),
     Defect(
         name="accept-wrong-table",
-        suffered="A feature table that is not the pinned one is looked up.",
+        suffered="A feature table with another checksum than the pinned one is used.",
         file="dataplane/tidegate_dataplane/agent/artefacts/fetch.py",
         text='table.sha256, file.sha256, f"table',
         by='file.sha256, file.sha256, f"table',
@@ -226,7 +226,7 @@ DEFECTS: Final = (
     ),
     Defect(
         name="obey-old-leader",
-        suffered="An order of the leader before undoes that of the present one in a pod.",
+        suffered="An order of the previous leader replaces that of the current leader in a pod.",
         file="dataplane/tidegate_dataplane/agent/loop.py",
         text="order.epoch < current.epoch:",
         by="order.epoch < current.epoch and order.generation < current.generation:",
@@ -245,7 +245,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one planted defect."""
+    """The result of planting one defect."""
 
     defect: Defect
     sightings: Sequence[Sighting]
@@ -312,7 +312,7 @@ class Copy:
         subprocess.run(command, cwd=self._folder, env=environment, stdin=subprocess.DEVNULL, check=False)
 
     def _check_import(self, defect: Defect) -> None:
-        """Raise RuntimeError unless the planted file is the one that is imported: else every test would pass."""
+        """Raise RuntimeError unless the planted file is imported: otherwise every test would pass."""
         program = f"import importlib.util; print(importlib.util.find_spec({defect.module!r}).origin)"
         command = [self._python, "-c", program]
         said = subprocess.run(command, cwd="/", capture_output=True, text=True, check=True).stdout.strip()
@@ -405,7 +405,7 @@ def describe(outcome: Outcome) -> str:
     lines = [
         f"{'seen' if outcome.seen else 'NOT SEEN':8} {defect.name} ({defect.file}, {outcome.seconds:.0f} s)"
     ]
-    lines += [f"  {one.test}: {_shown(one.message)}" for one in outcome.sightings]
+    lines += [f"  {sighting.test}: {_shown(sighting.message)}" for sighting in outcome.sightings]
     lines += [f"  not by {name}" for name in outcome.missed_by]
     return "\n".join(lines)
 

@@ -174,15 +174,8 @@ _CASES = (
     _budget("6h", 540, 60, 90, 60),
     _budget("1d", 576, 90, 100, 60),
     _budget("3d", 588, 220, 250, 220),
-    Case(
-        "TidegateInferenceBudgetBurn",
-        traffic((60, 600, 300), (60, 600, 600)),
-        traffic((120, 600, 597)),
-        30,
-        120,
-        {**CTR, "window": "1h"},
-        "slow",
-    ),
+    Case("TidegateInferenceBudgetBurn", traffic((60, 600, 300), (60, 600, 600)), traffic((120, 600, 597)), 30,
+        120, {**CTR, "window": "1h"}, "slow"),
     Case(
         "TidegateInferenceBudgetBurn",
         failing_late(60, 120) | {_RQ_TOTAL: climbing((60, 600), (60, 0))},
@@ -223,15 +216,8 @@ _CASES = (
         {**CTR, "window": "1h"},
         "seen-again",
     ),
-    Case(
-        "TidegateInferenceBudgetBurn",
-        promising_minutes(traffic((60, 600, 300), (60, 600, 600))),
-        promising_minutes(traffic((120, 600, 597))),
-        30,
-        120,
-        {**CTR, "window": "1h"},
-        "minutes",
-    ),
+    Case("TidegateInferenceBudgetBurn", promising_minutes(traffic((60, 600, 300), (60, 600, 600))),
+        promising_minutes(traffic((120, 600, 597))), 30, 120, {**CTR, "window": "1h"}, "minutes"),
     Case(
         "TidegateInferenceBudgetBurn",
         # A change of leader every half an hour: nobody tells of the objective for two minutes.
@@ -267,14 +253,10 @@ _CASES = (
     ),
     _unserved("access/ads/ctr/default"),
     _unserved("features/ads/plan/features", "features"),
-    Case(
-        "TidegateInferenceNotReady",
-        {READY % ("Inference", "LoadFailed"): "0x30", READY % ("Inference", "AllReplicasReady"): "_x30 1x30"},
-        {READY % ("Inference", "LoadFailed"): "0x10 1x50", READY % ("ModelAccess", "NoTargets"): "0x60"},
-        25,
-        50,
-        {"kind": "Inference", "namespace": "ads", "name": "ctr"},
-    ),
+    Case("TidegateInferenceNotReady", {READY % ("Inference", "LoadFailed"): "0x30", READY % ("Inference",
+        "AllReplicasReady"): "_x30 1x30"}, {READY % ("Inference", "LoadFailed"): "0x10 1x50",
+        READY % ("ModelAccess", "NoTargets"): "0x60"}, 25, 50, {"kind": "Inference", "namespace": "ads",
+        "name": "ctr"}),
     Case(
         "TidegateInferenceNotReady",
         # Between two leaders nobody tells: it goes on.
@@ -285,14 +267,9 @@ _CASES = (
         {"kind": "Inference", "namespace": "ads", "name": "ctr"},
         "change-of-leader",
     ),
-    Case(
-        "TidegateObjectNotReady",
-        {READY % ("ModelAccess", "NoTargets"): "0x30 1x30"},
-        {READY % ("ModelAccess", "NoTargets"): "0x10 1x50", READY % ("Inference", "LoadFailed"): "0x60"},
-        25,
-        50,
-        {"kind": "ModelAccess", "namespace": "ads", "name": "ctr"},
-    ),
+    Case("TidegateObjectNotReady", {READY % ("ModelAccess", "NoTargets"): "0x30 1x30"},
+        {READY % ("ModelAccess", "NoTargets"): "0x10 1x50", READY % ("Inference", "LoadFailed"): "0x60"}, 25,
+        50, {"kind": "ModelAccess", "namespace": "ads", "name": "ctr"}),
     Case(
         "TidegateObjectStalled",
         {
@@ -305,20 +282,12 @@ _CASES = (
         110,
         {"kind": "Inference", "namespace": "ads", "name": "ctr"},
     ),
-    Case(
-        "TidegateModelVersionBehind",
-        {
-            'tidegate_inference_version{namespace="ads",inference="ctr",state="target"}': "4x80",
-            'tidegate_inference_version{namespace="ads",inference="ctr",state="serving"}': "3x45 4x34",
-        },
-        {
-            'tidegate_inference_version{namespace="ads",inference="ctr",state="target"}': "4x80",
-            'tidegate_inference_version{namespace="ads",inference="ctr",state="serving"}': "3x20 4x59",
-        },
-        40,
-        70,
-        CTR,
-    ),
+    Case("TidegateModelVersionBehind",
+        {'tidegate_inference_version{namespace="ads",inference="ctr",state="target"}': "4x80",
+        'tidegate_inference_version{namespace="ads",inference="ctr",state="serving"}': "3x45 4x34"},
+        {'tidegate_inference_version{namespace="ads",inference="ctr",state="target"}': "4x80",
+        'tidegate_inference_version{namespace="ads",inference="ctr",state="serving"}': "3x20 4x59"}, 40, 70,
+        CTR),
     Case(
         "TidegateNearlineLag",
         {
@@ -341,10 +310,10 @@ _CASES = (
     Case(
         "TidegateNearlineDeadLetters",
         {
-            'tidegate_agent_nearline_dead_letters_total{namespace="ads",pod="embed-6d5f-x1",reason="Refused"}': "0x10 3x40",
+            'tidegate_agent_nearline_dead_letters_total{namespace="ads",pod="embed-6d5f-x1",reason="Refused"}': "0x10 3x40"
         },
         {
-            'tidegate_agent_nearline_dead_letters_total{namespace="ads",pod="embed-6d5f-x1",reason="Refused"}': "7x50",
+            'tidegate_agent_nearline_dead_letters_total{namespace="ads",pod="embed-6d5f-x1",reason="Refused"}': "7x50"
         },
         15,
         45,
@@ -352,15 +321,9 @@ _CASES = (
     ),
     Case(
         "TidegateNoLeader",
-        {
-            'tidegate_leader{instance="c0"}': "1x10 0x20 1x20",
-            'tidegate_leader{instance="c1"}': "0x50",
-        },
+        {'tidegate_leader{instance="c0"}': "1x10 0x20 1x20", 'tidegate_leader{instance="c1"}': "0x50"},
         # A failover.
-        {
-            'tidegate_leader{instance="c0"}': "1x10 0x40",
-            'tidegate_leader{instance="c1"}': "0x11 1x40",
-        },
+        {'tidegate_leader{instance="c0"}': "1x10 0x40", 'tidegate_leader{instance="c1"}': "0x11 1x40"},
         20,
         40,
     ),
@@ -381,17 +344,10 @@ _CASES = (
         40,
         QUEUE,
     ),
-    Case(
-        "TidegateReconcilesCrash",
+    Case("TidegateReconcilesCrash",
         {'tidegate_reconciles_total{queue="inference",result="crashed"}': "0x10 1x40"},
-        {
-            'tidegate_reconciles_total{queue="inference",result="crashed"}': "4x50",
-            'tidegate_reconciles_total{queue="inference",result="retried"}': climbing((50, 9)),
-        },
-        15,
-        45,
-        QUEUE,
-    ),
+        {'tidegate_reconciles_total{queue="inference",result="crashed"}': "4x50",
+        'tidegate_reconciles_total{queue="inference",result="retried"}': climbing((50, 9))}, 15, 45, QUEUE),
     Case(
         "TidegateReconcilesFail",
         {
@@ -434,73 +390,31 @@ _CASES = (
         40,
         70,
     ),
-    Case(
-        "TidegateWebErrors",
-        {
-            'tidegate_web_requests_total{method="GET",status="503"}': climbing((40, 2), (40, 0)),
-            'tidegate_web_requests_total{method="GET",status="200"}': climbing((80, 8)),
-        },
-        {
-            'tidegate_web_requests_total{method="GET",status="503"}': climbing((80, 2)),
-            'tidegate_web_requests_total{method="GET",status="200"}': climbing((80, 60)),
-            'tidegate_web_requests_total{method="GET",status="401"}': climbing((80, 60)),
-        },
-        30,
-        70,
-    ),
-    Case(
-        "TidegateXdsDown",
-        {'tidegate_xds_connected_proxies{instance="x0"}': "2x10 _x30 2x30"},
-        {'tidegate_xds_connected_proxies{instance="x0"}': "0x70"},
-        30,
-        60,
-    ),
-    Case(
-        "TidegateGatewayWithoutXds",
+    Case("TidegateWebErrors", {'tidegate_web_requests_total{method="GET",status="503"}': climbing((40, 2),
+        (40, 0)), 'tidegate_web_requests_total{method="GET",status="200"}': climbing((80, 8))},
+        {'tidegate_web_requests_total{method="GET",status="503"}': climbing((80, 2)),
+        'tidegate_web_requests_total{method="GET",status="200"}': climbing((80, 60)),
+        'tidegate_web_requests_total{method="GET",status="401"}': climbing((80, 60))}, 30, 70),
+    Case("TidegateXdsDown", {'tidegate_xds_connected_proxies{instance="x0"}': "2x10 _x30 2x30"},
+        {'tidegate_xds_connected_proxies{instance="x0"}': "0x70"}, 30, 60),
+    Case("TidegateGatewayWithoutXds",
         {'envoy_control_plane_connected_state{namespace="t",pod="gateway-0",instance="g0"}': "0x30 1x30"},
-        {'envoy_control_plane_connected_state{namespace="t",pod="gateway-0",instance="g0"}': "0x5 1x55"},
-        20,
-        50,
-        {"namespace": "t", "pod": "gateway-0", "instance": "g0"},
-    ),
-    Case(
-        "TidegateConfigurationRejected",
-        {'tidegate_xds_nacks_total{type="cluster"}': "0x10 1x40"},
-        {'tidegate_xds_nacks_total{type="cluster"}': "2x50"},
-        15,
-        45,
-        {"type": "cluster"},
-    ),
-    Case(
-        "TidegateConfigurationSlow",
-        {
-            'tidegate_xds_push_seconds_bucket{le="5"}': climbing((40, 5), (40, 10)),
-            'tidegate_xds_push_seconds_bucket{le="10"}': climbing((80, 10)),
-            'tidegate_xds_push_seconds_bucket{le="+Inf"}': climbing((80, 10)),
-        },
-        {
-            'tidegate_xds_push_seconds_bucket{le="2.5"}': climbing((80, 5)),
-            'tidegate_xds_push_seconds_bucket{le="5"}': climbing((80, 10)),
-            'tidegate_xds_push_seconds_bucket{le="+Inf"}': climbing((80, 10)),
-        },
-        30,
-        70,
-    ),
-    Case(
-        "TidegateProxyRefused",
-        {"tidegate_xds_refused_proxies_total": "0x10 1x40"},
-        {"tidegate_xds_refused_proxies_total": "3x50"},
-        15,
-        45,
-    ),
-    Case(
-        "TidegateGatewaySecretUnusable",
+        {'envoy_control_plane_connected_state{namespace="t",pod="gateway-0",instance="g0"}': "0x5 1x55"}, 20,
+        50, {"namespace": "t", "pod": "gateway-0", "instance": "g0"}),
+    Case("TidegateConfigurationRejected", {'tidegate_xds_nacks_total{type="cluster"}': "0x10 1x40"},
+        {'tidegate_xds_nacks_total{type="cluster"}': "2x50"}, 15, 45, {"type": "cluster"}),
+    Case("TidegateConfigurationSlow", {'tidegate_xds_push_seconds_bucket{le="5"}': climbing((40, 5), (40,
+        10)), 'tidegate_xds_push_seconds_bucket{le="10"}': climbing((80, 10)),
+        'tidegate_xds_push_seconds_bucket{le="+Inf"}': climbing((80, 10))},
+        {'tidegate_xds_push_seconds_bucket{le="2.5"}': climbing((80, 5)),
+        'tidegate_xds_push_seconds_bucket{le="5"}': climbing((80, 10)),
+        'tidegate_xds_push_seconds_bucket{le="+Inf"}': climbing((80, 10))}, 30, 70),
+    Case("TidegateProxyRefused", {"tidegate_xds_refused_proxies_total": "0x10 1x40"},
+        {"tidegate_xds_refused_proxies_total": "3x50"}, 15, 45),
+    Case("TidegateGatewaySecretUnusable",
         {'tidegate_xds_gateway_secret_usable{secret="tls",role="server"}': "0x30 1x30"},
-        {'tidegate_xds_gateway_secret_usable{secret="tls",role="server"}': "0x5 1x55"},
-        20,
-        50,
-        {"secret": "tls", "role": "server"},
-    ),
+        {'tidegate_xds_gateway_secret_usable{secret="tls",role="server"}': "0x5 1x55"}, 20, 50,
+        {"secret": "tls", "role": "server"}),
     Case(
         "TidegateCertificateExpires",
         # promtool's time begins at 0: it ends on the seventh day, and then on the ninth.
@@ -517,35 +431,17 @@ _CASES = (
         {"secret": "tls", "role": "server"},
         "gateways",
     ),
-    Case(
-        "TidegateCertificateExpires",
+    Case("TidegateCertificateExpires",
         {'tidegate_xds_server_certificate_expires_timestamp_seconds{instance="x0"}': "604000x90 777600x60"},
-        {'tidegate_xds_server_certificate_expires_timestamp_seconds{instance="x0"}': "0x150"},
-        80,
-        140,
-        what="xds",
-    ),
-    Case(
-        "TidegateIssuerKeysFailing",
-        {"tidegate_xds_issuer_addresses_failing": "1x30 0x30"},
-        {"tidegate_xds_issuer_addresses_failing": "1x10 0x50"},
-        25,
-        50,
-    ),
-    Case(
-        "TidegateDecisionsStale",
-        {
-            'tidegate_allocator_decided_timestamp_seconds{pool="gpu-a"}': "0+60x10 600x20 1860+60x30",
-            'tidegate_allocator_interval_seconds{pool="gpu-a"}': "30x62",
-        },
-        {
-            'tidegate_allocator_decided_timestamp_seconds{pool="gpu-a"}': "0x5 360x5 720x5 1080x5",
-            'tidegate_allocator_interval_seconds{pool="gpu-a"}': "300x24",
-        },
-        25,
-        55,
-        GPU_A,
-    ),
+        {'tidegate_xds_server_certificate_expires_timestamp_seconds{instance="x0"}': "0x150"}, 80, 140,
+        what="xds"),
+    Case("TidegateIssuerKeysFailing", {"tidegate_xds_issuer_addresses_failing": "1x30 0x30"},
+        {"tidegate_xds_issuer_addresses_failing": "1x10 0x50"}, 25, 50),
+    Case("TidegateDecisionsStale",
+        {'tidegate_allocator_decided_timestamp_seconds{pool="gpu-a"}': "0+60x10 600x20 1860+60x30",
+        'tidegate_allocator_interval_seconds{pool="gpu-a"}': "30x62"},
+        {'tidegate_allocator_decided_timestamp_seconds{pool="gpu-a"}': "0x5 360x5 720x5 1080x5",
+        'tidegate_allocator_interval_seconds{pool="gpu-a"}': "300x24"}, 25, 55, GPU_A),
     Case(
         "TidegateDecisionsStale",
         # Since it began at the tenth minute, the process has not decided; another had.
@@ -567,44 +463,23 @@ _CASES = (
         GPU_A,
         "since-the-restart",
     ),
-    Case(
-        "TidegateSignalsStale",
+    Case("TidegateSignalsStale",
         {'tidegate_object_signals_fresh{kind="ComputePool",name="gpu-a",reason="Silent"}': "0x30 1x30"},
-        {'tidegate_object_signals_fresh{kind="ComputePool",name="gpu-a",reason="Silent"}': "0x5 1x55"},
-        20,
-        50,
-        {"name": "gpu-a"},
-    ),
-    Case(
-        "TidegateSolverFallsBack",
-        {
-            'tidegate_allocator_solves_total{pool="gpu-a",solver="Greedy"}': climbing((60, 2), (60, 0)),
-            'tidegate_allocator_solves_total{pool="gpu-a",solver="MILP"}': climbing((60, 0), (60, 2)),
-        },
-        {
-            'tidegate_allocator_solves_total{pool="gpu-a",solver="Greedy"}': climbing((120, 1)),
-            'tidegate_allocator_solves_total{pool="gpu-a",solver="MILP"}': climbing((120, 2)),
-        },
-        40,
-        100,
-        GPU_A,
-    ),
-    Case(
-        "TidegateReclaimSlow",
-        {
-            'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="120"}': climbing((60, 1), (60, 2)),
-            'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="300"}': climbing((120, 2)),
-            'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="+Inf"}': climbing((120, 2)),
-        },
-        {
-            'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="120"}': climbing((120, 19)),
-            'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="300"}': climbing((120, 20)),
-            'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="+Inf"}': climbing((120, 20)),
-        },
-        45,
-        115,
-        {"tier": "offline"},
-    ),
+        {'tidegate_object_signals_fresh{kind="ComputePool",name="gpu-a",reason="Silent"}': "0x5 1x55"}, 20,
+        50, {"name": "gpu-a"}),
+    Case("TidegateSolverFallsBack",
+        {'tidegate_allocator_solves_total{pool="gpu-a",solver="Greedy"}': climbing((60, 2), (60, 0)),
+        'tidegate_allocator_solves_total{pool="gpu-a",solver="MILP"}': climbing((60, 0), (60, 2))},
+        {'tidegate_allocator_solves_total{pool="gpu-a",solver="Greedy"}': climbing((120, 1)),
+        'tidegate_allocator_solves_total{pool="gpu-a",solver="MILP"}': climbing((120, 2))}, 40, 100, GPU_A),
+    Case("TidegateReclaimSlow",
+        {'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="120"}': climbing((60, 1), (60, 2)),
+        'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="300"}': climbing((120, 2)),
+        'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="+Inf"}': climbing((120, 2))},
+        {'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="120"}': climbing((120, 19)),
+        'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="300"}': climbing((120, 20)),
+        'tidegate_allocator_reclaim_seconds_bucket{tier="offline",le="+Inf"}': climbing((120, 20))}, 45, 115,
+        {"tier": "offline"}),
     Case(
         "TidegateOverrideForgotten",
         {
@@ -622,26 +497,14 @@ _CASES = (
         55,
         {"override": "pin", "kind": "Inference", "namespace": "ads", "name": "ctr"},
     ),
-    Case(
-        "TidegateNodesQuarantined",
-        {'tidegate_pool_repairs{pool="gpu-a",state="Quarantined"}': "2x20 0x20"},
-        {
-            'tidegate_pool_repairs{pool="gpu-a",state="Quarantined"}': "0x40",
-            'tidegate_pool_repairs{pool="gpu-a",state="Repairing"}': "2x40",
-        },
-        15,
-        35,
-        GPU_A,
-    ),
-    Case(
-        "TidegateMpsDaemonSilent",
+    Case("TidegateNodesQuarantined", {'tidegate_pool_repairs{pool="gpu-a",state="Quarantined"}': "2x20 0x20"},
+        {'tidegate_pool_repairs{pool="gpu-a",state="Quarantined"}': "0x40",
+        'tidegate_pool_repairs{pool="gpu-a",state="Repairing"}': "2x40"}, 15, 35, GPU_A),
+    Case("TidegateMpsDaemonSilent",
         {'tidegate_node_mps_daemon_answers{namespace="t",pod="node-agent-1",instance="n1"}': "0x30 1x30"},
-        {'tidegate_node_mps_daemon_answers{namespace="t",pod="node-agent-1",instance="n1"}': "0x5 1x55"},
-        20,
-        50,
-        {"namespace": "t", "pod": "node-agent-1", "instance": "n1"},
-    ),
-)
+        {'tidegate_node_mps_daemon_answers{namespace="t",pod="node-agent-1",instance="n1"}': "0x5 1x55"}, 20,
+        50, {"namespace": "t", "pod": "node-agent-1", "instance": "n1"}),
+)  # fmt: skip
 
 
 def _renamed(case: Case) -> Case:

@@ -65,7 +65,7 @@ class RunnerAgent:
 
     def records(self, count: int) -> list[Record]:
         """The records, once there are so many."""
-        wait_until(lambda: len(self.taken) >= count, what=f"{count} records arrived", timeout_s=60)
+        wait_until(lambda: len(self.taken) >= count, what=f"{count} records arrived")
         return self.taken
 
     def tell(self, *, share: float, done: int = 0) -> None:

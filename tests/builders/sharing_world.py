@@ -58,7 +58,7 @@ class Gpu:
     )
     """When its helper pods became ready; None: it is not. Without one there is none."""
     helpers: int = 0
-    """How often its helper pods were made anew."""
+    """How often its helper pods were recreated."""
 
     def pod(self, name: str, *, leaving: datetime | None = None, refused: bool = False) -> SlicePod:
         uid = f"{self.name}-{name}"

@@ -24,11 +24,7 @@ _FIELD = re.compile(r"\{((?:\.\w+)+)")
 KINDS: Mapping[str, Any] = {
     name: structural(definition.resource)
     for definition in DEFINITIONS
-    for name in (
-        definition.resource.PLURAL,
-        definition.resource.KIND.lower(),
-        definition.short_name,
-    )
+    for name in (definition.resource.PLURAL, definition.resource.KIND.lower(), definition.short_name)
 }
 """The schemas of our kinds, by each name that kubectl takes."""
 

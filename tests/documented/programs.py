@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from enum import Enum
 from pathlib import Path
@@ -24,13 +25,8 @@ _SOURCES = ("operator", "controllers", "dataplane", "localcluster", "")
 
 def of_tidegate(words: tuple[str, ...], *, whole: bool = True) -> str:
     """What is wrong with a command of `tidegate`, given without its name; `whole`: nothing was left out for brevity."""
-    commands = get_command(app)
-    children: dict[str, Any] = {
-        **commands.commands,
-        "local": get_command(local),
-        "demo": get_command(demo),
-    }
-    command, path, rest = commands, "tidegate", list(words)
+    command, children = _commands()
+    path, rest = "tidegate", list(words)
     while children:
         options = {name for each in command.params for name in each.opts} | {"--help"}
         if not rest or rest[0] in options:
@@ -40,6 +36,13 @@ def of_tidegate(words: tuple[str, ...], *, whole: bool = True) -> str:
         command, path = children[rest[0]], f"{path} {rest.pop(0)}"
         children = getattr(command, "commands", {})
     return _of_leaf(command, path, rest, whole=whole)
+
+
+@functools.cache
+def _commands() -> tuple[Any, dict[str, Any]]:
+    """Return `tidegate` and its commands: to make them of their functions takes long."""
+    commands = get_command(app)
+    return commands, {**commands.commands, "local": get_command(local), "demo": get_command(demo)}
 
 
 def _of_leaf(command: Any, path: str, words: list[str], *, whole: bool) -> str:

@@ -38,12 +38,7 @@ def lines(block: Block) -> list[str]:
 def misspelt(block: Block) -> str:
     """What a shell says that cannot read the block; empty where it can."""
     done = subprocess.run(
-        ["bash", "-n"],
-        input="\n".join(lines(block)),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
+        ["bash", "-n"], input="\n".join(lines(block)), capture_output=True, text=True, check=False, timeout=60
     )
     return done.stderr
 

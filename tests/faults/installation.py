@@ -119,12 +119,7 @@ async def allow_secrets(api: Api, *names: str) -> None:
 
 
 async def _grant(
-    api: Api,
-    kind: str,
-    path: str,
-    file: str,
-    name: str = "tidegate-controllers",
-    of: Sequence[str] = (),
+    api: Api, kind: str, path: str, file: str, name: str = "tidegate-controllers", of: Sequence[str] = ()
 ) -> None:
     rules = yaml.safe_load((_CHART / "files" / "rbac" / file).read_text())
     if of:

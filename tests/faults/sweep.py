@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from builders.waiting import NotInTimeError, eventually
+from builders import waiting
 from faults import invariants
 from faults.api import Api
 from faults.injections import EveryMove, Fault, WatchFault, When, WriteDeed, WriteFault
@@ -195,21 +195,21 @@ class Sweep:
 
     async def _compared(self, namespace: str, reference: World | None) -> tuple[World, Sequence[str]]:
         """The end, and where it differs for good: a successor on a busy machine may be a moment behind its pods."""
-        deadline = time.monotonic() + self.patience.settles_s / 6
+        patience = waiting.Patience(self.patience.settles_s / 6)
         while True:
             end = await world(self.api, namespace, str(self.models), self.kubelet.agents(namespace))
             differences = end.differences(reference) if reference is not None else ()
-            if not differences or (time.monotonic() > deadline and not self._restarting):
+            if not differences or (patience.is_over() and not self._restarting):
                 return end, differences
             await asyncio.sleep(0.3)
 
     async def _ended(self, namespace: str, step: Step) -> None:
         """Waits until the step has ended as it should and nothing moves any more (I8); each new operator takes its time."""
-        deadline, restarts = time.monotonic() + self.patience.settles_s, self.restarts
+        patience, restarts = waiting.Patience(self.patience.settles_s), self.restarts
         why = ""
-        while time.monotonic() < deadline:
+        while not patience.is_over():
             if self.restarts > restarts:
-                deadline, restarts = time.monotonic() + self.patience.settles_s, self.restarts
+                patience, restarts = waiting.Patience(self.patience.settles_s), self.restarts
             await asyncio.sleep(0.1)
             why = await self._missing(namespace, step)
             still = time.monotonic() - max(self.proxy.trace.touched_at, self.kubelet.touched_at)
@@ -371,6 +371,6 @@ class Sweep:
     async def wait_for(holds: Callable[[], Awaitable[object]], what: str, timeout_s: float) -> None:
         """Returns when `holds` gives something true. Raises NotSettledError when it does not in time."""
         try:
-            await eventually(holds, what, timeout_s=timeout_s)
-        except NotInTimeError as error:
+            await waiting.eventually(holds, what, timeout_s=timeout_s)
+        except waiting.NotInTimeError as error:
             raise NotSettledError(str(error)) from None

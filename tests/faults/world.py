@@ -69,10 +69,7 @@ async def world(api: Api, namespace: str, models: str, agents: Sequence[PodAgent
             for kind, found in children.items()
         },
         "replica sets": sorted(
-            (
-                body["metadata"]["annotations"]["deployment.kubernetes.io/revision"],
-                body["spec"]["replicas"],
-            )
+            (body["metadata"]["annotations"]["deployment.kubernetes.io/revision"], body["spec"]["replicas"])
             for body in sets
         ),
         "pods": sorted(json.dumps(_pod(body), sort_keys=True) for body in pods),

@@ -21,6 +21,7 @@ def load_hypothesis_profile() -> None:
     """Let no example fail because a busy machine took long over it, and a full run look where no run has looked."""
     settings.register_profile(
         "any-machine",
+        max_examples=examples(100),
         deadline=None,
         derandomize=not _is_full_run(),
         database=None,

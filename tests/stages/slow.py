@@ -14,12 +14,12 @@ LAST_FULL_RUN: Final = Path(__file__).resolve().parents[1] / "last-full-run.json
 OLDEST: Final = timedelta(days=7)
 _SLICE_S: Final = 60.0
 _UNKNOWN_S: Final = 20.0
-"""What a test counts for that no full run has measured."""
+"""Seconds assumed for a test that no full run has measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class FullRun:
-    """The last `make test-all`, as it is committed."""
+    """The last `make test-all`, as committed."""
 
     commit: str
     time: str
@@ -31,7 +31,7 @@ class FullRun:
 
     @property
     def age(self) -> timedelta:
-        """How long ago it ended."""
+        """Time since it ended."""
         return datetime.now(UTC) - datetime.fromisoformat(self.time)
 
 
@@ -46,7 +46,7 @@ def write_full_run(run: FullRun, path: Path = LAST_FULL_RUN) -> None:
 
 
 def age_line(run: FullRun | None) -> str:
-    """Return what `make verify` says of the last full run."""
+    """Return what `make verify` prints about the last full run."""
     if run is None:
         return "WARNING: no run of all tests is recorded; `make test-all` makes one, to be committed"
     line = f"all tests last ran at {run.commit}, {run.age.days} days ago, {len(run.failed)} failed"
@@ -54,10 +54,10 @@ def age_line(run: FullRun | None) -> str:
 
 
 def choose_slice(tests: Iterable[str], seed: str, seconds: Mapping[str, float]) -> frozenset[str]:
-    """Return a minute of these tests: each seed orders them anew, and the first that fit are taken.
+    """Return tests that take one minute together, chosen by the seed.
 
-    `seconds` is what each test took in the last full run. The first is taken however long it takes, so that each has
-    its turn.
+    The seed determines the order; tests are added in that order while they fit. `seconds` is the duration of each
+    test in the last full run. The first test is always chosen, even if it takes longer: so every test is run by some seed.
     """
     order = sorted(tests, key=lambda test: hashlib.sha256(f"{seed} {test}".encode()).digest())
     chosen: list[str] = []

@@ -403,10 +403,7 @@ class TestCompiled:
 
         reason, message = await refused(models, staging, format=ModelFormat.TENSORRT)
 
-        assert (reason, message) == (
-            FailureReason.ARTEFACT_INVALID,
-            "model.plan is empty: publish it again",
-        )
+        assert (reason, message) == (FailureReason.ARTEFACT_INVALID, "model.plan is empty: publish it again")
 
     async def test_a_file_of_another_format_is_not_found(self, models: Path, staging: Path) -> None:
         write_artefact(models / "ctr", 1, a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])]))

@@ -270,10 +270,7 @@ class TestCompiled:
         ("addition", "name"),
         [
             ("ensemble_scheduling { }", "ensemble_scheduling"),
-            (
-                'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/x" } }',
-                "EXECUTION_ENV_PATH",
-            ),
+            ('parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/x" } }', "EXECUTION_ENV_PATH"),
         ],
     )
     def test_what_brings_code_is_refused_by_name(

@@ -60,7 +60,7 @@ def test_the_kernels_count_says_that_it_was_memory() -> None:
     assert pod.ended("memory") == 1
 
 
-def test_who_is_unloaded_or_whose_server_was_started_anew_has_not_ended_by_itself() -> None:
+def test_who_is_unloaded_or_whose_server_was_restarted_has_not_ended_by_itself() -> None:
     pod = Pod()
     pod.runners.here("a", hello())
     pod.runners.unloaded("a")
@@ -75,7 +75,7 @@ def test_who_is_unloaded_or_whose_server_was_started_anew_has_not_ended_by_itsel
     assert pod.ended("other") == pod.ended("memory") == 0
 
 
-def test_a_broken_model_is_to_be_loaded_anew_under_another_mark_each_time() -> None:
+def test_a_broken_model_is_to_be_reloaded_under_another_mark_each_time() -> None:
     pod = Pod()
     woken: list[int] = []
     pod.runners.subscribe(lambda: woken.append(1))
@@ -208,8 +208,8 @@ def test_a_peer_that_never_said_who_it_is_changes_nothing() -> None:
 def test_a_runner_says_first_who_it_is_and_at_last_that_it_goes(tmp_path: Path) -> None:
     with RunnerAgent(tmp_path, share=0.0) as agent:
         with agent.sampler():
-            wait_until(lambda: bool(agent.words), what="the runner has said who it is", timeout_s=10)
-        wait_until(lambda: len(agent.words) == 2, what="the runner has said that it goes", timeout_s=10)
+            wait_until(lambda: bool(agent.words), what="the runner has said who it is")
+        wait_until(lambda: len(agent.words) == 2, what="the runner has said that it goes")
 
     first, last = agent.words
     assert first == Hello("ctr", 3, server_identity(), memory_kills())

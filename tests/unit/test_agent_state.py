@@ -162,12 +162,7 @@ def test_a_version_of_another_signature_does_not_stay_under_a_foreign_configurat
 
 
 @pytest.mark.parametrize(
-    "stored",
-    [
-        facts(uri="file:///models/other"),
-        facts(format=ModelFormat.PYTHON),
-        facts(plan_hash="other"),
-    ],
+    "stored", [facts(uri="file:///models/other"), facts(format=ModelFormat.PYTHON), facts(plan_hash="other")]
 )
 def test_another_artefact_under_the_same_number_is_fetched(stored: Facts) -> None:
     assert next_step(order(), Observed(ServerState(live=True), {"ctr": {1: stored}}), memory()) == Fetch(
@@ -239,10 +234,7 @@ class TestSetbacks:
 
     @pytest.mark.parametrize(
         ("refusal", "pauses"),
-        [
-            (FETCH_FAILED, [1, 2, 4, 8, 16, 32, 60, 60]),
-            (LOAD_FAILED, [60, 120, 240, 480, 900, 900]),
-        ],
+        [(FETCH_FAILED, [1, 2, 4, 8, 16, 32, 60, 60]), (LOAD_FAILED, [60, 120, 240, 480, 900, 900])],
     )
     def test_pauses_grow_to_a_limit(self, refusal: Refusal, pauses: list[float]) -> None:
         known, seen = memory(), list[float]()
@@ -291,11 +283,7 @@ class TestTidying:
 class TestBackends:
     @pytest.mark.parametrize(
         ("loaded", "learned"),
-        [
-            ("onnxruntime", OnnxBackend.NATIVE),
-            ("python", OnnxBackend.HOSTED),
-            ("", OnnxBackend.AUTO),
-        ],
+        [("onnxruntime", OnnxBackend.NATIVE), ("python", OnnxBackend.HOSTED), ("", OnnxBackend.AUTO)],
     )
     def test_a_loaded_onnx_model_tells(self, loaded: str, learned: OnnxBackend) -> None:
         server = ServerState(live=True, ready={"ctr": (1,)}, backends={"ctr": loaded})

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots
+from stages.examples import examples
 from tidegate.allocation.assignment import Action, Assignment, Move, Placed
 from tidegate.allocation.check import wrong_with
 from tidegate.allocation.snapshot import Bounds, Replicas, Snapshot
@@ -51,10 +52,10 @@ WRONG = [
         answered(2, 1, a_move(Action.STOP, 1), STOP_OFF, a_move(Action.START, 1, wave=1)),
         "leaves 1 replicas ready, below the floor of 2",
     ),
-    (
-        answered(2, 1, a_move(Action.STOP, 1, "off", wave=1), a_move(Action.START, 1)),
-        "cannot be carried out",
-    ),
+    (answered(2, 1, a_move(Action.STOP, 1, "off", wave=1), a_move(Action.START, 1)), "cannot be carried out"),
+    (answered(-1, 2), "it gives ads/ctr -1 replicas in gpu-a"),
+    (replace(answered(2, 2), replicas=()), "does not place exactly"),
+    (replace(answered(2, 2), inputs_hash="of other inputs"), "it answers other inputs"),
 ]
 
 
@@ -83,7 +84,7 @@ def test_spares_that_are_promoted_and_ended_are_used() -> None:
     assert wrong_with(snapshot, solved(snapshot)) == ""
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60))
 @given(snapshots(most_models=5))
 def test_every_answer_of_ours_is_used(snapshot: Snapshot) -> None:
     assert wrong_with(snapshot, solved(snapshot)) == ""

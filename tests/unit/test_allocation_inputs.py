@@ -53,10 +53,7 @@ WRONG = [
     (lambda: a_model(bounds=Bounds(-1)), "inference ads/ctr: least"),
     (lambda: a_model(bounds=Bounds(3, 2)), "inference ads/ctr: most"),
     (lambda: Inference("ads/ctr", Tier.REALTIME, (), None), "inference ads/ctr: placements"),
-    (
-        lambda: a_model("ctr", Tier.REALTIME, a_placement(), a_placement()),
-        "inference ads/ctr: placements",
-    ),
+    (lambda: a_model("ctr", Tier.REALTIME, a_placement(), a_placement()), "inference ads/ctr: placements"),
     (
         lambda: a_model("ctr", Tier.REALTIME, a_placement(slices=0)),
         "inference ads/ctr: placement gpu-a: slices",
@@ -73,10 +70,7 @@ WRONG = [
         lambda: a_model("ctr", Tier.REALTIME, a_placement(ready=-1)),
         "inference ads/ctr: placement gpu-a: replicas.ready",
     ),
-    (
-        lambda: a_snapshot(a_model("ctr", Tier.REALTIME, a_placement("b"))),
-        "inference ads/ctr: placement b",
-    ),
+    (lambda: a_snapshot(a_model("ctr", Tier.REALTIME, a_placement("b"))), "inference ads/ctr: placement b"),
     (lambda: a_snapshot(a_pool(), a_pool()), "pools"),
     (lambda: a_snapshot(a_model(), a_model()), "inferences"),
     (lambda: a_snapshot(steps=()), "steps"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots
+from stages.examples import examples
 from tidegate.allocation.assignment import Action, Assignment, Move
 from tidegate.allocation.snapshot import Bounds, Inference, Replicas, Snapshot
 from tidegate.allocation.solve import Solver
@@ -81,7 +82,7 @@ def kept_rates(world: World, target: dict[tuple[str, str], int]) -> dict[str, fl
     }
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60))
 @given(snapshots(most_models=5))
 def test_every_step_keeps_capacity_and_floors(snapshot: Snapshot) -> None:
     assignment = solved(snapshot)

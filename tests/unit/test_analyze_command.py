@@ -14,12 +14,8 @@ from typer.testing import CliRunner, Result
 from builders.compute_pool import compute_pool_body
 from builders.inference import inference_body
 from builders.model_access import model_access_body
-from fixtures.golden import CheckGolden
 from tidegate.cli.options import FailOn
 from tidegate.main import app
-from tidegate.reports.analysis import AnalysisReport
-
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "reports"
 
 
 class Files:
@@ -100,8 +96,7 @@ def test_what_is_suppressed_is_left_out_and_counted(
 
 
 @pytest.mark.parametrize(
-    ("threshold", "ends"),
-    [(FailOn.ERROR, 0), (FailOn.WARNING, 1), (FailOn.INFO, 1), (FailOn.NEVER, 0)],
+    ("threshold", "ends"), [(FailOn.ERROR, 0), (FailOn.WARNING, 1), (FailOn.INFO, 1), (FailOn.NEVER, 0)]
 )
 def test_the_exit_status_is_for_scripts(files: Files, threshold: FailOn, ends: int) -> None:
     files.write("all.yaml", inference_body(), model_access_body())
@@ -148,8 +143,3 @@ def test_offline_needs_files() -> None:
     refused = CliRunner().invoke(app, ["analyze", "--offline"], env={"COLUMNS": "200", "TERM": "dumb"})
     assert refused.exit_code == 2
     assert "name them with -f" in refused.output
-
-
-def test_what_json_has_is_agreed_upon(check_golden: CheckGolden) -> None:
-    schema = AnalysisReport.model_json_schema(mode="serialization")
-    check_golden(GOLDEN / "analyze.schema.json", json.dumps(schema, indent=2) + "\n")

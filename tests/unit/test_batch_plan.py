@@ -200,9 +200,9 @@ def test_a_complete_run_wants_nothing_whatever_becomes_of_its_job() -> None:
     assert again.status["batch"] == first.status["batch"]
     assert settled(after, None).spec.replicas == 0
     # Another run is another matter.
-    anew = a_batch(status=dict(first.status), batch=batch_spec(run="again"))
-    assert settled(anew, None).spec.replicas == 2
-    assert job_of(plan(anew)) is not None
+    again = a_batch(status=dict(first.status), batch=batch_spec(run="again"))
+    assert settled(again, None).spec.replicas == 2
+    assert job_of(plan(again)) is not None
 
 
 def test_no_more_pods_than_shards_are_left() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +20,6 @@ from tidegate.api.conditions import (
     own_conditions,
 )
 from tidegate.api.inference import InferenceStatus
-from tidegate.api.messages.catalogue import OF_REASONS
 from tidegate.api.reasons import Reason
 
 MORNING = datetime(2026, 1, 1, 8, tzinfo=UTC)
@@ -126,38 +124,3 @@ def test_true_counts_only_for_the_generation_that_was_asked_for() -> None:
     assert is_true(conditions, ConditionType.READY, generation=2)
     assert not is_true(conditions, ConditionType.READY, generation=3)
     assert not is_true(conditions, ConditionType.STALLED)
-
-
-@pytest.mark.parametrize("reason", Reason)
-def test_every_reason_says_what_it_means_and_what_to_do(reason: Reason) -> None:
-    assert OF_REASONS[reason].meaning.endswith(".")
-    assert OF_REASONS[reason].what_to_do.endswith(".")
-
-
-# What kstatus (kubectl wait, Flux, Argo) makes of an object, by its published rules, for a kind it does not know.
-@pytest.mark.parametrize(
-    ("observed", "conditions", "verdict"),
-    [
-        (1, {"Ready": "True"}, "Current"),
-        (1, {"Ready": "False", "Reconciling": "True"}, "InProgress"),
-        (1, {"Ready": "False", "Stalled": "True"}, "Failed"),
-        (0, {"Ready": "True"}, "InProgress"),
-    ],
-)
-def test_kstatus_reads_our_conditions(observed: int, conditions: dict[str, str], verdict: str) -> None:
-    said = [
-        Condition(ConditionType(kind), ConditionStatus(status), Reason.RECONCILED, "", 1)
-        for kind, status in conditions.items()
-    ]
-    assert _kstatus(generation=1, observed=observed, conditions=merge([], said, NOON)) == verdict
-
-
-def _kstatus(*, generation: int, observed: int, conditions: list[dict[str, Any]]) -> str:
-    said = {item["type"]: item["status"] for item in conditions}
-    if observed != generation:
-        return "InProgress"
-    if said.get("Reconciling") == "True":
-        return "InProgress"
-    if said.get("Stalled") == "True":
-        return "Failed"
-    return "Current" if said.get("Ready", "True") == "True" else "InProgress"

@@ -110,7 +110,7 @@ def test_the_same_look_counts_once() -> None:
     [ctr(capacity={"requestsPerSecond": "120"}), ctr(slices=2), ctr(slo={"latencyP99": "20ms"})],
     ids=["capacity", "slices", "slo"],
 )
-def test_something_else_that_was_measured_begins_anew(other: Member) -> None:
+def test_something_else_that_was_measured_starts_over(other: Member) -> None:
     looks = Looks()
     looks.sees(ctr())
     assert looks.sees(ctr()) < 1.0

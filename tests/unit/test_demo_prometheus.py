@@ -43,7 +43,7 @@ def test_counts_since_the_beginning_by_version() -> None:
     assert (found.p50_ms, found.p99_ms) == (1.5, 9.5)
 
 
-def test_a_counter_that_began_anew_counts_from_zero() -> None:
+def test_a_counter_that_restarted_counts_from_zero() -> None:
     found = metrics({"rq_total": [value("150")], "request_success": [value("4", version="1")]}).since(
         Counters(50.0, {"1": 500.0}), expected=100, seconds=3.0
     )

@@ -75,22 +75,6 @@ def test_every_image_begins_with_bytes_that_nobody_can_change(name: ImageName) -
     assert unpinned(instructions(name)) == []
 
 
-@pytest.mark.parametrize(
-    ("dockerfile", "found"),
-    [
-        ("FROM debian:12-slim", ["debian:12-slim"]),
-        ("ARG BASE=debian:12-slim\nFROM ${BASE}", ["debian:12-slim"]),
-        ("ARG BASE\nFROM ${BASE}", [""]),
-        (f"FROM debian@sha256:{'0' * 63}", [f"debian@sha256:{'0' * 63}"]),
-        (f"FROM debian:12@sha256:{'0' * 64} AS a\nFROM b", ["b"]),
-        (f"ARG BASE=debian:12@sha256:{'0' * 64}\nFROM ${{BASE}} AS a\nFROM a\nFROM scratch", []),
-    ],
-    ids=["tag", "argument", "no-default", "short", "later-stage", "pinned"],
-)
-def test_what_is_not_pinned_is_found(dockerfile: str, found: Sequence[str]) -> None:
-    assert unpinned(parsed(dockerfile)) == found
-
-
 def test_all_images_have_the_same_base() -> None:
     bases = {
         tuple(instruction.arguments)

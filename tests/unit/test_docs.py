@@ -1,94 +1,267 @@
-"""The documentation says what is true: links lead somewhere, and examples parse as what they claim to be."""
+"""The documentation says what is true: links, commands, examples, runbooks and reference pages match the code."""
 
+from __future__ import annotations
+
+import json
 import re
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from documented.manifests import OURS, Part, of_block, ours, parts, unclaimed
-from documented.pages import ROOT, blocks_of, name, pages
-from tidegate.errors import InvalidSpecError
+from builders.process_registries import SHOWN
+from documented.kubectl import asked
+from documented.manifests import OURS, ours, parts, unclaimed
+from documented.pages import ROOT, Block, blocks, blocks_of, inline, name, pages
+from documented.programs import PYTHON, TIDEGATE, of_make, of_python, of_tidegate
+from documented.shell import Command, aliases, commands, misspelt
+from documented.tutorial import PAGE
+from tidegate.api.crd import DEFINITIONS
+from tidegate.api.structural import structural
+from tidegate.generate import documented_settings
+from tidegate.reference.kinds import kind_pages
+from tidegate.reference.metrics import SECTIONS
+from tidegate.reference.settings import settings_page
+from tidegate.settings import Settings
+from tidegate.telemetry import recorded
+from tidegate.telemetry.alerts import ALERTS, RUNBOOKS
+from tidegate_dataplane.agent.settings import Settings as AgentSettings
+from tidegate_dataplane.contract.metrics import Metric
 
 LINK = re.compile(r"\[[^\]]+\]\((?!https?://|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
 SHOWN_BY = re.compile(r"\[`(test_\w+)`\]\(([^)]+\.py)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+DOCS = ROOT / "docs"
+FOREIGN = "no test checks"
+NOT_OURS = frozenset({"kubectl", "helm", "alias", "cd", "export", "ls", "base64", "grep", "head", "sed"})
+"""Checked by kubectl and Helm themselves (tests/integration/test_documented_kubernetes.py), or plain shell."""
+EXECUTED = f"{name(PAGE)}:"
+"""The tutorial, which tests/e2e/test_tutorial.py types as a whole, foreign programs included."""
+RUNBOOK_HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
+METRICS = [metric for section in SECTIONS for metric in section.metrics]
+RECORDED = {rule.name for group in recorded.GROUPS for rule in group.rules}
+FOREIGN_UNITS = re.compile(
+    r"_(ms|us|ns|millis\w*|micros\w*|minutes?|hours?|days?|kb|mb|gb|kib|mib|gib|percent\w*|pct)(_|$)"
+)
 
 
 def anchors(path: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     headings = HEADING.findall(path.read_text())
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("path", pages(), ids=name)
-def test_links_lead_somewhere(path: Path) -> None:
-    for target, anchor in LINK.findall(path.read_text()):
-        place = (path.parent / target).resolve() if target else path
-        assert place.exists(), f"{name(path)} links to {target}, which is not there"
-        if anchor and place.suffix == ".md":
-            assert anchor[1:] in anchors(place), f"{name(path)} links to {target}{anchor}"
+def test_links_lead_to_files_headings_and_tests() -> None:
+    broken = []
+    for path in pages():
+        text = path.read_text()
+        for target, anchor in LINK.findall(text):
+            place = (path.parent / target).resolve() if target else path
+            if not place.exists() or (anchor and place.suffix == ".md" and anchor[1:] not in anchors(place)):
+                broken.append(f"{name(path)}: {target}{anchor}")
+        for test, file in SHOWN_BY.findall(text):
+            if f"def {test}(" not in (path.parent / file).read_text():
+                broken.append(f"{name(path)}: {file} has no {test}")
+    assert broken == []
 
 
-def absent_tests(path: Path) -> list[str]:
-    """Tests that a page says show something, and that are not in the file that it names."""
-    shown = SHOWN_BY.findall(path.read_text())
-    return [test for test, file in shown if f"def {test}(" not in (path.parent / file).read_text()]
+def problem_of(command: Command) -> str:
+    """Return what the program would object to."""
+    program, *rest = command.words
+    words = tuple(rest)
+    if program == "kubectl" and words[:1] == ("tidegate",):
+        program, words = words[0], words[1:]
+    if program in TIDEGATE:
+        return of_tidegate(words)
+    if program == "make":
+        return of_make(words)
+    if program in PYTHON:
+        return of_python(words)
+    return "" if program in NOT_OURS else f"{FOREIGN} {program}: say why above the block, <!-- not run: … -->"
 
 
-@pytest.mark.parametrize("path", pages(), ids=name)
-def test_what_is_said_to_be_shown_by_a_test_is(path: Path) -> None:
-    assert absent_tests(path) == []
+def missing(command: Command, saved: Set[str]) -> str:
+    """Name the files that kubectl is given and that neither the repository has nor the page has saved."""
+    kubectl = asked(command)
+    named = kubectl.files() if kubectl else ()
+    lacking = [file for file in named if file not in saved and not (ROOT / file).exists()]
+    return f"there is no {', '.join(lacking)}: have the page save it, <!-- file: … -->" if lacking else ""
 
 
-def test_a_test_that_is_not_there_is_found(tmp_path: Path) -> None:
-    (tmp_path / "test_a.py").write_text("def test_one() -> None: ...\n")
-    page = tmp_path / "page.md"
-    page.write_text("[`test_one`](test_a.py), [`test_two`](test_a.py)\n")
-    assert absent_tests(page) == ["test_two"]
+def problems(path: Path) -> list[str]:
+    """Return what is wrong with the commands of a page."""
+    all_blocks = list(blocks_of(path.read_text(), name(path)))
+    typed = [block for block in all_blocks if block.language in ("console", "shell", "bash", "sh")]
+    names = {alias: meant for block in typed for alias, meant in aliases(block).items()}
+    saved = {block.file for block in all_blocks}
+    return [problem for block in typed for problem in _problems_of(block, names, saved)]
 
 
-@pytest.mark.parametrize(
-    ("where", "body"),
-    [pytest.param(where, body, id=f"{where}-{body['kind']}") for where, body in ours()],
-)
-def test_examples_are_what_they_claim_to_be(where: str, body: dict[str, Any]) -> None:
-    assert OURS[body["kind"]].parse(body).metadata.name, where
+def _problems_of(block: Block, names: Mapping[str, tuple[str, ...]], saved: Set[str]) -> list[str]:
+    """Check our own programs everywhere; others may stand where a block says why it is not run."""
+    if unreadable := misspelt(block):
+        return [] if block.not_run else [f"{block.where}: {unreadable}"]
+    checked = [
+        (command, problem_of(command) or missing(command, saved))
+        for command in commands(block, names)
+        if not saved & {*command.words[1:2]}
+    ]
+    foreign = [command for command, problem in checked if problem.startswith(FOREIGN)]
+    if block.not_run and not foreign:
+        return [f"{block.where}: all of it is checked: remove the reason why it is not run"]
+    return [
+        f"{command}: {problem}"
+        for command, problem in checked
+        if problem and not ((block.not_run or block.where.startswith(EXECUTED)) and command in foreign)
+    ]
 
 
-@pytest.mark.parametrize("part", parts(), ids=lambda part: part.where)
-def test_a_part_makes_a_whole_that_is_valid(part: Part) -> None:
-    assert part.problem() == ""
+def test_commands_are_understood() -> None:
+    assert [problem for path in pages() for problem in problems(path)] == []
 
 
-def test_every_example_says_what_it_is() -> None:
+def test_commands_within_sentences_are_understood() -> None:
+    mentioned = [
+        (where, tuple(code.split()))
+        for where, code in inline(but=frozenset({"docs/reference/commands.md"}))
+        if code.startswith(("tidegate ", "kubectl tidegate ", "make ")) and "|" not in code
+    ]
+    assert len(mentioned) > 50
+    wrong = [
+        f"{where}: {' '.join(words)}: {problem}"
+        for where, words in mentioned
+        if (problem := _problem_within_a_sentence(words))
+    ]
+    assert wrong == []
+
+
+def _problem_within_a_sentence(words: tuple[str, ...]) -> str:
+    program, *rest = words
+    if program == "kubectl":
+        rest = rest[1:]
+    if program == "make":
+        return of_make(tuple(rest)) if '"' not in " ".join(rest) else of_make(tuple(rest[:1]))
+    # What is left out, as in `tidegate local …`.
+    rest = [word for word in rest if word != "…"]
+    if rest[-1:] and rest[-1].startswith("--"):
+        # An option that is named without its value.
+        return min(of_tidegate((*rest, "1"), whole=False), of_tidegate(tuple(rest), whole=False), key=len)
+    return of_tidegate(tuple(rest), whole=False)
+
+
+def test_json_and_python_parse_and_every_yaml_says_what_it_is() -> None:
+    for block in blocks("json"):
+        assert block.not_run or json.loads(block.text), block.where
+    for block in blocks("python"):
+        compile(block.text, block.where, "exec")
     assert unclaimed() == []
 
 
-@pytest.mark.parametrize(
-    ("field", "said"),
-    [("reqlicas: 2", "reqlicas"), ("replicas: -1", "replicas"), ("tier: realtme", "tier")],
-)
-def test_a_wrong_field_is_found(field: str, said: str) -> None:
-    whole = f"apiVersion: tidegate.io/v1alpha1\nkind: Inference\nmetadata: {{name: a}}\nspec:\n  {field}\n"
-    (body,) = of_block(next(blocks_of(f"```yaml\n{whole}```\n", "page")))
-    with pytest.raises(InvalidSpecError, match=said):
-        OURS["Inference"].parse(
-            {**body, "spec": {"model": {"uri": "s3://models/a", "version": "1"}, **body["spec"]}}
-        )
-    text = f"<!-- part of: Inference -->\n```yaml\nspec:\n  {field}\n```\n"
-    (part,) = parts(blocks_of(text, "page"))
-    assert said in part.problem()
+def test_examples_are_valid() -> None:
+    for where, body in ours():
+        assert OURS[body["kind"]].parse(body).metadata.name, where
+    assert [problem for part in parts() if (problem := part.problem())] == []
 
 
-def test_every_decision_is_listed() -> None:
-    listed = (ROOT / "docs" / "adr" / "README.md").read_text()
-    records = [path.name for path in (ROOT / "docs" / "adr").glob("0*.md")]
-    assert records
-    assert [record for record in records if f"({record})" not in listed] == []
-
-
-def test_fragments_are_named_after_their_kind() -> None:
+def test_every_decision_is_listed_and_every_fragment_named_after_its_kind() -> None:
+    listed = (DOCS / "adr" / "README.md").read_text()
+    assert [path.name for path in (DOCS / "adr").glob("0*.md") if f"({path.name})" not in listed] == []
     kinds = {"added", "changed", "fixed", "removed", "security"}
     fragments = [path for path in (ROOT / "changelog.d").glob("*.md") if path.name != "README.md"]
     assert [path.name for path in fragments if path.name.split(".")[1] not in kinds] == []
+
+
+def unknown_metrics(text: str) -> set[str]:
+    """Return the metrics and recorded series that a text names and that do not exist."""
+    named = {re.sub(r"_(bucket|count|sum)$", "", name) for name in re.findall(r"\btidegate_[a-z0-9_]+", text)}
+    series = set(re.findall(r"\btidegate:[a-z0-9_:]+", text))
+    return (named - {metric.name for metric in METRICS}) | (series - RECORDED)
+
+
+def test_every_alert_has_a_runbook_with_all_its_parts() -> None:
+    runbooks = {path.stem: path.read_text() for path in (DOCS / "runbooks").glob("*.md")}
+    del runbooks["README"]
+    assert {*runbooks} == {alert.slug for alert in ALERTS}
+    for slug, text in runbooks.items():
+        title, *parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
+        assert title.startswith(tuple(f"# {alert.name}: " for alert in ALERTS if alert.slug == slug)), slug
+        assert parts[::2] == RUNBOOK_HEADINGS, slug
+        assert "$ " in parts[5], f"the diagnosis of {slug} has no command"
+    how_to = (DOCS / "how-to" / "alert-on-models-and-platform.md").read_text()
+    assert unknown_metrics("\n".join([how_to, *runbooks.values()])) == set()
+
+
+def test_every_alert_has_its_severity_its_runbook_and_known_metrics() -> None:
+    for alert in ALERTS:
+        rule: Any = alert.rule()
+        assert rule["labels"]["severity"] in {"page", "ticket"}, alert.name
+        assert rule["annotations"]["runbook_url"] == f"{RUNBOOKS}/{alert.slug}.md"
+        assert alert.summary, alert.name
+        assert alert.description.endswith((".", "told.")), alert.name
+        assert unknown_metrics(alert.expression) == set(), alert.name
+
+
+def test_pages_of_kinds_have_every_field_once() -> None:
+    def fields(schema: Mapping[str, Any], path: str) -> Iterator[str]:
+        for field, child in schema.get("properties", {}).items():
+            yield f"{path}.{field}"
+            yield from fields(child, f"{path}.{field}")
+            yield from fields(child.get("items", {}), f"{path}.{field}[]")
+
+    written = kind_pages()
+    for definition in DEFINITIONS:
+        schema = structural(definition.resource)["properties"]
+        page = written[f"{definition.resource.KIND.lower()}.md"]
+        rows = re.findall(r"^\| `((?:spec|status)\.[^`]+)`", page, re.MULTILINE)
+        assert rows == [*fields(schema["spec"], "spec"), *fields(schema["status"], "status")]
+
+
+def test_the_variables_are_those_that_processes_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = re.findall(r"^\| `(\w+)`", settings_page(documented_settings()), re.MULTILINE)
+    assert {"TIDEGATE_WORKERS", "TIDEGATE_AGENT_LOAD_TIMEOUT_S", "TIDEGATE_NODE_LOOK_EVERY_S"} < {*variables}
+
+    monkeypatch.setenv("TIDEGATE_WORKERS", "5")
+    assert Settings().workers == 5
+    read = AgentSettings.from_environment({"TIDEGATE_AGENT_LOAD_TIMEOUT_S": "5", "POD_NAME": "a"})
+    assert (read.load_timeout_s, read.pod_name) == (5, "a")
+
+
+def test_the_page_of_metrics_lists_what_each_process_shows() -> None:
+    page = (DOCS / "reference" / "metrics.md").read_text()
+    assert {section.process for section in SECTIONS} == {*SHOWN, "Gateways"}
+    for process, shown in SHOWN.items():
+        [below] = re.findall(rf"^## {process}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+        assert dict(re.findall(r"^\| `(tidegate_\w+)` \| (\w+) \|", below, re.MULTILINE)) == shown
+
+
+CONVENTIONS: Mapping[str, Callable[[Metric], bool]] = {
+    "snake case with our prefix": lambda metric: bool(
+        re.fullmatch(r"(tidegate|envoy_tidegate)(_[a-z0-9]+)+", metric.name)
+    ),
+    "_total for counters alone": lambda metric: (
+        metric.name.startswith("envoy_") or (metric.TYPE == "counter") == metric.name.endswith("_total")
+    ),
+    "base units": lambda metric: not FOREIGN_UNITS.search(metric.name),
+    "histograms with their unit": lambda metric: (
+        metric.TYPE != "histogram" or metric.name.endswith(("_seconds", "_bytes"))
+    ),
+    "times in seconds since 1970": lambda metric: (
+        "timestamp" not in metric.name or metric.name.endswith("_timestamp_seconds")
+    ),
+    "a sentence as its help": lambda metric: metric.text.endswith("."),
+    "no label of Prometheus' own": lambda metric: (
+        metric.name == "tidegate_inference_slo_bucket_share"
+        or not {"le", "quantile", "job", "instance"} & {*metric.labels}
+    ),
+}
+
+
+def test_metrics_follow_the_conventions_of_prometheus() -> None:
+    broken = [
+        f"{metric.name}: {convention}"
+        for metric in METRICS
+        for convention, holds in CONVENTIONS.items()
+        if not holds(metric)
+    ]
+    assert broken == []

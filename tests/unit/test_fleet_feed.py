@@ -64,10 +64,7 @@ def pod_body(name: str, label: str, value: str, *, ready: str = "True", **metada
     """A running pod of a backend."""
     return {
         "metadata": {"name": name, "namespace": "ads", "uid": name, "labels": {label: value}, **metadata},
-        "status": {
-            "podIP": f"10.0.0.{len(name)}",
-            "conditions": [{"type": "Ready", "status": ready}],
-        },
+        "status": {"podIP": f"10.0.0.{len(name)}", "conditions": [{"type": "Ready", "status": ready}]},
     }
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,16 +14,13 @@ from builders.compute_pool import a_compute_pool
 from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference, inference_body
 from builders.release import a_release, released
-from fixtures.golden import CheckGolden
 from tidegate.api.meta import ObjectKey, Resource
 from tidegate.cli.getting import _taken
 from tidegate.cli.watching import Changes
 from tidegate.kube.kinds import INFERENCE
 from tidegate.kube.store import ObjectStore
-from tidegate.reports.listing import ChangeReport, ListReport, Sort, Widths, listed
+from tidegate.reports.listing import ListReport, Sort, Widths, listed
 from tidegate.reports.rows import AnyRow, row_of
-
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "reports"
 
 
 def a_status(ready: str, reason: str) -> dict[str, Any]:
@@ -159,11 +154,3 @@ async def test_many_changes_within_a_moment_are_one() -> None:
     assert await changes.next(within_s=0.01) == {}
     store.observe("DELETED", inference_body("a", metadata={"resourceVersion": "50"}))
     assert await asyncio.wait_for(changes.next(), 5.0) == {ObjectKey("ads", "a"): None}
-
-
-@pytest.mark.parametrize(("name", "model"), [("get", ListReport), ("get-watch", ChangeReport)])
-def test_what_json_has_is_agreed_upon(
-    name: str, model: type[ListReport | ChangeReport], check_golden: CheckGolden
-) -> None:
-    schema = model.model_json_schema(mode="serialization")
-    check_golden(GOLDEN / f"{name}.schema.json", json.dumps(schema, indent=2) + "\n")

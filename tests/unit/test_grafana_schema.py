@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator
 from typing import Any, Final
@@ -65,23 +64,3 @@ def test_panels_and_queries_are_read_as_those_of_their_plugins() -> None:
     assert len(lines) > 50
     assert {type(panel.options) for panel in lines} == {timeseries.Options}
     assert {type(query) for panel in lines for query in panel.targets or ()} == {prometheus.Dataquery}
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        ("editabel",),
-        ("panels", 1, "gridPoss"),
-        ("panels", 1, "options", "legends"),
-        ("panels", 1, "targets", 0, "exprs"),
-    ],
-)
-def test_what_grafana_does_not_know_is_noticed(path: tuple[Any, ...]) -> None:
-    """So that the first test can fail."""
-    document = copy.deepcopy(dict(DOCUMENTS["tidegate-work.json"]))
-    place: Any = document
-    for step in path[:-1]:
-        place = place[step]
-    place[path[-1]] = 1
-    (found,) = lost(document)
-    assert found.endswith(f".{path[-1]}")

@@ -7,20 +7,8 @@ import pytest
 
 from tidegate_localcluster import images as images_module
 from tidegate_localcluster.buildah import Build, ImageBuildError, _step, silently
-from tidegate_localcluster.image_parts import (
-    Binary,
-    Packages,
-    Sources,
-    Workshop,
-    link_tree,
-    make_readable,
-)
-from tidegate_localcluster.image_recipes import (
-    ImageName,
-    image_digest,
-    runtime_digest,
-    stage_context,
-)
+from tidegate_localcluster.image_parts import Binary, Packages, Sources, Workshop, link_tree, make_readable
+from tidegate_localcluster.image_recipes import ImageName, image_digest, runtime_digest, stage_context
 from tidegate_localcluster.images import KEPT_ARCHIVES, Images
 from tidegate_localcluster.progress import Progress
 from tidegate_localcluster.rootfs import BaseSystem, clear

@@ -61,17 +61,6 @@ def again(inference: Inference, plan: Plan, **spec: Any) -> Inference:
     return an_inference(status=dict(plan.status), metadata={"generation": generation}, **spec)
 
 
-def test_new_inference_gets_its_five_objects_and_pods_that_start_with_the_target() -> None:
-    plan = a_plan(an_inference(model={"version": "3"}))
-
-    kinds = [manifest["kind"] for manifest in plan.apply]
-    assert kinds == ["ServiceAccount", "ConfigMap", "Deployment", "Service", "PodDisruptionBudget"]
-    assert started_with(plan).version == 3
-    assert conditions(plan)["Ready"] == ("False", "WaitingForReplicas")
-    assert conditions(plan)["Reconciling"][0] == "True"
-    assert conditions(plan)["Stalled"][0] == "False"
-
-
 def test_ready_only_when_the_agent_says_so_for_this_generation() -> None:
     inference = an_inference()
     pod = a_pod_of(inference)
@@ -148,29 +137,6 @@ def test_settled_inference_plans_the_very_same_objects_and_status_again() -> Non
     assert second.events == ()
 
 
-def test_new_version_is_ordered_and_the_config_map_waits_until_it_serves_everywhere() -> None:
-    inference = an_inference()
-    pod = a_pod_of(inference)
-    first = a_plan(inference, pods=[pod], reports={"p0": a_report(1)})
-    newer = again(inference, first, model={"version": "2"})
-
-    moving = a_plan(newer, pods=[pod], reports={"p0": a_report(1)}, config_maps=[config_map(first)])
-    assert [order.desired.version for order in moving.orders] == [2]
-    assert started_with(moving).version == 1
-    assert conditions(moving)["Ready"] == ("False", "SwappingVersion")
-    assert moving.status["versions"]["serving"] == "1"  # type: ignore[index]
-    assert moving.requeue_after is not None
-
-    done = a_plan(
-        newer, pods=[pod], reports={"p0": a_report(2, generation=2)}, config_maps=[config_map(first)]
-    )
-    assert started_with(done).version == 2
-    assert conditions(done)["Ready"] == ("True", "AllReplicasReady")
-    assert [(event.reason, event.message) for event in done.events] == [
-        ("VersionServing", "Version 2 serves")
-    ]
-
-
 def test_status_remembers_since_when_a_change_is_no_further() -> None:
     inference = an_inference()
     pod = a_pod_of(inference)
@@ -235,10 +201,7 @@ def test_bad_version_is_told_in_tritons_words_while_the_old_one_serves() -> None
     [
         ({"ready": False, "unschedulable": "0/1 nodes are available: 1 Insufficient cpu"}, "NoCapacity"),
         ({"ready": False, "unschedulable": "0/1 nodes are available: 1 Too many pods"}, "NoCapacity"),
-        (
-            {"ready": False, "unschedulable": 'persistentvolumeclaim "models" not found'},
-            "Unschedulable",
-        ),
+        ({"ready": False, "unschedulable": 'persistentvolumeclaim "models" not found'}, "Unschedulable"),
         (
             {"ready": False, "trouble": Trouble(Reason.IMAGE_PULL, "container triton: no such image")},
             "ImagePull",
@@ -338,16 +301,6 @@ def test_agent_that_is_silent_beside_others_that_serve_is_not_asked_twice_a_seco
     assert silent.requeue_after > loading.requeue_after
 
 
-def test_version_alone_changes_nothing_about_the_pods() -> None:
-    one, two = an_inference(model={"version": "1"}), an_inference(model={"version": "2"})
-
-    deployments = [
-        next(manifest for manifest in a_plan(inference).apply if manifest["kind"] == "Deployment")
-        for inference in (one, two)
-    ]
-    assert deployments[0] == deployments[1]
-
-
 def test_forged_status_is_no_memory() -> None:
     forged = {"failure": {"version": "x", "reason": "Nonsense", "message": 3}, "versions": {"serving": "one"}}
     plan = a_plan(an_inference(status=forged))
@@ -394,8 +347,7 @@ def test_pod_view_reads_what_keeps_a_container_from_running() -> None:
     assert pod_view(a_pod_body(status={"containerStatuses": [back]})).trouble is None
     crashed = {**ended, "lastState": {"terminated": {"reason": "Error", "exitCode": 1}}}
     assert pod_view(a_pod_body(status={"containerStatuses": [crashed]})).trouble == Trouble(
-        Reason.POD_FAILING,
-        "container triton keeps ending (Error, exit code 1, see kubectl logs --previous)",
+        Reason.POD_FAILING, "container triton keeps ending (Error, exit code 1, see kubectl logs --previous)"
     )
 
 

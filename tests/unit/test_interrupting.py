@@ -92,11 +92,6 @@ def test_one_ctrl_c_waits_for_what_is_cleaned_up() -> None:
     assert stubborn(1) == (130, "cleaned up\n")
 
 
-def test_asyncio_alone_would_sleep_on() -> None:
-    with pytest.raises(subprocess.TimeoutExpired):
-        ended("asyncio.run", 6)
-
-
 def test_what_comes_of_the_work_is_handed_on() -> None:
     async def answer() -> int:
         return 7

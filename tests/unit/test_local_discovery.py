@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 from builders.batch import batch_spec
 from builders.inference import an_inference
 from tidegate.api.inference import Inference
@@ -52,20 +50,3 @@ def test_a_batch_has_the_page_of_its_shard_as_well() -> None:
         "10.0.0.7:8081/metrics",
         "10.0.0.7:8083/metrics",
     }
-
-
-def test_all_of_a_pod_is_known_by_its_names() -> None:
-    for target in pod_targets([a_pod_of(an_inference(), "Deployment")]):
-        labels: Any = target["labels"]
-        assert (labels["namespace"], labels["pod"], labels["node"]) == ("ads", "inf-ctr-1", "node-0")
-        assert labels["tidegate_io_inference"] == "ctr"
-
-
-@pytest.mark.parametrize("lacks", ["annotations", "address"])
-def test_a_pod_without_annotations_or_address_is_left_alone(lacks: str) -> None:
-    pod = a_pod_of(an_inference(), "Deployment")
-    if lacks == "annotations":
-        del pod["metadata"]["annotations"]
-    else:
-        pod["status"] = {}
-    assert pod_targets([pod]) == ()

@@ -88,6 +88,6 @@ def test_mountinfo_is_read_with_its_escapes() -> None:
     assert mounts[6] == Mount("/var/lib data", "xfs")
 
 
-def test_what_the_kernel_gives_anew_is_not_carried_into_the_private_root() -> None:
+def test_what_the_kernel_adds_is_not_carried_into_the_private_root() -> None:
     carried = [mount.point for mount in mounts_to_carry(parse_mountinfo(MOUNTINFO))]
     assert carried == ["/var", "/home", "/running", "/var/lib data"]

@@ -12,12 +12,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from fixtures.golden import CheckGolden
 from tidegate import __version__
 from tidegate.main import _cluster, app
-from tidegate.reports.version import VersionReport
-
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "reports"
 
 
 def a_kubeconfig(path: Path, server: str) -> Path:
@@ -74,19 +70,11 @@ def test_whoever_asks_for_help_does_not_wait_for_what_other_commands_need() -> N
 
 
 def test_commands_of_the_local_cluster_are_handed_on() -> None:
-    def tidegate(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "tidegate", *arguments], capture_output=True, text=True, check=False
-        )
-
-    unknown = tidegate("local", "nonsense")
-    assert (unknown.returncode, "No such command" in unknown.stderr) == (2, True)
-    known = tidegate("local", "down", "--help")
-    assert (known.returncode, "--state-dir" in known.stdout) == (0, True)
+    command = [sys.executable, "-m", "tidegate", "local", "down", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "--state-dir" in done.stdout) == (0, True)
 
 
-def test_the_version_is_one_line_or_json_in_an_agreed_shape(check_golden: CheckGolden) -> None:
+def test_the_version_is_one_line_or_json() -> None:
     assert CliRunner().invoke(app, ["version"]).stdout == f"{__version__}\n"
     assert json.loads(CliRunner().invoke(app, ["version", "-o", "json"]).stdout) == {"version": __version__}
-    schema = VersionReport.model_json_schema(mode="serialization", by_alias=True)
-    check_golden(GOLDEN / "version.schema.json", json.dumps(schema, indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""A member of a group of Kafka: what it commits while the group agrees anew."""
+"""A member of a group of Kafka: what it commits while the group agrees again."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_a_pod_that_gets_its_partition_back_does_not_undo_what_others_have
     assert kafka.committed == others
 
 
-async def test_what_was_settled_is_committed_before_the_group_agrees_anew() -> None:
+async def test_what_was_settled_is_committed_before_the_group_agrees_again() -> None:
     kafka = FakeKafka(written(Progress(0)))
     kafka.answering.set()
     client: Any = kafka

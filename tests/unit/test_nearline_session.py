@@ -260,7 +260,7 @@ async def test_what_ends_its_server_alone_is_dead_by_that_and_not_by_deliveries(
         assert good.dead == []
 
 
-async def test_a_dead_letter_that_nobody_takes_is_not_acknowledged_and_opening_anew_clears_it() -> None:
+async def test_a_dead_letter_that_nobody_takes_is_not_acknowledged_and_reopening_clears_it() -> None:
     broker = FakeBroker([a_message("a..b")])
     broker.no_grave = BrokerError("no stream takes dead.ctr", refused=True)
     async with running(broker) as run:

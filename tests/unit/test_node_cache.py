@@ -87,7 +87,7 @@ async def test_who_the_source_denies_gets_nothing_from_the_cache(cache: NodeCach
         await read(cache, store)
 
 
-async def test_a_file_that_was_published_anew_is_fetched(cache: NodeCache) -> None:
+async def test_a_file_that_was_published_again_is_fetched(cache: NodeCache) -> None:
     await read(cache, Store(a=A))
 
     assert await read(cache, Store(a=B)) == B

@@ -125,13 +125,6 @@ def test_a_rotation_trusts_first_shows_then_and_forgets_last() -> None:
             assert agree({one: before[one], other: now[other]})
 
 
-def test_without_waiting_two_sides_would_not_get_along() -> None:
-    """The measure above can fail: one that shows the new pair at once is not trusted by one that has read nothing yet."""
-    old = made()
-    new = made(NOW + LASTING)
-    assert not agree({Part.XDS: old[Part.XDS], Part.GATEWAY: new[Part.GATEWAY]})
-
-
 def test_whoever_asks_gets_a_new_one_before_its_time() -> None:
     prepared = step(asked(made()), NOW + timedelta(hours=1))
     assert set(prepared) == {*SIDES}

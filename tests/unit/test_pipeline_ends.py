@@ -40,9 +40,7 @@ def a_scene(replicas: int = 1) -> ModelAccess:
 
 
 def plan_with(
-    pods: Sequence[PodView],
-    ends: Sequence[RunnerEnd | None],
-    conditions: Sequence[dict[str, Any]] = (),
+    pods: Sequence[PodView], ends: Sequence[RunnerEnd | None], conditions: Sequence[dict[str, Any]] = ()
 ) -> Plan:
     """The access with these pods, and what each agent says of a process that ended of late; all run the template of today."""
     access = a_scene(len(pods))

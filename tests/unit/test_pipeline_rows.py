@@ -91,11 +91,7 @@ def test_rows_of_different_shapes_are_different_calls() -> None:
 
     assert [
         one["y"].shape for one in ask_together(model, mixed, ["x"]) if not isinstance(one, CallError)
-    ] == [
-        (1, 1),
-        (1, 3),
-        (2, 1),
-    ]
+    ] == [(1, 1), (1, 3), (2, 1)]
     assert model.asked == [3, 1]
 
 

@@ -100,7 +100,7 @@ async def test_it_is_asked_for_the_whole_window_once_and_then_for_what_came_sinc
     assert end - timedelta(minutes=5) <= second <= end
 
 
-async def test_of_a_pool_that_was_made_anew_the_whole_window_is_asked_for_again() -> None:
+async def test_of_a_pool_that_was_recreated_the_whole_window_is_asked_for_again() -> None:
     world = World()
     world.looks(1)
     await world.past.ask()

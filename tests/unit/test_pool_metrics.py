@@ -34,10 +34,7 @@ class World:
     """What the controllers know of pool cpu-a."""
 
     def __init__(self, status: Mapping[str, Any] | None = None, *, leading: bool = True) -> None:
-        self.pools, self.decisions = (
-            ObjectStore(kinds.COMPUTE_POOL),
-            ObjectStore(kinds.ALLOCATION_DECISION),
-        )
+        self.pools, self.decisions = (ObjectStore(kinds.COMPUTE_POOL), ObjectStore(kinds.ALLOCATION_DECISION))
         self.pools.observe("ADDED", {**compute_pool_body(), "status": STATUS if status is None else status})
         decision = a_decision(("ctr", 1, 3), price=2.5)
         self.decisions.observe("ADDED", {"apiVersion": "tidegate.io/v1alpha1", **decision.dump()})

@@ -40,11 +40,9 @@ class World:
         body = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self._version)}}
         labels = body["metadata"].get("labels") or {}
         ours = labels.get("app.kubernetes.io/managed-by") == "tidegate"
-        store = {
-            "Node": self._nodes,
-            "ComputePool": self.store,
-            "Pod": self.ours if ours else self._others,
-        }[body["kind"]]
+        store = {"Node": self._nodes, "ComputePool": self.store, "Pod": self.ours if ours else self._others}[
+            body["kind"]
+        ]
         store.observe("DELETED" if gone else "MODIFIED", body)
 
     def pool(self, name: str = "cpu-a") -> ComputePool:

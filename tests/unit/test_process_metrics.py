@@ -9,13 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import (
-    ApiUnavailableError,
-    ConflictError,
-    NotAllowedError,
-    PermanentError,
-    TidegateError,
-)
+from tidegate.errors import ApiUnavailableError, ConflictError, NotAllowedError, PermanentError, TidegateError
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import INFERENCE

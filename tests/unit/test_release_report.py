@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 from builders.model_access import a_model_access
 from builders.release import a_release, released
-from fixtures.golden import CheckGolden
 from tidegate.api.release import ReleaseCommand
 from tidegate.reports.release import Acted, ReleaseReport
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "reports"
 CHECKS = [
     {"check": "ErrorRate", "verdict": "Passing", "message": "0.02 % of 12,000"},
     {"check": "LatencyP99", "verdict": "Undecided", "message": "61 ms of 60 ms"},
@@ -55,8 +50,3 @@ def test_what_nobody_has_begun_or_acted_on_is_said() -> None:
 def test_without_a_release_there_is_nothing_to_say() -> None:
     with pytest.raises(ValueError, match=r"ModelAccess ads/ctr has no spec\.release"):
         ReleaseReport.of(a_model_access(), Acted.NOTHING_ASKED)
-
-
-def test_what_json_has_is_agreed_upon(check_golden: CheckGolden) -> None:
-    schema = ReleaseReport.model_json_schema(mode="serialization")
-    check_golden(GOLDEN / "release.schema.json", json.dumps(schema, indent=2) + "\n")

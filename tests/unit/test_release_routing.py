@@ -95,7 +95,7 @@ def test_a_target_that_was_taken_back_never_answers_for_the_stable_ones() -> Non
 
 
 def test_the_key_of_a_release_stays_the_same_from_version_to_version() -> None:
-    """Pinned: another one would let every ended release begin anew at an upgrade."""
+    """Pinned: another one would let every ended release start over at an upgrade."""
     assert release_key(a_release()) == "20a107dfc01989d7-60dfcf4633009969"
     assert (
         release_key(a_release(interval="2m", onFailure="Rollback", steps=[1, 5, 25, 50, 100]))

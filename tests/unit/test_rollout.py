@@ -326,37 +326,6 @@ def test_config_map_of_the_template_to_go_back_to_is_kept_when_its_last_pod_has_
     assert [deletion.key.name for deletion in cluster.reconcile().delete] == [old]
 
 
-def test_surge_without_room_names_the_numbers_and_the_way_out() -> None:
-    cluster = a_ready_cluster()
-    old = [cluster.pod("a"), cluster.pod("b")]
-    cluster.change(resources={"memory": "4Gi"})
-    cluster.reconcile()
-    stuck = cluster.pod("new", ready=False, unschedulable="0/1 nodes are available: 1 Insufficient gpu.")
-
-    plan = cluster.reconcile(*old, stuck)
-    status, reason, message = ready(plan)
-    assert (status, reason) == ("False", "NoCapacity")
-    assert "1 Insufficient gpu" in message
-    assert "2 ready pods of the previous template" in message
-    assert "memory 4Gi" in message
-    assert "set spec.rollout.mode: InPlace" in message
-
-
-def test_successor_that_waits_for_a_pod_to_end_is_no_trouble() -> None:
-    cluster = a_ready_cluster(rollout={"mode": "InPlace"})
-    old = [cluster.pod("a"), cluster.pod("b", ready=False, terminating=True)]
-    cluster.change(resources={"memory": "4Gi"})
-    cluster.reconcile()
-    waiting = cluster.pod("new", ready=False, unschedulable="0/1 nodes are available: 1 Insufficient gpu.")
-
-    plan = cluster.reconcile(*old, waiting)
-    assert ready(plan)[:2] == ("False", "Draining")
-    assert "pod b finishes" in ready(plan)[2]
-
-    # Without a pod that is leaving it is trouble.
-    assert ready(cluster.reconcile(old[0], waiting))[1] == "NoCapacity"
-
-
 def test_drained_node_is_told_that_the_budget_waits_for_the_successor() -> None:
     cluster = a_ready_cluster()
     left = cluster.pod("a")

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from builders.any_fleet import any_fleet
 from builders.fleet import a_backend, a_fleet
 from builders.model_access import a_model_access, a_route
+from stages.examples import examples
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.routing import protos
@@ -142,7 +143,7 @@ def test_a_stand_in_equals_the_cluster_it_stands_for() -> None:
     assert stand_in("foreign") is None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(any_fleet(), any_fleet())
 def test_a_followed_fleet_is_the_snapshot_of_its_end(before: FleetState, after: FleetState) -> None:
     assert built(before, after).revision == built(after).revision

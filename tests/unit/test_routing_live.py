@@ -83,7 +83,7 @@ def test_a_followed_fleet_is_routed_as_a_planned_one(fleets: list[FleetState]) -
         assert same(replica.becomes(fleet), planned(fleet))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(60))
 @given(any_fleet(), any_fleet(), st.randoms())
 def test_replicas_that_learn_in_another_order_serve_the_same_bytes(
     before: FleetState, fleet: FleetState, random: Any

@@ -225,7 +225,7 @@ def built(result: RoutingPlan) -> SnapshotBuilder:
     return builder
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(60))
 @given(any_fleet(), st.randoms())
 def test_the_order_of_the_objects_changes_nothing(fleet: FleetState, random: Any) -> None:
     accesses, backends = list(fleet.accesses), list(fleet.backends.items())
@@ -239,14 +239,14 @@ def test_the_order_of_the_objects_changes_nothing(fleet: FleetState, random: Any
     assert one.refusals == other.refusals
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(60))
 @given(any_fleet(), any_fleet())
 def test_what_a_builder_remembers_changes_nothing(before: FleetState, after: FleetState) -> None:
     fresh = SnapshotBuilder(ListenerSettings()).build(plan(after))
     assert built(plan(before)).build(plan(after)).resources == fresh.resources
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(60))
 @given(any_fleet(), any_model_access(name="intruder"))
 def test_one_access_never_changes_the_bytes_of_another(fleet: FleetState, intruder: ModelAccess) -> None:
     """But for the hosts that the older takes from the newer."""
@@ -262,7 +262,7 @@ def test_one_access_never_changes_the_bytes_of_another(fleet: FleetState, intrud
             assert routes.encode_host(after) == routes.encode_host(access.host)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(60))
 @given(any_fleet())
 def test_no_route_leads_to_a_cluster_that_is_not_there_or_is_empty(fleet: FleetState) -> None:
     result = plan(fleet)
@@ -288,7 +288,7 @@ def test_thousands_of_fuzzed_accesses_change_nothing_of_each_other() -> None:
         for namespace in ("ads", "shop")
         for name, model in (("a", "ctr"), ("b", "ctr"), ("c", "cvr"), ("d", "ctr"))
     ]
-    accesses = [fuzzed_access(random, f"a{number}") for number in range(examples(10_000))]
+    accesses = [fuzzed_access(random, f"a{number}") for number in range(examples(6_000))]
     secrets = credentials(SECRETS, client_authority=ClientAuthority.USABLE)
     result = plan(a_fleet(*accesses, *backends, secrets))
 
@@ -305,7 +305,7 @@ def test_thousands_of_fuzzed_accesses_change_nothing_of_each_other() -> None:
     assert all(after.accesses[access.key] == result.accesses[access.key] for access in stay)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(60))
 @given(any_fleet())
 def test_every_name_leads_to_one_access(fleet: FleetState) -> None:
     domains = [domain for host in plan(fleet).ir.hosts for domain in host.hosts]

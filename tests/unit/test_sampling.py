@@ -133,11 +133,11 @@ def test_nothing_is_sampled_without_an_agent_or_without_a_share(tmp_path: Path) 
 def test_another_share_holds_from_the_agents_word_on(tmp_path: Path) -> None:
     with RunnerAgent(tmp_path, share=0.0) as agent, agent.sampler() as sampler:
         agent.tell(share=1.0)
-        wait_until(lambda: sampler.active, what="the share arrived", timeout_s=10)
+        wait_until(lambda: sampler.active, what="the share arrived")
         sampler.offer("r-1", X, SCORE)
         assert agent.records(1)[0].id == "r-1"
         agent.tell(share=0.0)
-        wait_until(lambda: not sampler.active, what="the share arrived", timeout_s=10)
+        wait_until(lambda: not sampler.active, what="the share arrived")
 
 
 def test_an_agent_that_reads_nothing_costs_records_and_no_time(tmp_path: Path) -> None:
@@ -153,9 +153,7 @@ def test_an_agent_that_reads_nothing_costs_records_and_no_time(tmp_path: Path) -
         spent = time.monotonic() - started
         agent.read()
         # Ten in the buffer, one in the writer's hand, and what the kernel takes of a socket.
-        wait_until(
-            lambda: len(agent.taken) + agent.lost["BufferFull"] == 500, what="all are told of", timeout_s=30
-        )
+        wait_until(lambda: len(agent.taken) + agent.lost["BufferFull"] == 500, what="all are told of")
 
     assert agent.lost["BufferFull"] > 450
     assert spent < 5.0  # 500 copies; a single wait for the agent would never have ended
@@ -167,9 +165,9 @@ def test_a_request_too_large_for_a_record_is_told_of_at_once_whatever_the_buffer
 ) -> None:
     with RunnerAgent(tmp_path, share=1.0) as agent, agent.sampler() as sampler:
         sampler.offer("large", {"x": np.zeros((rows, 1), dtype=np.float32)}, {})
-        wait_until(lambda: agent.lost["TooLarge"] == 1, what="the large one is told of", timeout_s=10)
+        wait_until(lambda: agent.lost["TooLarge"] == 1, what="the large one is told of")
         sampler.offer("texts", {"x": np.full((rows, 1), b"", dtype=object)}, {})
-        wait_until(lambda: agent.lost["TooLarge"] == 2, what="the texts are told of", timeout_s=10)
+        wait_until(lambda: agent.lost["TooLarge"] == 2, what="the texts are told of")
         sampler.offer("small", X, SCORE)
         assert agent.records(1)[0].id == "small"
         assert agent.lost == {"TooLarge": 2}
@@ -184,7 +182,7 @@ def test_what_an_agent_took_with_it_is_counted(tmp_path: Path) -> None:
         agent.restart()
         sampler.offer("r-5", X, SCORE)
         assert agent.records(6)[5].id == "r-5"
-        wait_until(lambda: agent.lost["AgentEnded"] == 2, what="the two are told of", timeout_s=10)
+        wait_until(lambda: agent.lost["AgentEnded"] == 2, what="the two are told of")
 
 
 def test_what_is_left_at_the_end_is_sent(tmp_path: Path) -> None:
@@ -194,7 +192,7 @@ def test_what_is_left_at_the_end_is_sent(tmp_path: Path) -> None:
             for number in range(100):
                 sampler.offer(f"r-{number}", X, SCORE)
         assert [record.id for record in agent.records(100)] == [f"r-{number}" for number in range(100)]
-    wait_until(lambda: threading.active_count() <= before, what="the threads ended", timeout_s=10)
+    wait_until(lambda: threading.active_count() <= before, what="the threads ended")
 
 
 KNOWN = ["request-15", "request-17", "request-39"]

@@ -152,12 +152,6 @@ def test_the_same_image_makes_the_same_document(workshop: Workshop, tmp_path: Pa
     assert described(workshop, tmp_path, in_image(*GOOD)) == first
 
 
-def test_a_document_that_is_not_of_the_format_is_found(workshop: Workshop, tmp_path: Path) -> None:
-    document = described(workshop, tmp_path, in_image(*GOOD))
-    document["components"][0]["type"] = "wheel"
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(document)) is not None
-
-
 @pytest.mark.parametrize(
     ("distributions", "said"),
     [

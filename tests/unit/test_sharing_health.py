@@ -58,7 +58,7 @@ def test_nothing_is_done_where_all_is_well() -> None:
     assert (world.steps, last.repairs, last.turns, last.verdict) == ([], (), (), first.verdict)
 
 
-def test_lost_daemon_is_made_anew_on_an_empty_node() -> None:
+def test_lost_daemon_is_recreated_on_an_empty_node() -> None:
     world, gpu = failing(SharingFault.DAEMON_LOST)
     gpu.cured_by = removes("daemon")
     assert world.look().steps == ()  # it may just be starting
@@ -107,7 +107,7 @@ def test_fault_on_nodes_with_more_gpus_waits_for_its_turn_since_pods_work_on_the
     assert sorted(len(gpu.pods) for gpu in world.gpus.values()) == [0, 0, 0, 0, 1]
 
 
-def test_daemons_are_made_anew_within_the_limit_whatever_the_fault_is() -> None:
+def test_daemons_are_recreated_within_the_limit_whatever_the_fault_is() -> None:
     world = SharingWorld(5)
     for gpu in world.gpus.values():
         gpu.pod("a")
@@ -144,7 +144,7 @@ def test_process_that_outlives_its_pod_is_ended_and_nobody_else() -> None:
     assert len(gpu.pods) == 2
 
 
-def test_order_is_given_once_for_each_attempt_and_then_the_daemon_is_made_anew() -> None:
+def test_order_is_given_once_for_each_attempt_and_then_the_daemon_is_recreated() -> None:
     world, gpu = failing(SharingFault.CLIENT_STUCK)
     gpu.cured_by = removes("daemon")
     world.look()
@@ -164,7 +164,7 @@ def test_pod_that_ends_in_its_time_is_not_stuck() -> None:
     assert world.plans[-1].suspicions[NODE].fault is SharingFault.CLIENT_STUCK
 
 
-def test_plugin_that_offers_nothing_is_made_anew_and_pods_go_on() -> None:
+def test_plugin_that_offers_nothing_is_recreated_and_pods_go_on() -> None:
     world, gpu = failing(SharingFault.ALLOCATABLE_GONE)
     gpu.cured_by = removes("plugin")
     world.look()
@@ -174,7 +174,7 @@ def test_plugin_that_offers_nothing_is_made_anew_and_pods_go_on() -> None:
     assert len(gpu.pods) == 2
 
 
-def test_refused_pods_are_deleted_and_a_plugin_that_goes_on_refusing_is_made_anew() -> None:
+def test_refused_pods_are_deleted_and_a_plugin_that_goes_on_refusing_is_recreated() -> None:
     world, gpu = failing(SharingFault.ADMISSION_ERRORS)
     world.look()
     assert [step.uid for _, step in world.steps if isinstance(step, RemovePod)] == ["gpu-0-refused"]
@@ -347,7 +347,7 @@ def test_daemon_that_would_not_come_back_is_not_ended_nor_any_pod() -> None:
     assert (gpu.helpers, gpu.pods) == (1, {})
 
 
-def test_plugin_that_does_not_tolerate_the_taint_is_made_anew_once_the_taint_is_off() -> None:
+def test_plugin_that_does_not_tolerate_the_taint_is_recreated_once_the_taint_is_off() -> None:
     world, gpu = failing(SharingFault.DAEMON_LOST)
     world.look()
     world.until(NODE, RepairState.REPAIRING, 10)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ from builders.feature_compute import a_feature_compute
 from builders.inference import an_inference
 from builders.model_access import a_model_access, a_route
 from builders.release import a_release, released
-from fixtures.golden import CheckGolden
 from tidegate.api.inference import Inference
 from tidegate.cli.naming import Asked, asked
 from tidegate.cli.waiting import settled
@@ -28,15 +25,13 @@ from tidegate.errors import ApiUnavailableError, PermanentError
 from tidegate.kube import kinds
 from tidegate.main import app
 from tidegate.reports.fleet import SHOWN, Fleet, FleetReport, fleet
-from tidegate.reports.report import Report
 from tidegate.reports.state import ObjectReport, State
 from tidegate.reports.status import EVENTS, PODS, Beside
-from tidegate.reports.status_access import AccessStatusReport, access_status
-from tidegate.reports.status_feature import FeatureStatusReport, feature_status
+from tidegate.reports.status_access import access_status
+from tidegate.reports.status_feature import feature_status
 from tidegate.reports.status_inference import InferenceStatusReport, inference_status
-from tidegate.reports.status_pool import InPool, PoolStatusReport, pool_status
+from tidegate.reports.status_pool import InPool, pool_status
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "reports"
 EARLIER = "2026-01-01T11:00:00Z"
 
 
@@ -432,21 +427,6 @@ def test_a_wait_that_is_no_duration_is_refused() -> None:
     done = CliRunner().invoke(app, ["status", "ctr", "--wait", "--timeout", "soon"], env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert "soon" in done.output
-
-
-REPORTS: dict[str, type[Report]] = {
-    "status-fleet": FleetReport,
-    "status-inference": InferenceStatusReport,
-    "status-modelaccess": AccessStatusReport,
-    "status-featurecompute": FeatureStatusReport,
-    "status-computepool": PoolStatusReport,
-}
-
-
-@pytest.mark.parametrize("name", REPORTS)
-def test_what_json_has_is_agreed_upon(name: str, check_golden: CheckGolden) -> None:
-    schema = REPORTS[name].model_json_schema(mode="serialization")
-    check_golden(GOLDEN / f"{name}.schema.json", json.dumps(schema, indent=2) + "\n")
 
 
 def test_json_has_every_field_of_the_schema() -> None:

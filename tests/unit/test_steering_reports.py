@@ -17,16 +17,14 @@ from builders.allocator import NOW, a_decision
 from builders.compute_override import a_compute_override
 from builders.compute_pool import a_compute_pool
 from builders.inference import an_inference
-from fixtures.golden import CheckGolden
 from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.cli.connection import usual_namespace
-from tidegate.cli.naming import Asked
-from tidegate.cli.options import Format, Where, show
+from tidegate.cli.options import Format, show
 from tidegate.cli.targets import EITHER, named
 from tidegate.errors import PermanentError
-from tidegate.kube.kinds import COMPUTE_POOL, INFERENCE, Kind
+from tidegate.kube.kinds import INFERENCE, Kind
 from tidegate.main import app
 from tidegate.reports.decision import HistoryReport, history
 from tidegate.reports.report import Report
@@ -43,11 +41,9 @@ from tidegate.reports.steered import (
     told,
     told_end,
 )
-from tidegate.reports.why import InferenceReport, PoolReport, Seen, why_inference, why_pool
+from tidegate.reports.why import Seen, why_inference, why_pool
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "reports"
 POOL_HELD = {"target": {"kind": "ComputePool", "namespace": None, "name": "cpu-a"}, "hold": True}
-IN_AN_HOUR = "2026-01-01T13:00:00Z"
 BOUND = [{"constraint": "capacity of cpu-a: 4 slices", "price": 0.5}]
 
 
@@ -281,11 +277,7 @@ def test_names_of_overrides_are_unique() -> None:
     ("target", "wanted", "said"),
     [
         (a_target(), Wanted("2h", " \n"), "--reason is empty"),
-        (
-            a_target(),
-            Wanted("169h", "x"),
-            "--for 169h: an override lasts from 1m to 168h",
-        ),
+        (a_target(), Wanted("169h", "x"), "--for 169h: an override lasts from 1m to 168h"),
         (a_target(), Wanted("59s", "x"), "from 1m to 168h"),
         (a_target(), Wanted("soon", "x"), "'soon' is not a duration"),
         (a_target(), PIN, "ComputePool cpu-a can only be held"),
@@ -354,20 +346,6 @@ def test_resume_tells_what_else_holds_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
-    [
-        ("ctr", Asked("ctr")),
-        ("ads/ctr", Asked("ctr", None, "ads")),
-        ("inf/ads/ctr", Asked("ctr", INFERENCE, "ads")),
-        ("cpool/cpu-a", Asked("cpu-a", COMPUTE_POOL)),
-        ("pool/cpu-a", Asked("cpu-a", COMPUTE_POOL)),
-    ],
-)
-def test_a_name_says_what_it_means(text: str, meant: Asked) -> None:
-    assert named(text) == meant
-
-
-@pytest.mark.parametrize(
     ("text", "among", "said"),
     [
         ("modelaccess/ctr", EITHER, "'modelaccess/ctr' is no Inference or ComputePool"),
@@ -411,20 +389,6 @@ def test_arguments_that_do_not_fit_are_refused(arguments: tuple[str, ...], said:
     assert said in refused.output
 
 
-REPORTS: dict[str, type[Report]] = {
-    "history": HistoryReport,
-    "why-inference": InferenceReport,
-    "why-pool": PoolReport,
-    "hold-resume-override": SteeringReport,
-}
-
-
-@pytest.mark.parametrize("name", REPORTS)
-def test_what_json_has_is_agreed_upon(name: str, check_golden: CheckGolden) -> None:
-    schema = REPORTS[name].model_json_schema(mode="serialization")
-    check_golden(GOLDEN / f"{name}.schema.json", json.dumps(schema, indent=2) + "\n")
-
-
 @pytest.mark.parametrize("output", [Format.JSON, Format.YAML])
 def test_json_and_yaml_say_all_that_a_report_has(output: Format, capsys: pytest.CaptureFixture[str]) -> None:
     report = some_decisions()
@@ -442,8 +406,3 @@ def test_names_are_what_kubectl_takes(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out.split() == [
         f"allocationdecision.tidegate.io/cpu-a-{number}" for number in (2, 1, 0)
     ]
-
-
-def test_all_namespaces_and_one_are_not_both() -> None:
-    with pytest.raises(Exception, match="leave one of them out"):
-        Where("ads", everywhere=True)

@@ -49,7 +49,7 @@ def test_the_youngest_count_is_taken_and_one_that_is_known_already_says_nothing_
     assert follow(before, a_count(5, 50, 2.0), 102.1) is before
 
 
-def test_a_consumer_that_was_made_anew_has_no_rate_yet() -> None:
+def test_a_consumer_that_was_recreated_has_no_rate_yet() -> None:
     after = follow(Counted(100.0, 5, 50_000, 7.0), a_count(0, 3), 110.0)
     assert (after.per_s, reading(after)) == (None, None)
 
@@ -86,7 +86,7 @@ def test_rates_outlive_the_pod_that_counted_and_silence_is_not_zero(agents: Agen
     # Another pod goes on from what was counted before it came.
     agents.pods = {RANK: (a_pod("rank-1", source="s"),)}
     assert looked(30.0, a_count(0, 600)).by_key[RANK].offered_per_s == 10.0
-    # An Inference that is gone is forgotten: another one of its name begins anew.
+    # An Inference that is gone is forgotten: another one of its name starts over.
     agents.pods = {}
     looked(1.0, None)
     agents.pods = {RANK: (a_pod("rank-2", source="s"),)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders.inference import inference_body
-from fixtures.golden import CheckGolden
 from tidegate.errors import PermanentError
 from tidegate.reports.bundle import BundleReport, Contents, Missing, size
 from tidegate.reports.redaction import GONE, Redaction
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "reports"
 CANARY = "hunter2-canary"
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhZHMifQ.c2lnbmF0dXJl"
 
@@ -170,8 +167,3 @@ def test_what_is_in_it_and_what_is_not_is_printed() -> None:
     assert "3 values were redacted" in text
     assert list(a_report().names()) == []
     assert [size(1), size(1_024), size(3 << 20)] == ["1 B", "1.0 KiB", "3.0 MiB"]
-
-
-def test_what_json_has_is_agreed_upon(check_golden: CheckGolden) -> None:
-    schema = BundleReport.model_json_schema(mode="serialization")
-    check_golden(GOLDEN / "report.schema.json", json.dumps(schema, indent=2) + "\n")

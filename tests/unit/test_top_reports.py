@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,14 +12,11 @@ import pytest
 from builders.allocator import NOW, a_decision
 from builders.compute_pool import a_compute_pool
 from builders.inference import an_inference
-from fixtures.golden import CheckGolden
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.signals import Look, Reading
 from tidegate.reports.report import Report
-from tidegate.reports.top import Busy, ModelTop, TopBy, TopInferences, TopPools, top_inferences, top_pools
-
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "reports"
+from tidegate.reports.top import Busy, ModelTop, TopBy, top_inferences, top_pools
 
 
 def a_model(name: str, ready: int = 2, *, slices: int = 2, **spec: Any) -> Inference:
@@ -129,9 +125,3 @@ def test_a_pool_adds_up_what_is_known_and_says_of_how_many_it_is_not() -> None:
     assert (second.use, second.value_per_second, second.price) == (None, None, None)
     assert "of 1 of its Inferences the value is not known" in text(report)
     assert "REALTIME" in text(report, wide=True)
-
-
-@pytest.mark.parametrize(("name", "model"), [("top-inferences", TopInferences), ("top-pools", TopPools)])
-def test_what_json_has_is_agreed_upon(name: str, model: type[Report], check_golden: CheckGolden) -> None:
-    schema = model.model_json_schema(mode="serialization")
-    check_golden(GOLDEN / f"{name}.schema.json", json.dumps(schema, indent=2) + "\n")

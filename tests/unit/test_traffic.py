@@ -1,4 +1,4 @@
-"""Counters of gateways that come, go and begin anew, as rates."""
+"""Counters of gateways that come, go and restart, as rates."""
 
 from __future__ import annotations
 
@@ -67,17 +67,14 @@ def test_a_new_one_counts_from_its_start_and_an_unknown_one_is_silent_once() -> 
     assert (offered(old), old.silent) == (10.0, ("b",))
 
 
-def test_one_that_began_anew_counts_from_nothing_and_is_silent_once() -> None:
+def test_one_that_restarted_counts_from_nothing_and_is_silent_once() -> None:
     for page in (a_page(130, 60, uptime_s=12), a_page(130, 20_000, uptime_s=12)):
         look = between({"a": a_page(100, 9_000)}, a=page)
         assert offered(look) == page.counters[PLACE].attempts / 30
         assert look.silent == ("a",)
 
 
-@given(
-    steps=st.lists(st.floats(1.0, 60.0), min_size=2, max_size=30),
-    started=st.floats(0.0, 5.0),
-)
+@given(steps=st.lists(st.floats(1.0, 60.0), min_size=2, max_size=30), started=st.floats(0.0, 5.0))
 def test_one_that_looks_at_its_age_every_five_seconds_only_began_once(
     steps: list[float], started: float
 ) -> None:
@@ -105,7 +102,7 @@ def test_requests_in_flight_are_no_failures_that_come_and_go(in_flight: list[int
             assert (offered(look), look.by_key[CTR].served_per_s) == (1_000.0, answered / 30)
 
 
-def test_an_envoy_cluster_that_goes_or_begins_anew_is_no_gateway_that_does() -> None:
+def test_an_envoy_cluster_that_goes_or_restarts_is_no_gateway_that_does() -> None:
     def page(at_s: float, **attempts: int) -> Page:
         places = {"direct": PLACE, "released": RELEASED}
         return Page(

@@ -161,22 +161,6 @@ def test_first_rollout_commits_at_once_and_orders_nothing_new() -> None:
     assert fleet.log == ["commit 1"]
 
 
-def test_one_replica_proves_the_version_before_the_others_follow_a_quarter_at_a_time() -> None:
-    fleet = a_fleet(6)
-
-    assert fleet.run(an_order(2, generation=2)).done
-    assert fleet.log == [
-        "p0: 1 -> 2",
-        "p1: 1 -> 2",
-        "p2: 1 -> 2",
-        "p3: 1 -> 2",
-        "p4: 1 -> 2",
-        "p5: 1 -> 2",
-        "commit 2",
-    ]
-    assert [pod.serving for pod in fleet.pods] == [2] * 6
-
-
 def test_at_most_a_quarter_works_at_the_same_time() -> None:
     fleet = a_fleet(8)
     target = an_order(2, generation=2)
@@ -189,22 +173,6 @@ def test_at_most_a_quarter_works_at_the_same_time() -> None:
             pod.step()
     assert busiest == 2
     assert fleet.reconcile(target).done
-
-
-def test_bad_version_reaches_one_replica_only_and_that_goes_back() -> None:
-    fleet = a_fleet(4)
-    for pod in fleet.pods:
-        pod.broken[2] = FailureReason.LOAD_FAILED
-
-    swap = fleet.run(an_order(2, generation=2))
-
-    assert swap.failure is not None
-    assert swap.failure.failure.reason is FailureReason.LOAD_FAILED
-    assert swap.retry_after is None
-    assert fleet.log == ["p0: 1 -> 2", "p0: 2 -> 1", "p1: 1 -> 1", "p2: 1 -> 1", "p3: 1 -> 1"]
-    assert [pod.serving for pod in fleet.pods] == [1] * 4
-    assert fleet.committed is not None
-    assert fleet.committed.version == 1
 
 
 def test_replicas_that_took_a_version_go_back_when_another_one_cannot() -> None:
@@ -282,16 +250,6 @@ def test_good_version_that_cannot_be_fetched_for_a_while_is_not_given_up_for_a_n
 
     assert fleet.committed is not None
     assert fleet.committed.version == 1
-
-
-def test_version_that_never_served_is_replaced_at_once_since_there_is_nothing_to_go_back_to() -> None:
-    fleet = Fleet([Pod("p0", broken={1: FailureReason.ARTEFACT_INVALID}), Pod("p1")])
-    fleet.pods[1].broken = {1: FailureReason.ARTEFACT_INVALID}
-    assert fleet.run(an_order(1)).failure is not None
-    fleet.failure = None
-
-    assert fleet.run(an_order(2, generation=2)).done
-    assert "commit 2" in fleet.log
 
 
 def test_pod_that_starts_in_the_middle_of_a_swap_starts_with_the_proven_version() -> None:
@@ -396,18 +354,6 @@ def test_failure_that_may_pass_is_tried_ever_more_seldom_and_only_the_status_kno
     assert pauses[-1] == LONGEST_RETRY
 
 
-def test_kept_version_comes_back_on_every_replica_at_once() -> None:
-    fleet = a_fleet(8)
-    fleet.run(an_order(2, generation=2))
-    for pod in fleet.pods:
-        pod.kept = (1,)
-    fleet.log.clear()
-
-    fleet.reconcile(an_order(1, generation=3))
-
-    assert fleet.log == [f"p{index}: 2 -> 1" for index in range(8)]
-
-
 def test_lost_config_map_does_not_make_an_unproven_target_the_committed_one() -> None:
     fleet = a_fleet(4)
     fleet.pods[0].broken[2] = FailureReason.LOAD_FAILED
@@ -478,25 +424,9 @@ def test_server_that_ended_for_memory_says_so_for_a_first_version_too() -> None:
     assert swap.failure.failure.reason is FailureReason.OUT_OF_MEMORY
 
 
-def test_rollback_is_a_swap_like_any_other() -> None:
-    fleet = a_fleet(2)
-    fleet.run(an_order(2, generation=2))
-    fleet.log.clear()
-
-    assert fleet.run(an_order(1, generation=3)).done
-    assert fleet.log == ["p0: 2 -> 1", "p1: 2 -> 1", "commit 1"]
-
-
 def test_new_checksum_for_the_same_version_is_checked_by_every_replica() -> None:
     fleet = a_fleet(2)
     swap = fleet.reconcile(an_order(1, generation=2, sha256="0" * 64))
 
     assert not swap.done
     assert [order.desired.sha256 for order in swap.orders] == ["0" * 64]
-
-
-def test_settled_fleet_gets_no_orders() -> None:
-    fleet = a_fleet(3)
-    fleet.run(an_order(1))
-
-    assert fleet.log == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots
-from fixtures.golden import CheckGolden
 from tidegate.allocation import codec
 from tidegate.allocation.errors import InvalidInputError
 from tidegate.allocation.snapshot import Bounds, Load, Snapshot, TierRule
@@ -26,7 +24,6 @@ from tidegate.main import app
 from tidegate.planning.what_if import Answer, answer, changed
 from tidegate.reports.plan import PlanReport
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "reports"
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
@@ -170,8 +167,3 @@ def test_arguments_that_do_not_fit_are_refused(arguments: tuple[str, ...], code:
     refused = CliRunner().invoke(app, given, env={"COLUMNS": "200", "TERM": "dumb"})
     assert refused.exit_code == code
     assert said in refused.output + refused.stderr
-
-
-def test_what_json_has_is_agreed_upon(check_golden: CheckGolden) -> None:
-    schema = PlanReport.model_json_schema(mode="serialization")
-    check_golden(GOLDEN / "plan.schema.json", json.dumps(schema, indent=2) + "\n")

@@ -10,7 +10,6 @@ from tidegate.routing.envoy import clusters
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
 from tidegate.xds.delta import DeltaStream
 from tidegate.xds.delta_messages import DeltaRequest, decode_delta_request, encode_delta_response
-from tidegate.xds.inspection import SyncState
 from tidegate.xds.messages import DiscoveryResponse
 
 OLD = a_snapshot({"old": 1}, routes_to=["old"])
@@ -161,36 +160,6 @@ def test_a_refused_deletion_is_not_taken_for_done() -> None:
     proxy.settle()
     assert proxy.stream.progress.acked is not OLD
     assert "spare" in proxy.clusters
-
-
-@pytest.mark.parametrize("bad", [{"c0"}, {"c6"}, {"c1", "c2", "c6"}])
-def test_what_is_refused_is_found_and_the_rest_gets_through(bad: set[str]) -> None:
-    proxy = a_settled_proxy(a_snapshot({f"c{number}": 1 for number in range(7)}, routes_to=["c3"]))
-    proxy.refuses_names = bad
-    proxy.set(a_snapshot({f"c{number}": 2 for number in range(7)}, routes_to=["c3", "c4"]))
-    proxy.settle()
-    assert {name for name, version in proxy.clusters.items() if version == "c1"} == bad
-    assert proxy.routes_to == ("c3", "c4")
-    assert proxy.stream.progress.nack == "no, thank you"
-    assert proxy.stream.states()[CLUSTER] is SyncState.NACKED
-
-
-def test_a_refused_cluster_holds_back_what_leads_there_and_nothing_else() -> None:
-    proxy = a_settled_proxy(a_snapshot({"old": 1}, routes_to=["old"]))
-    proxy.refuses_names = {"bad"}
-    proxy.set(a_snapshot({"old": 1, "bad": 1}, routes_to=["bad"]))
-    proxy.settle()
-    assert proxy.routes_to == ("old",)
-    other = a_snapshot({"old": 1, "bad": 1, "new": 1}, routes_to=["new"])
-    proxy.set(other)
-    proxy.settle()
-    assert proxy.routes_to == ("new",)
-    proxy.refuses_names = set()
-    cure = a_snapshot({"bad": 2, "new": 1}, routes_to=["bad"])
-    proxy.set(cure)
-    proxy.settle()
-    assert proxy.routes_to == ("bad",)
-    assert (proxy.stream.progress.acked, proxy.stream.progress.nack) == (cure, None)
 
 
 def test_a_refused_resource_is_not_sent_again_as_it_was() -> None:

@@ -88,7 +88,7 @@ def test_a_proxy_that_comes_back_with_what_it_had_still_runs_it(ledger: AckLedge
     assert ledger.programmed(CTR, 2)
 
 
-def test_a_proxy_that_started_anew_runs_nothing(ledger: AckLedger) -> None:
+def test_a_proxy_that_restarted_runs_nothing(ledger: AckLedger) -> None:
     ledger.record(1, progress(SECOND))
     ledger.closed(1, "gateway-1")
     ledger.record(2, progress(None, warm=False))

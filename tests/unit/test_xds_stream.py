@@ -355,43 +355,6 @@ def test_a_refused_route_holds_up_itself_and_nothing_else(dialect: type[Proxy]) 
     assert proxy.stream.counters.gate_misses == 0
 
 
-def test_a_refused_cluster_holds_up_itself_and_what_leads_there(dialect: type[Proxy]) -> None:
-    proxy = one_that_runs(BEFORE, dialect)
-    proxy.refuses_names = {"bad"}
-
-    for generation, target in enumerate(["second", "third"], 2):
-        proxy.set(with_a_bad_route(generation, target))
-        proxy.settle()
-        assert proxy.scopes == {CTR: ("old",), str(host("other")): (target,)}
-        assert set(proxy.clusters) == {"old", target}
-        assert (runs(proxy), runs(proxy, "other")) == (1, generation)
-        assert proxy.stream.progress.refused == {CTR_HOST: "no, thank you"}
-
-    proxy.refuses_names = set()
-    proxy.set(
-        a_snapshot({"bad": 2, "third": 1}, routes_to=["bad"], others={"other": ["third"]}, generation=4)
-    )
-    proxy.settle()
-    assert proxy.routes_to == ("bad", "third")
-    assert (runs(proxy), runs(proxy, "other")) == (4, 4)
-
-
-def test_a_refused_change_of_a_cluster_leaves_the_one_before_and_all_others_change(
-    dialect: type[Proxy],
-) -> None:
-    proxy = one_that_runs(BEFORE, dialect)
-    proxy.refuses_versions = {"c2"}
-    proxy.set(
-        a_snapshot(
-            {"old": 2, "first": 3, "new": 1}, routes_to=["old"], others={"other": ["new"]}, generation=2
-        )
-    )
-    proxy.settle()
-    assert proxy.clusters == {"old": "c1", "first": "c3", "new": "c1"}
-    assert not proxy.warming
-    assert (runs(proxy), runs(proxy, "other")) == (1, 2)
-
-
 def test_an_access_that_is_refused_from_the_start_is_the_only_one_that_is_missing(
     dialect: type[Proxy],
 ) -> None:
@@ -507,19 +470,6 @@ def test_a_proxy_that_comes_back_is_moved_off_clusters_that_nobody_knows_any_mor
     assert proxy.stream.progress.acked is NEW
 
 
-def test_without_stand_ins_the_same_proxy_loses_its_cluster_too_early() -> None:
-    proxy = a_settled_proxy()
-    proxy.connect(AdsStream(NEW))
-    broken = False
-    while proxy.inbox or proxy.outbox:
-        if proxy.outbox:
-            proxy.server_takes()
-        else:
-            proxy.proxy_takes()
-        broken = broken or bool(proxy.broken_routes())
-    assert broken
-
-
 def test_a_proxy_that_comes_back_keeps_endpoints_until_its_routes_have_left() -> None:
     proxy = a_settled_proxy(a_snapshot({"a": 1, "b": 1}, routes_to=["a"]))
     asleep = a_snapshot({"a": 1, "b": 1}, routes_to=["b"], endpoints={"a": 0})
@@ -556,8 +506,7 @@ def fleets(draw: st.DrawFn) -> Snapshot:
 
 
 STEPS = st.lists(
-    st.one_of(fleets(), st.sampled_from(["server", "server", "proxy", "proxy", "reconnect"])),
-    max_size=60,
+    st.one_of(fleets(), st.sampled_from(["server", "server", "proxy", "proxy", "reconnect"])), max_size=60
 )
 
 

@@ -32,9 +32,7 @@ ENDPOINTS = st.builds(
     decision=st.sampled_from(["", "gpu-a-7", "x" * 253]),
 )
 POOLS = st.builds(
-    Pool,
-    st.just(BackendKey(BackendKind.INFERENCE, "ads", "ctr")),
-    st.lists(ENDPOINTS, max_size=4).map(tuple),
+    Pool, st.just(BackendKey(BackendKind.INFERENCE, "ads", "ctr")), st.lists(ENDPOINTS, max_size=4).map(tuple)
 )
 
 REQUEST = "envoy.service.discovery.v3.DiscoveryRequest"
