@@ -99,29 +99,26 @@ async def fetched(endpoint: str, folder: Path, uri: str, **order: object) -> Fac
     def open_source(parsed: ArtefactUri, _: DesiredState) -> Source:
         return source(endpoint, parsed)
 
-    (folder / "staging").mkdir()
+    (folder / "staging").mkdir(parents=True)
     wanted = a_desired_state(uri=uri, **order)
     return await fetch(wanted, folder / "staging", open_source, Progress(), parts=folder / "parts")
 
 
-async def test_a_model_is_fetched(endpoint: str, tmp_path: Path) -> None:
+async def test_what_is_in_the_bucket_is_fetched_and_what_is_not_is_not_found(
+    endpoint: str, tmp_path: Path
+) -> None:
     await put(endpoint, "ads/ctr/1/model.onnx", MODEL)
+    for name in ("1/model.py", "1/lib/a.json", "2/model.py"):
+        await put(endpoint, f"code/{name}", b"pass")
 
-    facts = await fetched(endpoint, tmp_path, "gs://models/ads/ctr")
-
+    facts = await fetched(endpoint, tmp_path / "onnx", "gs://models/ads/ctr")
     assert facts.files[0].size == len(MODEL)
-
-
-async def test_a_python_artefact_is_the_whole_folder(endpoint: str, tmp_path: Path) -> None:
-    await put(endpoint, "code/1/model.py", b"pass")
-    await put(endpoint, "code/1/lib/a.json", b"{}")
-    await put(endpoint, "code/2/model.py", b"other")
-
-    facts = await fetched(
-        endpoint, tmp_path, "gs://models/code", format=ModelFormat.PYTHON, allow_python=True
-    )
-
+    python = {"format": ModelFormat.PYTHON, "allow_python": True}
+    facts = await fetched(endpoint, tmp_path / "python", "gs://models/code", **python)
     assert [file.path for file in facts.files] == ["lib/a.json", "model.py"]
+    with pytest.raises(ArtefactError) as raised:
+        await fetched(endpoint, tmp_path / "absent", "gs://models/absent")
+    assert raised.value.refusal.reason is FailureReason.ARTEFACT_NOT_FOUND
 
 
 async def test_an_object_is_read_on_from_a_byte_while_it_is_the_same(endpoint: str) -> None:
@@ -138,10 +135,3 @@ async def test_an_object_is_read_on_from_a_byte_while_it_is_the_same(endpoint: s
     await put(endpoint, "big/1/model.onnx", b"another" * 20)
     async with store.open("1/model.onnx", Resume(95, validator)) as other:
         assert other.start == 0
-
-
-async def test_what_is_not_there_is_not_found(endpoint: str, tmp_path: Path) -> None:
-    with pytest.raises(ArtefactError) as raised:
-        await fetched(endpoint, tmp_path, "gs://models/absent")
-
-    assert raised.value.refusal.reason is FailureReason.ARTEFACT_NOT_FOUND

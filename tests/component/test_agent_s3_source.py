@@ -119,15 +119,6 @@ async def test_a_file_of_samples_is_put_into_the_bucket_and_a_bucket_that_is_not
         await sink(absent).write([held])
 
 
-async def test_too_large_an_object_is_refused_before_it_is_read(bucket: str, folder: Path) -> None:
-    put_object(f"{bucket}/big/1/model.onnx", bytes(100_000))
-
-    with pytest.raises(ArtefactError) as raised:
-        await fetched(folder, "s3://models/big", max_artefact_bytes=1000)
-
-    assert raised.value.refusal.reason is FailureReason.ARTEFACT_TOO_LARGE
-
-
 async def test_an_object_is_read_on_from_a_byte_while_it_is_the_same(bucket: str) -> None:
     put_object(f"{bucket}/part/1/model.onnx", b"0123456789" * 10)
     store = ObjectSource(
@@ -145,32 +136,27 @@ async def test_an_object_is_read_on_from_a_byte_while_it_is_the_same(bucket: str
         assert other.start == 0
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "why"),
-    [
-        ("http://169.254.169.254", "a link-local address"),
-        ("http://127.0.0.1:9000", "a loopback address"),
-        ("http://127.1:9000", "loopback"),
-        ("http://localhost:9000", "loopback"),
-        ("ftp://models.example.com", "no http"),
-    ],
-)
-async def test_an_endpoint_that_answers_with_the_nodes_rights_is_not_asked(
-    folder: Path, endpoint: str, why: str
-) -> None:
-    secret = Credentials("models", {"AWS_ENDPOINT_URL": endpoint, **CREDENTIALS})
+ENDPOINTS = {
+    "http://169.254.169.254": "a link-local address",
+    "http://127.0.0.1:9000": "a loopback address",
+    "http://127.1:9000": "loopback",
+    "http://localhost:9000": "loopback",
+    "ftp://models.example.com": "no http",
+}
 
-    with pytest.raises(ArtefactError) as raised:
-        await fetch(
-            a_desired_state(uri="s3://models/ctr"),
-            folder,
-            lambda uri, _: ObjectSource(uri, secret),
-            Progress(),
-            parts=folder.parent / "parts",
-        )
 
-    assert raised.value.refusal.reason is FailureReason.URI_NOT_ALLOWED
-    assert why in raised.value.refusal.message
+async def test_an_endpoint_that_answers_with_the_nodes_rights_is_not_asked(folder: Path) -> None:
+    for endpoint, why in ENDPOINTS.items():
+        secret = Credentials("models", {"AWS_ENDPOINT_URL": endpoint, **CREDENTIALS})
+        with pytest.raises(ArtefactError, match=why) as raised:
+            await fetch(
+                a_desired_state(uri="s3://models/ctr"),
+                folder,
+                lambda uri, _, secret=secret: ObjectSource(uri, secret),
+                Progress(),
+                parts=folder.parent / "parts",
+            )
+        assert raised.value.refusal.reason is FailureReason.URI_NOT_ALLOWED
 
 
 def test_without_credentials_nobody_signs_and_the_node_is_not_asked_for_its_own() -> None:

@@ -17,17 +17,12 @@ from builders.process_registries import REGISTRIES
 from builders.waiting import wait_until
 from fixtures.prometheus import RunningPrometheus
 from fixtures.promtool import asked, played, playing
-from tidegate.telemetry.alerts import ALERTS, Alert, alert_file
+from tidegate.telemetry.alerts import ALERTS, Alert
 from tidegate.telemetry.recorded import rule_file
 
 FILES = Path(__file__).parents[2] / "charts" / "tidegate" / "files"
 RULES = [FILES / "prometheus-rules.yaml", FILES / "prometheus-alerts.yaml"]
 BY_NAME = {(alert.name, alert.window): alert for alert in ALERTS}
-
-
-def test_promtool_takes_the_rules(promtool: Path) -> None:
-    code, said = asked(promtool, "check", "rules", *map(str, RULES))
-    assert code == 0, said
 
 
 @pytest.mark.parametrize("process", REGISTRIES)
@@ -36,23 +31,10 @@ def test_promtool_takes_what_a_process_shows(process: str, promtool: Path) -> No
     assert (code, said) == (0, "")
 
 
-def test_promtool_objects_to_what_is_named_wrongly(promtool: Path) -> None:
-    page = b"# HELP tidegate_waits Waits.\n# TYPE tidegate_waits counter\ntidegate_waits 1\n"
-    code, said = asked(promtool, "check", "metrics", said=page)
-    assert code != 0
-    assert "_total" in said
-
-
 def ours(page: bytes) -> bytes:
     """Without what prometheus_client says beside, such as when a series began, which promtool takes for a mistake."""
     lines = (line for line in page.decode().splitlines() if "tidegate_" in line)
     return "\n".join(line for line in lines if not re.search(r"_created[ {]", line)).encode() + b"\n"
-
-
-def test_the_files_are_what_the_code_says() -> None:
-    recorded, alerts = (yaml.safe_load(path.read_text()) for path in RULES)
-    assert recorded == rule_file()
-    assert alerts == alert_file()
 
 
 def test_a_prometheus_takes_them_and_can_evaluate_each(prometheus: RunningPrometheus) -> None:
@@ -83,16 +65,17 @@ def test_every_rule_has_a_case_and_every_case_its_rule() -> None:
 
 def chosen(case: Case) -> object:
     """The case, marked slow where promtool takes seconds and others beside it tell nearly the same."""
-    if case.window == "3d":
-        why = "days, a sample a minute; the shorter windows have the same expression"
-    elif case.window and case.what.endswith("-renamed") and case.what not in _RENAMED:
-        why = "the same series are played as they are, and two others are renamed"
+    if case.window not in ("", "1h"):
+        why = "hours or days, a sample a minute; the shortest window has the same expression"
+    elif case.window and (case.what in _RARE or (case.what.endswith("-renamed") and case.what != _RENAMED)):
+        why = "the same expression over rare series, or under other names of metrics, of which another case has some"
     else:
         return case
     return pytest.param(case, marks=pytest.mark.slow(why))
 
 
-_RENAMED = ("unanswered-renamed", "slow-renamed")
+_RENAMED = "slow-renamed"
+_RARE = ("first-asked", "seen-again", "minutes")
 
 
 @pytest.mark.parametrize("case", [chosen(case) for case in CASES], ids=str)
@@ -104,20 +87,11 @@ def test_it_fires_clears_and_is_quiet_below_its_threshold(case: Case, promtool: 
     assert code == 0, said
 
 
-def test_a_case_that_does_not_fire_is_noticed(promtool: Path, tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.alert == "TidegateNoLeader")
-    test = playing(case.quiet, told(BY_NAME[case.alert, ""], case.fires, case.labels))
-    rules = rules_behind(BY_NAME[case.alert, ""], tmp_path)
-    code, said = played(promtool, tmp_path, [rules], test)
-    assert code != 0
-    assert "TidegateNoLeader" in said
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_its_words_name_labels_that_it_has(case: Case) -> None:
-    alert = BY_NAME[case.alert, case.window]
-    named = set(re.findall(r"\{\{ \$labels\.(\w+) \}\}", f"{alert.summary} {alert.description}"))
-    assert named <= {*case.labels}
+def test_the_words_of_an_alert_name_labels_that_it_has() -> None:
+    for case in CASES:
+        alert = BY_NAME[case.alert, case.window]
+        named = set(re.findall(r"\{\{ \$labels\.(\w+) \}\}", f"{alert.summary} {alert.description}"))
+        assert named <= {*case.labels}, case
 
 
 def rules_behind(alert: Alert, folder: Path) -> Path:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
-from collections.abc import AsyncIterator
+import urllib.request
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 import tritonclient.grpc as triton_grpc
 from aiohttp import web
+from prometheus_client.parser import text_string_to_metric_families
 
 from builders.inference import inference_body
 from builders.loopback import kubeconfig_of, on_loopback
@@ -20,6 +23,7 @@ from builders.port_forward import carried_to
 from builders.probe_model import publish
 from builders.waiting import at_rest
 from fixtures.agent import ModelPod
+from fixtures.grafana import every_query
 from tidegate.api.meta import ObjectKey
 from tidegate.cli.ramp import Ramp, ramp_up
 from tidegate.errors import ApiUnavailableError, PermanentError
@@ -96,6 +100,28 @@ async def test_a_model_that_is_not_there_and_a_server_that_is_not_there_are_told
         away = Replica(ObjectKey("ads", "x"), pod.model, "x-1", f"127.0.0.1:{nobody.number}", None)
         with pytest.raises(ApiUnavailableError, match="UNAVAILABLE"):
             await ramp_up(away, SHORT, Inputs(), lambda _: None)
+
+
+def shown(port: int) -> Mapping[str, set[str]]:
+    """Each metric of Triton's page, and the labels of its series."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        page = answer.read().decode()
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            # The parser gives counters the suffix that Triton leaves out.
+            found.setdefault(sample.name.removesuffix("_total"), set()).update(sample.labels)
+    return found
+
+
+async def test_triton_shows_what_the_dashboards_ask_for_by_model(pod: ModelPod) -> None:
+    await measured(pod, slo_s=1e-5)
+    assert pod.triton.metrics_port is not None
+    page = await asyncio.to_thread(shown, pod.triton.metrics_port)
+    asked = {name for each in every_query() for name in re.findall(r"nv_inference_\w+", each.expression)}
+    assert len(asked) == 9
+    assert {name for name in asked if not page.get(name, set()) >= {"model", "version"}} == set()
+    assert "reason" in page["nv_inference_request_failure"]
 
 
 # The whole command, through an API server

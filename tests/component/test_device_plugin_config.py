@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +11,7 @@ from typer.testing import CliRunner
 
 from fixtures.go_programs import go_program
 from tidegate.main import app
-from tidegate.resources.sharing.device_plugin import SHARED_GPU, plugin_config
+from tidegate.resources.sharing.device_plugin import SHARED_GPU
 
 
 def read(text: str) -> subprocess.CompletedProcess[str]:
@@ -36,27 +35,3 @@ def test_plugin_reads_what_the_command_prints(slices: int) -> None:
         "failRequestsGreaterThanOne": True,
         "resources": [{"name": "nvidia.com/gpu", "rename": SHARED_GPU, "devices": "all", "replicas": slices}],
     }
-
-
-def changed(**mps: Any) -> str:
-    config: Any = plugin_config(4)
-    config["sharing"]["mps"].update(mps)
-    return yaml.safe_dump(config)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        pytest.param(
-            changed(resources=[{"name": "nvidia.com/gpu", "replicas": 1}]), "must be >= 2", id="one"
-        ),
-        pytest.param(changed(resources=[]), "no resources", id="none"),
-        pytest.param(yaml.safe_dump({**plugin_config(4), "sharng": {}}), "unknown field", id="misspelt"),
-        pytest.param(yaml.safe_dump({**plugin_config(4), "version": "v2"}), "unknown version", id="version"),
-    ],
-)
-def test_plugin_refuses_what_is_wrong(text: str, says: str) -> None:
-    """The reader is one that can refuse."""
-    said = read(text)
-    assert said.returncode != 0
-    assert says in said.stderr

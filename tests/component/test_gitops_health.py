@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from builders.inference import inference_body
 from builders.model_access import model_access_body
 from builders.release import ERRORS
 from builders.rollout_world import RolloutWorld
-from fixtures.gitops import health, kstatus
+from fixtures.gitops import health, healths, kstatus
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.crd import DEFINITIONS
@@ -133,6 +134,10 @@ def an_access(
     return {**body, "status": plan_model_access(observed).status}
 
 
+def a_release(phase: str, reason: str) -> Body:
+    return an_access(phase=ReleasePhase(phase), reason=reason)
+
+
 def some_features(**spec: Any) -> Body:
     body = feature_compute_body(**spec)
     observed = FeaturesObserved(FeatureCompute.parse(body), NOW, proxies=(ProxyView("gateway-1", 0),))
@@ -174,26 +179,14 @@ STATES: dict[str, tuple[Callable[[], Body], str, str]] = {
     "ModelAccess serves": (an_access, "Current", "Healthy"),
     "ModelAccess changed": (lambda: changed(an_access()), "InProgress", "Progressing"),
     "ModelAccess waits for its target": (lambda: an_access(target="gone"), "InProgress", "Progressing"),
-    "ModelAccess releases": (
-        lambda: an_access(phase=ReleasePhase.PROGRESSING, reason="Stepping"),
-        "Current",
-        "Progressing",
-    ),
-    "ModelAccess holds a release": (
-        lambda: an_access(phase=ReleasePhase.PAUSED, reason="Paused"),
-        "Current",
-        "Suspended",
-    ),
+    "ModelAccess releases": (lambda: a_release("Progressing", "Stepping"), "Current", "Progressing"),
+    "ModelAccess holds a release": (lambda: a_release("Paused", "Paused"), "Current", "Suspended"),
     "ModelAccess took a release back": (
-        lambda: an_access(phase=ReleasePhase.ROLLED_BACK, reason="CheckFailed"),
+        lambda: a_release("RolledBack", "CheckFailed"),
         "Current",
         "Degraded",
     ),
-    "ModelAccess promoted": (
-        lambda: an_access(phase=ReleasePhase.PROMOTED, reason="Promoted"),
-        "Current",
-        "Healthy",
-    ),
+    "ModelAccess promoted": (lambda: a_release("Promoted", "Promoted"), "Current", "Healthy"),
     "ModelAccess deleted": (lambda: deleted(an_access()), "Terminating", "Progressing"),
     "FeatureCompute new": (lambda: new(feature_compute_body()), "InProgress", "Progressing"),
     "FeatureCompute starts": (some_features, "InProgress", "Progressing"),
@@ -225,20 +218,20 @@ STATES: dict[str, tuple[Callable[[], Body], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("state", STATES)
-def test_tools_wait_for_what_is_under_way_and_fail_where_somebody_has_to_act(state: str) -> None:
-    build, waited, shown = STATES[state]
-    body = build()
-    said, message = health(body)
-
-    assert (kstatus(body), said) == ([waited], shown), message
-    assert message
+@cache
+def built() -> dict[str, Body]:
+    return {name: build() for name, (build, _, _) in STATES.items()}
 
 
-def test_every_kind_is_tried() -> None:
-    assert {build()["kind"] for build, _, _ in STATES.values()} == {
-        each.resource.KIND for each in DEFINITIONS
-    }
+@pytest.mark.parametrize("kind", [each.resource.KIND for each in DEFINITIONS])
+def test_tools_wait_for_what_is_under_way_and_fail_where_somebody_has_to_act(kind: str) -> None:
+    bodies = {name: body for name, body in built().items() if body["kind"] == kind}
+    waits, said = kstatus(*bodies.values()), healths(*bodies.values())
+
+    found = {name: (wait, shown) for name, wait, (shown, _) in zip(bodies, waits, said, strict=True)}
+    assert bodies
+    assert found == {name: STATES[name][1:] for name in bodies}
+    assert all(message for _, message in said)
 
 
 def test_without_the_default_of_the_crd_a_new_object_would_count_as_done() -> None:

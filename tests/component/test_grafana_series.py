@@ -15,7 +15,7 @@ from builders.loopback import on_loopback
 from builders.model_access import a_model_access, a_route
 from builders.release import a_release, released
 from fixtures.envoy import Gateway, Load, backend_of
-from fixtures.grafana import every_query, series, without_series
+from fixtures.grafana import documents, every_query, series, without_series
 from fixtures.prometheus import RunningPrometheus
 from tidegate.grafana.selecting import NAMESPACE
 from tidegate.telemetry.recorded import rule_file
@@ -26,6 +26,16 @@ SOON = {"__rate_interval": "10s"}
 def hurried(rules: Any) -> dict[str, object]:
     """The chart's rules, evaluated every second."""
     return {"groups": [{**group, "interval": "1s"} for group in rules["groups"]]}
+
+
+def queries_of_variables() -> set[str]:
+    """What visitors choose from: each is PromQL."""
+    return {
+        variable["query"]["query"].removeprefix("query_result(")[:-1]
+        for document in documents().values()
+        for variable in document["templating"]["list"]
+        if variable["type"] == "query"
+    }
 
 
 @asynccontextmanager
@@ -62,13 +72,8 @@ async def test_every_query_of_every_panel_has_series(gateway: Gateway, prometheu
         assert len(asked) > 100
         missing = await asyncio.to_thread(without_series, prometheus.url, asked, 90, **SOON)
         chosen = await asyncio.to_thread(series, prometheus.url, NAMESPACE.query)
+        for query in queries_of_variables():
+            await asyncio.to_thread(series, prometheus.url, query)
     assert [each.name for each in missing] == []
     # Whatever a Prometheus calls our label.
     assert {each["metric"]["namespace"] for each in chosen} == {"ads", "shop"}
-
-
-def test_one_that_asks_for_what_nobody_shows_has_none(prometheus: RunningPrometheus) -> None:
-    """So that the test above can fail."""
-    prometheus.start()
-    asked = next(each for each in every_query() if each.panel == "Where the time goes")
-    assert series(prometheus.url, asked.chosen()) == []

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from builders.loopback import kubeconfig_of, on_loopback
 from builders.waiting import eventually
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import ApiUnavailableError, ConflictError, LeadershipLostError, PermanentError
@@ -61,30 +61,11 @@ async def talking_to(
     server = FakeServer(handler)
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", server.answer)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        kubeconfig = _kubeconfig(folder, port=runner.addresses[0][1])
+    async with on_loopback(application) as address:
+        kubeconfig = kubeconfig_of(folder, address, token="s3cret")
         client_settings = ClientSettings(field_manager="tidegate-test", **settings)
         async with await KubeClient.connect(client_settings, kubeconfig=kubeconfig) as client:
             yield client, server
-    finally:
-        await runner.cleanup()
-
-
-def _kubeconfig(folder: Path, port: int) -> Path:
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-        "users": [{"name": "u", "user": {"token": "s3cret"}}],
-    }
-    path = folder / "kubeconfig"
-    path.write_text(yaml.safe_dump(config))
-    return path
 
 
 def status(code: int, message: str = "no", **headers: str) -> Handler:
@@ -97,39 +78,23 @@ def status(code: int, message: str = "no", **headers: str) -> Handler:
     return answer
 
 
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        (400, PermanentError),
-        (401, ApiUnavailableError),
-        (403, PermanentError),
-        (408, ApiUnavailableError),
-        (409, ConflictError),
-        (422, PermanentError),
-        (429, ApiUnavailableError),
-        (500, ApiUnavailableError),
-        (503, ApiUnavailableError),
-        (504, ApiUnavailableError),
-    ],
-)
-async def test_each_status_becomes_one_of_our_errors(
-    code: int, error: type[Exception], tmp_path: Path
-) -> None:
-    async with talking_to(status(code, "quota exceeded"), tmp_path) as (client, _):
-        with pytest.raises(error, match=f"GET /api/v1/namespaces/ads/pods/a: {code} quota exceeded"):
-            await client.get(POD, A)
+ERRORS: dict[int, type[Exception]] = {
+    **dict.fromkeys((400, 403, 422), PermanentError),
+    **dict.fromkeys((401, 408, 429, 500, 503, 504), ApiUnavailableError),
+    409: ConflictError,
+}
 
 
-async def test_a_busy_server_says_when_to_come_back(tmp_path: Path) -> None:
-    async with talking_to(status(429, Retry_After="7"), tmp_path) as (client, _):
-        with pytest.raises(ApiUnavailableError) as caught:
-            await client.get(POD, A)
-    assert caught.value.retry_after == timedelta(seconds=7)
+async def test_each_status_becomes_one_of_our_errors(tmp_path: Path) -> None:
+    for code, error in ERRORS.items():
+        async with talking_to(status(code, "quota exceeded"), tmp_path) as (client, _):
+            with pytest.raises(error, match=f"GET /api/v1/namespaces/ads/pods/a: {code} quota exceeded"):
+                await client.get(POD, A)
 
 
-@pytest.mark.parametrize(("value", "seconds"), [("99999999999", 300), ("soon", None), ("-1", None)])
-async def test_a_strange_retry_after_does_no_harm(value: str, seconds: int | None, tmp_path: Path) -> None:
-    async with talking_to(status(503, Retry_After=value), tmp_path) as (client, _):
+@pytest.mark.parametrize(("value", "seconds"), [("7", 7), ("99999999999", 300), ("soon", None), ("-1", None)])
+async def test_a_busy_server_says_when_to_come_back(value: str, seconds: int | None, tmp_path: Path) -> None:
+    async with talking_to(status(429, Retry_After=value), tmp_path) as (client, _):
         with pytest.raises(ApiUnavailableError) as caught:
             await client.get(POD, A)
     assert caught.value.retry_after == (None if seconds is None else timedelta(seconds=seconds))

@@ -201,6 +201,10 @@ async def test_a_second_pod_takes_over_half_and_nobody_does_what_the_other_has(
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(place.opened())
         held = await taken(first, 20)
+        while (
+            len({message.handle.partition for message in held[10:]}) < 2
+        ):  # else there is nothing to take over
+            held += await taken(first, 1)
         for message in held[:10]:
             await first.settle(message)
             done.append(message.body)
@@ -313,6 +317,7 @@ async def test_a_log_that_begins_again_below_what_was_committed_is_worked_off(pl
     assert await place.unsettled() == (0, 0)
 
 
+@pytest.mark.slow("starts the broker again for one kind of loss among several")
 async def test_a_partition_without_a_leader_ends_no_work_in_the_others(
     kafka: RunningKafka, nats: RunningNats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,11 +342,12 @@ async def test_a_partition_without_a_leader_ends_no_work_in_the_others(
         await asyncio.to_thread(kafka.repair)
 
 
-@pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
-async def test_what_producers_compress_is_read(place: Place, compression: str) -> None:
-    await place.publish(b"x" * 500, compression_type=compression)
+async def test_what_producers_compress_is_read(place: Place) -> None:
+    ways = ("gzip", "snappy", "lz4", "zstd")
+    for way in ways:
+        await place.publish(way.encode() * 200, compression_type=way)
     async with place.opened() as broker:
-        assert bodies(await taken(broker, 1)) == [b"x" * 500]
+        assert bodies(await taken(broker, 4)) == [way.encode() * 200 for way in ways]
 
 
 async def test_what_is_wrong_with_the_spec_is_said_with_the_way_out(place: Place) -> None:

@@ -232,21 +232,24 @@ def test_slow_features_leave_the_models_what_is_left(serving: Serving) -> None:
     """The features may take as long as the whole: whoever is asked after them has the rest of it, not as much again."""
 
     def says(number: int) -> bytes | None:
-        server.closed.wait(7.2 if number == 1 else 30)
+        server.closed.wait(2 if number == 1 else 30)
         return answered()
 
     server = serving(says)
-    features = a_part("features", timeout_ms=12_000).call
+    features = a_part("features", timeout_ms=4_000).call
     features = features.model_copy(update={"inputs": (Y,), "outputs": (Y,)})
     models = (
-        a_part("slow", timeout_ms=12_000, default="0.5"),
+        a_part("slow", timeout_ms=4_000, default="0.5"),
         a_part("quick", timeout_ms=100, default="0.5"),
     )
-    pipeline = a_pipeline(server.address, *models, features=features)
-    began = time.monotonic()
+    said: list[str] = []
+    pipeline = a_pipeline(server.address, *models, features=features, said=said)
     (answer,) = pipeline.answer([{**ROWS, "y": ROWS["x"]}])
 
-    assert time.monotonic() - began < 18  # twelve seconds; with as much again for the models 19.2
+    (left,) = [
+        line.partition("no answer within ")[2] for line in said if line.startswith("part slow: timed out")
+    ]
+    assert float(left.removesuffix(" ms")) <= 2_000
     assert not isinstance(answer, CallError), answer
     assert answer[DEFAULTED].ravel().tolist() == [b"slow,quick"] * 2
     pipeline.close()
@@ -284,11 +287,9 @@ def test_the_deadline_ends_it_and_the_next_call_is_answered(serving: Serving, tr
 
     server = serving(says)
     server.trickles = trickles
-    patience_ms = 4000
+    patience_ms = 2000
     worker = a_worker(server.address, timeout_ms=patience_ms)
-    began = time.monotonic()
     assert asked(worker) == (FailureKind.TIMED_OUT, f"no answer within {patience_ms} ms")
-    assert time.monotonic() - began < 15
     server.trickles = False
     assert asked(worker) == [5.0, 6.0]
     worker.close()

@@ -6,7 +6,6 @@ import asyncio
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -174,17 +173,12 @@ async def test_a_receiver_that_is_not_there_costs_spans_alone() -> None:
         endpoint = f"http://127.0.0.1:{nobody.number}"
     with structlog.testing.capture_logs() as logged:
         root = Otlp(Receiver(endpoint), "xds", "p", SpanMetrics(registry))
-        began = time.process_time()
         for _ in range(3 * WAITING):
             root.happened("reconcile", {"tidegate.object": "ads/ctr"})
-        spent_s = time.process_time() - began
-        closing = time.monotonic()
         await asyncio.to_thread(root.close)
-        assert time.monotonic() - closing < 10
     # As many as wait are kept, and what the thread had taken by then besides.
     assert count(registry, "dropped", reason="waiting") >= WAITING
     assert count(registry, "exported") == 0
-    assert spent_s < 30
     assert len([line for line in logged if line["event"] == "spans_refused"]) <= 1
 
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 import pytest_asyncio
-from fastapi import FastAPI
-from fastapi.responses import HTMLResponse
 
 from builders.inference import an_inference
 from builders.shown_fleet import ready, shown_past
@@ -22,9 +18,7 @@ from fixtures.browser import (
     ColorScheme,
     Visitor,
     axe,
-    chromium_binary,
     connected,
-    running_chromium,
     visiting,
 )
 from fixtures.dashboard import Dashboard, a_dashboard
@@ -235,78 +229,3 @@ async def test_axe_finds_nothing_serious(
         )
         assert not wider, f"{path} is wider than {width} px"
     assert found == {}
-
-
-# -- that the tests above can fail -------------------------------------------------------------------------
-
-WHOLE = '<!doctype html><html lang="en"><title>Planted</title><main><h1>Planted</h1>{}</main>'
-PLANTED = {
-    "image-alt": '<img src="data:image/gif;base64,R0lGODlhAQABAAAAACw=">',
-    "color-contrast": '<p style="color: #999; background: #fff">pale</p>',
-    "label": "<input>",
-}
-
-
-@pytest.mark.parametrize("rule", PLANTED)
-async def test_axe_finds_what_was_planted(visitor: Visitor, rule: str) -> None:
-    page = await visitor.page()
-    await page.set_content(WHOLE.format(PLANTED[rule]))
-
-    assert [fault.rule for fault in await axe(page)] == [rule]
-    assert await axe(page, but=[rule]) == ()
-
-
-@pytest.mark.parametrize(
-    ("content", "noticed"),
-    [
-        pytest.param("<style>p { color: red }</style>", "style-src", id="style-element"),
-        pytest.param('<p style="color: red">', "style-src", id="style-attribute"),
-        pytest.param("<script>document.title = 'mine'</script>", "script-src", id="script"),
-        pytest.param(
-            '<img alt="" src="http://elsewhere.example/x.png">', "img-src", id="image-from-elsewhere"
-        ),
-    ],
-)
-async def test_a_violated_policy_is_noticed(visitor: Visitor, content: str, noticed: str) -> None:
-    app = FastAPI()
-
-    @app.get("/")
-    async def planted() -> HTMLResponse:
-        return HTMLResponse(
-            WHOLE.format(content),
-            headers={"content-security-policy": f"default-src 'none'; {noticed} 'self'"},
-        )
-
-    async with served(app) as address:
-        page = await visitor.page(address)
-        await page.goto("/")
-
-    (error,) = visitor.errors
-    assert "Content Security Policy" in error
-    assert noticed in error
-    visitor.errors.clear()
-
-
-async def see_what_goes_wrong(browser: Browser) -> None:
-    async with served(FastAPI()) as address, visiting(browser) as visitor:
-        page = await visitor.page(address)
-        await page.goto("/nothing-here")
-        async with page.expect_event("pageerror"):
-            await page.evaluate("() => { setTimeout(() => { throw new Error('planted') }) }")
-
-
-async def test_a_failed_load_and_an_uncaught_exception_fail_a_test(browser: Browser) -> None:
-    with pytest.raises(AssertionError, match=r"(?s)in the browser: .* 404 .*\nuncaught: planted"):
-        await see_what_goes_wrong(browser)
-
-
-async def test_no_process_of_chromium_stays(tmp_path: Path, chromium: str) -> None:
-    del chromium  # skips where there is none
-    before = set(psutil.Process().children())
-    with running_chromium(chromium_binary(), tmp_path / "chromium"):
-        # Not what the browser of the other tests starts meanwhile.
-        roots = set(psutil.Process().children()) - before
-        started = roots.union(*(each.children(recursive=True) for each in roots))
-        assert len(started) > 1
-
-    assert psutil.wait_procs(started, timeout=20)[1] == []

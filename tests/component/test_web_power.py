@@ -22,7 +22,6 @@ from tidegate.operations.what_if import LastQuestion
 from tidegate.telemetry.pool_series import Moment
 from tidegate.web import acting
 from tidegate.web.past import Past
-from tidegate.web.views.power import NODES_SHOWN
 
 PATH = f"/computepools/{POOL}"
 
@@ -296,16 +295,3 @@ async def test_a_page_hears_of_a_node_that_is_cordoned(shown: Dashboard) -> None
 
     assert await asyncio.wait_for(waiting, 5) == {f"computepools/{POOL}"}
     await heard.aclose()
-
-
-async def test_a_thousand_nodes_without_pods_stay_a_page(dashboard: Dashboard) -> None:
-    dashboard.put(a_compute_pool(POOL))
-    dashboard.put_nodes(*(node_body(f"node-{number:04}", cpu="64", memory="64Gi") for number in range(1000)))
-    await page(dashboard)
-
-    text = await page(dashboard)
-
-    assert text.count('class="node"') == NODES_SHOWN
-    assert "1,000 nodes, 1,000 of them without a pod" in text
-    assert "×64" in text
-    assert len(text) < 100_000

@@ -38,12 +38,6 @@ def valued(*targets: str, control: dict[str, Any] | None = None, **spec: Any) ->
     return a_model_access(routes=routes, protection=protection, **spec)
 
 
-def unprotected() -> ModelAccess:
-    """The same routes without values: the control of every test here."""
-    match = {"headers": [{"name": "x-segment", "exact": "gold"}]}
-    return a_model_access(routes=[a_route("gold", match=match), a_route("rest")])
-
-
 async def outcome(client: Client, metadata: tuple[tuple[str, str], ...] = CTR) -> str:
     """Who answered, the status, or that it was refused for overload, and told when to come again."""
     try:
@@ -103,7 +97,12 @@ async def a_third_fails(gateway: Gateway) -> Upstream:
     return model
 
 
-@pytest.mark.parametrize("by", ["header", "host"])
+BY_HOST = pytest.param(
+    "host", marks=pytest.mark.slow("test_xds_scopes.py: hosts lead to the header's routes")
+)
+
+
+@pytest.mark.parametrize("by", ["header", BY_HOST])
 async def test_low_value_is_refused_and_high_value_is_not(gateway: Gateway, by: str) -> None:
     model = await a_third_fails(gateway)
     client = await gateway.start(valued(), backend_of("ctr", model))
@@ -125,20 +124,13 @@ async def test_low_value_is_refused_and_high_value_is_not(gateway: Gateway, by: 
     assert counted["access/ads/ctr/rest/grpc"] >= mine[REFUSED]
 
 
-async def test_without_it_nobody_is_refused(gateway: Gateway) -> None:
-    model = await a_third_fails(gateway)
-    client = await gateway.start(unprotected(), backend_of("ctr", model))
-    seen = await outcomes(client, 300)
-    assert seen == Counter({"v1": 200, "UNAVAILABLE": 100})
-
-
 async def test_a_target_that_answers_is_never_protected_from_anybody(gateway: Gateway) -> None:
     model = await gateway.upstream("v1")
     client = await gateway.start(valued(), backend_of("ctr", model))
-    assert await outcomes(client, 500) == Counter({"v1": 500})
+    assert await outcomes(client, 200) == Counter({"v1": 200})
     # One bad request in a hundred is no overload.
     model.fail_with, model.fail_every = grpc.StatusCode.UNAVAILABLE, 100
-    assert (await outcomes(client, 500))[REFUSED] == 0
+    assert (await outcomes(client, 200))[REFUSED] == 0
 
 
 async def test_few_requests_say_nothing(gateway: Gateway) -> None:

@@ -29,6 +29,7 @@ CTR = (("x-tidegate-access", "ads/ctr"),)
 ACCESS = HostKey(HostKind.ACCESS, ObjectKey("ads", "ctr"))
 
 Fleet = tuple[ModelAccess | Backend, ...]
+CONTROL = "shows that the test before it can fail"
 
 
 def replacements(one: Upstream, other: Upstream, count: int) -> Iterator[Fleet]:
@@ -60,6 +61,7 @@ async def test_replacing_the_target_and_deleting_the_old_one_loses_nothing(
     assert await gateway.envoy.stat("cluster_manager.cluster_removed") == 50
 
 
+@pytest.mark.slow(CONTROL)
 async def test_without_the_gate_the_same_replacements_do_lose_requests(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,6 +435,7 @@ async def test_what_was_refused_along_with_another_is_in_force_once_it_is_accept
     await eventually(answered_by_the_new_target, "the new target answers")
 
 
+@pytest.mark.slow(CONTROL)
 async def test_without_leading_it_back_first_it_is_accepted_and_not_in_force(
     two_accesses: TwoAccesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,6 +449,7 @@ async def test_without_leading_it_back_first_it_is_accepted_and_not_in_force(
     assert set(two_accesses.load.answers) == {"one"}
 
 
+@pytest.mark.slow(CONTROL)
 async def test_without_standing_still_the_refused_access_loses_its_target(
     two_accesses: TwoAccesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,14 +79,3 @@ async def test_what_one_gateway_refuses_is_said_by_its_object_in_the_gateways_wo
     mended = matching("ctr", 3, "a{4}")
     gateway.control_plane.set(mended, other, backend)
     await said_of(proxies, mended, Reason.PROGRAMMED)
-
-
-async def test_with_envoys_own_limit_the_same_object_is_programmed(
-    gateway: Gateway, proxies: Proxies
-) -> None:
-    """The control."""
-    backend = backend_of("ctr", await gateway.upstream("ctr"))
-    await gateway.start(matching("ctr", 1, "a"), backend)
-    accepted = matching("ctr", 2, "a{80}")
-    gateway.control_plane.set(accepted, backend)
-    await said_of(proxies, accepted, Reason.PROGRAMMED)

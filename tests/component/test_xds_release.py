@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
@@ -10,8 +11,9 @@ import aiohttp
 import grpc.aio
 import pytest
 from aiohttp import web
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
+from builders.loopback import on_loopback
 from builders.overlay import overlaid
 from builders.release import ERRORS, a_release, released
 from builders.waiting import eventually
@@ -30,7 +32,7 @@ from tidegate_localcluster.ports import unused
 
 ACCESS = (("x-tidegate-access", "ads/ctr"),)
 INFER = "/v2/models/ctr/infer"
-FEW = 200
+FEW = 100
 """Requests that are enough to pass here, so that a test takes seconds."""
 LENIENT = {"metric": "ErrorRate", "max": "0.01", "minRequests": FEW}
 PATIENT = {"timeout": "30s"}
@@ -63,25 +65,22 @@ async def ask(client: Client, count: int) -> Counter[str]:
     return answers
 
 
-async def test_before_it_has_begun_the_target_gets_nothing_whatever_its_weight(gateway: Gateway) -> None:
-    targets = [{"inference": "v3", "weight": 1}, {"inference": "v4", "weight": 1_000_000}]
-    _, load, _, v4 = await started(gateway, a_release(route={"targets": targets}))
-    assert await ask(load.client, 30) == Counter({"v3": 30})
-    assert v4.inferences == 0
-
-
-@pytest.mark.parametrize("fields", [{"key": "of another release"}, {"phase": "RolledBack"}])
-async def test_a_status_about_another_release_lets_nothing_through(
-    gateway: Gateway, fields: dict[str, str]
+async def test_without_a_status_of_its_own_the_target_gets_nothing_whatever_its_weight(
+    gateway: Gateway,
 ) -> None:
-    access = released(a_release(), **{"phase": "Promoted", **fields})
-    _, load, _, _ = await started(gateway, access)
+    targets = [{"inference": "v3", "weight": 1}, {"inference": "v4", "weight": 1_000_000}]
+    access = a_release(route={"targets": targets})
+    run, load, _, v4 = await started(gateway, access)
     assert await ask(load.client, 30) == Counter({"v3": 30})
+    for fields in ({"phase": "Promoted", "key": "of another release"}, {"phase": "RolledBack"}):
+        await gateway.control_plane.push(released(access, **fields), *run.backends)
+        assert await ask(load.client, 30) == Counter({"v3": 30})
+    assert v4.inferences == 0
 
 
 async def test_a_good_target_is_promoted_and_takes_everything(gateway: Gateway) -> None:
     checks = [LENIENT, {"metric": "LatencyP99", "maxRatioToStable": "5", "minRequests": FEW}]
-    access = a_release(steps=[20, 60], interval="1s", checks=checks)
+    access = a_release(steps=[40, 70], interval="1s", checks=checks)
     run, load, _, _ = await started(gateway, access)
     async with load.running(workers=8), run.running():
         await ended(run)
@@ -108,11 +107,12 @@ async def test_two_failures_in_a_hundred_take_it_back(gateway: Gateway) -> None:
 
 async def test_a_slower_target_is_taken_back(gateway: Gateway) -> None:
     latency = {"metric": "LatencyP99", "maxRatioToStable": "1.50"}
-    access = a_release(steps=[20], interval="1h", checks=[latency], route=PATIENT)
+    # It takes some two thousand requests to be sure of the stable target's times, and few of the other's.
+    access = a_release(steps=[5], interval="1h", checks=[latency], route=PATIENT)
     run, load, v3, v4 = await started(gateway, access)
     # Far apart: a busy machine adds to both.
     v3.delay_s, v4.delay_s = 0.020, 1.0
-    async with load.running(workers=48), run.running():
+    async with load.running(workers=24), run.running():
         await ended(run)
     assert (run.status.phase, run.status.reason) == ("RolledBack", "CheckFailed"), run.status.message
     assert load.errors == []
@@ -135,12 +135,18 @@ async def test_every_way_to_fail_is_counted(gateway: Gateway) -> None:
     assert (await counted())[:2] == (11, 0)
 
     v4.fail_with = grpc.StatusCode.INVALID_ARGUMENT
-    assert await ask(load.client, 5) == Counter({"INVALID_ARGUMENT": 5})
+    assert await ask(load.client, 3) == Counter({"INVALID_ARGUMENT": 3})
+    by_host = gateway.client("ctr.ads.tidegate")
+    for _ in range(2):
+        with pytest.raises(grpc.aio.AioRpcError, match="INVALID_ARGUMENT"):
+            await by_host.infer()
     assert (await counted())[:2] == (16, 5)
 
     v4.fail_with, v4.delay_s = None, 10.0
-    assert await ask(load.client, 3) == Counter({"DEADLINE_EXCEEDED": 3})
-    assert (await load.client.rest("POST", INFER, headers=headers, body=b"{}"))[0] == 504
+    *late, (status, _, _) = await asyncio.gather(
+        *(ask(load.client, 1) for _ in range(3)), load.client.rest("POST", INFER, headers=headers, body=b"{}")
+    )
+    assert (late, status) == ([Counter({"DEADLINE_EXCEEDED": 1})] * 3, 504)
     assert (await counted())[:2] == (20, 9)
 
     await v4.stop()
@@ -183,21 +189,6 @@ async def test_what_clients_give_up_on_is_a_failure(gateway: Gateway, deadline: 
         counted, "each of them is a request that failed, and was not answered in time", timeout_s=30
     )
     v4.open.set()
-
-
-async def test_requests_that_name_a_host_are_counted_too(gateway: Gateway) -> None:
-    _, load, _, v4 = await started(gateway, released(a_release(steps=[100])))
-    v4.fail_with = grpc.StatusCode.INTERNAL
-    request = service_pb2.ModelInferRequest(model_name="ctr")
-    options = [("grpc.default_authority", "ctr.ads.tidegate")]
-    async with grpc.aio.insecure_channel(load.client.address, options=options) as channel:
-        stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        for _ in range(5):
-            with pytest.raises(grpc.aio.AioRpcError, match="INTERNAL"):
-                await stub.ModelInfer(request)
-    stats = GatewayStats(lambda: [gateways.Gateway("gateway-1", gateway.envoy.admin)])
-    target = (await stats.read(ObjectKey("ads", "ctr"), "v4", ["v3"])).gateways[0].target
-    assert (target.requests, target.failures) == (5, 5)
 
 
 async def test_what_other_routes_send_to_the_target_is_not_the_releases(gateway: Gateway) -> None:
@@ -293,11 +284,7 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("query", "verdict"),
-    [("one", "Passing"), ("nan", "Waiting"), ("two", "Waiting"), ("none", "Waiting"), ("refused", "Waiting")],
-)
-async def test_a_query_is_asked_of_a_prometheus_over_http(query: str, verdict: str) -> None:
+async def test_a_query_is_asked_of_a_prometheus_over_http() -> None:
     async def answer(request: web.Request) -> web.Response:
         data = PAGES.get(request.query["query"])
         body = {"status": "success", "data": data} if data else {"status": "error", "error": "bad query"}
@@ -305,18 +292,14 @@ async def test_a_query_is_asked_of_a_prometheus_over_http(query: str, verdict: s
 
     app = web.Application()
     app.router.add_get("/api/v1/query", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    prometheus = Prometheus(f"http://127.0.0.1:{runner.addresses[0][1]}")
-    access = released(a_release(checks=[{"prometheus": query, "max": "0.5"}]))
-    try:
-        measured = await Measurements(GatewayStats(list), prometheus).of(access, datetime.now(UTC), 1)
-    finally:
-        await runner.cleanup()
+    queries = (*PAGES, "refused")
+    access = released(a_release(checks=[{"prometheus": query, "max": "0.5"} for query in queries]))
+    async with on_loopback(app) as address:
+        measurements = Measurements(GatewayStats(list), Prometheus(f"http://{address}"))
+        measured = await measurements.of(access, datetime.now(UTC), 1)
     checks = access.spec.release.checks if access.spec.release else ()
     said = judge(checks, Evidence(Sample(), 1, measured.answers, asked=True), ())
-    assert [one.verdict for one in said] == [verdict]
+    assert [one.verdict for one in said] == ["Passing", "Waiting", "Waiting", "Waiting", "Waiting"]
 
 
 async def test_a_person_ends_it_by_annotation(gateway: Gateway) -> None:

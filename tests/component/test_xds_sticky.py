@@ -12,7 +12,7 @@ from fixtures.crowd import tellers, who_answers
 from fixtures.envoy import Gateway, backend_of
 from tidegate.api.model_access import ModelAccess
 
-USERS = [f"user-{number}" for number in range(20_000)]
+USERS = [f"user-{number}" for number in range(6_000)]
 FEW = USERS[:1_000]
 HEADER = "x-user-id: {}"
 ADDRESSES = {"a": "127.0.0.2", "b": "127.0.0.3", "c": "127.0.0.4"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,7 +19,6 @@ from builders.fleet import a_backend, a_fleet, credentials
 from fixtures.envoy import envoy_binary
 from tidegate.routing import protos
 from tidegate.routing.bootstrap import BootstrapSettings, bootstrap, render
-from tidegate.routing.envoy import routes
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import FleetState
 from tidegate.routing.planner import plan
@@ -90,21 +88,6 @@ def test_envoy_takes_a_sample_of_fuzzed_accesses_in_one_configuration() -> None:
     accesses = [fuzzed_access(random, f"a{number}") for number in range(300)]
     result = plan(a_fleet(*accesses, *backends, credentials(SECRETS)))
     assert validate(SnapshotBuilder(ListenerSettings()).build(result)) == ""
-
-
-def test_envoy_does_not_take_everything() -> None:
-    """The control: a routing that we would never render."""
-    result = plan(FleetState([], {}))
-    snapshot = SnapshotBuilder(ListenerSettings()).build(result)
-    twice = {"name": "gateway", "virtual_hosts": [{"name": name, "domains": ["x.com"]} for name in "ab"]}
-    key = {"fragments": [{"string_key": routes.HOSTS}]}
-    body = protos.any_of(
-        routes.TYPE,
-        protos.encode(routes.TYPE, {"name": routes.HOSTS, "key": key, "route_configuration": twice}),
-    )
-    bad = replace(snapshot.resources[TypeUrl.SCOPE][routes.HOSTS], body=body)
-    resources = {**snapshot.resources, TypeUrl.SCOPE: {routes.HOSTS: bad}}
-    assert "unique" in validate(replace(snapshot, resources=resources))
 
 
 @pytest.mark.parametrize("metrics_port", [9902, None])

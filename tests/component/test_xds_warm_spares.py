@@ -97,15 +97,6 @@ async def test_a_spare_gets_no_request_until_it_is_promoted_or_stands_in(gateway
     assert load.errors == []
 
 
-async def test_what_left_spares_out_is_the_decided_number_alone(gateway: Gateway) -> None:
-    """The same pods without a spare among them: all get requests."""
-    fleet = Fleet(gateway)
-    await fleet.ready("a", "b", "c")
-    load = Load(await gateway.start(a_model_access(), fleet.backend(2, 0)), CTR)
-    async with load.running():
-        await _asked_of(fleet, load, "a", "b", "c")
-
-
 async def test_pods_of_a_new_template_serve_when_the_old_ones_go_and_nothing_is_lost(
     gateway: Gateway,
 ) -> None:

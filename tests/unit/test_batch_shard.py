@@ -198,6 +198,56 @@ def test_lists_of_lists_are_refused_by_the_columns_name(
     assert world.model.requests == []
 
 
+@pytest.mark.parametrize(
+    ("columns", "changes", "words"),
+    [
+        (
+            {"id": [1], "x": ["one"]},
+            {},
+            "a.parquet, row 0: column 'x' holds string, and input 'x' of the model",
+        ),
+        ({"id": [1]}, {}, "a.parquet has no column 'x'; it has id"),
+        (pairs(1), {"keep": ["user"]}, "a.parquet has no column 'user'; it has id, x"),
+        (
+            pairs(1),
+            {"columns": [{"input": "z", "column": "x"}]},
+            "columns names input 'z', and the model takes x",
+        ),
+        ({**pairs(1), "sum": [1.0]}, {"keep": ["sum"]}, "has the name of an output of the model"),
+    ],
+)
+def test_a_table_that_does_not_fit_the_model_is_refused_by_name(
+    world: World, columns: dict[str, Any], changes: dict[str, Any], words: str
+) -> None:
+    world.write("a.parquet", columns)
+    with pytest.raises(TableError, match=words):
+        world.score(**changes)
+    assert not list(world.results.glob("part-*.parquet"))
+
+
+def test_a_file_that_is_no_parquet_and_a_folder_without_one_are_named(world: World) -> None:
+    table = world.folder / "models" / "table"
+    table.mkdir(parents=True)
+    with pytest.raises(TableError, match=f"^there is no .parquet file below file://{table}$"):
+        world.score()
+    (table / "b.parquet").write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(TableError, match=f"file://{table}/b.parquet cannot be read as Parquet: "):
+        world.score()
+
+
+def test_files_that_come_later_are_not_of_the_run_and_one_that_changed_ends_it(world: World) -> None:
+    world.write("a.parquet", pairs(6))
+    world.write("b.parquet", pairs(6, start=6))
+    world.score(0, shards=2)
+    world.write("later/c.parquet", pairs(6, start=12))
+    world.score(1, shards=2)
+    assert [row["id"] for row in world.rows()] == list(range(12))
+    world.write("b.parquet", pairs(1))
+    next(iter(sorted(world.results.glob("part-00001-*.parquet")))).unlink()
+    with pytest.raises(TableError, match=r"b.parquet changed since the run began \(it had 6 rows"):
+        world.score(1, shards=2)
+
+
 def test_lists_of_any_length_are_asked_with_their_like(world: World) -> None:
     world.model.specs = (TensorSpec(name="x", dtype="INT64", shape=(-1, -1)),)
     lists = [[1, 2], [3, 4], [5], [6, 7, 8], [9, 9, 9]]
