@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -48,9 +49,31 @@ class LoggingPod:
         if not self.pod.runs:
             self.start_agent()
         self.ordered()
+        self.number += 1
+        self._wait_until_logging()
         self.before = {name: self._page(name) for name in ("", "_written", "_duplicate", "_dropped")}
-        self.number, self.first = self.number + 1, self.nats.count()
+        self.first = self.nats.count()
         self.answers, self.seconds = {}, []
+
+    def _wait_until_logging(self) -> None:
+        """Ask until samples come: runners hear of a share a moment after the agent."""
+        start, numbers = self._page(""), itertools.count()
+
+        def asked() -> str:
+            name = f"begin-{self.number}-{next(numbers)}"
+            self.ask([name])
+            return name
+
+        wait_until(lambda: asked() and self._page("") > start, what="samples come", timeout_s=30)
+        last = asked()
+        wait_until(
+            lambda: (
+                last in {record["id"] for record in self.nats.records()}
+                and not metric(self.pod.metrics(), "tidegate_agent_samples_held")
+            ),
+            what="all of them are written",
+            timeout_s=30,
+        )
 
     def start_agent(self) -> None:
         """Start the agent again, whose counters begin anew."""
