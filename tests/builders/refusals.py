@@ -450,8 +450,20 @@ MODEL_ACCESS_REFUSALS: Sequence[Refusal] = (
     _auth("issuer", ".jwt.issuer", "should match", jwt={**_JWT, "issuer": "a b"}),
     _auth("keys-twice", ".jwt", "give exactly one of secret, jwksUri", jwt={**_JWT,
         "jwksUri": "https://login.example.com/keys"}),
-    _auth("keys-host", ".jwt.jwksUri", "must be https://<host>/<path>",
-        jwt=_jwt_at("https://Login.example.com/")),
+    _auth("keys-none", ".jwt", "give exactly one of secret, jwksUri",
+        jwt={"issuer": "https://login.example.com", "audiences": ["ads"]}),
+    *(
+        _auth(f"keys-{name}", ".jwt.jwksUri", "must be https://<host>/<path>", jwt=_jwt_at(address))
+        for name, address in {
+            "plain": "http://login.example.com/a",
+            "no-path": "https://login.example.com",
+            "password": "https://me:pw@login.example.com/a",
+            "capitals": "https://Login.example.com/",
+            "port": "https://login.example.com:0/a",
+            "blank": "https://login.example.com/a b",
+            "backslash": "https://a.com\\@b.com/",
+        }.items()
+    ),
     _auth("keys-fragment", ".jwt.jwksUri", "must have no fragment",
         jwt=_jwt_at("https://login.example.com/#a")),
     _auth("identities-none", ".mtls.identities", "at least 1 items", mtls={"identities": []}),

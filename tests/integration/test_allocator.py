@@ -5,22 +5,16 @@ No kubelet runs: a test says of pods that they are ready, and ends those on thei
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import psutil
 import pytest
 
 from builders.metrics_page import metric
 from builders.waiting import wait_until
-from fixtures.allocated import Allocated, looks_again, targets
+from fixtures.allocated import Allocated, looks_again
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
 from tidegate.planning.decision import KEPT
@@ -200,69 +194,6 @@ def test_nothing_moves_in_a_freeze_window_and_what_waited_moves_after_it(
     # One that comes on the next 29th of February alone holds nothing now.
     allocated.mode("Auto", freeze=[{"schedule": "0 0 29 2 *", "duration": "1m"}])
     allocated.settled(batch=4)
-
-
-def test_a_solver_that_hangs_is_ended_and_the_decision_says_that_it_is_greedy(
-    allocated: Allocated, controllers: Running
-) -> None:
-    allocated.model("batch", 0, 1, tier="offline")
-    allocated.decided(batch=1)
-    with _each_solver_stops(controllers) as stopped:
-        wait_until(
-            lambda: {each.pid for each in _solvers(controllers)} <= stopped,
-            what="the solver hangs",
-            timeout_s=40.0,
-        )
-        allocated.model("more", 0, 1, tier="offline")
-        wait_until(
-            lambda: (
-                {name.partition("/")[2]: count for name, count in targets(allocated.decisions()).items()}
-                == {"batch": 1, "more": 1}
-            ),
-            what="it is decided without a solver",
-            timeout_s=60.0,
-        )
-    decision = allocated.decisions()[0]
-    assert decision["spec"]["solver"] == "Greedy"
-    # The next one may have been stopped before it said that it is there.
-    assert re.search("did not (answer|start) within", decision["spec"]["note"])
-    wait_until(
-        lambda: {each.pid for each in _solvers(controllers)} - stopped != set(),
-        what="another solver runs",
-        # One that was stopped before it said that it is there is waited for half a minute.
-        timeout_s=60.0,
-    )
-
-
-@contextmanager
-def _each_solver_stops(controllers: Running) -> Iterator[set[int]]:
-    """Every solver that is started stops before it could answer; their pids."""
-    stopped, over = set[int](), threading.Event()
-
-    def stop() -> None:
-        while not over.wait(0.05):  # it takes longer to start
-            for pid in {each.pid for each in _solvers(controllers)} - stopped:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGSTOP)
-                stopped.add(pid)
-
-    thread = threading.Thread(target=stop)
-    thread.start()
-    try:
-        yield stopped
-    finally:
-        over.set()
-        thread.join()
-
-
-def _solvers(controllers: Running) -> list[psutil.Process]:
-    """Those that have not ended."""
-    found: list[psutil.Process] = []
-    for each in psutil.Process(controllers.process.pid).children():
-        with suppress(psutil.NoSuchProcess):
-            if "tidegate.runtime.solver_worker" in each.cmdline():
-                found.append(each)
-    return found
 
 
 def test_the_oldest_decisions_go_when_there_are_too_many(allocated: Allocated) -> None:

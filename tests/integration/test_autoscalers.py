@@ -10,9 +10,6 @@ from fixtures.processes import Running
 
 pytestmark = [pytest.mark.usefixtures("controllers")]
 
-_SYNC_S = 60.0
-"""It looks every fifteen seconds."""
-
 
 def autoscaler(allocated: Allocated, name: str, own_most: str | None) -> None:
     target = {"apiVersion": "tidegate.io/v1alpha1", "kind": "Inference", "name": name}
@@ -59,7 +56,7 @@ def test_an_autoscaler_asks_for_no_more_than_the_pool_could_give(
 
     # The API server takes any number; the autoscaler brings it back to what there is, and the batch gives its slice.
     allocated.kubectl("scale", "inference", "ctr", "-n", namespace, "--replicas=4")
-    wait_until(lambda: wanted(allocated, "ctr") == 2, what="it wants two", timeout_s=_SYNC_S)
+    wait_until(lambda: wanted(allocated, "ctr") == 2, what="it wants two")
     allocated.settled(batch=0, ctr=2, free=1, guard=1)
     # One that is not marked goes as far as its author said.
     assert most(allocated, "free") == 10

@@ -87,6 +87,12 @@ WRONG: Final = (
     ({"networkPolicy.clients": [{"namespace": "ads"}]}, "/networkPolicy/clients/0", "'namespace' not"),
     ({"metrics.podMonitor.interval": "often"}, "/metrics/podMonitor/interval", "pattern"),
     ({"log.level": "loud"}, "/log/level", "must be one of"),
+    ({"tls.existing.xds": "No Name"}, "/tls/existing/xds", "does not match pattern"),
+    ({"tls.existing.controller": "a"}, "/tls/existing", "'controller' not allowed"),
+    ({"tls.certManager.issuer": "c"}, "/tls/certManager", "'issuer' not allowed"),
+    ({"tls.xds": "yes"}, "/tls/xds", "got string, want boolean"),
+    ({"auth.jwks.allowedHosts": ["https://a.example.com"]}, "/auth/jwks/allowedHosts/0", "pattern"),
+    ({"telemetry.otlp.endpoint": "collector:4318"}, "/telemetry/otlp/endpoint", "pattern"),
 )
 
 
@@ -136,17 +142,20 @@ def before(section: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "section",
+    "sections",
     [
-        *("networkPolicy", "nodeAgent", "sharedClaims", "grafana.dashboards"),
-        *("metrics.serviceMonitor", "metrics.podMonitor", "metrics.rules"),
+        ("networkPolicy", "nodeAgent", "sharedClaims", "grafana.dashboards", "metrics.podMonitor"),
+        ("metrics.serviceMonitor", "metrics.rules"),  # of both monitors there is one
     ],
+    ids=" ".join,
 )
-def test_what_an_earlier_release_did_not_have_is_turned_on_by_one_value(helm: Path, section: str) -> None:
+def test_what_an_earlier_release_did_not_have_is_turned_on_by_one_value(
+    helm: Path, sections: Sequence[str]
+) -> None:
     """`helm upgrade --reuse-values --set <section>.enabled=true` brings nothing else of it along."""
-    assert _comparable(rendered(helm, before(section))) == _comparable(
-        rendered(helm, {f"{section}.enabled": True})
-    )
+    earlier = {path: value for section in sections for path, value in before(section).items()}
+    turned_on = {f"{section}.enabled": True for section in sections}
+    assert _comparable(rendered(helm, earlier)) == _comparable(rendered(helm, turned_on))
 
 
 def test_values_that_are_missing_are_those_of_the_chart(helm: Path) -> None:
@@ -158,7 +167,9 @@ def test_values_that_are_missing_are_those_of_the_chart(helm: Path) -> None:
     needed = ("crds.", "images.")
     missing = dict.fromkeys(sorted(path for path in parts | alone if not path.startswith(needed)))
     assert len(missing) > 60
-    assert _comparable(rendered(helm, missing)) == _comparable(rendered(helm))
+    whole = dict.fromkeys(section for section in values if section not in {"crds", "images"})
+    for earlier in (missing, whole):
+        assert _comparable(rendered(helm, earlier)) == _comparable(rendered(helm))
     assert not [kind for kind, _ in rendered(helm, {"crds": None}) if kind == "CustomResourceDefinition"]
 
 

@@ -22,10 +22,10 @@ OURS = {"app.kubernetes.io/managed-by": "tidegate"}
 GATES = [{"name": "tidegate.io/slice"}, {"name": "somebodys/gate"}]
 
 
-@pytest.fixture
-def bounded(kubectl: Kubectl, namespace: str) -> Iterator[Kubectl]:
+@pytest.fixture(scope="module")
+def bounded(kubectl: Kubectl, file_namespace: str) -> Iterator[Kubectl]:
     """kubectl, once role and policies are in force; a pod of ours and one of somebody else wait at two gates."""
-    name = f"{namespace}-claims"
+    name = f"{file_namespace}-claims"
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}}
     # kubectl reads before it writes; the controllers may do so by another role.
     reads = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}
@@ -35,13 +35,15 @@ def bounded(kubectl: Kubectl, namespace: str) -> Iterator[Kubectl]:
     for pod, labels in (("ours", OURS), ("theirs", {})):
         metadata = {"name": pod, "labels": labels}
         kubectl.apply(
-            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}, namespace=namespace
+            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}, namespace=file_namespace
         )
     tries = count()
     wait_until(
         lambda: (
             "change nothing else"
-            in patched(kubectl, namespace, "ours", {"metadata": {"annotations": {"try": str(next(tries))}}})
+            in patched(
+                kubectl, file_namespace, "ours", {"metadata": {"annotations": {"try": str(next(tries))}}}
+            )
         ),
         what="an annotation by the controllers is refused",
         timeout_s=30.0,
@@ -68,13 +70,6 @@ def patched(kubectl: Kubectl, namespace: str, pod: str, patch: object) -> str:
     ).stderr
 
 
-def test_our_gate_of_our_pods_may_be_opened(bounded: Kubectl, namespace: str) -> None:
-    opened = {"spec": {"schedulingGates": GATES[1:]}}
-    assert "from pods of theirs" in patched(bounded, namespace, "theirs", opened)
-    assert patched(bounded, namespace, "ours", opened) == ""
-    assert bounded.json("get", "pod", "ours", "-n", namespace)["spec"]["schedulingGates"] == GATES[1:]
-
-
 @pytest.mark.parametrize(
     "patch",
     [
@@ -85,18 +80,18 @@ def test_our_gate_of_our_pods_may_be_opened(bounded: Kubectl, namespace: str) ->
     ],
     ids=["somebody's gate", "node selector", "label", "finalizer"],
 )
-def test_nothing_else_of_a_pod_may_be_changed(bounded: Kubectl, namespace: str, patch: object) -> None:
-    assert "change nothing else" in patched(bounded, namespace, "ours", patch)
+def test_nothing_else_of_a_pod_may_be_changed(bounded: Kubectl, file_namespace: str, patch: object) -> None:
+    assert "change nothing else" in patched(bounded, file_namespace, "ours", patch)
 
 
-def test_no_other_image_may_be_run(bounded: Kubectl, namespace: str) -> None:
+def test_no_other_image_may_be_run(bounded: Kubectl, file_namespace: str) -> None:
     """Of all fields of a pod's containers, it is the one that the API server lets change."""
-    asked = ("set", "image", "pod/ours", "c=other", "-n", namespace)
+    asked = ("set", "image", "pod/ours", "c=other", "-n", file_namespace)
     assert "change nothing else" in bounded.run(*asked, f"--as={CONTROLLERS}").stderr
     assert bounded.run(*asked).returncode == 0
 
 
-def test_claims_of_others_are_left_alone(bounded: Kubectl, namespace: str) -> None:
+def test_claims_of_others_are_left_alone(bounded: Kubectl, file_namespace: str) -> None:
     def applied(name: str, labels: dict[str, str], *, by: str = CONTROLLERS) -> str:
         body: dict[str, Any] = {
             "apiVersion": "resource.k8s.io/v1",
@@ -105,11 +100,13 @@ def test_claims_of_others_are_left_alone(bounded: Kubectl, namespace: str) -> No
             "spec": {"devices": {"requests": [{"name": "g", "exactly": {"deviceClassName": "none"}}]}},
         }
         as_whom = (f"--as={by}",) if by else ()
-        asked = ("apply", "--server-side", "-n", namespace, "-f", "-", *as_whom)
+        asked = ("apply", "--server-side", "-n", file_namespace, "-f", "-", *as_whom)
         return bounded.run(*asked, stdin=yaml.safe_dump(body)).stderr
 
     def deleted(name: str) -> str:
-        return bounded.run("delete", "resourceclaim", name, "-n", namespace, f"--as={CONTROLLERS}").stderr
+        return bounded.run(
+            "delete", "resourceclaim", name, "-n", file_namespace, f"--as={CONTROLLERS}"
+        ).stderr
 
     refusal = "ResourceClaims of theirs, and no others"
     wait_until(
@@ -120,3 +117,10 @@ def test_claims_of_others_are_left_alone(bounded: Kubectl, namespace: str) -> No
     assert refusal in applied("theirs", OURS)
     assert refusal in deleted("theirs")
     assert deleted("ours") == ""
+
+
+def test_our_gate_of_our_pods_may_be_opened(bounded: Kubectl, file_namespace: str) -> None:
+    opened = {"spec": {"schedulingGates": GATES[1:]}}
+    assert "from pods of theirs" in patched(bounded, file_namespace, "theirs", opened)
+    assert patched(bounded, file_namespace, "ours", opened) == ""
+    assert bounded.json("get", "pod", "ours", "-n", file_namespace)["spec"]["schedulingGates"] == GATES[1:]

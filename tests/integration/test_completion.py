@@ -82,10 +82,8 @@ def test_names_of_objects_are_offered_in_the_namespace_that_was_typed(
     )
     offered(lambda: by_bash(kubeconfig, "why", objects), [pool["metadata"]["name"]])
     kubectl("delete", "computepool", pool["metadata"]["name"], "--wait=false")
-    offered(lambda: by_bash(kubeconfig, "why", "-n", objects, "ct"), ["ctr"])
     offered(lambda: by_bash(kubeconfig, "why", f"{objects}/cv"), [f"{objects}/cvr"])
     offered(lambda: by_bash(kubeconfig, "release", "status", "-n", objects, ""), ["home"])
-    assert "override" in by_bash(kubeconfig, "over")
 
 
 def test_kubectl_gets_its_plugins_candidates_and_what_the_shell_is_to_do(
@@ -96,7 +94,6 @@ def test_kubectl_gets_its_plugins_candidates_and_what_the_shell_is_to_do(
         lambda: of_a_namespace(kubectl, lambda: run([*module, "why", "-n", objects, "c"], kubeconfig)),
         ["ctr", "cvr", ":4"],
     )
-    assert run([*module, "why", "-n", objects, "z"], kubeconfig) == [":4"]
 
 
 def test_nothing_is_offered_and_nothing_said_where_no_cluster_answers(
@@ -105,4 +102,3 @@ def test_nothing_is_offered_and_nothing_said_where_no_cluster_answers(
     away = tmp_path / "kubeconfig"
     away.write_text(kubeconfig.read_text().replace("https://127.0.0.1:", "https://127.0.0.1:1"))
     assert by_bash(away, "why", "-n", objects, "c") == []
-    assert by_bash(tmp_path / "missing", "why", "c") == []

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -24,7 +22,6 @@ from fixtures.allocated import Allocated, looks_again
 from fixtures.auth_proxy import an_authenticating_proxy
 from fixtures.control_plane import Kubectl, may
 from fixtures.processes import Running
-from fixtures.stopwatch import Stopwatch
 from fixtures.web_process import (
     ALL_KINDS,
     READER,
@@ -84,6 +81,11 @@ def test_somebody_signs_in_overrides_and_is_seen_by_kubectl(
     allocated.model("batch", 0, 3, tier="offline")
     allocated.settled(batch=3)
     looks_again(controllers, allocated.pool)
+    with dashboard_process.api(steerer) as api:
+        more = {"inference": f"{allocated.pools.namespace}/batch", "maxReplicas": 4, "demand": 4}
+        then = api.post("/api/v1/plan", json={"pool": allocated.pool, "inferences": [more]})
+        [move] = then.json()["decision"]["moves"]
+        assert (move["from"], move["to"]) == (3, 4)
     with signed_in(dashboard_process, steerer) as browser:
         page = browser.get(f"/inferences/{allocated.pools.namespace}/batch")
         assert page.status_code == 200
@@ -98,9 +100,6 @@ def test_somebody_signs_in_overrides_and_is_seen_by_kubectl(
             "reason": "the sale",
             "lasting": "30m",
         }
-        asked = browser.post("/overrides/confirm", data=form)
-        assert "the sale" in asked.text
-        assert allocated.overrides() == []
         made = browser.post("/overrides", data=form)
         assert made.status_code == 200, made.text
 
@@ -108,43 +107,9 @@ def test_somebody_signs_in_overrides_and_is_seen_by_kubectl(
         assert (override["spec"]["pin"], override["spec"]["reason"]) == ({"replicas": 1}, "the sale")
         allocated.settled(batch=1)
         newest = allocated.decisions()[0]["metadata"]["name"]
-        wait_until(
-            lambda: newest in browser.get("/decisions").text,
-            what=f"the decision log shows {newest}",
-            timeout_s=60.0,
-        )
-        logged = browser.get("/api/v1/history", params={"pool": allocated.pool}).json()["decisions"]
-        assert "OverrideChanged" in [each["trigger"] for each in logged]
+        wait_until(lambda: newest in browser.get("/decisions").text, what=f"the decision log shows {newest}")
         ended = browser.post(f"/overrides/{override['metadata']['name']}/end", data={"csrf": csrf})
         assert ended.status_code == 200
-    assert allocated.overrides() == []
-
-
-def test_somebody_without_rights_sees_no_buttons_and_gets_403(
-    allocated: Allocated, dashboard_process: WebProcess, reader: str
-) -> None:
-    allocated.model("batch", 0, 3, tier="offline")
-    path = f"/inferences/{allocated.pools.namespace}/batch"
-    with signed_in(dashboard_process, reader) as browser, dashboard_process.api(reader) as api:
-        wait_until(lambda: browser.get(path).status_code == 200, what="the page is there", timeout_s=10.0)
-        page = browser.get(path).text
-        [csrf] = set(CSRF.findall(page))
-        assert 'action="/overrides' not in page
-        form = {"csrf": csrf, "name": "batch", "namespace": allocated.pools.namespace, "action": "hold"}
-        refused = browser.post("/overrides", data={**form, "reason": "no", "lasting": "1h"})
-        told = api.post(
-            "/api/v1/overrides",
-            json={
-                "kind": "ComputePool",
-                "name": allocated.pool,
-                "action": "hold",
-                "reason": "no",
-                "lasting": "1h",
-            },
-        )
-
-    assert (refused.status_code, told.status_code) == (403, 403)
-    assert "may not create computeoverrides.tidegate.io" in told.json()["detail"]
     assert allocated.overrides() == []
 
 
@@ -174,34 +139,9 @@ def test_the_api_server_itself_decides_in_the_visitors_name(
                 assert answer.status_code == 403
                 return "soon-gone" in answer.json()["detail"]
 
-            wait_until(refused, what="the write is refused", timeout_s=14.0)
+            wait_until(refused, what="the write is refused")
     finally:
         dashboard_process.forget("soon-gone")
-
-
-def test_what_if_answers_over_http_as_on_the_command_line(
-    allocated: Allocated, controllers: Running, dashboard_process: WebProcess, steerer: str, reader: str
-) -> None:
-    allocated.mode("Auto")
-    allocated.model("batch", 0, 2, tier="offline")
-    allocated.settled(batch=2)
-    looks_again(controllers, allocated.pool)
-    batch = f"{allocated.pools.namespace}/batch"
-    more = {"pool": allocated.pool, "inferences": [{"inference": batch, "maxReplicas": 4, "demand": 4}]}
-    with dashboard_process.api(steerer) as api, dashboard_process.api(reader) as looking:
-        now = api.post("/api/v1/plan", json={"pool": allocated.pool})
-        then = api.post("/api/v1/plan", json=more)
-        unknown = api.post("/api/v1/plan", json={"pool": "no-such-pool"})
-        wrong = api.post("/api/v1/plan", json={**more, "factor": -1})
-        refused = looking.post("/api/v1/plan", json=more)
-
-    assert now.json()["decision"]["moves"] == []
-    [move] = then.json()["decision"]["moves"]
-    assert (move["inference"], move["from"], move["to"]) == (batch, 2, 4)
-    [asked] = then.json()["asked"]
-    assert (asked["inference"], asked["demand"], asked["wanted"]) == (batch, 4, 4)
-    assert (unknown.status_code, wrong.status_code, refused.status_code) == (400, 422, 403)
-    assert "has not looked at a ComputePool no-such-pool" in unknown.json()["detail"]
 
 
 def test_every_node_of_a_pool_is_shown_to_who_may_list_nodes(
@@ -249,72 +189,33 @@ def test_every_node_of_a_pool_is_shown_to_who_may_list_nodes(
     assert f'tidegate_pool_tier_slices{{pool="{allocated.pool}",tier="offline"}}' in page
 
 
-async def test_two_hundred_open_pages_watch_no_more_than_one_and_hear_at_once(
-    allocated: Allocated, dashboard_process: WebProcess, reader: str, kubectl: Kubectl
+async def test_open_pages_watch_no_more_than_one(
+    dashboard_process: WebProcess, reader: str, kubectl: Kubectl
 ) -> None:
-    pages = Pages(dashboard_process.url, reader)
-    async with pages:
-        await pages.open(1)
+    headers = {"authorization": f"Bearer {reader}"}
+    limits = httpx.Limits(max_connections=None)
+    async with (
+        httpx.AsyncClient(
+            base_url=dashboard_process.url, headers=headers, timeout=60, limits=limits, trust_env=False
+        ) as client,
+        AsyncExitStack() as pages,
+    ):
+
+        async def open_pages(count: int) -> None:
+            for _ in range(count):
+                page = client.stream("GET", "/api/v1/events", params={"topic": "computepools"})
+                assert (await pages.enter_async_context(page)).status_code == 200
+
+        await open_pages(1)
         one = watches(kubectl)
-        await pages.open(199)
+        await open_pages(49)
 
         def no_more() -> bool:
             """One of each kind may have been between two watches just then, and Kubernetes' garbage collector begins its own."""
             return all(count <= one[kind] + 2 for kind, count in watches(kubectl).items())
 
-        await eventually(no_more, what="no more watches than for one page", timeout_s=60.0)
+        await eventually(no_more, what="no more watches than for one page")
         assert watches(kubectl)["inferences"] >= 1
-        late: list[float] = []
-        for look in range(3):
-            pages.heard.clear()
-            await asyncio.to_thread(
-                kubectl, "annotate", "computepool", allocated.pool, f"seen=look-{look}", "--overwrite"
-            )
-            with Stopwatch() as watch:
-                await eventually(lambda: len(pages.heard) >= 200, what="every page has heard", timeout_s=30.0)
-            late.append(watch.seconds)
-        # Two busy cores may be late for two hundred pages once.
-        assert sorted(late)[1] < 1.0, late
-
-
-class Pages:
-    """Pages that follow the pools, and when each first heard of a change."""
-
-    def __init__(self, url: str, token: str) -> None:
-        self.heard: dict[int, float] = {}
-        self._client = httpx.AsyncClient(
-            base_url=url,
-            headers={"authorization": f"Bearer {token}"},
-            timeout=60,
-            limits=httpx.Limits(max_connections=None),
-            trust_env=False,
-        )
-        self._opened = 0
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def __aenter__(self) -> Pages:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._client.aclose()
-
-    async def open(self, count: int) -> None:
-        wanted = self._opened + count
-        first = len(self._tasks)
-        self._tasks += [asyncio.create_task(self._follow(number)) for number in range(first, first + count)]
-        await eventually(lambda: self._opened >= wanted, what=f"{wanted} pages are open")
-
-    async def _follow(self, number: int) -> None:
-        query = {"topic": "computepools"}
-        async with self._client.stream("GET", "/api/v1/events", params=query) as stream:
-            assert stream.status_code == 200
-            self._opened += 1
-            async for line in stream.aiter_lines():
-                if line == "event: computepools":
-                    self.heard.setdefault(number, time.monotonic())
 
 
 def watches(kubectl: Kubectl) -> dict[str, int]:
@@ -464,20 +365,6 @@ def own_dashboard(
 
 
 @pytest.mark.usefixtures("controllers")
-def test_the_dashboard_of_ones_own_machine_lets_in_whoever_started_it(
-    allocated: Allocated, kubeconfig: Path, tmp_path: Path
-) -> None:
-    with own_dashboard(kubeconfig, tmp_path, end=signal.SIGINT) as (browser, entrance, errors):
-        assert browser.get("/api/v1/me").status_code == 401
-        assert browser.get("/enter?ticket=guessed").status_code == 401
-        assert browser.get(entrance).status_code == 200
-        assert browser.get("/api/v1/me").json()["mayOverride"] is True
-        # It says where it is once it has read everything.
-        assert allocated.pool in browser.get("/list/computepools").text
-        assert errors.read_text() in {"", "reading the cluster's objects …\n"}
-
-
-@pytest.mark.usefixtures("controllers")
 def test_who_may_list_in_one_namespace_has_a_dashboard_of_it(
     allocated: Allocated, kubectl: Kubectl, kubeconfig: Path, tmp_path: Path
 ) -> None:
@@ -495,22 +382,24 @@ def test_who_may_list_in_one_namespace_has_a_dashboard_of_it(
         rows = browser.get("/api/v1/rows/inferences").json()["items"]
         assert {row["namespace"] for row in rows} == {space}
         assert browser.get("/api/v1/rows/computepools").status_code == 403
-    with own_dashboard(kubeconfig, tmp_path, "--as", "carl") as (browser, entrance, errors):
-        said = "you may not list Inferences in all namespaces: those of default are shown; another with -n"
-        assert said in errors.read_text()
-        browser.get(entrance)
-        assert browser.get("/api/v1/rows/inferences").status_code == 403
 
 
 @pytest.mark.usefixtures("controllers")
-def test_the_dashboard_of_ones_own_machine_does_without_nodes_that_one_may_not_list(
-    allocated: Allocated, kubectl: Kubectl, reader: str, tmp_path: Path
+def test_the_dashboard_of_ones_own_machine_lets_in_whoever_started_it_and_does_without_nodes(
+    allocated: Allocated, kubectl: Kubectl, steerer: str, tmp_path: Path
 ) -> None:
+    """Who may not list nodes sees the rest."""
     allocated.pools.node("idle", cpu="8")
     kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(json.dumps(with_token(kubectl, reader)))
-    with own_dashboard(kubeconfig, tmp_path) as (browser, entrance, _):
+    kubeconfig.write_text(json.dumps(with_token(kubectl, steerer)))
+    with own_dashboard(kubeconfig, tmp_path, end=signal.SIGINT) as (browser, entrance, errors):
+        assert browser.get("/api/v1/me").status_code == 401
+        assert browser.get("/enter?ticket=guessed").status_code == 401
         assert browser.get(entrance).status_code == 200
+        assert browser.get("/api/v1/me").json()["mayOverride"] is True
+        # It says where it is once it has read everything.
+        assert allocated.pool in browser.get("/list/computepools").text
+        assert errors.read_text() in {"", "reading the cluster's objects …\n"}
         page = browser.get(f"/computepools/{allocated.pool}")
         assert page.status_code == 200
         assert "Slots of each node" in page.text

@@ -12,20 +12,22 @@ CONTROLLERS = "system:serviceaccount:tidegate-system:tidegate-controllers"
 LABEL = "app.kubernetes.io/managed-by=tidegate"
 
 
-@pytest.fixture
-def fenced(kubectl: Kubectl, namespace: str) -> str:
+@pytest.fixture(scope="module")
+def fenced(kubectl: Kubectl, file_namespace: str) -> str:
     """A namespace in which the policy is in force, with a child of term 7."""
     kubectl.apply(*fence())
-    kubectl("create", "rolebinding", "c", "--clusterrole=admin", f"--user={CONTROLLERS}", "-n", namespace)
-    kubectl("create", "configmap", "child", "-n", namespace)
-    kubectl("label", "configmap", "child", "-n", namespace, LABEL)
+    kubectl(
+        "create", "rolebinding", "c", "--clusterrole=admin", f"--user={CONTROLLERS}", "-n", file_namespace
+    )
+    kubectl("create", "configmap", "child", "-n", file_namespace)
+    kubectl("label", "configmap", "child", "-n", file_namespace, LABEL)
 
     def refused() -> bool:
-        kubectl("annotate", "configmap", "child", "-n", namespace, "--overwrite", "tidegate.io/epoch=7")
-        return "no longer the leader" in written(kubectl, namespace, "6")
+        kubectl("annotate", "configmap", "child", "-n", file_namespace, "--overwrite", "tidegate.io/epoch=7")
+        return "no longer the leader" in written(kubectl, file_namespace, "6")
 
     wait_until(refused, what="a write of term 6 is refused", timeout_s=30.0)
-    return namespace
+    return file_namespace
 
 
 def written(kubectl: Kubectl, namespace: str, epoch: str) -> str:

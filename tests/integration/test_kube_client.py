@@ -13,7 +13,7 @@ import yaml
 from builders.inference import inference_body
 from fixtures.control_plane import Kubectl
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import ApiUnavailableError, ConflictError, LeadershipLostError, PermanentError
+from tidegate.errors import ApiUnavailableError, ConflictError, PermanentError
 from tidegate.kube.changes import needs_apply
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.fence import EPOCH_ANNOTATION, Fence
@@ -79,10 +79,10 @@ async def test_it_is_what_reconcilers_ask_for(client: KubeClient) -> None:
     assert await cluster.get(NAMESPACE, ObjectKey("", "default")) is not None
 
 
-async def test_applying_creates_changes_and_takes_away(client: KubeClient, namespace: str) -> None:
-    await client.apply(a_config_map(namespace, a="1", b="1"), FENCE)
-    await client.apply(a_config_map(namespace, a="2"), FENCE)
-    stored = await client.get(CONFIG_MAP, ObjectKey(namespace, "inf-ctr"))
+async def test_applying_creates_changes_and_takes_away(client: KubeClient, file_namespace: str) -> None:
+    await client.apply(a_config_map(file_namespace, a="1", b="1"), FENCE)
+    await client.apply(a_config_map(file_namespace, a="2"), FENCE)
+    stored = await client.get(CONFIG_MAP, ObjectKey(file_namespace, "inf-ctr"))
     assert stored is not None
     assert stored["data"] == {"a": "2"}
     assert stored["metadata"]["annotations"][EPOCH_ANNOTATION] == "7"
@@ -90,21 +90,21 @@ async def test_applying_creates_changes_and_takes_away(client: KubeClient, names
 
 
 async def test_an_applied_object_is_settled_however_the_api_server_spells_it(
-    client: KubeClient, namespace: str
+    client: KubeClient, file_namespace: str
 ) -> None:
-    wanted = a_deployment(namespace)
+    wanted = a_deployment(file_namespace)
     stored = await client.apply(wanted, FENCE)
     assert not needs_apply(wanted, stored)
-    assert needs_apply(a_deployment(namespace, image="triton:2"), stored)
+    assert needs_apply(a_deployment(file_namespace, image="triton:2"), stored)
 
 
 async def test_a_field_that_somebody_changed_is_taken_back(
-    client: KubeClient, kubectl: Kubectl, namespace: str
+    client: KubeClient, kubectl: Kubectl, file_namespace: str
 ) -> None:
-    wanted = a_deployment(namespace)
+    wanted = a_deployment(file_namespace)
     await client.apply(wanted, FENCE)
-    kubectl("scale", "deployment/inf-ctr", "--replicas=3", "--namespace", namespace)
-    drifted = await client.get(DEPLOYMENT, ObjectKey(namespace, "inf-ctr"))
+    kubectl("scale", "deployment/inf-ctr", "--replicas=3", "--namespace", file_namespace)
+    drifted = await client.get(DEPLOYMENT, ObjectKey(file_namespace, "inf-ctr"))
     assert needs_apply(wanted, drifted)
     assert (await client.apply(wanted, FENCE))["spec"]["replicas"] == 0
 
@@ -118,16 +118,16 @@ async def test_a_list_is_picked_by_label_and_read_in_pages(kubeconfig: Path, nam
         assert [item["metadata"]["name"] for item in found] == [f"c{number}" for number in range(7)]
 
 
-async def test_what_is_not_there_is_none(client: KubeClient, namespace: str) -> None:
-    key = ObjectKey(namespace, "nobody")
+async def test_what_is_not_there_is_none(client: KubeClient, file_namespace: str) -> None:
+    key = ObjectKey(file_namespace, "nobody")
     assert await client.get(INFERENCE, key) is None
     assert await client.apply_status(INFERENCE, key, {}, uid="", fence=FENCE) is None
     await client.delete(INFERENCE, key, uid="x", fence=FENCE)
 
 
-async def test_only_the_object_that_was_meant_is_deleted(client: KubeClient, namespace: str) -> None:
-    stored = await client.apply(a_config_map(namespace), FENCE)
-    key = ObjectKey(namespace, "inf-ctr")
+async def test_only_the_object_that_was_meant_is_deleted(client: KubeClient, file_namespace: str) -> None:
+    stored = await client.apply(a_config_map(file_namespace), FENCE)
+    key = ObjectKey(file_namespace, "inf-ctr")
     await client.delete(CONFIG_MAP, key, uid="another", fence=FENCE)
     assert await client.get(CONFIG_MAP, key) is not None
     await client.delete(CONFIG_MAP, key, uid=stored["metadata"]["uid"], fence=FENCE)
@@ -135,12 +135,12 @@ async def test_only_the_object_that_was_meant_is_deleted(client: KubeClient, nam
 
 
 async def test_a_status_replaces_ours_and_leaves_that_of_others(
-    client: KubeClient, kubectl: Kubectl, namespace: str
+    client: KubeClient, kubectl: Kubectl, file_namespace: str
 ) -> None:
     stored = await client.apply(
-        {**inference_body(), "metadata": {"name": "ctr", "namespace": namespace}}, FENCE
+        {**inference_body(), "metadata": {"name": "ctr", "namespace": file_namespace}}, FENCE
     )
-    key, uid = ObjectKey(namespace, "ctr"), stored["metadata"]["uid"]
+    key, uid = ObjectKey(file_namespace, "ctr"), stored["metadata"]["uid"]
     failure = {"version": "2", "reason": "LoadFailed", "message": "no"}
     status: dict[str, Any] = {"replicas": 1, "failure": failure, "conditions": [READY]}
     await client.apply_status(INFERENCE, key, status, uid=uid, fence=FENCE)
@@ -153,7 +153,7 @@ async def test_a_status_replaces_ours_and_leaves_that_of_others(
         "--filename=-",
         stdin=(
             f'{{"apiVersion": "tidegate.io/v1alpha1", "kind": "Inference", "metadata": {{"name": "ctr", '
-            f'"namespace": "{namespace}"}}, "status": {{"conditions": [{json.dumps(foreign)}]}}}}'
+            f'"namespace": "{file_namespace}"}}, "status": {{"conditions": [{json.dumps(foreign)}]}}}}'
         ),
     )
     merged = {"replicas": 1, "conditions": [READY, foreign]}
@@ -169,34 +169,28 @@ async def test_a_status_replaces_ours_and_leaves_that_of_others(
     assert managers == {"auditor"}
 
 
-async def test_a_status_for_an_object_that_was_replaced_says_so(client: KubeClient, namespace: str) -> None:
-    await client.apply({**inference_body(), "metadata": {"name": "ctr", "namespace": namespace}}, FENCE)
-    key = ObjectKey(namespace, "ctr")
+async def test_a_status_for_an_object_that_was_replaced_says_so(
+    client: KubeClient, file_namespace: str
+) -> None:
+    await client.apply({**inference_body(), "metadata": {"name": "ctr", "namespace": file_namespace}}, FENCE)
+    key = ObjectKey(file_namespace, "ctr")
     assert await client.apply_status(INFERENCE, key, {"replicas": 1}, uid="predecessor", fence=FENCE) is None
 
 
-async def test_a_refusal_carries_the_api_servers_own_words(client: KubeClient, namespace: str) -> None:
-    body = {**inference_body(model={"uri": "ftp://x"}), "metadata": {"name": "ctr", "namespace": namespace}}
+async def test_a_refusal_carries_the_api_servers_own_words(client: KubeClient, file_namespace: str) -> None:
+    body = {
+        **inference_body(model={"uri": "ftp://x"}),
+        "metadata": {"name": "ctr", "namespace": file_namespace},
+    }
     with pytest.raises(PermanentError, match=r"422 .*spec\.model\.uri: .*must begin with file://"):
         await client.apply(body, FENCE)
 
 
-async def test_nothing_is_sent_after_the_end_of_the_fence(client: KubeClient, namespace: str) -> None:
-    ended = Fence(6, deadline=lambda: 0.0, monotonic=lambda: 1.0)
-    key = ObjectKey(namespace, "inf-ctr")
-    with pytest.raises(LeadershipLostError):
-        await client.apply(a_config_map(namespace), ended)
-    with pytest.raises(LeadershipLostError):
-        await client.delete(CONFIG_MAP, key, uid="x", fence=ended)
-    with pytest.raises(LeadershipLostError):
-        await client.apply_status(INFERENCE, key, {}, uid="x", fence=ended)
-    assert await client.get(CONFIG_MAP, key) is None
-
-
-async def test_of_two_writers_one_wins(client: KubeClient, namespace: str) -> None:
-    created = await client.create(CONFIG_MAP, a_config_map(namespace))
+async def test_of_two_writers_one_wins(client: KubeClient, file_namespace: str) -> None:
+    raced = a_config_map(file_namespace, "raced")
+    created = await client.create(CONFIG_MAP, raced)
     with pytest.raises(ConflictError):
-        await client.create(CONFIG_MAP, a_config_map(namespace))
+        await client.create(CONFIG_MAP, raced)
     await client.replace(CONFIG_MAP, {**created, "data": {"a": "1"}})
     with pytest.raises(ConflictError):
         await client.replace(CONFIG_MAP, {**created, "data": {"a": "2"}})

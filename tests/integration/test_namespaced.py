@@ -17,8 +17,7 @@ from builders.inference import inference_body
 from builders.model_access import model_access_body
 from builders.waiting import wait_until
 from fixtures.chart import CHART, HelmOn
-from fixtures.control_plane import may
-from fixtures.crds import wait_established
+from fixtures.control_plane import Kubectl, may
 from fixtures.processes import Running, controllers_settings, tidegate
 from fixtures.web_process import with_token
 
@@ -61,18 +60,24 @@ class Two:
 
 
 @pytest.fixture(scope="module")
-def two(helm_on: HelmOn, controllers_tls: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+def two(
+    helm: Path,
+    kubectl: Kubectl,
+    crds: Path,
+    controllers_tls: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Two]:
     """Installed by Helm, and run here as the ServiceAccounts that the chart has made."""
-    kubectl = helm_on.kubectl
-    for namespace in (*RELEASES["blue"], *RELEASES["green"], "nobodys"):
+    del crds
+    helm_on = HelmOn(helm, kubectl)
+    served = (*RELEASES["blue"], *RELEASES["green"], "nobodys")
+    for namespace in served:
         kubectl("create", "namespace", namespace)
     with ExitStack() as stack:
         running: dict[str, Running] = {}
         for release, namespaces in RELEASES.items():
             system = f"{release}-system"
-            values = {"watchNamespaces": list(namespaces), "crds.enabled": release == "blue"}
-            helm_on.install(release, system, values)
-            wait_established(kubectl)
+            helm_on.install(release, system, {"watchNamespaces": list(namespaces), "crds.enabled": False})
             folder = tmp_path_factory.mktemp(release)
             kubeconfig = folder / "kubeconfig"
             token = kubectl("create", "token", f"{release}-controllers", "-n", system).strip()
@@ -94,6 +99,9 @@ def two(helm_on: HelmOn, controllers_tls: Path, tmp_path_factory: pytest.TempPat
         for release, process in running.items():
             wait_until(partial(_leads, process), what=f"{release} leads", timeout_s=60.0)
         yield Two(helm_on, running)
+    for release in RELEASES:
+        helm_on("uninstall", release, f"--namespace={release}-system")
+    kubectl("delete", "namespace", *served, *(f"{release}-system" for release in RELEASES), "--wait=false")
 
 
 def _leads(process: Running) -> bool:
@@ -147,15 +155,16 @@ def test_neither_touches_what_is_the_others_or_nobodys(two: Two) -> None:
 def test_neither_asks_for_what_it_may_not_see(two: Two) -> None:
     """A pool is nobody's here; and whoever asked for nodes or pools would be refused, and say so."""
     kubectl = two.helm_on.kubectl
-    body = compute_pool_body()
-    kubectl.apply({**body, "metadata": {"name": body["metadata"]["name"]}})
+    body = compute_pool_body("nobodys")
+    kubectl.apply({**body, "metadata": {"name": "nobodys"}})
     two.apply("blue-models", inference_body(namespace="blue-models", replicas=2))
     wait_until(
         lambda: two.children("blue-models").get("Deployment", {}).get("spec", {}).get("replicas") == 2,
         what="two replicas",
         timeout_s=60.0,
     )
-    assert kubectl.json("get", "computepool", body["metadata"]["name"])["status"] == UNSEEN
+    assert kubectl.json("get", "computepool", "nobodys")["status"] == UNSEEN
+    kubectl("delete", "computepool", "nobodys")
     for running in two.running.values():
         log = running.log.read_text()
         assert "forbidden" not in log.lower()
@@ -196,7 +205,7 @@ def test_the_api_server_would_refuse_one_who_tried(two: Two) -> None:
 
 def test_a_second_release_of_the_same_name_is_refused_whose_names_would_be_the_same(two: Two) -> None:
     done = two.helm_on.run(
-        *("install", "blue", CHART, "--namespace=other", "--create-namespace"),
+        *("install", "blue", CHART, "--namespace=nobodys", "--set=crds.enabled=false"),
         '--set-json=watchNamespaces=["nobodys"]',
     )
     assert done.returncode != 0

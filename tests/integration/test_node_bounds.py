@@ -21,10 +21,10 @@ TAINT = [{"key": "tidegate.io/sharing", "value": "Repairing", "effect": "NoSched
 FOREIGN = [{"key": "dedicated", "value": "ads", "effect": "NoSchedule"}]
 
 
-@pytest.fixture
-def node(kubectl: Kubectl, namespace: str) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def node(kubectl: Kubectl, file_namespace: str) -> Iterator[str]:
     """A node with somebody's taint, once role and policies are in force."""
-    name = f"{namespace}-0"
+    name = f"{file_namespace}-0"
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}}
     kubectl.apply(*policies("node-bounds"), {**role, "rules": yaml.safe_load(RULES.read_text())})
     kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--user={CONTROLLERS}")
@@ -105,7 +105,7 @@ def test_our_taint_has_no_other_value_and_keeps_no_running_pod(
 
 
 @pytest.mark.usefixtures("node")
-def test_pods_of_others_may_not_be_deleted(kubectl: Kubectl, namespace: str) -> None:
+def test_pods_of_others_may_not_be_deleted(kubectl: Kubectl, file_namespace: str) -> None:
     kubectl.run("create", "namespace", PLUGIN)
 
     def deleted(name: str, where: str, labels: dict[str, str], owner: dict[str, object] | None = None) -> str:
@@ -130,12 +130,12 @@ def test_pods_of_others_may_not_be_deleted(kubectl: Kubectl, namespace: str) -> 
 
     refusal = "may delete pods of theirs and of the device plugin's two DaemonSets, and no others"
     wait_until(
-        lambda: refusal in deleted("stranger", namespace, {}),
+        lambda: refusal in deleted("stranger", file_namespace, {}),
         what="the policy of pods is in force",
         timeout_s=30.0,
     )
     assert refusal in deleted("stranger", PLUGIN, {})
-    assert refusal not in deleted("ours", namespace, {"app.kubernetes.io/managed-by": "tidegate"})
+    assert refusal not in deleted("ours", file_namespace, {"app.kubernetes.io/managed-by": "tidegate"})
     assert refusal in deleted("neighbour", PLUGIN, {}, owner("node-feature-discovery-worker"))
     assert refusal not in deleted("plugin", PLUGIN, {}, owner(PLUGIN))
     assert refusal not in deleted("daemon", PLUGIN, {}, owner(f"{PLUGIN}-mps-control-daemon"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from builders.waiting import wait_until
 from fixtures.allocated import SLICES, Allocated, looks_again
 from fixtures.command_line import CommandLine
@@ -30,21 +28,10 @@ def test_what_if_answers_as_the_allocator_would_and_moves_nothing(
     assert plan(*more, "--slices", "3") == [(batch, 2, 3)]
     looks_again(controllers, allocated.pool)
     assert len(allocated.decisions()) == decided
+    said = command_line.refused("plan", "no-such-pool", "--address", address)
+    assert "has not looked at a ComputePool no-such-pool" in said
     # What it says is what the allocator does when it becomes true.
     allocated.model("batch", 0, SLICES, tier="offline")
     wait_until(lambda: len(allocated.decisions()) > decided, what="it is decided as was said", timeout_s=30.0)
     [move] = allocated.decisions()[0]["spec"]["moves"]
     assert (move["inference"], move["from"], move["to"]) == (batch, 2, SLICES)
-
-
-@pytest.mark.usefixtures("crds")
-def test_a_pool_that_nobody_decides_about_and_a_model_that_is_not_there(
-    allocated: Allocated, controllers: Running, command_line: CommandLine
-) -> None:
-    allocated.model("batch", 0, SLICES, tier="offline")
-    looks_again(controllers, allocated.pool, times=1)
-    address = f"127.0.0.1:{controllers.probe_port}"
-    said = command_line.refused("plan", "no-such-pool", "--address", address)
-    assert "has not looked at a ComputePool no-such-pool" in said
-    said = command_line.refused("plan", allocated.pool, "--address", address, "--demand", "ads/none=3")
-    assert f"decides about no ads/none; there are {allocated.pools.namespace}/batch" in said

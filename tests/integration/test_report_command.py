@@ -136,24 +136,9 @@ def test_who_may_not_read_everything_gets_the_rest_and_is_told(
     assert "installation/pods.json" in missing
 
 
-def test_it_is_no_larger_than_it_may_be(
-    installed: str, command_line: CommandLine, kubectl: Kubectl, tmp_path: Path
-) -> None:
-    for number in range(6):
-        body = inference_body(f"m{number}")
-        padding = {"name": f"m{number}", "labels": {f"k{each}": "v" * 63 for each in range(2_000)}}
-        kubectl.apply({**body, "metadata": padding}, namespace=installed)
-    said = report(command_line, installed, tmp_path / "b.tar.gz", "--max-size", "1")
-    assert said["bytes"] <= 1 << 20
-    assert "objects/inferences.json" in {each["what"] for each in said["missing"]}
-    assert "installation/deployments.json" in {each["path"] for each in said["files"]}
-
-
 def test_nothing_is_written_over(installed: str, command_line: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "bundle.zip"
     file.write_text("mine")
     said = command_line.refused("report", "-n", installed, "--file", str(file))
     assert "is there already" in said
     assert file.read_text() == "mine"
-    assert ".tar.gz, .tgz or .zip" in command_line.refused("report", "--file", str(tmp_path / "x.rar"))
-    assert "there is no folder" in command_line.refused("report", "--file", str(tmp_path / "no" / "x.zip"))

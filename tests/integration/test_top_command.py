@@ -13,17 +13,10 @@ import pytest
 
 from builders.inference import inference_body
 from builders.model_access import a_model_access, a_route, model_access_body
-from fixtures.command_line import CommandLine
 from fixtures.control_plane import Kubectl
 from fixtures.envoy import Client, Gateway, backend_of
-from fixtures.processes import SYSTEM_NAMESPACE
 
 pytestmark = pytest.mark.usefixtures("crds")
-LABELS = {
-    "app.kubernetes.io/name": "tidegate",
-    "app.kubernetes.io/instance": "tidegate",
-    "app.kubernetes.io/component": "gateway",
-}
 
 
 @pytest.fixture
@@ -90,37 +83,3 @@ async def test_requests_latency_and_value_are_what_the_gateway_counted(
     assert ctr["valuePerSecond"] == pytest.approx(3 * ctr["servedPerSecond"], abs=0.01)
     assert 0 < ctr["latencyP99Ms"] < 10_000
     assert found[f"{models}/idle"]["requestsPerSecond"] is None
-    # Nobody asks any more, and that is seen as well.
-    idle = await top(
-        kubeconfig, "inferences", "-n", models, "--window", "1", "--gateway", gateway.envoy.admin
-    )
-    assert {each["inference"]: each["requestsPerSecond"] for each in idle["items"]}[f"{models}/ctr"] == 0.0
-
-
-def test_without_a_gateway_that_answers_it_says_what_is_not_known_and_why(
-    models: str, kubectl: Kubectl, command_line: CommandLine, request: pytest.FixtureRequest
-) -> None:
-    said = command_line.run("top", "inferences", "-n", models, "--window", "1")
-    assert said.exit_code == 0
-    assert "gateways: none of 0 pods" in said.stdout
-    kubectl.run("create", "namespace", SYSTEM_NAMESPACE)
-    name = f"gateway-{models}"
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": LABELS},
-        "spec": {"containers": [{"name": "envoy", "image": "x"}], "nodeSelector": {"no": "where"}},
-    }
-    kubectl("apply", "--validate=false", "-n", SYSTEM_NAMESPACE, "-f", "-", stdin=json.dumps(pod))
-    delete = ("delete", "pod", name, "-n", SYSTEM_NAMESPACE, "--force", "--grace-period=0")
-    request.addfinalizer(lambda: kubectl.run(*delete))
-    ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
-    kubectl(
-        *("patch", "pod", name, "-n", SYSTEM_NAMESPACE, "--subresource=status", "--type=merge"),
-        *("-p", json.dumps(ready)),
-    )
-    told = command_line("top", "pools", "--window", "1")
-    [note] = [each for each in told["notes"] if "gateways" in each]
-    assert "pods/portforward" in note
-    refused = command_line.refused("top", "pools", "--as", "eve")
-    assert 'User "eve" cannot list' in refused

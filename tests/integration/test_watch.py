@@ -10,6 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from builders.waiting import eventually
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.backoff import Backoff
@@ -80,39 +82,9 @@ async def test_only_what_the_selector_picks_is_seen_also_when_a_label_changes(
         await eventually(lambda: names(store) == [], what="it leaves the selector")
 
 
-async def test_a_place_that_is_too_old_leads_to_a_listing(client: KubeClient, namespace: str) -> None:
-    await client.apply(a_config_map(namespace, "a"), FENCE)
-    async with reflecting(client, namespace, _watches_of(timedelta(seconds=1))) as (store, reflector):
-        reflector._resource_version = "1"
-        await eventually(lambda: reflector.counts.watches >= 2, what="the next watch")
-        await client.apply(a_config_map(namespace, "b"), FENCE)
-        await eventually(lambda: names(store) == ["a", "b"], what="both objects")
-        # Some servers still remember version 1; those that do not say 410.
-        assert reflector.counts.lists == 1 + reflector.counts.expired
-
-
-async def test_a_watch_that_the_server_ends_goes_on_without_a_listing(
-    client: KubeClient, namespace: str
-) -> None:
-    async with reflecting(client, namespace, _watches_of(timedelta(seconds=1))) as (store, reflector):
-        await eventually(lambda: reflector.counts.watches >= 3, what="three watches")
-        await client.apply(a_config_map(namespace, "a"), FENCE)
-        await eventually(lambda: names(store) == ["a"], what="the object")
-        assert (reflector.counts.lists, reflector.counts.failures) == (1, 0)
-
-
-async def test_what_went_while_nobody_watched_is_dropped_by_the_next_listing(
-    client: KubeClient, namespace: str
-) -> None:
-    store = ObjectStore(CONFIG_MAP)
-    ghost = await client.apply(a_config_map(namespace, "ghost"), FENCE)
-    store.observe("ADDED", ghost)
-    await _delete(client, ObjectKey(namespace, "ghost"))
-    bodies, version = await client.list_with_version(CONFIG_MAP, namespace=namespace, selector=SELECTOR)
-    store.resync(bodies, version)
-    assert names(store) == []
-
-
+@pytest.mark.slow(
+    "starts an API server twice; what a broken watch does is in component/test_kube_transport.py"
+)
 async def test_a_restart_of_the_api_server_is_survived(
     control_plane_binaries: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -136,10 +108,6 @@ async def test_a_restart_of_the_api_server_is_survived(
             await eventually(lambda: names(store) == ["a", "b"], what="the object made after the restart")
     finally:
         await asyncio.to_thread(own.stop)
-
-
-def _watches_of(lasting: timedelta) -> WatchSettings:
-    return WatchSettings(lasting=lasting, backoff=QUICK.backoff)
 
 
 async def _delete(client: KubeClient, key: ObjectKey) -> None:

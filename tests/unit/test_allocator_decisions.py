@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from builders.allocator import NOW, a_decision, a_member, observed, signals
-from tidegate.allocation.solve import Solver
+from tidegate.allocation.solve import Solver, solve_greedily
 from tidegate.allocation.spares import warm_spares
 from tidegate.api.allocation_decision import AllocationDecision, Trigger
 from tidegate.api.inference import Tier
@@ -49,6 +49,16 @@ def test_real_time_load_takes_from_the_batch_and_the_decision_says_why() -> None
     assert parsed.spec.trigger is Trigger.INTERVAL
     assert parsed.spec.move_count == 2
     assert not parsed.finished
+
+
+def test_a_decision_without_a_solver_says_so_and_why() -> None:
+    snapshot = allocation_view(evening()).snapshot
+    greedy = solve_greedily(snapshot, "the solver did not answer within 5 s and was ended")
+    body = plan_decision(evening(), Solved(greedy, predicted(snapshot, greedy), Trigger.INTERVAL, 0.01, ()))
+    assert body is not None
+    assert body["spec"]["solver"] == "Greedy"
+    assert body["spec"]["note"] == "the solver did not answer within 5 s and was ended"
+    assert AllocationDecision.parse(body).spec.solver == "Greedy"
 
 
 def test_a_decision_that_stands_is_not_written_again_though_its_figures_change() -> None:
