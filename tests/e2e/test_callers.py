@@ -1,4 +1,4 @@
-"""Keys and tokens on a real cluster: who gets to the model by its own counters, and where a key is never to be seen."""
+"""Keys on a real cluster: who gets to the model by its own counters, and where a key is never to be seen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any, Final
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from builders.tokens import Issuer
 from builders.waiting import wait_until
 from fixtures.installed import GUARDED_NAMESPACE, Installed, Space
 from tidegate.api.reasons import Reason
@@ -21,8 +20,6 @@ from tidegate_localcluster.demo.helm import NAMESPACE
 
 ALICE: Final = "canary-alice-0123456789abcdef"
 BOB: Final = "canary-bob-0123456789abcdef"
-SOON_S: Final = 15.0
-"""A change of a Secret counts within a second; the rest is for two busy cores."""
 
 # The gateway has no curl; its admin port answers on its own loopback alone.
 _CONFIG_DUMP: Final = (
@@ -65,7 +62,6 @@ class Guarded:
         wait_until(
             lambda: self.calls(access, 12, **headers) == {outcome},
             f"calls of {access} are {outcome}",
-            timeout_s=SOON_S,
             evidence=lambda: (self.calls(access, 12, **headers), self.space.status("modelaccess", access)),
         )
 
@@ -146,44 +142,11 @@ def test_keys_let_in_follow_their_secret_and_refused_calls_never_reach_the_model
     assert guarded.calls("open", 5) == {"served"}
 
 
-def test_tokens_let_in_whom_their_issuer_sent_here(guarded: Guarded) -> None:
-    space = guarded.space
-    issuer, stranger = Issuer("https://login.example.com"), Issuer("https://login.example.com")
-    guarded.secret("login-keys", **{"jwks.json": Issuer.key_set(issuer).decode()})
-    guarded.access("tokens", {"jwt": {"issuer": issuer.name, "audiences": ["ads"], "secret": "login-keys"}})
-    space.ready("modelaccess/tokens")
-
-    def bearer(signed_by: Issuer, audience: str = "ads") -> dict[str, str]:
-        return {"authorization": f"Bearer {signed_by.token(aud=audience)}"}
-
-    guarded.settles("tokens", "served", **bearer(issuer))
-    before = space.counted_at_rest("probe")
-    assert guarded.calls("tokens", 10) == {"UNAUTHENTICATED"}
-    assert guarded.calls("tokens", 10, **bearer(stranger)) == {"UNAUTHENTICATED"}
-    assert guarded.calls("tokens", 10, **bearer(issuer, "shop")) == {"PERMISSION_DENIED"}
-    assert guarded.rest("tokens", **bearer(stranger)) == 401
-    assert guarded.rest("tokens", **bearer(issuer, "shop")) == 403
-    assert space.counted_at_rest("probe") == before
-    assert guarded.rest("tokens", **bearer(issuer)) == 200
-    space.counts_to("probe", before + 1)
-
-    guarded.secret("login-keys", **{"jwks.json": Issuer.key_set(stranger).decode()})
-    guarded.settles("tokens", "served", **bearer(stranger))
-    guarded.settles("tokens", "UNAUTHENTICATED", **bearer(issuer))
-    space.kubectl.run("delete", "secret", "login-keys", "-n", space.namespace)
-    guarded.settles("tokens", "UNAVAILABLE", **bearer(stranger))
-
-
 @pytest.mark.produces(Reason.CREDENTIALS_NOT_READABLE)
-def test_a_namespace_that_is_not_listed_is_closed_and_says_which_value_to_set(
-    guarded: Guarded, space: Space
-) -> None:
-    del guarded
+def test_a_namespace_that_is_not_listed_is_closed_and_says_which_value_to_set(space: Space) -> None:
     elsewhere = Guarded(space)
     elsewhere.secret("callers", alice=ALICE)
     elsewhere.access("keyed", {"apiKeys": {"secret": "callers"}})
-    space.publish("probe", 1)
-    space.inference()
     elsewhere.closed("keyed", Reason.CREDENTIALS_NOT_READABLE)
     assert "auth.namespaces" in space.condition("modelaccess", "keyed")["message"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.installed import Space
+from fixtures.installed import Installed, Space, a_space
 from tidegate_localcluster.demo.errors import CommandError
 from tidegate_localcluster.demo.helm import NAMESPACE
 
@@ -35,12 +35,20 @@ def secrets_of(space: Space) -> Iterator[bytes]:
                 yield content
 
 
+@pytest.fixture(scope="module")
+def space(installed: Installed) -> Iterator[Space]:
+    """A model that is served, for all tests of the module."""
+    with a_space(installed, "e2e-command-line") as space:
+        space.publish("probe", 1)
+        space.inference()
+        space.access()
+        space.ready()
+        space.answers(1)
+        yield space
+
+
 @pytest.mark.no_rerun("a secret is seen")
 def test_a_support_bundle_has_every_process_log_and_no_secret(space: Space, tmp_path: Path) -> None:
-    space.publish("probe", 1)
-    space.inference()
-    space.access()
-    space.ready()
     file = tmp_path / "bundle.tar.gz"
     said = json.loads(space.installed.tidegate("report", "--file", str(file), "-o", "json"))
     found = unpacked(file)
@@ -61,21 +69,10 @@ def test_a_support_bundle_has_every_process_log_and_no_secret(space: Space, tmp_
 
 
 def test_a_load_test_goes_through_a_gateway_to_the_model(space: Space) -> None:
-    space.publish("probe", 1)
-    space.inference()
-    space.access()
-    space.ready()
-    space.answers(1)
     before = space.counted_at_rest("probe")
-    asked = (
-        "bench",
-        f"{space.namespace}/probe",
-        "--access",
-        f"{space.namespace}/probe",
-        "--concurrency",
-        "2",
-    )
-    report = json.loads(space.installed.tidegate(*asked, "--for", "2s", "--errors", "0", "-o", "json"))
+    name = f"{space.namespace}/probe"
+    asked = ("bench", name, "--concurrency", "2", "--access")
+    report = json.loads(space.installed.tidegate(*asked, name, "--for", "2s", "--errors", "0", "-o", "json"))
     # One more was sent beforehand, to see that the model takes them.
     space.counts_to("probe", before + report["sent"] + 1)
     assert report["answered"] == report["sent"] > 0
@@ -83,4 +80,4 @@ def test_a_load_test_goes_through_a_gateway_to_the_model(space: Space) -> None:
     assert "gateway" in report["way"]
 
     with pytest.raises(CommandError, match=r"NOT_FOUND|no such|not there|no route"):
-        space.installed.tidegate(*asked[:3], f"{space.namespace}/nobody", "--for", "1s")
+        space.installed.tidegate(*asked, f"{space.namespace}/nobody", "--for", "1s")

@@ -58,11 +58,17 @@ def _ask(space: Space, users: list[int]) -> Mapping[str, NDArray[Any]]:
         gateway.close()
 
 
-def test_features_are_what_the_table_says_and_a_new_plan_replaces_the_pods_without_a_gap(
-    space: Space,
-) -> None:
-    _publish_users(space)
+@pytest.mark.produces(Reason.SOURCE_FAILED)
+def test_features_are_what_the_table_says_once_it_is_there_and_a_new_plan_leaves_no_gap(space: Space) -> None:
     space.apply("FeatureCompute", "users", _spec(space, [30, 50]))
+    wait_until(
+        lambda: space.condition("featurecompute", "users").get("reason") == Reason.SOURCE_FAILED,
+        "Ready says SourceFailed",
+        evidence=lambda: space.status("featurecompute", "users"),
+    )
+    assert "users.parquet" in space.condition("featurecompute", "users")["message"]
+    # Nothing else is done.
+    _publish_users(space)
     space.ready("featurecompute/users")
 
     found = _ask(space, [0, 40, 9_999])
@@ -72,6 +78,7 @@ def test_features_are_what_the_table_says_and_a_new_plan_replaces_the_pods_witho
     assert found["history"].tolist()[2] == [0, 0, 0]
     assert int(found["user_bucket"].min()) >= 0
     assert int(found["user_bucket"].max()) < 16
+    _a_wrong_key_is_refused(space)
     before = space.status("featurecompute", "users")["planHash"]
 
     constant = {**_ask(space, [40]), "age": np.array([[58]]), "history": np.array([[40, 41, 0]])}
@@ -111,30 +118,13 @@ def test_features_are_what_the_table_says_and_a_new_plan_replaces_the_pods_witho
     assert buckets == {2, 3}
 
 
-@pytest.mark.produces(Reason.SOURCE_FAILED)
-def test_missing_table_is_named_and_publishing_it_is_enough(space: Space) -> None:
-    space.apply("FeatureCompute", "users", _spec(space, [30]))
-    wait_until(
-        lambda: space.condition("featurecompute", "users").get("reason") == "SourceFailed",
-        "Ready says SourceFailed",
-        evidence=lambda: space.status("featurecompute", "users"),
-    )
-    assert "users.parquet" in space.condition("featurecompute", "users")["message"]
-
-    _publish_users(space)
-    space.ready("featurecompute/users")
-    assert _ask(space, [1])["age"].tolist() == [[19]]
-
-
-def test_rest_of_a_wrong_key_is_refused_and_the_pod_lives_on(space: Space) -> None:
-    _publish_users(space)
-    space.apply("FeatureCompute", "users", _spec(space, [30]))
-    space.ready("featurecompute/users")
-    client = triton.InferenceServerClient(space.installed.endpoints.gateway)
+def _a_wrong_key_is_refused(space: Space) -> None:
     wrong = triton.InferInput("user_id", [1, 1], "FP32")
     wrong.set_data_from_numpy(np.zeros((1, 1), dtype=np.float32))
-    with pytest.raises(InferenceServerException, match="user_id"):
-        client.infer("users", [wrong], headers={"x-tidegate-features": f"{space.namespace}/users"})
-    client.close()
-
+    headers = {"x-tidegate-features": f"{space.namespace}/users"}
+    with (
+        triton.InferenceServerClient(space.installed.endpoints.gateway) as client,
+        pytest.raises(InferenceServerException, match="user_id"),
+    ):
+        client.infer("users", [wrong], headers=headers)
     assert _ask(space, [2])["age"].tolist() == [[20]]

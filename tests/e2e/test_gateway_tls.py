@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import pytest
 from cryptography import x509
 
 from builders.certificates import Authority, Pair
-from builders.waiting import wait_until
+from builders.waiting import LIMIT_S, Patience, wait_until
 from fixtures.installed import Client, Installed, Space
 from tidegate_localcluster.demo.helm import NAMESPACE
 from tidegate_localcluster.demo.load import THREADS
@@ -115,16 +114,16 @@ class Front:
             yield Port(address, self.authority, self.clients)
 
     @contextmanager
-    def serving(self, access: str, *, timeout_s: float) -> Generator[Port]:
+    def serving(self, access: str) -> Generator[Port]:
         """A way to the port of a gateway that answers there."""
-        deadline, outcomes = time.monotonic() + timeout_s, list[str]()
-        while time.monotonic() < deadline:
+        patience, outcomes = Patience(LIMIT_S), list[str]()
+        while not patience.is_over():
             with self.forwarded() as port:
                 outcomes.append(port.outcome(access))
                 if outcomes[-1] == "1":
                     yield port
                     return
-        pytest.fail(f"the TLS port does not serve within {timeout_s:.0f} s: {outcomes}")
+        pytest.fail(f"not within {LIMIT_S:g} s: the TLS port serves. It does: {outcomes}")
 
 
 @pytest.fixture
@@ -135,7 +134,7 @@ def front(installed: Installed, tmp_path: Path) -> Iterator[Front]:
     installed.kubectl.run("delete", "secret", "front", "-n", NAMESPACE, "--ignore-not-found")
     try:
         installed.upgrade(gateway__tls__secrets=["front"], gateway__tls__clientAuthority="clients")
-        wait_until(lambda: _listeners(installed) >= 3, "every gateway has its TLS port", timeout_s=60)
+        wait_until(lambda: _listeners(installed) >= 3, "every gateway has its TLS port")
         yield Front(installed, authority, clients)
     finally:
         installed.upgrade()
@@ -165,7 +164,7 @@ def test_identities_decide_who_calls_and_a_rotation_under_load_loses_nothing(
     assert space.ask().version == "1"
     pairs = [front.authority.pair(NAME), front.authority.pair(NAME)]
     _put_front(installed, pairs[0])
-    with front.serving(anybody, timeout_s=30) as port:
+    with front.serving(anybody) as port:
         _identities_decide(space, port, known)
         _rotations_lose_nothing(space, port, known, pairs)
 
@@ -191,9 +190,7 @@ def _rotations_lose_nothing(space: Space, port: Port, known: str, pairs: Sequenc
             _put_front(installed, pair)
             load.wait_for("1", number * 200, timeout_s=60)
         assert _connections(installed) == before
-        wait_until(
-            lambda: port.serial() == _serial(second), "new connections see the new certificate", timeout_s=30
-        )
+        wait_until(lambda: port.serial() == _serial(second), "new connections see the new certificate")
         # The measure can fail: one connection more is seen.
         assert _connections(installed) > before
         report = load.finish()

@@ -6,7 +6,7 @@ Last on the session's cluster: Helm takes roles away before the last pod that ha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,12 @@ class Life:
         (release,) = json.loads(self.helm("list", f"--namespace={NAMESPACE}", "--output=json"))
         return str(release["revision"])
 
+    def certificates(self) -> Sequence[str]:
+        """Of the gateways and the xDS servers, which the controllers made."""
+        names = ("tidegate-xds-certificate", "tidegate-gateway-certificate")
+        found = (self.helm.kubectl.json("get", "secret", name, "-n", NAMESPACE) for name in names)
+        return [str(secret["data"]["tls.crt"]) for secret in found]
+
     def pods(self) -> set[str]:
         """The pods of all processes."""
         return {pod["metadata"]["uid"] for each in PROCESSES for pod in self.installed.component(each)}
@@ -92,11 +98,12 @@ def test_helm_test_says_that_every_process_is_ready(life: Life) -> None:
 def test_upgrade_a_bad_upgrade_and_rollback_lose_no_request(life: Life, space: Space) -> None:
     with space.load(1, threads=2, max_seconds=500) as load:
         load.wait_sent(100, timeout_s=60)
-        first, before = life.pods(), life.revision()
+        first, before, certificates = life.pods(), life.revision(), life.certificates()
         life.act("upgrade", RELEASE, CHART, *WAIT, pods__annotations={"life": "second"})
         life.ready()
         second = life.pods()
         assert not first & second, "every pod is another one"
+        assert life.certificates() == certificates
 
         # What it does not change, the gateways, stays as it is.
         broken = {
@@ -104,7 +111,7 @@ def test_upgrade_a_bad_upgrade_and_rollback_lose_no_request(life: Life, space: S
             "pods.annotations": {"life": "second"},
         }
         refused = life.helm.run(
-            *("upgrade", RELEASE, CHART, f"--namespace={NAMESPACE}", "--wait", "--timeout=20s"),
+            *("upgrade", RELEASE, CHART, f"--namespace={NAMESPACE}", "--wait", "--timeout=10s"),
             *settings_of({**life.values, **broken}),
         )
         assert refused.returncode != 0, "pods without an image are never ready, and Helm waits for them"

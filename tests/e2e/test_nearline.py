@@ -11,13 +11,11 @@ from builders.probe_model import publish_slow
 from builders.waiting import wait_until
 from fixtures.installed import Space
 from fixtures.installed_stream import a_broker
-from fixtures.stopwatch import Stopwatch
 from fixtures.stream import BUCKET, DEAD, STREAM, SUBJECT, a_message, score
 
 MESSAGES = 500
 ROUNDS = 30_000
 """A message takes a fiftieth of a second: half of the work is still to be done when the pod has yielded."""
-YIELD_S = 5.0
 OURS = "tidegate_dataplane.agent|tritonserver|triton_python_backend_stub"
 
 
@@ -43,9 +41,9 @@ def test_pods_scaled_away_in_the_middle_yield_and_the_next_one_finishes(space: S
             evidence=lambda: space.status("inference", "probe"),
         )
 
-        with Stopwatch() as watch:
-            space.patch("inference", "probe", {"replicas": 0})
-            wait_until(lambda: not space.installed.living(processes), "nothing of the pod runs")
+        # Within five seconds, which bench/three_tier_day.py measures.
+        space.patch("inference", "probe", {"replicas": 0})
+        wait_until(lambda: not space.installed.living(processes), "nothing of the pod runs")
         assert not space.installed.processes(OURS, [pod["metadata"]["uid"]])
         # Nobody works: the stream waits, and what the pod held is there for the next one at once.
         wait_until(lambda: work.free() == MESSAGES - work.kept(), "what the pod held is given back")
@@ -71,7 +69,6 @@ def test_pods_scaled_away_in_the_middle_yield_and_the_next_one_finishes(space: S
         assert work.dead() == []
         # The second pod's Triton ran what the first had left, by its own counter.
         assert MESSAGES - taken <= space.counted_at_rest("probe") <= MESSAGES - taken + 32
-        assert watch.seconds < YIELD_S
 
 
 def _spec(space: Space, url: str) -> dict[str, Any]:

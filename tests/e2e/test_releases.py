@@ -3,100 +3,107 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event
 from typing import Final
 
 import numpy as np
+import pytest
 from tritonclient.utils import InferenceServerException
 
 from builders import probe_model
 from builders.waiting import wait_until
-from fixtures.installed import PAUSE_S, Client, Space
+from fixtures.installed import PAUSE_S, Client, Installed, Space, a_space
 
 VERSIONS: Final = {"a": 1, "b": 2}
 _WRONG: Final = "wrong: "
 
 
-def release_of(space: Space, target: str) -> None:
-    """The probe's access with a release of `target` beside `a`, in steps of a few seconds."""
+@pytest.fixture(scope="module")
+def space(installed: Installed) -> Iterator[Space]:
+    """Models a and b, and c, which loads and is ready, and whose input has another name than clients send."""
+    with a_space(installed, "e2e-releases") as space:
+        space.publish("a", 1)
+        space.publish("b", 2)
+        probe_model.publish(space.folder("c"), 3, takes="y")
+        for number, name in enumerate("abc", 1):
+            space.inference(name, version=number)
+        space.ready(*(f"inference/{name}" for name in "abc"))
+        yield space
+
+
+def release_of(space: Space, access: str, target: str) -> None:
+    """An access with a release of `target` beside `a`, in steps of a few seconds."""
     release = {
         "route": "default",
         "target": target,
         "steps": [20, 60],
         "interval": "2s",
-        "checks": [{"metric": "ErrorRate", "max": "0.01", "minRequests": 200}],
+        "checks": [{"metric": "ErrorRate", "max": "0.01", "minRequests": 100}],
     }
     targets = [{"inference": "a", "weight": 100}, {"inference": target, "weight": 0}]
     route = {"name": "default", "targets": targets, "timeout": "10s"}
-    space.apply("ModelAccess", "probe", {"routes": [route], "release": release})
+    space.apply("ModelAccess", access, {"routes": [route], "release": release})
 
 
-def a_and_b(space: Space) -> None:
-    """Both models, ready; `b` gets nothing yet."""
-    space.publish("a", 1)
-    for name, version in (("a", 1), ("b", 2)):
-        space.inference(name, version=version)
-    space.access(("a", 100), ("b", 0))
-    space.ready("inference/a", "inference/b", "modelaccess/probe")
+def access_to_a(space: Space, name: str) -> None:
+    space.access(("a", 100), name=name)
+    space.ready(f"modelaccess/{name}")
 
 
-def _answered_by(space: Space, count: int) -> set[str]:
-    """The versions that answered so many requests; "" for one that was refused."""
+def _answered_by(space: Space, access: str) -> set[str]:
+    """The versions that answered twenty requests; "" for one that was refused."""
 
     def version() -> str:
         try:
-            return space.ask().version
+            return space.ask(access).version
         except InferenceServerException:
             return ""
 
-    return {version() for _ in range(count)}
+    return {version() for _ in range(20)}
 
 
-def release_is(space: Space, phase: str) -> None:
+def release_is(space: Space, access: str, phase: str) -> None:
     wait_until(
-        lambda: space.status("modelaccess", "probe").get("release", {}).get("phase") == phase,
+        lambda: space.status("modelaccess", access).get("release", {}).get("phase") == phase,
         f"the release is {phase}",
-        evidence=lambda: space.status("modelaccess", "probe"),
+        evidence=lambda: space.status("modelaccess", access),
     )
 
 
 def test_a_good_model_is_promoted_under_load_and_aborted_afterwards(space: Space) -> None:
-    space.publish("b", 2)
-    a_and_b(space)
+    access_to_a(space, "good")
     before = space.counted("b")
-    release_of(space, "b")
-    with space.load(1, 2, max_seconds=120) as load:
-        release_is(space, "Promoted")
+    with space.load(1, 2, access="good", max_seconds=120) as load:
+        release_of(space, "good", "b")
+        release_is(space, "good", "Promoted")
         report = load.finish()
     assert report.problems == ()
-    assert space.counted("b") - before > 200
+    assert space.counted("b") - before > 100
     # The weight follows the status that it is taken from.
-    wait_until(lambda: _answered_by(space, 20) == {"2"}, "every request goes to the promoted target")
+    wait_until(lambda: _answered_by(space, "good") == {"2"}, "every request goes to the promoted target")
 
-    space.installed.tidegate("release", "abort", f"{space.namespace}/probe")
-    release_is(space, "RolledBack")
-    wait_until(lambda: _answered_by(space, 20) == {"1"}, "every request goes to the stable target")
+    space.installed.tidegate("release", "abort", f"{space.namespace}/good")
+    release_is(space, "good", "RolledBack")
+    wait_until(lambda: _answered_by(space, "good") == {"1"}, "every request goes to the stable target")
     asked = space.counted_at_rest("b")
-    assert {space.ask().version for _ in range(20)} == {"1"}
+    assert _answered_by(space, "good") == {"1"}
     assert space.counted_at_rest("b") == asked
 
 
 def test_a_model_that_cannot_answer_is_taken_back_at_its_first_requests(space: Space) -> None:
-    """It loads and is ready, and its input has another name than clients send."""
-    probe_model.publish(space.folder("b"), 2, takes="y")
-    a_and_b(space)
-    with space.load(1, max_seconds=120) as load:
+    access_to_a(space, "bad")
+    with space.load(1, access="bad", max_seconds=120) as load:
         load.wait_sent(500, timeout_s=60)
-        release_of(space, "b")
-        release_is(space, "RolledBack")
+        release_of(space, "bad", "c")
+        release_is(space, "bad", "RolledBack")
         report = load.finish()
     assert 0 < report.failed < 0.2 * report.sent
-    assert space.status("modelaccess", "probe")["release"]["reason"] == "CheckFailed"
-    wait_until(lambda: _answered_by(space, 20) == {"1"}, "every request goes to the stable target")
-    assert space.counted_at_rest("b") == 0
+    assert space.status("modelaccess", "bad")["release"]["reason"] == "CheckFailed"
+    wait_until(lambda: _answered_by(space, "bad") == {"1"}, "every request goes to the stable target")
+    assert space.counted_at_rest("c") == 0
 
 
 @contextmanager
@@ -136,36 +143,27 @@ def asked_through(space: Space, access: str) -> Generator[Counter[str]]:
     assert [what for what in seen if what.startswith(_WRONG)] == []
 
 
-def a_pipeline_over_the_probe(space: Space) -> None:
-    """Its only calls go to the access that has the release."""
-    resources = {"cpu": "50m", "memory": "512Mi"}
+def test_a_release_is_judged_by_what_a_pipeline_asks(space: Space) -> None:
+    """A good model is promoted by nobody's calls but the pipeline's; the next one, which cannot answer, is taken back by them."""
+    access_to_a(space, "probe")
     pipeline = {
         "modelName": "probe",
         "models": [{"access": "probe", "as": "score"}],
-        "resources": resources,
+        "resources": {"cpu": "50m", "memory": "512Mi"},
     }
     route = {"name": "only", "timeout": "10s", "pipeline": pipeline}
     space.apply("ModelAccess", "scene", {"routes": [route]})
     space.ready("modelaccess/scene")
-
-
-def test_a_release_is_judged_by_what_a_pipeline_asks(space: Space) -> None:
-    """A good model is promoted by nobody's calls but the pipeline's; the next one, which cannot answer, is taken back by them."""
-    space.publish("b", 2)
-    a_and_b(space)
-    a_pipeline_over_the_probe(space)
+    before = space.counted_at_rest("b")
     with asked_through(space, "scene") as seen:
-        release_of(space, "b")
-        release_is(space, "Promoted")
+        release_of(space, "probe", "b")
+        release_is(space, "probe", "Promoted")
     assert seen.keys() == {"a", "b"}, seen
-    assert space.counted("b") >= seen["b"] / 4 > 0
+    assert space.counted("b") - before >= seen["b"] / 4 > 0
 
-    probe_model.publish(space.folder("c"), 3, takes="y")
-    space.inference("c", version=3)
-    space.ready("inference/c")
     with asked_through(space, "scene") as seen:
-        release_of(space, "c")
-        release_is(space, "RolledBack")
+        release_of(space, "probe", "c")
+        release_is(space, "probe", "RolledBack")
     assert space.status("modelaccess", "probe")["release"]["reason"] == "CheckFailed"
     # At most what the first step's fifth brings, by chance a little more; the second one would bring 60 %.
     assert 0 < sum(count for what, count in seen.items() if what not in {"a", "b"}) < 0.3 * seen.total()

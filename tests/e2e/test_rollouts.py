@@ -67,22 +67,6 @@ def _lossless(load: Load) -> None:
     assert report.problems == ()
 
 
-@pytest.mark.no_rerun("a lost request")
-def test_rolling_restart_scale_down_and_drain_lose_no_request(space: Space) -> None:
-    _served(space, replicas=2)
-    with space.load(1, threads=2, max_seconds=240) as load:
-        load.wait_sent(100, timeout_s=30)
-        before = _uids(space)
-        space.kubectl.run("rollout", "restart", "deployment/inf-probe", "-n", space.namespace)
-        _replaced(space, before, 2)
-
-        space.kubectl.run("scale", "inference/probe", "--replicas=3", "-n", space.namespace)
-        wait_until(lambda: space.status("inference", "probe").get("readyReplicas") == 3, "three are ready")
-        space.kubectl.run("scale", "inference/probe", "--replicas=1", "-n", space.namespace)
-        wait_until(lambda: _gone(space, 1), "one pod is left, and none on its way out")
-        _lossless(load)
-
-
 def _gone(space: Space, left: int) -> bool:
     found = json.loads(space.kubectl.run("get", "pods", "-n", space.namespace, "-l", LABEL, "-o", "json"))
     return len(found["items"]) == left
@@ -123,19 +107,24 @@ def _evict(space: Space, pod: Mapping[str, Any]) -> None:
     space.kubectl.run("create", "--raw", path, "-f", "-", stdin=json.dumps(body))
 
 
+@pytest.mark.no_rerun("a lost request")
 @pytest.mark.produces(Reason.NO_CAPACITY, Reason.ROLLED_BACK)
 def test_template_whose_pods_never_get_ready_goes_back_and_a_corrected_one_comes_up(space: Space) -> None:
+    """After a rolling restart, and before the pods are fewer: nothing of it loses a request."""
     _served(space, replicas=2, rollout={"progressDeadline": "10s"})
-    # Only a template that Kubernetes has called rolled out is one to go back to.
-    space.kubectl.wait(
-        'jsonpath={.status.conditions[?(@.type=="Progressing")].reason}=NewReplicaSetAvailable',
-        ("deployment/inf-probe",),
-        space.namespace,
-        READY_TIMEOUT_S,
-    )
-    before = _uids(space)
     with space.load(1, threads=2, max_seconds=240) as load:
         load.wait_sent(100, timeout_s=30)
+        first = _uids(space)
+        space.kubectl.run("rollout", "restart", "deployment/inf-probe", "-n", space.namespace)
+        _replaced(space, first, 2)
+        # Only a template that Kubernetes has called rolled out is one to go back to.
+        space.kubectl.wait(
+            'jsonpath={.status.conditions[?(@.type=="Progressing")].reason}=NewReplicaSetAvailable',
+            ("deployment/inf-probe",),
+            space.namespace,
+            READY_TIMEOUT_S,
+        )
+        before = _uids(space)
         space.patch("inference", "probe", {"resources": {"memory": "8Ti"}})
         _ready(space, "NoCapacity")
         assert "set spec.rollout.mode: InPlace" in space.condition("inference", "probe")["message"]
@@ -150,7 +139,7 @@ def test_template_whose_pods_never_get_ready_goes_back_and_a_corrected_one_comes
 
         # Only a changed spec is another attempt; a new number of replicas is not.
         space.patch("inference", "probe", {"replicas": 1})
-        wait_until(lambda: _gone(space, 1), "one pod is left")
+        wait_until(lambda: _gone(space, 1), "one pod is left, and none on its way out")
         assert space.condition("inference", "probe")["reason"] == "RolledBack"
         corrected = {"resources": {"memory": "768Mi"}, "rollout": {"progressDeadline": "5m"}}
         space.patch("inference", "probe", corrected)

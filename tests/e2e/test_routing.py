@@ -1,17 +1,20 @@
-"""Requests go where the ModelAccess says, measured on the Tritons' own counters."""
+"""Requests go where the ModelAccess says, by the Tritons' own counters; each field's edges are in tests/component, on an Envoy before test servers."""
 
 from __future__ import annotations
 
 import json
 import urllib.error
 import urllib.request
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from builders.waiting import wait_until
-from fixtures.installed import Space, refused
+from fixtures.installed import Client
 from fixtures.standing import VERSIONS, Fleet, to
-from tidegate.api.reasons import Reason
 
 CHI_SQUARE_0_001 = 10.83
 """Critical value for one degree of freedom: a fair split is beyond it once in a thousand runs."""
@@ -32,16 +35,14 @@ def test_weights_are_what_the_tritons_count_and_a_weight_of_zero_gets_nothing(st
     )
     before = standing.counts(*weights)
     with standing.space.load(1, 2, access="weighted", max_seconds=120) as load:
-        load.wait_sent(2000, timeout_s=100)
+        load.wait_sent(1000, timeout_s=100)
         report = load.finish()
 
     def seen() -> tuple[int, ...]:
         return tuple(now - then for now, then in zip(standing.counts(*weights), before, strict=True))
 
     assert report.problems == ()
-    wait_until(
-        lambda: sum(seen()) == report.sent, "all are counted", timeout_s=30, evidence=lambda: (report, seen())
-    )
+    wait_until(lambda: sum(seen()) == report.sent, "all are counted", evidence=lambda: (report, seen()))
     a, b, none = seen()
     assert none == 0
     assert _distance((a, b), 0.8) < CHI_SQUARE_0_001, seen()
@@ -49,16 +50,59 @@ def test_weights_are_what_the_tritons_count_and_a_weight_of_zero_gets_nothing(st
     assert _distance((a, b), 0.5) > CHI_SQUARE_0_001
 
 
+def test_every_field_of_an_access_counts_beside_the_others(standing: Fleet) -> None:
+    def on(header: str, **comparison: str) -> dict[str, Any]:
+        return {"match": {"headers": [{"name": header, **comparison}]}}
+
+    standing.access(
+        "full",
+        to("a", mirror=[{"inference": "b", "percent": 100}], **on("x-user-segment", exact="vip")),
+        to("a", "b", sticky={"header": "x-user-id"}, **on("x-scene", prefix="home-")),
+        to("slow", timeout="1s", **on("x-scene", regex="feed-[0-9]+")),
+        to("fragile", fallback={"inference": "b"}),
+        protection={"outlier": {"consecutiveFailures": 3, "ejectFor": "60s"}},
+    )
+    before = standing.counts("a", "b")
+    vip = {"x-user-segment": "vip", "x-scene": "home-top"}  # the first route that fits
+    assert standing.outcomes("full", 10, **vip) == {"1": 10}
+    standing.ran(before, a=10, b=10)
+
+    def users() -> list[str]:
+        return [
+            standing.outcome("full", **{"x-scene": "home-top", "x-user-id": f"user-{number}"})
+            for number in range(20)
+        ]
+
+    once = users()
+    assert set(once) == {"1", "2"}
+    assert users() == once
+
+    assert standing.outcome("full", x=100.0, **{"x-scene": "feed-17"}) == "DEADLINE_EXCEEDED"
+    wait_until(lambda: standing.outcome("full", **{"x-scene": "feed-17"}) == "3", "a quick one is in time")
+    assert standing.outcome("full", **{"x-scene": "feed-17b"}) == "4"  # the whole value has to fit
+    # A pod that fails is left out, and the fallback answers.
+    assert standing.outcome("full", rows=2) not in VERSIONS.values()
+    wait_until(lambda: standing.outcome("full", rows=2) == "2", "the fallback answers")
+
+    # Each gateway has a limit of its own, and requests go to either; what is refused reaches no Triton.
+    standing.access("limited", to("a"), protection={"rateLimit": {"requests": 5, "per": "1m"}})
+    before = standing.counts("a")
+    seen = standing.outcomes("limited", 16)
+    assert 5 <= seen["1"] <= 5 * standing.gateways
+    assert seen["1"] + seen["RESOURCE_EXHAUSTED"] == 16
+    standing.ran(before, a=seen["1"])
+
+
 def test_rest_is_served_beside_grpc_and_model_control_is_not_reachable(standing: Fleet) -> None:
     host = f"{standing.space.namespace}.example.com"
     standing.access("hosted", to("a"), hosts=[host])
     body = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [5.0]}]}
 
-    answered = _post(standing, "/v2/models/probe/infer", body, host=host)
+    answered = _post(standing, "/v2/models/probe/infer", body, {"host": host})
     assert answered["outputs"][0]["data"] == [1005.0]
     assert answered["model_version"] == VERSIONS["a"]
     by_header = {"x-tidegate-access": f"{standing.space.namespace}/hosted"}
-    assert _post(standing, "/v2/models/probe/infer", body, headers=by_header) == answered
+    assert _post(standing, "/v2/models/probe/infer", body, by_header) == answered
 
     for path in (
         "/v2/repository/models/probe/unload",
@@ -66,52 +110,50 @@ def test_rest_is_served_beside_grpc_and_model_control_is_not_reachable(standing:
         "/v2/systemsharedmemory/status",
     ):
         with pytest.raises(urllib.error.HTTPError) as caught:
-            _post(standing, path, {}, headers=by_header)
+            _post(standing, path, {}, by_header)
         with caught.value as answer:
             assert answer.code in (403, 404), path
     assert standing.outcome("hosted") == VERSIONS["a"]
 
 
-@pytest.mark.produces(Reason.TARGET_NOT_FOUND)
-def test_missing_target_is_named_and_heals_when_it_appears(space: Space) -> None:
-    space.publish("probe", 1)
-    space.access(("probe", 100))
-    wait_until(
-        lambda: space.condition("modelaccess", "probe").get("reason") == "TargetNotFound",
-        "Ready says TargetNotFound",
-        evidence=lambda: space.status("modelaccess", "probe"),
-    )
-    # The xDS server learns of it by itself: until then the gateway knows no such access.
-    wait_until(
-        lambda: refused(space.ask).status() == "StatusCode.UNAVAILABLE",
-        "the gateway has the route, and nothing behind it",
-        evidence=lambda: refused(space.ask),
-    )
-
-    space.inference()
-    space.ready()
-    assert space.ask().version == "1"
-
-
-def test_access_that_does_not_exist_is_refused_with_the_way_out(standing: Fleet) -> None:
-    said = str(refused(lambda: standing.space.ask("nobody")))
-
-    assert "NOT_FOUND" in said
-    assert "send the header x-tidegate-access" in said
-
-
-def _post(
-    standing: Fleet,
-    path: str,
-    body: object,
-    *,
-    host: str | None = None,
-    headers: dict[str, str] | None = None,
-) -> dict[str, object] | dict[str, list[dict[str, object]]]:
+def _post(standing: Fleet, path: str, body: object, headers: Mapping[str, str]) -> Any:
     request = urllib.request.Request(
         f"http://{standing.space.installed.endpoints.gateway}{path}",
         data=json.dumps(body).encode(),
-        headers={"content-type": "application/json", **({"host": host} if host else {}), **(headers or {})},
+        headers={"content-type": "application/json", **headers},
     )
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=60) as response:
         return json.load(response)
+
+
+# Last: one of the Tritons has ended.
+def test_a_retry_answers_for_a_triton_that_dies_and_nobody_else_is_answered(standing: Fleet) -> None:
+    space = standing.space
+    patient = {"retry": {"attempts": 2, "budgetPercent": 100}, "timeout": "100s"}
+    standing.access("patient", to("slow", **patient))
+    standing.access("impatient", to("slow", timeout="100s"))
+
+    def waiting(pod: Mapping[str, Any]) -> int:
+        page = space.installed.metrics(space.namespace, pod["metadata"]["name"], 8002)
+        return int(sum(one.value for one in page if one.name == "nv_inference_pending_request_count"))
+
+    def ask(access: str) -> str:
+        # Longer than any route's: the gateways decide what ends.
+        client = Client(space.installed.endpoints.gateway, f"{space.namespace}/{access}", {}, timeout_s=120.0)
+        try:
+            return client.outcome(x=30.0)
+        finally:
+            client.close()
+
+    doomed, other = space.pods("slow")
+    server = space.installed.processes("--model-control-mode=explicit", [doomed["metadata"]["uid"]])
+    assert server
+    with ThreadPoolExecutor(16) as pool:
+        asked: dict[str, list[Future[str]]] = {
+            name: [pool.submit(ask, name) for _ in range(8)] for name in ("patient", "impatient")
+        }
+        wait_until(lambda: min(waiting(doomed), waiting(other)) >= 3, "both pods have requests")
+        space.installed.end(server)
+        seen = {name: Counter(one.result() for one in futures) for name, futures in asked.items()}
+    assert seen["patient"] == {VERSIONS["slow"]: 8}
+    assert seen["impatient"][VERSIONS["slow"]] < 8, seen

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from tritonclient.utils import InferenceServerException
@@ -97,15 +97,11 @@ class World:
         return max(moves, key=lambda one: str(one[0]))[1]
 
 
-@contextmanager
-def _a_world(space: Space, spares: int) -> Generator[World]:
-    space.publish("probe", 1)
-    with an_own_pool(space, "warm", "Auto", tiers={"realtime": {"warmSpares": spares}}) as pool:
-        yield World(pool)
-
-
 def test_a_spare_gets_no_request_until_it_is_needed_and_then_no_pod_starts(space: Space) -> None:
-    with _a_world(space, spares=1) as world:
+    space.publish("probe", 1)
+    # Without a spare a pod starts: integration/test_warm_spares.py.
+    with an_own_pool(space, "warm", "Auto", tiers={"realtime": {"warmSpares": 1}}) as pool:
+        world = World(pool)
         world.has(1, 1)
         wait_until(
             lambda: space.status("inference", "home").get("spareReplicas") == 1,
@@ -145,14 +141,3 @@ def test_a_spare_gets_no_request_until_it_is_needed_and_then_no_pod_starts(space
         move = world.moved()
         assert (move["from"], move["to"], move["promoted"]) == (1, 2, 1)
         assert move["why"].endswith("; from a warm spare")
-
-
-def test_without_a_spare_the_same_load_starts_a_pod(space: Space) -> None:
-    with _a_world(space, spares=0) as world:
-        before = world.pods().keys()
-        assert len(before) == 1
-        with world.load() as load:
-            wait_until(lambda: len(world.pods()) == 2, "a pod starts", timeout_s=120.0, evidence=world.pods)
-            load.finish()
-        assert before < world.pods().keys()
-        assert world.moved()["promoted"] == 0

@@ -20,11 +20,30 @@ _FORWARD: Final = {"apiGroups": [""], "resources": ["pods/portforward"], "verbs"
 
 
 def test_status_dump_and_diff_follow_a_change_from_outside_the_cluster(space: Space) -> None:
-    installed = space.installed
-    space.publish("probe", 1)
-    space.inference()
+    """The access leads to nothing: gateways are told of it all the same."""
+    installed, name = space.installed, f"access/{space.namespace}/probe"
     space.access()
-    space.ready()
+
+    def dumped(words: str) -> str:
+        """Wait until a dump of the access has these words; its revision."""
+        told = ""
+
+        def found() -> bool:
+            nonlocal told
+            told = _tried(installed, "dump", "--name", name, "-o", "json")
+            return words in told
+
+        wait_until(found, f"the dump shows {words}", evidence=lambda: told)
+        return str(json.loads(told)["revision"])
+
+    before = dumped(name)
+    space.access(match={"headers": [{"name": "x-segment", "exact": "later"}]})
+    dumped("x-segment")
+    told = json.loads(installed.tidegate("xds", "diff", before, "current", "--name", name))
+    assert [change["change"] for change in told["changes"]["scope"]] == ["changed"]
+    assert "x-segment" in json.dumps(told["changes"]["scope"][0]["after"])
+    assert "x-segment" not in json.dumps(told["changes"]["scope"][0]["before"])
+
     gateways = {f"{one['metadata']['name']}.{NAMESPACE}" for one in installed.component("gateway")}
 
     def synced() -> bool:
@@ -33,20 +52,6 @@ def test_status_dump_and_diff_follow_a_change_from_outside_the_cluster(space: Sp
         return {proxy["node"] for proxy in proxies} == gateways and states == {"SYNCED"}
 
     wait_until(synced, "status shows every gateway", evidence=lambda: installed.tidegate("xds", "status"))
-    name = f"access/{space.namespace}/probe"
-    assert name in installed.tidegate("xds", "dump")
-    assert "3.500s" not in installed.tidegate("xds", "dump", "--name", name)
-
-    before = json.loads(installed.tidegate("xds", "dump", "-o", "json"))["revision"]
-    space.access(timeout="3500ms")
-    wait_until(
-        lambda: "3.500s" in installed.tidegate("xds", "dump", "--name", name),
-        "the dump shows the new timeout",
-    )
-    told = json.loads(installed.tidegate("xds", "diff", before, "current", "--name", name))
-    assert [change["change"] for change in told["changes"]["scope"]] == ["changed"]
-    assert "3.500s" in json.dumps(told["changes"]["scope"][0]["after"])
-    assert "3.500s" not in json.dumps(told["changes"]["scope"][0]["before"])
 
 
 def test_content_is_told_on_the_servers_own_loopback_alone(installed: Installed) -> None:
@@ -69,11 +74,7 @@ def test_errors_name_the_right_that_is_missing_and_the_way_out(
         return str(caught.value)
 
     assert "name the namespace of the xDS servers with -n" in said("status", "-n", "default")
-    assert "no such revision is kept: /v1/snapshots/f00" in said("dump", "f00")
     assert "no-such-context" in said("status", "--context", "no-such-context")
-    nowhere = _kubeconfig(installed, tmp_path, server="https://127.0.0.1:1")
-    assert "the API server did not answer" in said("status", "--kubeconfig", str(nowhere))
-
     engineer = _kubeconfig(installed, tmp_path, token=_engineer(space))
     asks = ("status", "--kubeconfig", str(engineer))
     assert 'cannot list resource "pods"' in said(*asks)
@@ -119,13 +120,10 @@ def _take_back(space: Space) -> None:
     space.kubectl.run("delete", "role,rolebinding", f"{space.namespace}-engineer", "-n", NAMESPACE)
 
 
-def _kubeconfig(installed: Installed, folder: Path, **changes: str) -> Path:
-    """The administrator's kubeconfig with another server, or another user's token."""
+def _kubeconfig(installed: Installed, folder: Path, token: str) -> Path:
+    """The administrator's kubeconfig with another user's token."""
     config = yaml.safe_load(installed.cluster.files.kubeconfig.read_text())
-    if "server" in changes:
-        config["clusters"][0]["cluster"]["server"] = changes["server"]
-    if "token" in changes:
-        config["users"][0]["user"] = {"token": changes["token"]}
-    path = folder / f"{'-'.join(changes)}.yaml"
+    config["users"][0]["user"] = {"token": token}
+    path = folder / "kubeconfig.yaml"
     path.write_text(yaml.safe_dump(config))
     return path

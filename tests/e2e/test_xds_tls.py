@@ -28,20 +28,21 @@ print("SETTINGS" if said[3:4] == bytes((4,)) else "nothing")
 """
 
 
-def test_gateways_are_told_over_tls_and_plain_text_gets_nothing(space: Space) -> None:
-    _serving(space)
-    assert all(count >= 1 for count in _handshakes(space.installed).values())
-    assert _plainly(space.installed) == "nothing"
+def test_gateways_are_told_over_tls_and_plain_text_gets_nothing(installed: Installed) -> None:
+    assert all(count >= 1 for count in _handshakes(installed).values())
+    assert _plainly(installed) == "nothing"
 
 
 @pytest.mark.alone("changes the installation")
 @pytest.mark.no_rerun("a lost request")
 def test_upgrades_to_plain_text_and_back_lose_no_request_and_keep_certificates(space: Space) -> None:
-    _serving(space)
+    space.publish("probe", 1, 2)
+    space.inference(replicas=2)
+    space.access()
+    space.ready()
     installed = space.installed
     before = _certificates(installed)
-    installed.upgrade()
-    assert _certificates(installed) == before
+    back = False
     try:
         with space.load(1, 2, max_seconds=500) as load:
             load.wait_for("1", 200, timeout_s=60)
@@ -55,25 +56,20 @@ def test_upgrades_to_plain_text_and_back_lose_no_request_and_keep_certificates(s
             )
             assert not any(_certificates(installed).values())
             installed.upgrade()
+            back = True
             assert all(count >= 1 for count in _handshakes(installed).values())
             space.patch("inference", "probe", {"model": {"version": "2"}})
             space.serves("probe", 2)
             report = load.finish()
     finally:
-        installed.upgrade()
+        if not back:
+            installed.upgrade()
 
     assert report.problems == ()
     after = _certificates(installed)
     assert all(before.values())
     assert all(after.values())
     assert all(after[name] != before[name] for name in _SECRETS)
-    space.ready()
-
-
-def _serving(space: Space) -> None:
-    space.publish("probe", 1, 2)
-    space.inference(replicas=2)
-    space.access()
     space.ready()
 
 
