@@ -232,6 +232,16 @@ DEFECTS: Final = (
         by="order.epoch < current.epoch and order.generation < current.generation:",
         seen_by=("tests/unit/test_agent_loop.py::test_an_older_leader_is_refused",),
     ),
+    Defect(
+        name="answer-late",
+        suffered="A model's process that was short of CPU answers one caller with what another asked.",
+        file="dataplane/tidegate_dataplane/sampling/watchdog.py",
+        text="PATIENCE_S = 0.8",
+        by="PATIENCE_S = 8.0",
+        seen_by=(
+            "tests/unit/test_watchdog.py::test_a_thread_that_is_held_up_while_it_shows_a_sign_gains_the_process_no_time",
+        ),
+    ),
 )
 
 

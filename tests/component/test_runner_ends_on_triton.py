@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -53,11 +55,11 @@ def _seconds_of(pod: ModelPod) -> float:
     return uptime_s - ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _ask(pod: ModelPod) -> float | None:
+def _ask(pod: ModelPod, x: float = 0.0) -> float | None:
     """A score; None when the server refused."""
     with triton_grpc.InferenceServerClient(pod.triton.grpc) as client:
         tensor = triton_grpc.InferInput("x", [1, 1], "FP32")
-        tensor.set_data_from_numpy(np.zeros((1, 1), dtype=np.float32))
+        tensor.set_data_from_numpy(np.full((1, 1), x, dtype=np.float32))
         try:
             return float(client.infer(pod.model, [tensor], client_timeout=10).as_numpy("score")[0, 0])
         except triton_grpc.InferenceServerException:
@@ -129,3 +131,29 @@ def test_versions_that_come_and_go_are_no_ends(pod: ModelPod) -> None:
 
     assert pod.report().ended is None
     assert _ends(pod) == before
+
+
+@pytest.mark.no_rerun("a wrong answer")
+def test_a_model_process_that_is_stopped_for_a_while_answers_nobody_with_what_another_asked(
+    pod: ModelPod,
+) -> None:
+    """The backend gives up on a request after a second, and would take its late answer for that to the next one."""
+    (process,) = pod.triton.model_processes()
+    with ThreadPoolExecutor(8) as callers:
+        os.kill(process, signal.SIGSTOP)
+        answers = {x: callers.submit(_ask, pod, x) for x in map(float, range(40))}
+        wait_until(
+            lambda: sum(answer.done() for answer in answers.values()) >= 3,
+            what="some are given up",
+            timeout_s=30,
+        )
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGCONT)
+
+    scores = {x: answer.result() for x, answer in answers.items()}
+    assert {x: score for x, score in scores.items() if score not in (None, 1000.0 + x)} == {}
+    assert not pod.triton.has_ended()  # which it does where it reads the late answer after that was freed
+    wait_until(
+        lambda: process not in pod.triton.model_processes(), what="another process runs it", timeout_s=30
+    )
+    wait_until(lambda: _ask(pod, 1.0) == 1001.0, what="the model answers again", timeout_s=60)

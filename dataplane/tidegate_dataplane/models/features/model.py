@@ -35,6 +35,7 @@ class TritonPythonModel:
         from tidegate_dataplane.features.engine import Engine
         from tidegate_dataplane.features.errors import FeatureError
         from tidegate_dataplane.sampling.sampler import Sampler
+        from tidegate_dataplane.sampling.watchdog import Watchdog
 
         plan = FeaturePlan.model_validate(json.loads((folder / "plan.json").read_text()))
         self._inputs = [spec.name for spec in plan.inputs]
@@ -47,9 +48,11 @@ class TritonPythonModel:
         # Nothing is sampled here; it is how the agent notices when this process ends.
         self._sampler = Sampler.of(args)
         self._sampler.start()
+        self._watchdog = Watchdog.started()
 
     def finalize(self) -> None:
         """Say goodbye to the agent."""
+        self._watchdog.stop()
         self._sampler.finish()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:

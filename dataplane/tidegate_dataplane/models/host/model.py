@@ -60,9 +60,13 @@ class TritonPythonModel:
             self._warm_up(config)
         self._sampler = _sampler(args)
         self._memory = _say_memory(args["model_name"], args["model_version"])
+        from tidegate_dataplane.sampling.watchdog import Watchdog
+
+        self._watchdog = Watchdog.started()
 
     def finalize(self) -> None:
         """Send the samples that are left; nobody is answered any more."""
+        self._watchdog.stop()
         self._sampler.finish()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:

@@ -35,6 +35,7 @@ class TritonPythonModel:
         from tidegate_dataplane.pipeline.failures import CallError, FailureKind
         from tidegate_dataplane.pipeline.pipeline import Pipeline
         from tidegate_dataplane.sampling.sampler import Sampler
+        from tidegate_dataplane.sampling.watchdog import Watchdog
 
         plan = PipelinePlan.model_validate(json.loads((folder / "pipeline.json").read_text()))
         self._inputs = [spec.name for spec in plan.inputs]
@@ -58,6 +59,7 @@ class TritonPythonModel:
         # Nothing is sampled here; it is how the agent notices when this process ends.
         self._sampler = Sampler.of(args)
         self._sampler.start()
+        self._watchdog = Watchdog.started()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request, in order."""
@@ -74,6 +76,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """End the connections, and say goodbye to the agent."""
+        self._watchdog.stop()
         self._pipeline.close()
         self._sampler.finish()
 

@@ -1,0 +1,150 @@
+"""Ends this process before Triton's Python backend gives up on it, since the next caller would get what it answers later.
+
+The backend fails a request after a second in which this process neither answered nor showed a sign of life.
+It takes the process's next word for the answer to the next request, and has freed the memory that it is read from.
+A process that the system does not run cannot see to that itself, so a timer in the kernel does (ADR 50).
+"""
+
+import ctypes
+import mmap
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+PATIENCE_S = 0.8
+"""The backend's is 1 s (StubLauncher::ReceiveMessageFromStub); the rest is for the kernel to end the process in."""
+BEAT_S = 0.1
+CLOCKS = (time.CLOCK_MONOTONIC, time.CLOCK_REALTIME)
+"""The backend waits by the second one; when that is set back, the first one still ends the process."""
+_REGION, _CONTROL = 2, 7
+"""Arguments of the backend's stub: its shared memory, and where in there what both sides read and write begins."""
+_HEADER_BYTES = 16
+_ABSOLUTE = 1
+"""TIMER_ABSTIME."""
+
+
+class _SignalEvent(ctypes.Structure):
+    """A sigevent, of 64 bytes."""
+
+    _fields_ = (
+        ("value", ctypes.c_void_p),
+        ("signal", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("_rest", ctypes.c_byte * 48),
+    )
+
+
+class _Time(ctypes.Structure):
+    """An itimerspec without an interval."""
+
+    _fields_ = (("_interval", ctypes.c_long * 2), ("s", ctypes.c_long), ("ns", ctypes.c_long))
+
+
+class KernelTimer:
+    """Sends this process SIGKILL at a time on `clock`, whether or not it runs then."""
+
+    def __init__(self, clock: int) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._timer = ctypes.c_void_p()
+        event = _SignalEvent(signal=signal.SIGKILL)  # and 0 is SIGEV_SIGNAL
+        _check(self._libc.timer_create(clock, ctypes.byref(event), ctypes.byref(self._timer)))
+
+    def set(self, deadline_s: float) -> None:
+        """End the process then, and not at an earlier time that was set; 0: never."""
+        when = _Time(s=int(deadline_s), ns=int(deadline_s % 1 * 1e9))
+        _check(self._libc.timer_settime(self._timer, _ABSOLUTE, ctypes.byref(when), None))
+
+
+class SignOfLife:
+    """The flag by which the backend knows that this process lives.
+
+    The backend lowers it and looks a second later; a thread of its own in this process raises it every 300 ms.
+    That thread alone may be short of CPU, so ours raises it too, once the byte has been seen to be that flag.
+    """
+
+    def __init__(self, memory: "mmap.mmap | bytearray", position: int) -> None:
+        self._memory, self._position = memory, position
+        self._was_lowered = self._is_flag = False
+
+    def show(self) -> None:
+        """Raise the flag."""
+        raised = self._memory[self._position] == 1
+        self._is_flag = self._is_flag or (raised and self._was_lowered)
+        if self._is_flag:
+            self._memory[self._position] = 1
+        self._was_lowered = self._memory[self._position] == 0
+
+    @classmethod
+    def of_this_process(cls) -> "SignOfLife":
+        """Return the flag where the backend of Triton 2.51 to 2.70 keeps it; one that nothing raises where it is not."""
+        arguments = Path("/proc/self/cmdline").read_bytes().split(b"\0")
+        with suppress(OSError, ValueError, IndexError):
+            position = int(arguments[_CONTROL]) + _HEADER_BYTES
+            descriptor = os.open(b"/dev/shm/" + arguments[_REGION], os.O_RDWR)
+            try:
+                return cls(mmap.mmap(descriptor, position + 1), position)
+            finally:
+                os.close(descriptor)
+        return cls(bytearray(1), 0)
+
+
+class _Timer(Protocol):
+    def set(self, deadline_s: float) -> None: ...
+
+
+class Watchdog:
+    """Lets this process live for PATIENCE_S from each time that its thread runs."""
+
+    def __init__(
+        self,
+        sign: SignOfLife,
+        timers: Mapping[int, _Timer],
+        clock: Callable[[int], float] = time.clock_gettime,
+    ) -> None:
+        self._sign, self._timers, self._clock = sign, timers, clock
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._keep_beating, name="watchdog", daemon=True)
+
+    @classmethod
+    def started(cls) -> "Watchdog":
+        """Watch over this process from now on: what takes long without the GIL's release has to be done before.
+
+        Raises OSError where the kernel has no such timers: a model that could answer wrongly had better not serve.
+        """
+        watchdog = cls(SignOfLife.of_this_process(), {clock: KernelTimer(clock) for clock in CLOCKS})
+        watchdog.beat()
+        watchdog._thread.start()
+        return watchdog
+
+    def beat(self) -> None:
+        """Show a sign of life, and let the process live on.
+
+        The time is taken before the sign is shown. A thread that is held up in between then sets a deadline that is
+        too early, never one that the backend does not wait for.
+        """
+        deadlines = {clock: self._clock(clock) + PATIENCE_S for clock in self._timers}
+        self._sign.show()
+        for clock, timer in self._timers.items():
+            timer.set(deadlines[clock])
+
+    def stop(self) -> None:
+        """Let the process be: no more requests come."""
+        self._stopping.set()
+        self._thread.join()
+        for timer in self._timers.values():
+            timer.set(0)
+
+    def _keep_beating(self) -> None:
+        while not self._stopping.wait(BEAT_S):
+            self.beat()
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"no timer to end a process that is not run: {os.strerror(number)}")
