@@ -375,7 +375,8 @@ def test_two_clusters_run_side_by_side_and_nothing_outlives_a_killed_one(
     (child,) = {*supervising(second.files.path)} & {*processes.values()} - {inside.pid}
     os.kill(child, signal.SIGKILL)
     assert inside.wait_ended()
-    assert [pid for pid in processes.values() if psutil.pid_exists(pid)] == []
+    # Those whose parent is outside are there until it has looked.
+    wait_until(lambda: not any(map(psutil.pid_exists, processes.values())), "all of its processes are gone")
     assert second.status()["state"] == Phase.STOPPED
     assert not second.down(print)
     assert Machine.now(second) == before

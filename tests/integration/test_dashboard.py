@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 
 from builders.metrics_page import listed, metric, shown
 from builders.waiting import eventually, wait_until
@@ -376,12 +377,25 @@ def test_who_may_list_in_one_namespace_has_a_dashboard_of_it(
     )
     kubectl("create", "rolebinding", "looks", "-n", space, "--role=looks", "--user=carl")
     may(kubectl, "carl", "list", "inferences.tidegate.io", space)
-    with own_dashboard(kubeconfig, tmp_path, "--as", "carl", "-n", space) as (browser, entrance, _):
+    with own_dashboard(_in_namespace(space, kubeconfig, tmp_path), tmp_path, "--as", "carl") as carls:
+        browser, entrance, errors = carls
+        assert (
+            f"you may not list Inferences in all namespaces: those of {space} are shown" in errors.read_text()
+        )
         browser.get(entrance)
         wait_until(lambda: "mine" in browser.get("/list/inferences").text, what="it is shown", timeout_s=60.0)
         rows = browser.get("/api/v1/rows/inferences").json()["items"]
         assert {row["namespace"] for row in rows} == {space}
         assert browser.get("/api/v1/rows/computepools").status_code == 403
+
+
+def _in_namespace(namespace: str, kubeconfig: Path, folder: Path) -> Path:
+    config = yaml.safe_load(kubeconfig.read_text())
+    for each in config["contexts"]:
+        each["context"]["namespace"] = namespace
+    path = folder / "kubeconfig"
+    path.write_text(json.dumps(config))
+    return path
 
 
 @pytest.mark.usefixtures("controllers")

@@ -19,7 +19,6 @@ def _restored_logging() -> Iterator[None]:
     handlers, level = root.handlers, root.level
     yield
     root.handlers, root.level = handlers, level
-    structlog.reset_defaults()
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
