@@ -239,7 +239,7 @@ DEFECTS: Final = (
         text="PATIENCE_S = 0.8",
         by="PATIENCE_S = 8.0",
         seen_by=(
-            "tests/unit/test_watchdog.py::test_a_thread_that_is_held_up_while_it_shows_a_sign_gains_the_process_no_time",
+            "tests/unit/test_watchdog.py::test_a_process_lives_for_less_than_the_backend_waits_while_it_answers_and_while_that_is_sent",
         ),
     ),
 )

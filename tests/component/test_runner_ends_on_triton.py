@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from builders.waiting import wait_until
 from fixtures.agent import ModelPod
 from tidegate_dataplane.agent.runners import COME_BACK_S
 from tidegate_dataplane.contract import Phase, RunnerEnd
+from tidegate_dataplane.sampling.watchdog import SignOfLife
 
 pytestmark = [pytest.mark.triton]
 
@@ -157,3 +159,16 @@ def test_a_model_process_that_is_stopped_for_a_while_answers_nobody_with_what_an
         lambda: process not in pod.triton.model_processes(), what="another process runs it", timeout_s=30
     )
     wait_until(lambda: _ask(pod, 1.0) == 1001.0, what="the model answers again", timeout_s=60)
+
+
+def test_the_flag_that_shows_that_a_model_process_lives_is_where_the_watchdog_looks(pod: ModelPod) -> None:
+    (process,) = pod.triton.model_processes()
+    sign, looks = SignOfLife.of_process(process), itertools.count()
+
+    def found() -> bool:
+        if next(looks) % 4 == 0:
+            assert _ask(pod, 2.0) == 1002.0  # for which the backend lowers it
+        sign.show()
+        return sign.found
+
+    wait_until(found, what="the flag is lowered and raised")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tidegate_dataplane.sampling.watchdog import CLOCKS, PATIENCE_S, SignOfLife, Watchdog
+from tidegate_dataplane.sampling.watchdog import CLOCKS, PATIENCE_S, SENT_S, STRING_S, SignOfLife, Watchdog
 
 BACKEND_WAITS_S = 1.0
 
@@ -47,19 +47,92 @@ def test_a_byte_that_is_no_such_flag_is_left_alone(values: tuple[int, ...]) -> N
         assert memory[0] == value
 
 
-def test_a_thread_that_is_held_up_while_it_shows_a_sign_gains_the_process_no_time() -> None:
-    now = {time.CLOCK_MONOTONIC: 100.0, time.CLOCK_REALTIME: 5000.0}
-    shown_s: list[float] = []
+class Process:
+    """A watchdog on clocks that the test moves, and what came of it."""
 
+    def __init__(self, sign: SignOfLife | None = None) -> None:
+        self.now = {time.CLOCK_MONOTONIC: 100.0, time.CLOCK_REALTIME: 5000.0}
+        self.timers = {clock: Timer() for clock in CLOCKS}
+        self.ended = 0
+        self.watchdog = Watchdog(
+            sign or SignOfLife(bytearray(1), 0), self.timers, clock=self.now.__getitem__, end=self._end
+        )
+
+    def _end(self) -> None:
+        self.ended += 1
+
+    def sleep(self, seconds: float, *, beats: bool = True) -> None:
+        """Let the time pass, with a beat of the thread every 100 ms or without CPU."""
+        for _ in range(round(seconds * 10)):
+            self.now.update({clock: now + 0.1 for clock, now in self.now.items()})
+            if beats:
+                self.watchdog.beat()
+
+    @property
+    def left_s(self) -> float | None:
+        """What the kernel lets it live, the same on each clock; None: for good."""
+        left = {
+            round(timer.deadline_s - self.now[clock], 3) if timer.deadline_s else None
+            for clock, timer in self.timers.items()
+        }
+        (alike,) = left
+        return alike
+
+
+def test_a_process_lives_for_less_than_the_backend_waits_while_it_answers_and_while_that_is_sent() -> None:
+    process = Process()
+    process.sleep(5)
+    assert process.left_s is None
+
+    with process.watchdog.answering():
+        assert process.left_s == PATIENCE_S < BACKEND_WAITS_S
+        process.sleep(5)
+        assert process.left_s == PATIENCE_S
+    assert process.left_s == PATIENCE_S
+    process.sleep(1)
+    assert process.left_s == PATIENCE_S
+    process.sleep(SENT_S)
+    assert process.left_s is None
+    assert process.ended == 0
+
+
+def test_a_process_without_a_request_outlives_a_pause_and_ends_at_a_request_that_may_have_waited() -> None:
+    process = Process()
+    process.sleep(5, beats=False)
+    with process.watchdog.answering():  # no beat has come before it
+        assert process.ended == 1
+
+    idle = Process()
+    idle.sleep(5, beats=False)
+    idle.sleep(1)
+    with idle.watchdog.answering():
+        assert idle.ended == 1
+
+    rested = Process()
+    rested.sleep(5, beats=False)
+    rested.sleep(SENT_S + 0.2)
+    with rested.watchdog.answering():
+        assert rested.ended == 0
+
+
+def test_strings_give_a_request_the_time_in_which_no_thread_of_ours_can_run() -> None:
+    process = Process()
+    with process.watchdog.answering(strings=1_000_000):
+        assert process.left_s == PATIENCE_S + 1_000_000 * STRING_S
+        process.sleep(3, beats=False)
+    assert process.left_s == PATIENCE_S
+    process.sleep(0.1)
+    with process.watchdog.answering():
+        assert process.ended == 0
+
+
+def test_a_thread_that_is_held_up_while_it_shows_a_sign_gains_the_process_no_time() -> None:
     class SlowSign(SignOfLife):
         def show(self) -> None:
-            shown_s.append(now[time.CLOCK_MONOTONIC])
-            for clock in now:
-                now[clock] += 0.5
+            for clock in process.now:
+                process.now[clock] += 0.5
 
-    timers = {clock: Timer() for clock in CLOCKS}
-    Watchdog(SlowSign(bytearray(1), 0), timers, clock=now.__getitem__).beat()
-
-    assert timers[time.CLOCK_MONOTONIC].deadline_s == pytest.approx(100.0 + PATIENCE_S)
-    assert timers[time.CLOCK_REALTIME].deadline_s == pytest.approx(5000.0 + PATIENCE_S)
-    assert timers[time.CLOCK_MONOTONIC].deadline_s < shown_s[0] + BACKEND_WAITS_S
+    process = Process(SlowSign(bytearray(1), 0))
+    with process.watchdog.answering():
+        process.watchdog.beat()
+        assert process.left_s == pytest.approx(PATIENCE_S - 0.5)

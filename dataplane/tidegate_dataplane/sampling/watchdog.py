@@ -1,24 +1,30 @@
-"""Ends this process before Triton's Python backend gives up on it, since the next caller would get what it answers later.
+"""Ends a model's process that gets no CPU, since the next caller would get what it answers late.
 
-The backend fails a request after a second in which this process neither answered nor showed a sign of life.
-It takes the process's next word for the answer to the next request, and has freed the memory that it is read from.
-A process that the system does not run cannot see to that itself, so a timer in the kernel does (ADR 50).
+Triton's Python backend fails a request after a second in which this process neither answered nor showed a sign of life.
+It takes the process's next message for the answer to the next request, and has freed the memory that it is read from.
+A process without CPU cannot end itself, so a timer in the kernel does, while there is a request (ADR 50).
 """
 
 import ctypes
+import math
 import mmap
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
 PATIENCE_S = 0.8
 """The backend's is 1 s (StubLauncher::ReceiveMessageFromStub); the rest is for the kernel to end the process in."""
 BEAT_S = 0.1
+STRING_S = 5e-6
+"""How much longer the process may be silent for each string of a request: libraries convert them in one call, in which our
+thread cannot run and the backend's own can."""
+SENT_S = 2.0
+"""How long after an answer it may still be on its way to the backend, or a request from before a pause in the queue."""
 CLOCKS = (time.CLOCK_MONOTONIC, time.CLOCK_REALTIME)
 """The backend waits by the second one; when that is set back, the first one still ends the process."""
 _REGION, _CONTROL = 2, 7
@@ -64,25 +70,27 @@ class SignOfLife:
     """The flag by which the backend knows that this process lives.
 
     The backend lowers it and looks a second later; a thread of its own in this process raises it every 300 ms.
-    That thread alone may be short of CPU, so ours raises it too, once the byte has been seen to be that flag.
+    That thread alone may be short of CPU, so ours raises it too, once the byte has been seen to behave as that flag.
     """
 
     def __init__(self, memory: "mmap.mmap | bytearray", position: int) -> None:
         self._memory, self._position = memory, position
-        self._was_lowered = self._is_flag = False
+        self._was_lowered = False
+        self.found = False
+        """Whether the byte has been lowered and raised by others."""
 
     def show(self) -> None:
         """Raise the flag."""
         raised = self._memory[self._position] == 1
-        self._is_flag = self._is_flag or (raised and self._was_lowered)
-        if self._is_flag:
+        self.found = self.found or (raised and self._was_lowered)
+        if self.found:
             self._memory[self._position] = 1
         self._was_lowered = self._memory[self._position] == 0
 
     @classmethod
-    def of_this_process(cls) -> "SignOfLife":
+    def of_process(cls, process: int) -> "SignOfLife":
         """Return the flag where the backend of Triton 2.51 to 2.70 keeps it; one that nothing raises where it is not."""
-        arguments = Path("/proc/self/cmdline").read_bytes().split(b"\0")
+        arguments = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
         with suppress(OSError, ValueError, IndexError):
             position = int(arguments[_CONTROL]) + _HEADER_BYTES
             descriptor = os.open(b"/dev/shm/" + arguments[_REGION], os.O_RDWR)
@@ -98,28 +106,52 @@ class _Timer(Protocol):
 
 
 class Watchdog:
-    """Lets this process live for PATIENCE_S from each time that its thread runs."""
+    """Ends this process when it is late by PATIENCE_S: by timers while there is a request, and else before the next one."""
 
     def __init__(
         self,
         sign: SignOfLife,
         timers: Mapping[int, _Timer],
         clock: Callable[[int], float] = time.clock_gettime,
+        end: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGKILL),
     ) -> None:
-        self._sign, self._timers, self._clock = sign, timers, clock
+        self._sign, self._timers, self._clock, self._end = sign, timers, clock, end
+        self._beats_or_answers = threading.Lock()
+        self._ran_s = clock(time.CLOCK_MONOTONIC)
+        self._paused_s = self._answered_s = -math.inf
+        self._answering = self._armed = False
+        self._patience_s = PATIENCE_S
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep_beating, name="watchdog", daemon=True)
 
     @classmethod
     def started(cls) -> "Watchdog":
-        """Watch over this process from now on: what takes long without the GIL's release has to be done before.
+        """Watch over this process from now on.
 
         Raises OSError where the kernel has no such timers: a model that could answer wrongly had better not serve.
         """
-        watchdog = cls(SignOfLife.of_this_process(), {clock: KernelTimer(clock) for clock in CLOCKS})
-        watchdog.beat()
+        watchdog = cls(SignOfLife.of_process(os.getpid()), {clock: KernelTimer(clock) for clock in CLOCKS})
         watchdog._thread.start()
         return watchdog
+
+    @contextmanager
+    def answering(self, strings: int = 0) -> Generator[None]:
+        """Watch over a request, with that many strings among its inputs, until its answer is sent."""
+        with self._beats_or_answers:
+            now = self._looked()
+            if now[time.CLOCK_MONOTONIC] - self._paused_s < SENT_S:
+                # It may have come before the pause, and the backend have given up on it.
+                self._end()
+            self._answering, self._patience_s = True, PATIENCE_S + strings * STRING_S
+            self._set(now)
+        try:
+            yield
+        finally:
+            with self._beats_or_answers:
+                now = self._looked()
+                self._answering, self._patience_s = False, PATIENCE_S
+                self._answered_s = now[time.CLOCK_MONOTONIC]
+                self._set(now)
 
     def beat(self) -> None:
         """Show a sign of life, and let the process live on.
@@ -127,17 +159,33 @@ class Watchdog:
         The time is taken before the sign is shown. A thread that is held up in between then sets a deadline that is
         too early, never one that the backend does not wait for.
         """
-        deadlines = {clock: self._clock(clock) + PATIENCE_S for clock in self._timers}
-        self._sign.show()
-        for clock, timer in self._timers.items():
-            timer.set(deadlines[clock])
+        with self._beats_or_answers:
+            now = self._looked()
+            self._sign.show()
+            self._set(now)
 
     def stop(self) -> None:
-        """Let the process be: no more requests come."""
+        """Disarm the timers: no more requests come."""
         self._stopping.set()
         self._thread.join()
         for timer in self._timers.values():
             timer.set(0)
+
+    def _looked(self) -> Mapping[int, float]:
+        """Return the time, and keep whether this process has run for long enough since it was last looked at."""
+        now = {clock: self._clock(clock) for clock in CLOCKS}
+        ran_s = now[time.CLOCK_MONOTONIC]
+        if ran_s - self._ran_s > self._patience_s:
+            self._paused_s = ran_s
+        self._ran_s = ran_s
+        return now
+
+    def _set(self, now: Mapping[int, float]) -> None:
+        armed = self._answering or now[time.CLOCK_MONOTONIC] - self._answered_s < SENT_S
+        if armed or self._armed:
+            for clock, timer in self._timers.items():
+                timer.set(now[clock] + self._patience_s if armed else 0)
+        self._armed = armed
 
     def _keep_beating(self) -> None:
         while not self._stopping.wait(BEAT_S):

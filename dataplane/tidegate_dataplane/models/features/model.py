@@ -45,10 +45,10 @@ class TritonPythonModel:
             )
         except FeatureError as error:
             raise pb_utils.TritonModelException(str(error)) from error
+        self._watchdog = Watchdog.started()
         # Nothing is sampled here; it is how the agent notices when this process ends.
         self._sampler = Sampler.of(args)
         self._sampler.start()
-        self._watchdog = Watchdog.started()
 
     def finalize(self) -> None:
         """Say goodbye to the agent."""
@@ -57,6 +57,10 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request, in order."""
+        with self._watchdog.answering():
+            return self._answers(requests)
+
+    def _answers(self, requests: Sequence[Any]) -> list[Any]:
         keys = [
             {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
             for request in requests

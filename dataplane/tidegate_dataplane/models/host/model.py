@@ -58,11 +58,8 @@ class TritonPythonModel:
             self._types = {each.name: each.type for each in self._session.get_inputs()}
             self._touch(config)
             self._warm_up(config)
-        self._sampler = _sampler(args)
+        self._watchdog, self._sampler = _watched(args)
         self._memory = _say_memory(args["model_name"], args["model_version"])
-        from tidegate_dataplane.sampling.watchdog import Watchdog
-
-        self._watchdog = Watchdog.started()
 
     def finalize(self) -> None:
         """Send the samples that are left; nobody is answered any more."""
@@ -71,6 +68,10 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request, in order."""
+        with self._watchdog.answering(self._strings(requests)):
+            return self._answers(requests)
+
+    def _answers(self, requests: Sequence[Any]) -> list[Any]:
         inputs = [self._arrays(request) for request in requests]
         answers: list[Any] = [None] * len(inputs)
         for group in self._groups(inputs):
@@ -127,6 +128,13 @@ class TritonPythonModel:
             raise answer
         return answer
 
+    def _strings(self, requests: Sequence[Any]) -> int:
+        return sum(
+            math.prod(pb_utils.get_input_tensor_by_name(request, name).shape())
+            for request in requests
+            for name in self._texts
+        )
+
     def _arrays(self, request: Any) -> dict[str, Array]:
         return {name: self._array(request, name) for name in self._inputs}
 
@@ -182,16 +190,17 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(tensors)
 
 
-def _sampler(args: dict[str, str]) -> Any:
-    """Begin to log samples of this version: what that needs lies in its folder."""
+def _watched(args: dict[str, str]) -> tuple[Any, Any]:
+    """Begin to watch over this process, and to log samples of this version: what that needs lies in its folder."""
     sys.path.insert(0, str(Path(args["model_repository"]) / args["model_version"]))
     # The server takes a folder whose time changed for a changed version.
     sys.dont_write_bytecode = True
     from tidegate_dataplane.sampling.sampler import Sampler
+    from tidegate_dataplane.sampling.watchdog import Watchdog
 
-    sampler = Sampler.of(args)
+    watchdog, sampler = Watchdog.started(), Sampler.of(args)
     sampler.start()
-    return sampler
+    return watchdog, sampler
 
 
 @contextmanager

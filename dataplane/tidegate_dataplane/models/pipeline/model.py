@@ -56,13 +56,17 @@ class TritonPythonModel:
         }
         self._counters = _Counters(name, FAMILIES)
         self._totals = totals
+        self._watchdog = Watchdog.started()
         # Nothing is sampled here; it is how the agent notices when this process ends.
         self._sampler = Sampler.of(args)
         self._sampler.start()
-        self._watchdog = Watchdog.started()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer each request, in order."""
+        with self._watchdog.answering():
+            return self._answers(requests)
+
+    def _answers(self, requests: Sequence[Any]) -> list[Any]:
         batch = [
             {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
             for request in requests
