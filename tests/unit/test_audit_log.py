@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from fixtures.audit_log import Asked, Right, denied, unused
+from fixtures.audit_log import Asked, Right, denied, read, unused
 
 USER = "system:serviceaccount:tidegate-system:tidegate-controllers"
 ACCOUNT = "tidegate-system:tidegate-controllers"
@@ -73,6 +74,20 @@ def test_a_right_serves_what_it_lets_through(right: Right, request_: Asked) -> N
 def test_a_right_does_not_serve_what_another_lets_through(right: Right, request_: Asked) -> None:
     assert not right.serves(request_)
     assert unused([right], [request_]) == (right,)
+
+
+def test_a_refusal_is_read_with_the_words_of_the_api_server() -> None:
+    event = {
+        "verb": "list",
+        "requestURI": "/api/v1/namespaces/ads/pods?limit=1000",
+        "user": {"username": USER},
+        "objectRef": {"resource": "pods", "namespace": "ads", "apiVersion": "v1"},
+        "responseStatus": {"code": 403, "message": "pods is forbidden"},
+    }
+    line = json.dumps(event)
+    found = read([f"{line}\n", f"{line}\n", line[:40]])
+    assert found == {asked(namespace="ads", code=403, message="pods is forbidden")}
+    assert denied([], found) == found
 
 
 def test_what_is_refused_although_there_is_a_right_to_it_was_asked_of_an_api_server_that_has_just_begun() -> (
