@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import httpx
 import pytest
 import yaml
 
+from builders.inference import inference_body
 from builders.metrics_page import listed, metric, shown
 from builders.waiting import eventually, wait_until
 from fixtures.allocated import Allocated, looks_again
@@ -190,22 +192,27 @@ def test_every_node_of_a_pool_is_shown_to_who_may_list_nodes(
     assert f'tidegate_pool_tier_slices{{pool="{allocated.pool}",tier="offline"}}' in page
 
 
-async def test_open_pages_watch_no_more_than_one(
-    dashboard_process: WebProcess, reader: str, kubectl: Kubectl
+async def test_open_pages_watch_no_more_than_one_and_all_are_told_of_a_change(
+    dashboard_process: WebProcess, reader: str, kubectl: Kubectl, namespace: str
 ) -> None:
     headers = {"authorization": f"Bearer {reader}"}
     limits = httpx.Limits(max_connections=None)
+    topic = f"inferences/{namespace}/ctr"
     async with (
         httpx.AsyncClient(
             base_url=dashboard_process.url, headers=headers, timeout=60, limits=limits, trust_env=False
         ) as client,
         AsyncExitStack() as pages,
     ):
+        opened: list[AsyncIterator[str]] = []
 
         async def open_pages(count: int) -> None:
             for _ in range(count):
-                page = client.stream("GET", "/api/v1/events", params={"topic": "computepools"})
-                assert (await pages.enter_async_context(page)).status_code == 200
+                page = client.stream("GET", "/api/v1/events", params={"topic": topic})
+                answer = await pages.enter_async_context(page)
+                assert answer.status_code == 200
+                opened.append(answer.aiter_lines())
+                assert await anext(opened[-1]) == ": listening"
 
         await open_pages(1)
         one = watches(kubectl)
@@ -217,6 +224,15 @@ async def test_open_pages_watch_no_more_than_one(
 
         await eventually(no_more, what="no more watches than for one page")
         assert watches(kubectl)["inferences"] >= 1
+
+        async def is_told(lines: AsyncIterator[str]) -> bool:
+            async for line in lines:  # which end by themselves
+                if line == f"event: {topic}":
+                    return True
+            return False
+
+        kubectl.apply({**inference_body(), "metadata": {"name": "ctr"}}, namespace=namespace)
+        assert all(await asyncio.gather(*map(is_told, opened)))
 
 
 def watches(kubectl: Kubectl) -> dict[str, int]:
