@@ -166,6 +166,46 @@ def test_each_cell_of_a_process_is_what_the_api_server_says(
     assert found == _both(matrix(CLUSTER_RULES[process]), matrix(own))
 
 
+def test_what_is_denied_is_denied_by_the_api_server_itself(people: HelmOn) -> None:
+    """Written by hand: the chart is made of the rules that the tests beside this one compare with."""
+    users = ("view", "edit", "admin", "cluster-view", "cluster-pools", "stranger")
+    names = {f"system:serviceaccount:{SYSTEM}:tidegate-{each}": str(each) for each in PROCESSES}
+    names |= {user: user for user in users}
+
+    def may_do(user: str, verb: str, what: str, namespace: str) -> bool:
+        kind, _, subresource = what.partition("/")
+        plural, _, group = kind.partition(".")
+        about = {"verb": verb, "resource": plural, "subresource": subresource, "group": group}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": user, "resourceAttributes": {**about, "namespace": namespace}},
+        }
+        found = people.kubectl.json("create", "--filename=-", stdin=json.dumps(review))
+        return bool(found["status"]["allowed"])
+
+    nobody: set[str] = set()
+    for verb, what, namespace, allowed in (
+        ("create", "inferences.tidegate.io", "ads", {"edit", "admin"}),
+        ("patch", "inferences.tidegate.io", "ads", {"edit", "admin"}),
+        ("delete", "inferences.tidegate.io", "ads", {"edit", "admin"}),
+        ("create", "inferences.tidegate.io", "shop", nobody),
+        ("patch", "inferences.tidegate.io/status", "ads", {"controllers"}),
+        ("patch", "computepools.tidegate.io", "", {"cluster-pools"}),
+        ("create", "allocationdecisions.tidegate.io", "", {"controllers"}),
+        ("update", "leases.coordination.k8s.io", "ads", {"edit", "admin"}),
+        ("create", "clusterrolebindings.rbac.authorization.k8s.io", "", nobody),
+        ("create", "pods", "", nobody),
+        ("delete", "pods", "ads", {"edit", "admin"}),
+        ("patch", "nodes", "", nobody),
+        ("list", "secrets", "", nobody),
+        ("list", "secrets", SYSTEM, nobody),
+        ("impersonate", "users", "", nobody),
+    ):
+        found = {name for user, name in names.items() if may_do(user, verb, what, namespace)}
+        assert found == allowed, f"{verb} {what} in {namespace or 'all namespaces'}"
+
+
 @pytest.mark.parametrize("account", ["tidegate-gateway", "default"])
 def test_who_needs_no_rights_has_none(release: HelmOn, account: str) -> None:
     assert _rights(release, f"system:serviceaccount:{SYSTEM}:{account}", SYSTEM) == {}
