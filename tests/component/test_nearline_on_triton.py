@@ -130,6 +130,7 @@ def test_without_an_order_for_a_stream_nothing_is_taken_from_it(stream_pod: Stre
 
 
 @pytest.mark.no_rerun("a lost or doubled message")
+@pytest.mark.parametrize("broker", ["nats", "kafka"], indirect=True)  # over both in every run
 def test_a_worker_that_is_killed_in_the_middle_loses_nothing_and_doubles_nothing(
     any_slow_pod: StreamPod,
 ) -> None:
