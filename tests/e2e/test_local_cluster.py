@@ -18,6 +18,7 @@ import pytest
 
 from builders.waiting import wait_until
 from fixtures.control_plane import Kubectl
+from fixtures.installed import Space
 from tidegate_localcluster.cgroups import CgroupTree
 from tidegate_localcluster.cluster import Cluster, ClusterOptions, Supplies, cgroup_name
 from tidegate_localcluster.errors import LocalClusterError
@@ -280,7 +281,14 @@ def test_nothing_listens_beyond_loopback(cluster: Cluster) -> None:
     ],
 )
 @pytest.mark.alone("kills parts of the cluster")
-def test_a_killed_part_is_named_and_restarted(bench: Workbench, cluster: Cluster, part: str) -> None:
+def test_a_killed_part_comes_back(
+    space: Space, cluster: Cluster, cluster_kubectl: Kubectl, part: str
+) -> None:
+    """It is named and restarted, and an edit made afterwards is served."""
+    space.publish("probe", 1)
+    space.inference(tier="nearline", replicas=0)
+    space.access()
+    wait_until(lambda: space.condition("inference", "probe"), "the controllers know the model")
     before = cluster.state()
     assert before is not None
     os.kill(pids(cluster)[part], signal.SIGKILL)
@@ -294,9 +302,12 @@ def test_a_killed_part_is_named_and_restarted(bench: Workbench, cluster: Cluster
     state = cluster.state()
     assert state is not None
     assert "SIGKILL" in str(state.parts[part].last_ending)
-    wait_until(lambda: bench.kubectl.run("get", "nodes").returncode == 0, "the API server answers again")
-    bench.pod("after", bench.container("sleep", "1000"))
-    bench.ready("after")
+    looks = ("get", "inference/probe", f"--namespace={space.namespace}")
+    wait_until(lambda: cluster_kubectl.run(*looks).returncode == 0, "the API server answers again")
+    # Controllers, scheduler, kubelet and xDS servers go on: this takes all of them.
+    space.patch("inference", "probe", {"replicas": 1})
+    space.ready()
+    space.answers(1)
 
 
 def pids(cluster: Cluster) -> Mapping[str, int]:
