@@ -6,6 +6,7 @@ import argparse
 import functools
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -48,9 +49,11 @@ def start_cluster(cluster: Cluster) -> int:
 
 def end_cluster(cluster: Cluster) -> int:
     """End it and remove its folder but for the logs; return 1 where something is left on the machine."""
-    LOGS.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(LOGS, ignore_errors=True)
     for log in cluster.log_files().values():
-        shutil.copy(log, LOGS)
+        with suppress(OSError):  # neither a full disk nor a log that is gone keeps the cluster
+            LOGS.mkdir(parents=True, exist_ok=True)
+            shutil.copy(log, LOGS)
     remains = cluster.down(say)
     shutil.rmtree(cluster.files.path, ignore_errors=True)
     if remains:
