@@ -145,7 +145,11 @@ def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Runner
         def run(lane: Sequence[Stage]) -> Sequence[Outcome]:
             outcomes: list[Outcome] = []
             if any(stage.on_cluster for stage in lane):
-                print(shared.wait_until_up(), flush=True)
+                may_run, says = shared.wait_until_up()
+                print(says, flush=True)
+                if not may_run:
+                    lost = Failed("the shared cluster did not start: see build/test-results/cluster.log")
+                    return [Outcome(stage.name, 1, Results(), 0.0, lost) for stage in lane]
             for stage in lane:
                 outcomes.append(run_stage(_completed(stage, outcomes), arguments, pytest))
             return outcomes
@@ -166,7 +170,7 @@ def run_stages(stages: Sequence[Stage], arguments: Sequence[str], pytest: Runner
 def _completed(stage: Stage, outcomes: Sequence[Outcome]) -> Stage:
     """Return the stage, which is told where it is not the second half of a whole run on the cluster."""
     shared = [outcome for outcome in outcomes if outcome.stage == "cluster"]
-    whole = shared and not shared[0].results.failures and not shared[0].results.skipped
+    whole = shared and shared[0].exit_code == 0 and not shared[0].results.skipped
     if stage.name != "alone" or whole:
         return stage
     return replace(stage, arguments=(*stage.arguments, "--after-incomplete-run"))

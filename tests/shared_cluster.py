@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import shutil
 import sys
 from contextlib import suppress
@@ -12,6 +13,7 @@ from typing import Final
 
 from fixtures.cluster import OPTIONS, start
 from fixtures.installed import install_for_tests
+from stages.cluster import NOT_HERE
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.checks import check_machine
 from tidegate_localcluster.cluster import Cluster
@@ -41,8 +43,13 @@ def main() -> int:
 
 def start_cluster(cluster: Cluster) -> int:
     """Start it, and install the chart. Raises LocalClusterError and DemoError."""
-    check_machine(default_home())
-    start(cluster, find_supplies(default_home(), OPTIONS, None, say), say)
+    try:
+        check_machine(default_home())
+        supplies = find_supplies(default_home(), OPTIONS, None, say)
+    except LocalClusterError as error:
+        say(error, file=sys.stderr)
+        return 1 if os.environ.get("CI") else NOT_HERE
+    start(cluster, supplies, say)
     with install_for_tests(cluster, say):
         return 0
 

@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from run import Pytest, run_again
+from run import STAGES, Pytest, Runner, Stage, run_again, run_stages
+from stages.cluster import SharedCluster
 from stages.report import Outcome
 from stages.rerun import Failed, plan_reruns
 from stages.results import End, Failure, FailureKind, Phase, Results, read
@@ -102,6 +104,24 @@ def test_every_slow_test_has_its_turn_and_a_turn_takes_a_minute() -> None:
     assert frozenset().union(*slices) == set(seconds)
     assert all(chosen == {"long"} or sum(map(seconds.__getitem__, chosen)) <= 60 for chosen in slices)
     assert choose_slice(seconds, "commit-1", seconds) == slices[1]
+
+
+def test_where_the_cluster_does_not_start_nothing_runs_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def a_cluster(_: Path) -> nullcontext[SharedCluster]:
+        return nullcontext(SharedCluster(lambda: (False, "why")))
+
+    def passes(stage: Stage, *_: object) -> Outcome:
+        return an_outcome(stage.name)
+
+    monkeypatch.setattr("run.shared_cluster", a_cluster)
+    monkeypatch.setattr("run.run_stage", passes)
+    outcomes = run_stages(STAGES, (), Runner())
+    assert {outcome.stage: outcome.failed for outcome in outcomes} == {
+        "unit": False,
+        "servers": False,
+        "cluster": True,
+        "alone": True,
+    }
 
 
 SUITE = """

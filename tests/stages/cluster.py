@@ -15,6 +15,8 @@ from typing import Final
 
 from fixtures.sharing import STATE_DIR_VARIABLE
 
+NOT_HERE: Final = 3
+"""Exit code where this machine cannot have a cluster: tests on it are skipped with the reason."""
 _PROGRAM: Final = Path(__file__).resolve().parents[1] / "shared_cluster.py"
 
 
@@ -22,8 +24,8 @@ _PROGRAM: Final = Path(__file__).resolve().parents[1] / "shared_cluster.py"
 class SharedCluster:
     """The cluster as `tests/run.py` sees it."""
 
-    wait_until_up: Callable[[], str] = lambda: ""
-    """Returns a line for the user once the cluster is up, or why it is not."""
+    wait_until_up: Callable[[], tuple[bool, str]] = lambda: (True, "")
+    """Once that is known, returns a line for the user, and False where the cluster should be up and is not."""
     give_up: Callable[[], None] = lambda: None
     """Ends the start of the cluster, where it is not up yet."""
     remains: str = ""
@@ -34,11 +36,11 @@ class SharedCluster:
 def shared_cluster(log: Path) -> Generator[SharedCluster]:
     """Start a cluster beside the block, for pytest processes that the block starts, and end it.
 
-    The block waits for it before the first test that needs it. Where it does not start, the tests that need it say why
-    too. One that the user names in TIDEGATE_E2E_STATE_DIR is used, and left running.
+    The block waits for it before the first test that needs it. One that the user names in TIDEGATE_E2E_STATE_DIR is
+    used, and left running; the tests start it where it does not run.
     """
     if os.environ.get(STATE_DIR_VARIABLE):
-        yield SharedCluster(lambda: f"== cluster: {os.environ[STATE_DIR_VARIABLE]}")
+        yield SharedCluster(lambda: (True, f"== cluster: {os.environ[STATE_DIR_VARIABLE]}"))
         return
     # Sockets lie in it, whose paths may have no more than about 100 characters.
     folder = Path(tempfile.mkdtemp(prefix="tidegate-e2e-"))
@@ -47,10 +49,10 @@ def shared_cluster(log: Path) -> Generator[SharedCluster]:
     started = time.monotonic()
     up = _run("up", folder, log)
 
-    def wait_until_up() -> str:
+    def wait_until_up() -> tuple[bool, str]:
         if up.wait() == 0:
-            return f"== cluster: up after {time.monotonic() - started:.0f} s"
-        return f"== cluster: not started\n{log.read_text()[-2000:]}"
+            return True, f"== cluster: up after {time.monotonic() - started:.0f} s"
+        return up.returncode == NOT_HERE, f"== cluster: not started\n{log.read_text()[-2000:]}"
 
     shared = SharedCluster(wait_until_up, give_up=up.terminate)
     os.environ[STATE_DIR_VARIABLE] = str(folder)
