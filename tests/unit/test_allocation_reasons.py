@@ -77,17 +77,29 @@ def test_a_node_to_spare_is_named() -> None:
 @pytest.mark.parametrize(
     ("pool", "model", "expected"),
     [
-        (a_pool(slices=2), a_model("x", NEAR, a_placement(ready=4), rate=400.0),
-            "gpu-a has 2 slices in good health, and 4 were held"),
-        (a_pool(), a_model("x", NEAR, a_placement(ready=4), rate=400.0, bounds=Bounds(0, 3)),
-            "4 replicas are above its maximum of 3"),
-        (a_pool(tiers=(TierRule(NEAR, 0, 3),)), a_model("x", NEAR, a_placement(ready=4), rate=400.0),
-            "4 slices are above the ceiling of nearline, 3"),
-        (a_pool(slices=4, spares=1), a_model("x", NEAR, a_placement(ready=4), rate=400.0),
-            "1 slices stay free as warm spares"),
+        (
+            a_pool(slices=2),
+            a_model("x", NEAR, a_placement(ready=4), rate=400.0),
+            "gpu-a has 2 slices in good health, and 4 were held",
+        ),
+        (
+            a_pool(),
+            a_model("x", NEAR, a_placement(ready=4), rate=400.0, bounds=Bounds(0, 3)),
+            "4 replicas are above its maximum of 3",
+        ),
+        (
+            a_pool(tiers=(TierRule(NEAR, 0, 3),)),
+            a_model("x", NEAR, a_placement(ready=4), rate=400.0),
+            "4 slices are above the ceiling of nearline, 3",
+        ),
+        (
+            a_pool(slices=4, spares=1),
+            a_model("x", NEAR, a_placement(ready=4), rate=400.0),
+            "1 slices stay free as warm spares",
+        ),
     ],
     ids=["lost", "maximum", "ceiling", "spares"],
-)  # fmt: skip
+)
 def test_what_takes_replicas_away_is_named(pool: Pool, model: Inference, expected: str) -> None:
     assert expected in why(solved(pool, model), "ads/x")
 
