@@ -33,7 +33,8 @@ def test_settled_objects_cost_no_writes_and_an_edit_does(space: Space) -> None:
     """For minutes, and for all namespaces, in bench/idle_writes.py."""
     at_rest(lambda: _writes(space), what="writes in the namespace")
     before = _versions(space), _writes(space)
-    stays(lambda: (_versions(space), _writes(space)), "objects and write requests", for_s=8)
+    # The allocator looks every 30 s.
+    stays(lambda: (_versions(space), _writes(space)), "objects and write requests", for_s=31)
     # Both measures can move.
     space.patch("inference", "probe", {"replicas": 1})
     wait_until(lambda: _versions(space) != before[0] and _writes(space) > before[1], "both measures moved")
