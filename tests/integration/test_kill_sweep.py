@@ -54,6 +54,7 @@ async def test_a_version_swap_ends_alike_wherever_the_operator_is_killed(sweep: 
         scenarios.SWAP,
         [
             WriteFault(1, When.AFTER),
+            WriteFault(2, When.AFTER),
             # Its successor begins with lists from before the swap: no replica must go back to version 1 for it.
             WriteFault(3, When.AFTER, stale_s=1.0),
         ],
