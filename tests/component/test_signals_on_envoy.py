@@ -451,8 +451,8 @@ async def test_the_error_budget_of_an_inference_burns_when_requests_are_refused_
         # Nearly all were bad, and one in a hundred may be.
         found = await eventually(lambda: burns("ctr", "> 80"), "the budget burns")
         assert found[0]["metric"]["namespace"] == "ads"
-        calm_burn = await eventually(lambda: burns("cvr", ">= 0"), "the other was asked")
-        assert float(calm_burn[0]["value"][1]) == pytest.approx(0, abs=0.5)
+        # Envoy counts a request before it puts its time into a bucket: for a moment some seem late.
+        await eventually(lambda: burns("cvr", "< 0.5"), "the other was asked, and its budget is whole")
 
 
 @asynccontextmanager
