@@ -143,7 +143,12 @@ class Churn:
         self.load.publish(version)
 
     def _kill(self, component: str) -> None:
-        assert self._space.installed.kill(f"tidegate {component}") >= 1, component
+        # The pods of those that were killed last may not run yet.
+        wait_until(
+            lambda: self._space.installed.kill(f"tidegate {component}") >= 1,
+            f"a process of {component} is killed",
+            timeout_s=DONE_WITHIN_S,
+        )
         # New pods at once: the kubelet lets a container that ends often wait for minutes.
         label = f"app.kubernetes.io/component={component}"
         arguments = ("-n", helm.NAMESPACE, "-l", label, "--force", "--grace-period=0", "--wait=false")
