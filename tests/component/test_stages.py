@@ -41,7 +41,12 @@ def a_run(phases: list[Phase]) -> Results:
         ([a_failure("a.py::one")], 1, False, "never run again"),
         ([a_failure("a.py", when="collect"), a_failure("a.py::one")], 1, True, "a.py could not be collected"),
         ([a_failure("a.py::one", when="???")], 1, True, "crashed"),
-        ([a_failure("a.py::one", no_rerun="a request is lost")], 1, True, "a request is lost"),
+        (
+            [a_failure("a.py::one", message="assert 3 == 4\n +  where", no_rerun="a request is lost")],
+            1,
+            True,
+            "(a request is lost): assert 3 == 4",
+        ),
         ([a_failure(f"a.py::{n}") for n in range(4)], 1, True, "4 causes of failure"),
         (
             [a_failure(f"a.py::{n}", when="setup", message="no server") for n in range(9)],

@@ -57,7 +57,7 @@ def test_every_row_is_scored_once_although_pods_are_killed_and_scaled_away(batch
     space.kubectl.wait("condition=Ready", ("pod/reader",), space.namespace, 60)
     space.apply("Inference", "probe", _spec(space))
 
-    wait_until(lambda: _read(space)["files"] >= 3, "the work has begun", evidence=lambda: _status(space))
+    wait_until(lambda: _read(space)["files"] >= 1, "the work has begun", evidence=lambda: _status(space))
     wait_until(lambda: len(_pods(space)) == 2, "two are at work", evidence=lambda: _pods(space))
     killed = _pods(space)[0]["metadata"]["name"]
     space.kubectl.run(
@@ -72,7 +72,7 @@ def test_every_row_is_scored_once_although_pods_are_killed_and_scaled_away(batch
         evidence=lambda: _status(space),
     )
     paused = _read(space)
-    assert 3 <= paused["files"] < ROWS // ROWS_PER_FILE
+    assert 1 <= paused["files"] < ROWS // ROWS_PER_FILE
     assert paused["rows"] == paused["unique"]
 
     space.patch("inference", "probe", {"replicas": 2})

@@ -13,6 +13,8 @@ MOST: Final = 3
 
 NO_TESTS: Final = 5
 _TESTS_FAILED: Final = 1
+_SAID_CHARACTERS: Final = 300
+"""Of a failure's message: the summary is all that some CI keeps."""
 _PHASES_OF_TESTS: Final = frozenset({"setup", "call", "teardown"})
 
 
@@ -41,7 +43,8 @@ def plan_reruns(results: Results, exit_code: int, *, allowed: bool) -> Reruns | 
         return Failed("tests of this stage are never run again")
     for phase in results.failures:
         if phase.failure is not None and phase.failure.no_rerun is not None:
-            return Failed(f"{phase.test} is never run again: {phase.failure.no_rerun}")
+            said = phase.failure.message.strip().partition("\n")[0][:_SAID_CHARACTERS]
+            return Failed(f"{phase.test} is never run again ({phase.failure.no_rerun}): {said}")
     groups = _by_cause(results.failures)
     if len(groups) > MOST:
         return Failed(f"{len(groups)} causes of failure; at most {MOST} of a stage are run again")
