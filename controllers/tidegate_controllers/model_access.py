@@ -11,7 +11,6 @@ from tidegate.kube.port import Manifest
 from tidegate.planning.fleet import inference_backend, pipeline_backend, pipeline_backends, takes_traffic
 from tidegate.planning.model_access import AccessObserved, plan_model_access, with_release
 from tidegate.planning.pipelines import PipelinesPlan, plan_pipelines
-from tidegate.planning.pods import pod_view
 from tidegate.planning.release import ReleasePlan, plan_release
 from tidegate.resources.names import INFERENCE_LABEL, PIPELINE_LABEL, label_value
 from tidegate.resources.settings import Serving
@@ -118,15 +117,12 @@ class ModelAccessReconciler:
         )
 
     def _pipeline_backends(self, access: ModelAccess) -> list[Backend]:
-        pods = self._writer.stores.pods
+        pods = self._writer.stores.pod_views
         return [
             pipeline_backend(
                 access,
                 route,
-                map(
-                    pod_view,
-                    pods.by_label(PIPELINE_LABEL, label_value(key.name), namespace=key.namespace),
-                ),
+                pods.by_label(PIPELINE_LABEL, label_value(key.name), namespace=key.namespace),
             )
             for key, route in pipeline_backends(access).items()
         ]
@@ -136,7 +132,7 @@ class ModelAccessReconciler:
         inference = self._known.inferences.get(key)
         if inference is None or not takes_traffic(inference):
             return None
-        pods = self._writer.stores.pods.by_label(
+        pods = self._writer.stores.pod_views.by_label(
             INFERENCE_LABEL, label_value(key.name), namespace=key.namespace
         )
-        return inference_backend(inference, map(pod_view, pods))
+        return inference_backend(inference, pods)

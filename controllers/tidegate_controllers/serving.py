@@ -6,9 +6,9 @@ from typing import Any
 
 from tidegate.api.meta import ObjectKey, Resource
 from tidegate.api.reasons import Reason
-from tidegate.planning.deployments import DeploymentView, deployment_view
-from tidegate.planning.jobs import JobView, job_view
-from tidegate.planning.pods import PodView, pod_views
+from tidegate.planning.deployments import DeploymentView
+from tidegate.planning.jobs import JobView
+from tidegate.planning.pods import PodView
 from tidegate.planning.room import NodeRoom
 from tidegate.planning.serving_status import Refusal
 from tidegate.resources.names import label_value
@@ -43,16 +43,16 @@ class Observer:
     async def serving(self, label: str, key: ObjectKey) -> Serving:
         """The children of the object `key`, which carry `label`."""
         name, namespace = label_value(key.name), key.namespace
-        pods = pod_views(self.stores.pods.by_label(label, name, namespace=namespace))
+        pods = self.stores.pod_views.by_label(label, name, namespace=namespace)
         deployments = self.stores.deployments.by_label(label, name, namespace=namespace)
         return Serving(
             pods=pods,
             reports=await self.agents.reports(pods),
             config_maps=self.stores.config_maps.by_label(label, name, namespace=namespace),
-            deployment=next((deployment_view(body) for body in deployments), None),
-            jobs=tuple(
-                job_view(body) for body in self.stores.jobs.by_label(label, name, namespace=namespace)
+            deployment=next(
+                iter(self.stores.deployment_views.by_label(label, name, namespace=namespace)), None
             ),
+            jobs=self.stores.job_views.by_label(label, name, namespace=namespace),
             refusal=next((found for body in deployments if (found := _refusal(body))), None),
             rooms=await self.room.for_pods(pods),
         )

@@ -8,6 +8,10 @@ from tidegate.kube import kinds
 from tidegate.kube.kinds import Kind
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
+from tidegate.kube.views import Views
+from tidegate.planning.deployments import DeploymentView, deployment_view
+from tidegate.planning.jobs import JobView, job_view
+from tidegate.planning.pods import PodView, pod_view
 from tidegate.resources.names import (
     ACCESS_LABEL,
     FEATURE_COMPUTE_LABEL,
@@ -41,6 +45,15 @@ class Stores:
     services: ObjectStore = field(default_factory=_owned(kinds.SERVICE))
     service_accounts: ObjectStore = field(default_factory=_owned(kinds.SERVICE_ACCOUNT))
     budgets: ObjectStore = field(default_factory=_owned(kinds.POD_DISRUPTION_BUDGET))
+    pod_views: Views[PodView] = field(init=False)
+    deployment_views: Views[DeploymentView] = field(init=False)
+    job_views: Views[JobView] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """The views come first of all who are told of a change."""
+        object.__setattr__(self, "pod_views", Views(self.pods, pod_view))
+        object.__setattr__(self, "deployment_views", Views(self.deployments, deployment_view))
+        object.__setattr__(self, "job_views", Views(self.jobs, job_view))
 
     def custom(self) -> tuple[ObjectStore, ...]:
         """Our kinds, which kopf watches."""

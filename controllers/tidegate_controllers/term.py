@@ -34,6 +34,7 @@ from tidegate_controllers.feature_compute import FeatureComputeReconciler
 from tidegate_controllers.gpus import Gpus
 from tidegate_controllers.inference import InferenceReconciler
 from tidegate_controllers.known import Known
+from tidegate_controllers.left_out import tell_of_left_out
 from tidegate_controllers.model_access import ModelAccessReconciler, PodSettings, Sources
 from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.placements import Placements, PoolParts
@@ -196,6 +197,8 @@ class Terms:
                         queue.add(key)
                     tasks.create_task(queue.run())
                     tasks.create_task(queue.resync(keys))
+                watched = (*parts.stores, *parts.occupancy.stores)
+                tasks.create_task(tell_of_left_out(parts.cluster, watched, parts.clock))
         finally:
             self._current.reconcilers = None
             parts.allocator.questions.clear()

@@ -39,7 +39,8 @@ async def watch(stores: Iterable[ObjectStore], identity: str, namespaces: Collec
 
 def _feed(registry: kopf.OperatorRegistry, store: ObjectStore) -> None:
     @kopf.on.event(GROUP, VERSION, store.kind.plural, registry=registry)
-    def changed(event: Mapping[str, Any], **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
+    async def changed(event: Mapping[str, Any], **_: object) -> None:  # pyright: ignore[reportUnusedFunction]
+        # A coroutine, though it awaits nothing: kopf calls plain functions in threads of a pool.
         store.observe(cast("str | None", event["type"]), event["object"])
 
 

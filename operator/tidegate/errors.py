@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import traceback
 from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+_FRAMES: Final = 3
 
 
 class TidegateError(Exception):
     """Base of every error that Tidegate raises on purpose."""
+
+
+class WrongThreadError(RuntimeError):
+    """Something that has no locks was changed in another thread than its own: a mistake in our code."""
 
 
 class RetryableError(TidegateError):
@@ -58,3 +67,10 @@ class InvalidSpecError(PermanentError):
     def __init__(self, message: str, *, path: str = "") -> None:
         super().__init__(f"{path}: {message}" if path else message)
         self.path = path
+
+
+def without_message(error: Exception) -> str:
+    """The type of an exception that nobody foresaw, and the innermost places of it: its message may quote what a Secret holds."""
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    places = (f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames)
+    return f"{type(error).__name__} at {', '.join(places)}"

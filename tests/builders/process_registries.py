@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from tidegate.kube.kinds import ALLOCATION_DECISION, COMPUTE_POOL, INFERENCE
 from tidegate.kube.store import ObjectStore
-from tidegate.runtime.process_metrics import ProcessMetrics, show_leader
+from tidegate.runtime.process_metrics import ProcessMetrics, show_leader, show_left_out
 from tidegate.runtime.queue_metrics import QueueMetrics
 from tidegate.telemetry.span_metrics import SpanMetrics
 from tidegate.web.metrics import WebMetrics
@@ -46,6 +46,7 @@ def families(registry: CollectorRegistry) -> dict[str, str]:
 def controllers() -> CollectorRegistry:
     registry = CollectorRegistry()
     ProcessMetrics(registry, "controllers")
+    show_left_out(registry, [ObjectStore(INFERENCE)])
     SpanMetrics(registry)
     show_leader(registry, lambda: True)
     QueueMetrics(registry)
@@ -60,6 +61,7 @@ def controllers() -> CollectorRegistry:
 def xds() -> CollectorRegistry:
     registry = CollectorRegistry()
     ProcessMetrics(registry, "xds")
+    show_left_out(registry, [ObjectStore(INFERENCE)])
     SpanMetrics(registry)
     XdsMetrics(registry)
     IssuerMetrics(registry)
@@ -69,6 +71,7 @@ def xds() -> CollectorRegistry:
 def web() -> CollectorRegistry:
     registry = CollectorRegistry()
     ProcessMetrics(registry, "web")
+    show_left_out(registry, [ObjectStore(INFERENCE)])
     SpanMetrics(registry)
     WebMetrics(registry)
     return registry

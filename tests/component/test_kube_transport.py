@@ -293,6 +293,8 @@ async def test_a_silent_watch_is_noticed_and_opened_again_without_a_listing(tmp_
         b'{"type": "MODIFIED"}\n',
         b"[]\n",
         b'{"type": "MODIFIED", "object": {}}\n',
+        b'{"type": "MODIFIED", "object": {"metadata": "none"}}\n',
+        b"[" * 100_000 + b"\n",
         event("ERROR", {"kind": "Status", "code": 500, "message": "etcd"}),
         b"x" * 9_000_000,
     ],
@@ -302,6 +304,48 @@ async def test_garbage_in_a_watch_is_survived(garbage: bytes, tmp_path: Path) ->
     async with reflecting(script, tmp_path) as (store, reflector, _):
         await eventually(lambda: version_of(store) == 2, what="the event of the second watch")
         assert reflector.counts.failures == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"<html>down for maintenance</html>",
+        b"",
+        b"[]",
+        b'{"items": [{}], "metadata": {}}',
+        b'{"items": "none", "metadata": {}}',
+        b'{"items": []}',
+        b"[" * 100_000,
+    ],
+)
+async def test_an_answer_that_is_no_listing_ends_no_watch(answer: bytes, tmp_path: Path) -> None:
+    """A proxy before an API server that is away may answer 200 with a page of its own."""
+    answers = [answer]
+    well = Script()
+
+    async def script(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=answers.pop()) if answers else await well(request)
+
+    async with reflecting(script, tmp_path) as (store, reflector, _):
+        await eventually(lambda: version_of(store) == 1, what="the listing that came afterwards")
+        assert reflector.counts.failures == 1
+
+
+async def test_watches_that_end_as_soon_as_they_are_opened_are_not_asked_for_in_a_hot_loop(
+    tmp_path: Path,
+) -> None:
+    slow = replace(PATIENT, backoff=Backoff(first=timedelta(milliseconds=100), jitter=0.0))
+    async with reflecting(Script(*[[] for _ in range(1000)]), tmp_path, slow) as (_, reflector, server):
+        await eventually(lambda: reflector.counts.failures == 3, what="three watches that told nothing")
+        assert server.lists == 1
+        assert reflector.counts.watches == 3
+
+
+async def test_a_short_watch_that_tells_something_is_opened_again_at_once(tmp_path: Path) -> None:
+    never = replace(PATIENT, backoff=Backoff(first=timedelta(hours=1), cap=timedelta(hours=1)))
+    script = Script(*[[event("MODIFIED", a_pod(version))] for version in (2, 3, 4)])
+    async with reflecting(script, tmp_path, never) as (store, _, _):
+        await eventually(lambda: version_of(store) == 4, what="the event of the third watch")
 
 
 async def test_a_duplicate_or_late_event_does_not_turn_time_back(tmp_path: Path) -> None:

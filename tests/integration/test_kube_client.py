@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -11,15 +12,20 @@ import pytest
 import yaml
 
 from builders.inference import inference_body
+from builders.waiting import eventually
 from fixtures.control_plane import Kubectl
 from tidegate.api.meta import ObjectKey
+from tidegate.api.reasons import Reason
 from tidegate.errors import ApiUnavailableError, ConflictError, PermanentError
 from tidegate.kube.changes import needs_apply
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.fence import EPOCH_ANNOTATION, Fence
 from tidegate.kube.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, INFERENCE, NAMESPACE, Kind
 from tidegate.kube.port import Cluster, EventNote
+from tidegate.kube.store import ObjectStore
 from tidegate.planning.plan import EventType
+from tidegate.runtime.clock import SystemClock
+from tidegate_controllers.left_out import tell_of_left_out
 
 pytestmark = pytest.mark.usefixtures("crds")
 
@@ -210,6 +216,30 @@ async def test_an_event_is_shown_when_the_object_is_described(
     await client.create_event(note)
     assert len(await client.list(EVENT, namespace=namespace)) == 1
     assert "bad opset" in kubectl("describe", "inference", "ctr", "--namespace", namespace)
+
+
+@pytest.mark.produces(Reason.OBJECT_LEFT_OUT)
+async def test_who_describes_an_object_that_is_left_out_reads_why(
+    client: KubeClient, kubectl: Kubectl, namespace: str
+) -> None:
+    store = ObjectStore(CONFIG_MAP)
+    store.subscribe(lambda key: int(store.get(key)["data"]["count"]))  # type: ignore[index]
+    metadata = {"name": "odd", "namespace": namespace}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"count": "many"}}
+    store.observe("ADDED", await client.apply(body, FENCE))
+    task = asyncio.create_task(tell_of_left_out(client, (store,), SystemClock()))
+
+    def described() -> str:
+        return kubectl("describe", "configmap", "odd", "--namespace", namespace)
+
+    try:
+        await eventually(lambda: "ObjectLeftOut" in described(), what="the event")
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+    assert "Tidegate cannot read this ConfigMap" in described()
+    assert "ValueError at" in described()
+    assert len(await client.list(EVENT, namespace=namespace)) == 1
 
 
 async def test_an_event_that_cannot_be_written_is_no_error(client: KubeClient) -> None:

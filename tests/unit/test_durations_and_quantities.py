@@ -61,6 +61,15 @@ def test_parsers_only_ever_raise_value_error(text: str) -> None:
             parse(text)
 
 
+def test_more_than_any_cluster_has_is_read_as_that() -> None:
+    """Kubernetes stores each of these as it is, for anybody who may create a pod."""
+    for text in ("1e30", "1e90", "1e300", "1e999999999", f"{'9' * 60}e3", f"{'9' * 61}Ei"):
+        assert parse_quantity(text) == Decimal(10) ** 30
+        assert parse_quantity(f"-{text}") == -(Decimal(10) ** 30)
+    assert parse_quantity("1e-999999999") == Decimal("1e-9")
+    assert parse_quantity("0e999999999") == 0
+
+
 # From apimachinery's own tables (resource.Quantity), and what an API server answered.
 @pytest.mark.parametrize(
     ("text", "stored"),

@@ -103,7 +103,8 @@ class World:
 
     def stamped(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._version += 1
-        return {**body, "metadata": {**body["metadata"], "resourceVersion": str(self._version)}}
+        metadata = {"uid": f"uid-{body['metadata']['name']}", **body["metadata"]}
+        return {**body, "metadata": {**metadata, "resourceVersion": str(self._version)}}
 
     def has(self, store: Any, body: Mapping[str, Any], *, gone: bool = False) -> None:
         store.observe("DELETED" if gone else "MODIFIED", self.stamped(body))

@@ -39,7 +39,8 @@ class World:
 
     def has(self, store: Any, body: dict[str, Any], *, gone: bool = False) -> None:
         self._version += 1
-        body = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self._version)}}
+        metadata = {"uid": f"uid-{body['metadata']['name']}", **body["metadata"]}
+        body = {**body, "metadata": {**metadata, "resourceVersion": str(self._version)}}
         store.observe("DELETED" if gone else "MODIFIED", body)
 
     def inference(self, name: str, pool: str = "cpu-a", *, gone: bool = False, **spec: Any) -> None:

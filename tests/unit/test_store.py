@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api.meta import ObjectKey
+from tidegate.errors import WrongThreadError
 from tidegate.kube.kinds import INFERENCE, POD
 from tidegate.kube.store import ObjectStore
+from tidegate.kube.views import Views
 
 A, B = ObjectKey("ads", "a"), ObjectKey("ads", "b")
 
@@ -52,6 +55,67 @@ def test_events_arrive_change_and_go() -> None:
     store.observe("DELETED", a_pod(version=3))
     assert store.get(A) is None
     assert told == [A, A, A]
+
+
+def test_an_object_that_somebody_cannot_read_stays_as_it_was_for_all() -> None:
+    store, told = a_store("app")
+    views = Views(store, lambda body: int(body["metadata"]["labels"]["app"]))
+    store.subscribe(told.append)
+    store.observe("ADDED", a_pod(version=1, app="1"))
+    store.observe("MODIFIED", a_pod(version=2, app="one"))
+    store.observe("ADDED", a_pod("b", 3, app="two"))
+    store.observe("ADDED", a_pod("c", 4, app="3"))
+    assert [(key.name, views.get(key)) for key in sorted(store.keys())] == [("a", 1), ("c", 3)]
+    assert views.by_label("app", "1") == (1,)
+    assert not store.by_label("app", "one")
+    assert {key.name: (each.uid, each.why.split(" ")[0]) for key, each in store.left_out.items()} == {
+        "a": ("uid-a", "ValueError"),
+        "b": ("uid-b", "ValueError"),
+    }
+    store.observe("MODIFIED", a_pod(version=5, app="5"))
+    store.observe("DELETED", a_pod("b", 6, app="two"))
+    assert views.all() == (5, 3)
+    assert not store.left_out
+
+
+def test_of_another_object_of_its_name_nothing_stays() -> None:
+    store, _ = a_store()
+    views = Views(store, lambda body: int(body["metadata"]["labels"]["app"]))
+    store.observe("ADDED", a_pod(version=1, app="1"))
+    again = a_pod(version=2, app="one")
+    again["metadata"]["uid"] = "another"
+    store.observe("MODIFIED", again)
+    assert store.get(A) is None
+    assert views.get(A) is None
+
+
+def test_a_listing_takes_all_but_what_cannot_be_read_and_forgets_ghosts() -> None:
+    def transform(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**body, "data": body["data"]["x"]}
+
+    store = ObjectStore(POD, transform=transform)
+    store.replace([a_pod("a", 1), {**a_pod("b", 2), "data": {"x": 1}}])
+    assert [key.name for key in store.keys()] == ["b"]  # noqa: SIM118 - a store, not a dict
+    assert [key.name for key in store.left_out] == ["a"]
+    assert store.synced.is_set()
+    store.replace([{**a_pod("b", 2), "data": {"x": 1}}])
+    assert not store.left_out
+
+
+def test_why_an_object_is_left_out_does_not_say_what_it_holds() -> None:
+    store, _ = a_store()
+    store.subscribe(lambda key: int(store.get(key)["metadata"]["labels"]["token"]))  # type: ignore[index]
+    store.observe("ADDED", a_pod(token="s3cret"))
+    assert "s3cret" not in store.left_out[A].why
+    assert "test_store.py" in store.left_out[A].why
+
+
+async def test_a_change_in_another_thread_is_refused() -> None:
+    store, told = a_store()
+    for change in (lambda: store.observe("ADDED", a_pod()), lambda: store.replace([a_pod()])):
+        with pytest.raises(WrongThreadError, match="event loop"):
+            await asyncio.to_thread(change)
+    assert not told
 
 
 def test_an_object_that_was_there_at_the_start_counts_as_added() -> None:

@@ -19,7 +19,7 @@ def a_job(name: str = "inf-ctr-1", uid: str = "j-1", owner: str = "u") -> dict[s
     labels = {"tidegate.io/inference": "ctr"}
     references = [{"kind": "Inference", "name": "ctr", "uid": owner, "controller": True}]
     metadata = {"name": name, "namespace": "ads", "uid": uid, "labels": labels, "ownerReferences": references}
-    return {"metadata": metadata}
+    return {"metadata": metadata, "spec": {"template": {"metadata": {}, "spec": {}}}}
 
 
 def a_workload(job: str = "inf-ctr-1", uid: str = "j-1", version: str = "1", **status: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from builders.fake_clock import FakeClock, settle
 from builders.waiting import eventually
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import ApiUnavailableError, InvalidSpecError
+from tidegate.errors import ApiUnavailableError, InvalidSpecError, WrongThreadError
 from tidegate.kube.backoff import Backoff
 from tidegate.runtime.queue_metrics import QueueMetrics
 from tidegate.runtime.workqueue import QueueSettings, WorkQueue
@@ -308,6 +308,31 @@ async def test_liveness_speaks_up_only_when_no_worker_gets_on() -> None:
         assert bench.queue.liveness() is None
         await bench.clock.advance(100)
         assert bench.queue.liveness() == "queue test: no worker has got on for 400 s with 1 keys waiting"
+
+
+async def test_liveness_names_a_key_that_no_worker_will_ever_take() -> None:
+    bench = Bench()
+    bench.queue.add(A)
+    bench.queue.add(B)
+    bench.queue._lanes.clear()  # as threads once did, between the look for a lane and the end of it
+    assert bench.queue.liveness() == "queue test: 2 keys wait and are in no lane, such as ads/a"
+
+
+async def test_liveness_names_a_key_that_waits_too_long() -> None:
+    bench = Bench(longest_wait=timedelta(minutes=30), attempt_limit=timedelta(hours=2))
+    bench.queue.add(A)
+    await bench.clock.advance(1_800)
+    assert bench.queue.liveness() is None
+    await bench.clock.advance(1)
+    assert bench.queue.liveness() == "queue test: ads/a has waited for 1801 s"
+
+
+async def test_a_key_that_another_thread_adds_is_refused_and_harms_no_other() -> None:
+    bench = Bench()
+    bench.queue.add(A)
+    with pytest.raises(WrongThreadError, match="queue test was changed in thread"):
+        await asyncio.to_thread(bench.queue.add, B)
+    assert len(bench.queue) == 1
 
 
 async def test_metrics_tell_depth_and_age() -> None:

@@ -10,20 +10,24 @@ QUANTITY_PATTERN: Final = r"^[0-9]{1,15}(\.[0-9]{1,9})?(n|u|m|k|M|G|T|P|E|Ki|Mi|
 
 _QUANTITY: Final = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
-    r"(?:(?P<suffix>Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)|[eE](?P<exponent>[+-]?[0-9]{1,2}))?"
+    r"(?:(?P<suffix>Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)|[eE](?P<exponent>[+-]?[0-9]{1,9}))?"
 )
 _BINARY: Final = {
     name: Decimal(1024) ** power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)
 }
 _DECIMAL_POWERS: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _NANO: Final = Decimal("1e-9")
-# Wide enough that no quantity the API server accepts loses a digit.
-_EXACT: Final = Context(prec=80)
+_MOST_POWER: Final = 30
+"""Kubernetes stores quantities of any size, 1e90 cores too, and anybody may ask for them: beyond this power of ten, which is more
+than any cluster has, all are alike."""
+_MOST: Final = Decimal(10) ** _MOST_POWER
+# Wide enough that no quantity of 64 characters below that loses a digit.
+_EXACT: Final = Context(prec=100)
 _MAX_LENGTH: Final = 64
 
 
 def parse_quantity(text: str) -> Decimal:
-    """The value of `text` in base units (cores, bytes), rounded up to a billionth as Kubernetes does.
+    """The value of `text` in base units (cores, bytes), rounded up to a billionth as Kubernetes does; 1e30 for all that is more.
 
     Raises ValueError, with examples, for anything that Kubernetes would not read.
     """
@@ -61,9 +65,18 @@ def _value(matched: re.Match[str]) -> Decimal:
     number = Decimal(matched["number"])
     suffix = matched["suffix"] or ""
     if suffix in _BINARY:
-        return _EXACT.multiply(number, _BINARY[suffix])
+        return _bounded(_EXACT.multiply(number, _BINARY[suffix]))
     power = int(matched["exponent"]) if matched["exponent"] is not None else _DECIMAL_POWERS[suffix]
-    return _EXACT.scaleb(number, Decimal(power))
+    # Not scaled first: no context holds 1e999999999.
+    if not number:
+        return number
+    if number.adjusted() + power >= _MOST_POWER:
+        return _MOST.copy_sign(number)
+    return _EXACT.scaleb(number, Decimal(max(power, -_MAX_LENGTH)))
+
+
+def _bounded(value: Decimal) -> Decimal:
+    return min(max(value, -_MOST), _MOST)
 
 
 def _round_up(value: Decimal) -> Decimal:
@@ -76,9 +89,9 @@ def _in_binary(value: Decimal) -> str:
         return _in_decimal(value)
     chosen, size = "", Decimal(1)
     for suffix, candidate in _BINARY.items():
-        if value % candidate == 0:
+        if _EXACT.remainder(value, candidate) == 0:
             chosen, size = suffix, candidate
-    return f"{int(value / size)}{chosen}"
+    return f"{int(_EXACT.divide(value, size))}{chosen}"
 
 
 def _in_decimal(value: Decimal) -> str:

@@ -14,6 +14,7 @@ class Reason(StrEnum):
     NAME_CONFLICT = "NameConflict"
     CHILD_REFUSED = "ChildRefused"
     PREDECESSOR_DELETING = "PredecessorDeleting"
+    OBJECT_LEFT_OUT = "ObjectLeftOut"
     # Inference and FeatureCompute: pods
     ALL_REPLICAS_READY = "AllReplicasReady"
     WAITING_FOR_REPLICAS = "WaitingForReplicas"

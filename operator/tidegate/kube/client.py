@@ -27,6 +27,7 @@ from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import EVENT, JOB, POD, Kind, kind_of
 from tidegate.kube.port import EventNote, Manifest
 from tidegate.kube.portforward import forwarded, get_json
+from tidegate.kube.store import key_of
 from tidegate.kube.transport import APPLY_PATCH, MERGE_PATCH, Impersonated, Request, Transport
 from tidegate.kube.writes import Observer, Result, Verb, Write, nobody, result_of
 
@@ -150,12 +151,10 @@ class KubeClient:
             if page is None:
                 message = f"the API server does not know the kind {kind}: are the CRDs installed?"
                 raise UnknownKindError(message)
-            # Items of a list come without their kind; everywhere else an object says what it is.
-            named = {"apiVersion": kind.api_version, "kind": kind.kind}
-            items += ({**named, **item} for item in page.get("items") or ())
-            more = page["metadata"].get("continue")
+            found, more, version = _page(kind, page)
+            items += found
             if not more:
-                return items, page["metadata"].get("resourceVersion") or ""
+                return items, version
             query = {**query, "continue": more}
 
     def watch(
@@ -336,6 +335,24 @@ def _own_conditions(status: Manifest) -> Mapping[str, Any]:
     if "conditions" not in status:
         return {}
     return {"conditions": own_conditions(status["conditions"] or ())}
+
+
+def _page(kind: Kind, page: Mapping[str, Any]) -> tuple[Sequence[Manifest], str, str]:
+    """One page of a listing: its objects, what the next page is asked with if there is one, and the resourceVersion.
+
+    Raises ApiUnavailableError for what is no listing.
+    """
+    # Items of a list come without their kind; everywhere else an object says what it is.
+    named = {"apiVersion": kind.api_version, "kind": kind.kind}
+    try:
+        items = [{**named, **item} for item in page.get("items") or ()]
+        for item in items:
+            key_of(item)
+        metadata = page["metadata"]
+        return items, metadata.get("continue") or "", metadata.get("resourceVersion") or ""
+    except (KeyError, TypeError, AttributeError) as exc:
+        message = f"what came for a listing of {kind} is none"
+        raise ApiUnavailableError(message) from exc
 
 
 def _selecting(selector: str, fields: str = "") -> Mapping[str, str]:

@@ -9,6 +9,7 @@ from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
+from tidegate.kube.views import Views
 from tidegate.kube.watch import Reflector
 from tidegate.planning.nodes import NodeView, Occupant, node_view, occupant
 from tidegate.resources.names import NOT_OURS
@@ -28,7 +29,6 @@ class Occupancy:
 
     def __init__(self, ours: ObjectStore) -> None:
         """`ours` is a cache of our pods that somebody else fills, by the selector OURS."""
-        self._ours = ours
         self._nodes = ObjectStore(kinds.NODE, transform=_node_facts)
         self._others = ObjectStore(kinds.POD, transform=_pod_facts)
         self._views: dict[ObjectKey, NodeView] = {}
@@ -37,8 +37,9 @@ class Occupancy:
         self._subscribers: list[Subscriber] = []
         self._begun = asyncio.Event()
         self._nodes.subscribe(self._node_changed)
-        for store in (ours, self._others):
-            store.subscribe(self._pod_changed(store))
+        self._our_pods = Views(ours, occupant)
+        for views in (self._our_pods, Views(self._others, occupant)):
+            views.store.subscribe(self._pod_changed(views))
 
     @property
     def known(self) -> bool:
@@ -50,13 +51,18 @@ class Occupancy:
         for store in (self._nodes, self._others):
             await store.synced.wait()
 
+    @property
+    def stores(self) -> tuple[ObjectStore, ...]:
+        """Its own caches: of nodes, and of the pods that are not ours."""
+        return self._nodes, self._others
+
     def begin(self) -> None:
         """Somebody wants to know: from now on nodes and pods are watched."""
         if self._begun.is_set():
             return
         self._begun.set()
-        for key in self._ours.keys():  # noqa: SIM118 - a store, not a dict
-            self._take(key, self._ours.get(key))
+        for key in self._our_pods.store.keys():  # noqa: SIM118 - a store, not a dict
+            self._take(key, self._our_pods.get(key))
 
     async def run(self, client: KubeClient) -> None:
         """Watches, once that has begun, until cancelled."""
@@ -90,21 +96,20 @@ class Occupancy:
         if before != self._views.get(key):
             self._tell(key.name)
 
-    def _pod_changed(self, store: ObjectStore) -> Callable[[ObjectKey], None]:
+    def _pod_changed(self, pods: Views[Occupant | None]) -> Callable[[ObjectKey], None]:
         def changed(key: ObjectKey) -> None:
             if self._begun.is_set():
-                self._take(key, store.get(key))
+                self._take(key, pods.get(key))
 
         return changed
 
-    def _take(self, key: ObjectKey, body: Manifest | None) -> None:
+    def _take(self, key: ObjectKey, now: Occupant | None) -> None:
         before = self._occupants.pop(key, None)
         if before is not None:
             there = self._by_node[before.node]
             del there[key]
             if not there:
                 del self._by_node[before.node]
-        now = occupant(body) if body is not None else None
         if now is not None:
             self._occupants[key] = now
             self._by_node.setdefault(now.node, {})[key] = now

@@ -90,7 +90,7 @@ async def get_json(
         body = await _body(_sent(socket, pod, port))
     try:
         decoded: dict[str, Any] = json.loads(body or b"")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         message = f"pod {pod} port {port}: no JSON came through the API server: {(body or b'')[:200]!r}"
         raise ApiUnavailableError(message) from error
     return decoded

@@ -6,14 +6,20 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
+
+import structlog
 
 from tidegate.api.meta import ObjectKey
+from tidegate.errors import without_message
 from tidegate.kube.kinds import Kind
+from tidegate.kube.one_thread import OneThread
 from tidegate.kube.port import Manifest
 
 Subscriber: TypeAlias = Callable[[ObjectKey], None]
 Transform: TypeAlias = Callable[[Manifest], Manifest]
+
+log: Final = structlog.stdlib.get_logger()
 
 
 def without_managed_fields(body: Manifest) -> Manifest:
@@ -22,6 +28,15 @@ def without_managed_fields(body: Manifest) -> Manifest:
     if "managedFields" not in metadata:
         return body
     return {**body, "metadata": {name: value for name, value in metadata.items() if name != "managedFields"}}
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """An object about which something raised an exception."""
+
+    uid: str
+    why: str
+    """The exception's type, and where it was raised."""
 
 
 @dataclass(slots=True)
@@ -49,6 +64,9 @@ class ObjectStore:
 
     Nothing here waits: feeders call `observe` and `replace` on the event loop, readers read at any time.
     A late or repeated event never overwrites what is newer. Readers must not change what they get.
+
+    An exception that one object causes stays with that object: see `left_out`. So subscribers read an object when they are
+    told of it, and not later, where nobody would know whose fault it is.
     """
 
     def __init__(
@@ -57,6 +75,10 @@ class ObjectStore:
         """`labels` are the label names that `by_label` will be asked for; `transform` drops what nobody reads."""
         self.kind = kind
         self.synced = asyncio.Event()
+        self.left_out: dict[ObjectKey, LeftOut] = {}
+        """Why an object is not here as it is now, by key: the transform or a subscriber raised an exception about it. What it was
+        before stays; where there was nothing, it is as if it did not exist."""
+        self._thread = OneThread()
         self._transform = transform
         self._objects: dict[ObjectKey, Manifest] = {}
         self._by_label: dict[str, _Index] = {name: _Index() for name in labels}
@@ -106,6 +128,7 @@ class ObjectStore:
 
         Late events are dropped: an older resourceVersion, or the end of an object that was made again since.
         """
+        self._thread.check(self.kind)
         key = key_of(body)
         known = self._objects.get(key)
         if known is not None and _is_older(body, than=known):
@@ -125,11 +148,12 @@ class ObjectStore:
         Even where the listing is older than what we have, as after a restore of etcd; so only the one who watches
         on from it may call this. Sets `synced` once nothing that is expected is missing.
         """
+        self._thread.check(self.kind)
         present: set[ObjectKey] = set()
         for body in bodies:
             present.add(key_of(body))
             self._put(key_of(body), body)
-        for key in self._objects.keys() - present:
+        for key in (self._objects.keys() | self.left_out.keys()) - present:
             if not namespace or key.namespace == namespace:
                 self._remove(key)
         self._listed = True
@@ -160,34 +184,53 @@ class ObjectStore:
         for body in bodies:
             present.add(key_of(body))
             self.observe("MODIFIED", body)
-        for key in self._objects.keys() - present:
+        for key in (self._objects.keys() | self.left_out.keys()) - present:
             if (within is None or key.namespace in within) and not _is_older(
-                listing, than=self._objects[key]
+                listing, than=self._objects.get(key, listing)
             ):
                 self._remove(key)
         self.synced.set()
 
     def _put(self, key: ObjectKey, body: Manifest) -> None:
-        kept = self._transform(body)
+        try:
+            kept = self._transform(body)
+            _check_indexed(kept)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is about this object alone
+            self._leave_out(key, body, error)
+            return
         known = self._objects.get(key)
-        if known is not None:
-            if _resource_version(known) == _resource_version(kept) and known == kept:
-                return
-            self._unindex(key, known)
-        self._objects[key] = kept
-        labels = _labels(kept)
-        for name, index in self._by_label.items():
-            if name in labels:
-                index.add(labels[name], key)
-        for uid in _owners(kept):
-            self._by_owner.add(uid, key)
+        if known is not None and _resource_version(known) == _resource_version(kept) and known == kept:
+            return
+        self._set(key, kept)
+        raised = self._tell(key)
+        if raised is None:
+            self._take_in(key)
+            return
+        self._leave_out(key, kept, raised)
+        # The same object as it was before, or none: what some have taken and others have not is neither.
+        self._set(key, known if known is not None and _uid(known) == _uid(kept) else None)
         self._tell(key)
 
     def _remove(self, key: ObjectKey) -> None:
+        self._take_in(key)
+        if key in self._objects:
+            self._set(key, None)
+            self._tell(key)
+
+    def _set(self, key: ObjectKey, body: Manifest | None) -> None:
+        """Puts it in the place of what is there, and into the indexes."""
         known = self._objects.pop(key, None)
         if known is not None:
             self._unindex(key, known)
-            self._tell(key)
+        if body is None:
+            return
+        self._objects[key] = body
+        labels = _labels(body)
+        for name, index in self._by_label.items():
+            if name in labels:
+                index.add(labels[name], key)
+        for uid in _owners(body):
+            self._by_owner.add(uid, key)
 
     def _unindex(self, key: ObjectKey, body: Manifest) -> None:
         labels = _labels(body)
@@ -197,9 +240,25 @@ class ObjectStore:
         for uid in _owners(body):
             self._by_owner.remove(uid, key)
 
-    def _tell(self, key: ObjectKey) -> None:
+    def _tell(self, key: ObjectKey) -> Exception | None:
+        """Tells every subscriber, and returns what one of them raised."""
+        raised: Exception | None = None
         for subscriber in self._subscribers:
-            subscriber(key)
+            try:
+                subscriber(key)
+            except Exception as error:  # noqa: BLE001  whatever it is, it is about this object alone
+                raised = error
+        return raised
+
+    def _leave_out(self, key: ObjectKey, body: Manifest, error: Exception) -> None:
+        left_out = LeftOut(_uid(body), without_message(error))
+        if self.left_out.get(key) != left_out:
+            log.warning("object_left_out", kind=str(self.kind), key=str(key), why=left_out.why)
+        self.left_out[key] = left_out
+
+    def _take_in(self, key: ObjectKey) -> None:
+        if self.left_out.pop(key, None) is not None:
+            log.info("object_no_longer_left_out", kind=str(self.kind), key=str(key))
 
 
 def key_of(body: Manifest) -> ObjectKey:
@@ -214,6 +273,17 @@ def _labels(body: Manifest) -> Mapping[str, str]:
 
 def _owners(body: Manifest) -> Iterable[str]:
     return tuple(owner["uid"] for owner in body["metadata"].get("ownerReferences") or ())
+
+
+def _check_indexed(body: Manifest) -> None:
+    """Raises TypeError for labels and owners that are no text, which only somebody else than an API server sends."""
+    if not all(isinstance(value, str) for value in (*_labels(body).values(), *_owners(body))):
+        message = "a label or an owner's uid is no text"
+        raise TypeError(message)
+
+
+def _uid(body: Manifest) -> str:
+    return body["metadata"].get("uid") or ""
 
 
 def _resource_version(body: Manifest) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 from urllib.parse import urlencode
 
 import aiohttp
@@ -147,8 +147,7 @@ class Transport:
             return None
         if response.status not in _OK:
             raise _translated(response, content, request)
-        decoded: dict[str, Any] = json.loads(content)
-        return decoded
+        return _decoded(response, content, request)
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncGenerator[aiohttp.StreamReader]:
@@ -271,6 +270,22 @@ async def _last(stream: aiohttp.StreamReader, most_bytes: int) -> tuple[bytes, i
     return bytes(found[over:]), before + over
 
 
+def _decoded(response: aiohttp.ClientResponse, content: bytes, request: Request) -> dict[str, Any]:
+    """The object that an answer holds. What is none is not the API server's: a page of a proxy, or one that was cut off.
+
+    Raises ApiUnavailableError without a word of the answer, which may hold a Secret.
+    """
+    try:
+        decoded = json.loads(content)
+    except (ValueError, RecursionError):
+        decoded = None
+    if not isinstance(decoded, dict):
+        kind = response.content_type
+        message = f"{request}: {response.status} with {len(content)} bytes of {kind} that are no JSON object"
+        raise ApiUnavailableError(message)
+    return cast("dict[str, Any]", decoded)
+
+
 def _unavailable(error: BaseException, request: Request) -> ApiUnavailableError:
     why = str(error) or type(error).__name__
     return ApiUnavailableError(f"{request}: the API server did not answer: {why}")
@@ -296,7 +311,7 @@ def _server_message(content: bytes) -> str:
     """The `message` of a Status object, or the beginning of whatever came instead."""
     try:
         status = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return content[:500].decode(errors="replace")
     return str(status.get("message", "")) if isinstance(status, Mapping) else str(status)[:500]
 

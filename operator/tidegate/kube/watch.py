@@ -21,6 +21,8 @@ from tidegate.kube.store import ObjectStore, key_of
 from tidegate.kube.transport import ExpiredError
 
 _GONE: Final = 410
+_SHORT_S: Final = 1.0
+"""A watch that ends sooner, and has told nothing, was no watch: the API server is going, or a proxy lets none through."""
 # etcd refuses objects beyond 1.5 MiB; what is longer is not a watch event.
 _MAX_LINE_BYTES: Final = 8 * 1024 * 1024
 
@@ -136,6 +138,7 @@ class Reflector:
     async def _watch(self) -> None:
         """One watch, from where we are until the server ends it. Raises when it is of no more use."""
         self.counts.watches += 1
+        opened_at, told = self._monotonic(), False
         lasting = self._settings.lasting
         opened = self._client.watch(
             self._store.kind,
@@ -149,10 +152,14 @@ class Reflector:
             async with asyncio.timeout((lasting + self._settings.grace).total_seconds()), opened as stream:
                 async for line in _lines(stream):
                     self._take(line)
+                    told = True
         except TimeoutError as exc:
             self.counts.stalls += 1
             message = f"the watch of {self._store.kind} was silent beyond its end: opening another"
             raise ApiUnavailableError(message) from exc
+        if not told and self._monotonic() - opened_at < _SHORT_S:
+            message = f"the watch of {self._store.kind} was ended as soon as it was opened"
+            raise ApiUnavailableError(message)
 
     def _take(self, line: bytes) -> None:
         kind, body = self._parsed(line)
@@ -173,7 +180,7 @@ class Reflector:
                 _ = body["metadata"]["resourceVersion"]
             if kind not in {"ERROR", "BOOKMARK"}:
                 _ = key_of(body)
-        except (ValueError, KeyError, TypeError) as exc:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
             message = f"the watch of {self._store.kind} sent a line that is no event"
             raise ApiUnavailableError(message) from exc
         return kind, body

@@ -144,5 +144,5 @@ def _given_up(text: str | None) -> GivenUp | None:
 def _json(text: str | None) -> Any:
     try:
         return json.loads(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

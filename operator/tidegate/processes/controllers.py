@@ -30,7 +30,7 @@ from tidegate.resources.names import MOST_REPLICAS_LABEL, OURS
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.leader import Election
 from tidegate.runtime.probes import Check, Probes, ProbeServer
-from tidegate.runtime.process_metrics import ProcessMetrics, show_leader
+from tidegate.runtime.process_metrics import ProcessMetrics, show_leader, show_left_out
 from tidegate.runtime.solver_process import SolverProcess
 from tidegate.runtime.workqueue import WorkQueue
 from tidegate.settings import PodIdentity, Settings
@@ -111,6 +111,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
             AllocatorMetrics(registry),
         )
         occupancy = Occupancy(stores.pods)
+        show_left_out(registry, (*stores, *occupancy.stores))
         workloads = Workloads(client, stores.jobs, served)
         node_agents = NodeAgents(node_agent_pods, node_agent_client)
         helpers = Helpers(plugin_pods, settings.sharing_plugin, settings.sharing_daemon)

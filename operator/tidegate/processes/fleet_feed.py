@@ -11,6 +11,7 @@ from tidegate.api.model_access import ModelAccess
 from tidegate.kube import kinds
 from tidegate.kube.parsed import Parsed, Reading
 from tidegate.kube.store import ObjectStore
+from tidegate.kube.views import Views
 from tidegate.planning.fleet import (
     BACKEND_LABELS,
     features_backend,
@@ -24,6 +25,7 @@ from tidegate.processes.key_addresses import KeyAddresses
 from tidegate.processes.secret_entries import entries_alone, secret_data
 from tidegate.resources.names import label_value
 from tidegate.routing.credentials import Fetched
+from tidegate.routing.faults import Faults
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind
 from tidegate.routing.live import LiveRouting
 from tidegate.routing.pipelines import pipeline_owner
@@ -43,6 +45,7 @@ class FleetFeed:
 
     def __init__(self, *, secrets_of: Collection[str] = ()) -> None:
         """`secrets_of` are the namespaces whose Secrets are to be fed, those that carry tidegate.io/auth."""
+        self.faults = Faults()
         self.secrets = {
             namespace: ObjectStore(kinds.SECRET, transform=entries_alone) for namespace in sorted(secrets_of)
         }
@@ -55,6 +58,7 @@ class FleetFeed:
         self._features = Parsed(FeatureCompute, ObjectStore(kinds.FEATURE_COMPUTE))
         self._accesses = Parsed(ModelAccess, ObjectStore(kinds.MODEL_ACCESS))
         self.pods = ObjectStore(kinds.POD, labels=tuple(BACKEND_LABELS.values()))
+        self._pod_views = Views(self.pods, pod_view)
         self._backends: dict[_PodGroup, BackendKey] = {}
         self._groups: dict[ObjectKey, frozenset[_PodGroup]] = {}
         self._pipelines: dict[ObjectKey, tuple[BackendKey, ...]] = {}
@@ -104,23 +108,26 @@ class FleetFeed:
         """
         held: set[ObjectKey] = set()
         for key in sorted(self._changed_accesses):
-            newest = self._accesses.get(key)
-            access = newest if takes_traffic(newest) else None
-            if access is not None and self._key_addresses.waits(key, access, awaited):
-                held.add(key)
-                continue
-            routing.put_access(key, access)
-            self._key_addresses.routed(key, access)
+            with self.faults.about(f"ModelAccess {key}"):
+                newest = self._accesses.get(key)
+                access = newest if takes_traffic(newest) else None
+                if access is not None and self._key_addresses.waits(key, access, awaited):
+                    held.add(key)
+                    continue
+                routing.put_access(key, access)
+                self._key_addresses.routed(key, access)
         for group in self._changed_groups:
             backend_key = self._backends.get(group)
             if backend_key is None:
                 continue
-            backend = self._backend(backend_key, group)
-            routing.put_backend(backend_key, backend)
-            if backend is None:
-                del self._backends[group]
+            with self.faults.about(f"backend {backend_key}"):
+                backend = self._backend(backend_key, group)
+                routing.put_backend(backend_key, backend)
+                if backend is None:
+                    del self._backends[group]
         for key in sorted(self._changed_secrets):
-            routing.put_secret(key, secret_data(self.secrets[key.namespace].get(key)))
+            with self.faults.about(f"Secret {key}"):
+                routing.put_secret(key, secret_data(self.secrets[key.namespace].get(key)))
         for address, fetched in self._fetched.items():
             routing.put_keys(address, fetched)
         self._fetched.clear()
@@ -148,7 +155,7 @@ class FleetFeed:
 
     def _pods(self, group: _PodGroup) -> tuple[PodView, ...]:
         label = BACKEND_LABELS[group.kind]
-        return tuple(map(pod_view, self.pods.by_label(label, group.label, namespace=group.namespace)))
+        return self._pod_views.by_label(label, group.label, namespace=group.namespace)
 
     def _access_changed(self, key: ObjectKey) -> None:
         self._changed_accesses.add(key)

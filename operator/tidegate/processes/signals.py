@@ -10,7 +10,8 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube.parsed import Parsed
 from tidegate.kube.store import ObjectStore, key_of
-from tidegate.planning.pods import PodView, pod_views
+from tidegate.kube.views import Views
+from tidegate.planning.pods import PodView
 from tidegate.planning.traffic import Shares, shares_of
 from tidegate.resources.names import INFERENCE_LABEL, label_value
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
@@ -37,16 +38,15 @@ def signal_watch(
     source: SignalSource = GatewayTraffic(gateways, shares)
     if prometheus_url:
         source = PrometheusTraffic(prometheus_url, gateways, shares, lambda: owners_of(stores.pods))
-    streams = StreamTraffic(lambda: pods_of_streams(stores.inferences, stores.pods), agents)
+    streams = StreamTraffic(lambda: pods_of_streams(stores.inferences, stores.pod_views), agents)
     return TieredWatch(SignalWatch(source, now), SignalWatch(streams, now))
 
 
-def pods_of_streams(inferences: ObjectStore, pods: ObjectStore) -> Mapping[ObjectKey, Sequence[PodView]]:
+def pods_of_streams(inferences: ObjectStore, pods: Views[PodView]) -> Mapping[ObjectKey, Sequence[PodView]]:
     """The pods of every Inference that takes its work from a stream."""
     keys = (key_of(body) for body in inferences if (body.get("spec") or {}).get("nearline"))
     return {
-        key: pod_views(pods.by_label(INFERENCE_LABEL, label_value(key.name), namespace=key.namespace))
-        for key in keys
+        key: pods.by_label(INFERENCE_LABEL, label_value(key.name), namespace=key.namespace) for key in keys
     }
 
 

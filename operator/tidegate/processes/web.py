@@ -20,7 +20,7 @@ from tidegate.processes.lifecycle import until
 from tidegate.processes.spans import exported_spans
 from tidegate.resources.names import OURS
 from tidegate.runtime.probes import Probes, ProbeServer
-from tidegate.runtime.process_metrics import ProcessMetrics
+from tidegate.runtime.process_metrics import ProcessMetrics, show_left_out
 from tidegate.settings import PodIdentity, Settings
 from tidegate.telemetry.prometheus import Prometheus
 from tidegate.web.access.door import AuthMode, Door, ProxyDoor, TokenDoor
@@ -38,7 +38,9 @@ async def run_web(settings: Settings, pod: PodIdentity, kubeconfig: Path | None)
     """Runs until told to stop. Raises PermanentError when there are no credentials for the API server."""
     registry, probes, fleet = CollectorRegistry(), Probes(), Fleet()
     process, metrics = ProcessMetrics(registry, "web"), WebMetrics(registry)
-    report_sync(probes, (*fleet.stores(), fleet.pods))
+    watched = (*fleet.stores(), fleet.pods)
+    report_sync(probes, watched)
+    show_left_out(registry, watched)
     seal = Seal(_key(settings.web_key_file))
     async with (
         exported_spans(settings, "web", pod, registry) as spans,

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +37,7 @@ from tidegate.routing.gateway_secrets import client_authority
 from tidegate.routing.live import LiveRouting
 from tidegate.routing.snapshot import SnapshotBuilder
 from tidegate.runtime.probes import Probes, ProbeServer
-from tidegate.runtime.process_metrics import ProcessMetrics
+from tidegate.runtime.process_metrics import ProcessMetrics, show_left_out
 from tidegate.settings import PodIdentity, Settings
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.identity import ServerCertificate
@@ -84,6 +84,7 @@ class Publisher:
         await settled(self.secrets)
         self.issuers.want(self.feed.key_addresses)
         await self.issuers.settled()
+        failed: Mapping[str, str] = {}
         gc.freeze()  # The caches are there to stay: looking through them for garbage doubles the time of a large build.
         while True:
             changed.clear()
@@ -104,11 +105,23 @@ class Publisher:
             self.clients.take(change)
             for kind, reading, count in self.feed.not_understood():
                 self.metrics.not_understood.labels(kind, reading.value).set(count)
+            faults = {**self.feed.faults.now, **routing.faults.now, **self.builder.faults.now}
+            self._say(faults, failed)
+            failed = faults
             self.metrics.build_seconds.observe(time.perf_counter() - started)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN_S if self.tls.stores else None):
                     await changed.wait()
             await asyncio.sleep(_GATHER_S)
+
+    def _say(self, faults: Mapping[str, str], before: Mapping[str, str]) -> None:
+        """What could not be planned or rendered, once each; it keeps what it had."""
+        self.metrics.failed.set(len(faults))
+        for what, where in faults.items():
+            if before.get(what) != where:
+                log.error("object_not_routed", object=what, why=where)
+        for what in before.keys() - faults.keys():
+            log.info("object_routed_again", object=what)
 
 
 async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | None) -> None:
@@ -124,6 +137,7 @@ async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | 
     issuers = Issuers(IssuerSettings(key_hosts, settings.jwks_authorities), IssuerMetrics(registry))
     metrics, ledger = XdsMetrics(registry), AckLedger(cache)
     report_sync(probes, feed.stores)
+    show_left_out(registry, (*feed.stores, *feed.secrets.values()))
     probes.add_readiness("snapshot", lambda: None if cache.snapshot else "no snapshot yet")
     clients = GrpcSnapshots()
     served = XdsServerSettings(gateways_of=identity.namespace)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.reference.markdown import code, notice, table
-from tidegate.runtime.process_metrics import LEADING, PROCESS, WRITES
+from tidegate.runtime.process_metrics import CACHES, LEADING, PROCESS, WRITES
 from tidegate.runtime.queue_metrics import QUEUES
 from tidegate.telemetry.recorded import GROUPS
 from tidegate.telemetry.span_metrics import SPANS
@@ -44,7 +44,7 @@ REFUSED: Final = CounterMetric(
     "for which no target had a pod.",
     ("route", "why", "envoy_cluster_name"),
 )
-_OF_OPERATOR: Final[tuple[Catalog, ...]] = (PROCESS, WRITES, SPANS)
+_OF_OPERATOR: Final[tuple[Catalog, ...]] = (PROCESS, WRITES, CACHES, SPANS)
 
 SECTIONS: Final = (
     Section("Controllers", (*_OF_OPERATOR, LEADING), part="Process"),

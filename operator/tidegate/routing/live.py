@@ -15,6 +15,7 @@ from tidegate.routing import hosts, planner
 from tidegate.routing.access_index import AccessIndex, move
 from tidegate.routing.access_rules import AccessPlan, plan_access
 from tidegate.routing.credentials import ClientAuthority, Credentials, Fetched, SecretData
+from tidegate.routing.faults import Faults
 from tidegate.routing.fleet import Backend, BackendKey, BackendKind, FleetState
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.ir import Pool, PoolKey
@@ -41,6 +42,7 @@ class LiveRouting:
 
     def __init__(self, *, secrets_of: Collection[str] = (), keys_of: Collection[str] = ()) -> None:
         """`secrets_of` are the namespaces whose Secrets are put here, of those that the gateways may have; `keys_of` the hosts whose addresses are."""
+        self.faults = Faults()
         self._namespaces = frozenset(secrets_of)
         self._secrets: dict[ObjectKey, SecretData] = {}
         self._key_hosts = frozenset(keys_of)
@@ -151,18 +153,20 @@ class LiveRouting:
         changed_hosts: dict[HostKey, PlannedHost | None] = {}
         pools: dict[PoolKey, Pool | None] = {}
         for access in self._changed_accesses:
-            plan = self._plan(access)
-            changed_hosts[HostKey(HostKind.ACCESS, access)] = (
-                None if plan is None else planner.access_host(plan)
-            )
-            changed_hosts.update(self._put_inner_host(access, plan))
-            pools.update(self._put_own_pools(access, () if plan is None else plan.pools))
+            with self.faults.about(f"ModelAccess {access}"):
+                plan = self._plan(access)
+                host = None if plan is None else planner.access_host(plan)
+                changed_hosts.update(self._put_inner_host(access, plan))
+                changed_hosts[HostKey(HostKind.ACCESS, access)] = host
+                pools.update(self._put_own_pools(access, () if plan is None else plan.pools))
         for key in self._changed_backends:
-            backend = self._backends.get(key)
-            pools[key] = None if backend is None else planner.pool(backend, self._budget(key))
-            if planner.has_host(key):
-                host = None if backend is None else planner.features_host(backend)
-                changed_hosts[planner.features_key(key)] = host
+            with self.faults.about(f"backend {key}"):
+                backend = self._backends.get(key)
+                pool = None if backend is None else planner.pool(backend, self._budget(key))
+                if planner.has_host(key):
+                    host = None if backend is None else planner.features_host(backend)
+                    changed_hosts[planner.features_key(key)] = host
+                pools[key] = pool
         self._changed_accesses = {}
         self._changed_backends = {}
         return RoutingChange(changed_hosts, pools)

@@ -13,6 +13,7 @@ from weakref import ReferenceType, ref
 from tidegate.routing import protos
 from tidegate.routing.certificates import Authority, Certificate
 from tidegate.routing.envoy import clusters, endpoints, listener, routes, secrets
+from tidegate.routing.faults import Faults
 from tidegate.routing.gateway_secrets import HeldSecret, SecretRole
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.ir import Pool, PoolKey, Protocol, VirtualHost
@@ -183,6 +184,7 @@ class SnapshotBuilder:
             name: _resource(name, protos.any_of(listener.TYPE, encoded))
             for name, encoded in listener.encode(settings).items()
         }
+        self.faults = Faults()
         self._listeners = ResourceSet().changed(listeners)
         self._secrets = ResourceSet()
         self._clusters = ResourceSet()
@@ -230,36 +232,56 @@ class SnapshotBuilder:
         for key, pool in pools.items():
             if pool == self._pools.get(key):
                 continue
-            for protocol in Protocol:
-                name = clusters.cluster_name(key, protocol)
-                rendered = (None, None) if pool is None else render_pool(pool, protocol)
-                cluster_changes[name], endpoint_changes[name] = rendered
-            _keep(self._pools, key, pool)
+            with self.faults.about(f"pool {key}"):
+                rendered = {
+                    clusters.cluster_name(key, protocol): (None, None)
+                    if pool is None
+                    else render_pool(pool, protocol)
+                    for protocol in Protocol
+                }
+                cluster_changes |= {name: cluster for name, (cluster, _) in rendered.items()}
+                endpoint_changes |= {name: endpoints for name, (_, endpoints) in rendered.items()}
+                _keep(self._pools, key, pool)
         self._clusters = self._clusters.changed(cluster_changes)
         self._endpoints = self._endpoints.changed(endpoint_changes)
 
     def _take_hosts(self, planned: Mapping[HostKey, PlannedHost | None]) -> None:
-        rendered: dict[str, VirtualHost | None] = {}
+        rendered: dict[str, _RenderedHost | None] = {}
+        states: dict[HostKey, HostState | None] = {}
         refusing = False
         for key, now in planned.items():
             before = self._hosts.get(key)
             if now == before:
                 continue
-            refusing = refusing or bool((now and now.refusals) or (before and before.refusals))
-            if now is None or before is None or now.host != before.host:
-                if before is not None:
-                    rendered[before.host.name] = None
-                if now is not None:
-                    rendered[now.host.name] = now.host
-            _keep(self._hosts, key, now)
+            with self.faults.about(f"host {key}"):
+                if now is None or before is None or now.host != before.host:
+                    shown = None if now is None else _RenderedHost.of(now.host)
+                    if before is not None:
+                        rendered[before.host.name] = None
+                    if now is not None:
+                        rendered[now.host.name] = shown
+                states[key] = None if now is None else now.state
+                refusing = refusing or bool((now and now.refusals) or (before and before.refusals))
+                _keep(self._hosts, key, now)
         self._scopes.take(rendered)
-        self._states = self._states.changed(
-            {key: None if now is None else now.state for key, now in planned.items()}
-        )
+        self._states = self._states.changed(states)
         if refusing:
             self._refusals = tuple(
                 refusal for key in sorted(self._hosts) for refusal in self._hosts[key].refusals
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _RenderedHost:
+    """A virtual host as gateways get it: in a scope of its own, and where it has hosts, by these."""
+
+    scope: Resource
+    alias: Resource | None
+
+    @classmethod
+    def of(cls, host: VirtualHost) -> _RenderedHost:
+        alias = _resource(host.name, routes.encode_alias(host)) if host.hosts else None
+        return cls(_resource(host.name, protos.any_of(routes.TYPE, routes.encode_scope(host))), alias)
 
 
 class _ScopeTable:
@@ -273,12 +295,12 @@ class _ScopeTable:
         self._joined = [b""] * len(self._aliases.shards.parts)
         self.resources = ResourceSet().changed({routes.HOSTS: self._hosts()})
 
-    def take(self, hosts: Mapping[str, VirtualHost | None]) -> None:
+    def take(self, hosts: Mapping[str, _RenderedHost | None]) -> None:
         """Other virtual hosts, by name; None for one that is gone."""
-        changes = {name: None if host is None else _scope(host) for name, host in hosts.items()}
+        changes = {name: None if host is None else host.scope for name, host in hosts.items()}
         before = self._aliases
         self._aliases = before.changed(
-            {name: _alias(host) if host is not None and host.hosts else None for name, host in hosts.items()}
+            {name: None if host is None else host.alias for name, host in hosts.items()}
         )
         if self._aliases is not before:
             parts = zip(self._aliases.shards.parts, before.shards.parts, strict=True)
@@ -291,14 +313,6 @@ class _ScopeTable:
     def _hosts(self) -> Resource:
         body = protos.any_of(routes.TYPE, routes.encode_hosts(self._joined))
         return Resource(routes.HOSTS, content_hash([self._aliases.version]), body)
-
-
-def _scope(host: VirtualHost) -> Resource:
-    return _resource(host.name, protos.any_of(routes.TYPE, routes.encode_scope(host)))
-
-
-def _alias(host: VirtualHost) -> Resource:
-    return _resource(host.name, routes.encode_alias(host))
 
 
 def _resource(name: str, body: bytes, *, stand_in: bool = False) -> Resource:

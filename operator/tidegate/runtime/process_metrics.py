@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from tidegate import __version__
+from tidegate.kube.store import ObjectStore
 from tidegate.kube.writes import Write
 from tidegate_dataplane.contract.metrics import Catalog
 
@@ -36,6 +38,15 @@ LEADING: Final = Catalog("tidegate_")
 _LEADER = LEADING.gauge("leader", "1 while the process may write: of all controllers one does, else 0.")
 
 
+CACHES: Final = Catalog("tidegate_cache_")
+_LEFT_OUT = CACHES.gauge(
+    "objects_left_out",
+    "Objects in whose content something raised an exception of ours; the process goes on with what they were before, or without them. "
+    "The log says which, as object_left_out.",
+    "kind",
+)
+
+
 class ProcessMetrics:
     """Beside these, what prometheus_client says of every process: memory, CPU, open files, start."""
 
@@ -49,6 +60,20 @@ class ProcessMetrics:
         """Counts a write; what a client is given as its observer."""
         self._writes.labels(write.verb, write.resource, write.result).inc()
         self._write_seconds.labels(write.verb).observe(write.seconds)
+
+
+def show_left_out(registry: CollectorRegistry, stores: Iterable[ObjectStore]) -> None:
+    """Of the kinds in `stores`; asked whenever Prometheus asks."""
+    by_kind: dict[str, list[ObjectStore]] = {}
+    for store in stores:
+        by_kind.setdefault(store.kind.kind, []).append(store)
+    gauge = _LEFT_OUT.on(registry)
+    for kind, several in by_kind.items():
+        gauge.labels(kind).set_function(partial(_count_left_out, several))
+
+
+def _count_left_out(stores: Sequence[ObjectStore]) -> float:
+    return float(sum(len(store.left_out) for store in stores))
 
 
 def show_leader(registry: CollectorRegistry, leading: Callable[[], bool]) -> None:

@@ -15,6 +15,7 @@ import structlog
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError, RetryableError
 from tidegate.kube.backoff import Backoff
+from tidegate.kube.one_thread import OneThread
 from tidegate.runtime.clock import Clock, Timer
 from tidegate.runtime.queue_metrics import QueueMetrics, Result
 from tidegate.telemetry.tracing import NOTHING, Attributes, Span, span
@@ -36,6 +37,8 @@ class QueueSettings:
     attempt_limit: timedelta = timedelta(minutes=5)
     """A reconcile that takes longer is cancelled and counts as failed, so that it cannot hold its worker."""
     resync_every: timedelta = timedelta(minutes=10)
+    longest_wait: timedelta = timedelta(minutes=30)
+    """A key that has waited longer for its turn is taken for lost: the process is to begin anew."""
 
 
 class WorkQueue:
@@ -60,6 +63,7 @@ class WorkQueue:
         self._reconcile = reconcile
         self._clock = clock
         self._settings = settings or QueueSettings()
+        self._thread = OneThread()
         self._lanes: dict[str, deque[ObjectKey]] = {}
         self._waiting_since: dict[ObjectKey, float] = {}
         self._in_progress: dict[ObjectKey, float] = {}
@@ -89,7 +93,11 @@ class WorkQueue:
         return len(self._timers)
 
     def add(self, key: ObjectKey) -> None:
-        """Look at this key as soon as a worker is free; a key that waits already is not added twice."""
+        """Look at this key as soon as a worker is free; a key that waits already is not added twice.
+
+        Raises WrongThreadError off the event loop.
+        """
+        self._thread.check(f"queue {self.name}")
         self._cancel_timer(key)
         if key in self._in_progress:
             self._dirty.add(key)
@@ -115,11 +123,17 @@ class WorkQueue:
         return timedelta() if self.idle else timedelta(seconds=self._clock.monotonic() - self._progressed_at)
 
     def liveness(self) -> str | None:
-        """What is wrong, for a probe: no worker got on although a stuck attempt should long have been cut off."""
+        """What is wrong, for a probe: no worker got on although a stuck attempt should long have been cut off, or a key is passed over."""
         stalled = self.stalled_for()
-        if stalled <= self._settings.attempt_limit + _LIVENESS_SLACK:
-            return None
-        return f"queue {self.name}: no worker has got on for {stalled.total_seconds():.0f} s with {len(self)} keys waiting"
+        if stalled > self._settings.attempt_limit + _LIVENESS_SLACK:
+            return f"queue {self.name}: no worker has got on for {stalled.total_seconds():.0f} s with {len(self)} keys waiting"
+        lost = self._waiting_since.keys() - {key for lane in self._lanes.values() for key in lane}
+        if lost:
+            return f"queue {self.name}: {len(lost)} keys wait and are in no lane, such as {min(lost)}"
+        if self._oldest_s() > self._settings.longest_wait.total_seconds():
+            key = next(iter(self._waiting_since))
+            return f"queue {self.name}: {key} has waited for {self._oldest_s():.0f} s"
+        return None
 
     async def run(self) -> None:
         """Works until `stop` or until cancelled. Cancelling cuts off what is in progress; stopping does not."""

@@ -81,6 +81,13 @@ _NOT_UNDERSTOOD = XDS.gauge(
 )
 
 
+_FAILED = XDS.gauge(
+    "objects_failed",
+    "Objects whose last change ended in an exception of ours while it was planned or rendered; they keep the routes that they had. The "
+    "log says which, as object_not_routed.",
+)
+
+
 class XdsMetrics:
     """Every series that the server writes; `registry` decides where they are shown."""
 
@@ -99,6 +106,7 @@ class XdsMetrics:
         self.gateway_secret_expires = _SECRET_EXPIRES.on(registry)
         self.certificate_expires = _CERTIFICATE_EXPIRES.on(registry)
         self.not_understood = _NOT_UNDERSTOOD.on(registry)
+        self.failed = _FAILED.on(registry)
         for label in _LABELS.values():
             for counter in (self.pushes, self.acks, self.nacks):
                 counter.labels(label)

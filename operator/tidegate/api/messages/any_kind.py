@@ -36,4 +36,12 @@ MESSAGES: Final = {
         "A child of a deleted object of the same name is still there, and its name is needed.",
         "Wait; if it stays, look at the finalizers of the object that the message names.",
     ),
+    Reason.OBJECT_LEFT_OUT: Message(
+        "TG1006",
+        Level.ERROR,
+        "An object of a kind that Tidegate watches has content that it cannot read. It goes on with what the object was before, or "
+        "without it; all other objects are as usual.",
+        "Look for a value of the object that makes no sense, such as a request for 1e90 cores, and correct it; the message says where "
+        "the reading failed. Please report it, with the object: no content should do this.",
+    ),
 }

@@ -1,0 +1,277 @@
+"""Whatever anybody writes into an object of a kind that we watch: it troubles nobody but its owner."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders.compute_pool import compute_pool_body, node_body
+from builders.inference import inference_body
+from tidegate.api.compute_pool import ComputePool
+from tidegate.api.inference import Inference
+from tidegate.api.meta import ObjectKey
+from tidegate.kube.kinds import INFERENCE
+from tidegate.kube.occupancy import Occupancy
+from tidegate.kube.parsed import Parsed
+from tidegate.kube.pool_views import PoolViews
+from tidegate.kube.store import ObjectStore
+from tidegate.processes.fleet_feed import FleetFeed
+from tidegate.resources.names import INFERENCE_LABEL, LAST_READY_ANNOTATION, ROLLED_BACK_ANNOTATION
+from tidegate.routing.envoy.listener import ListenerSettings
+from tidegate.routing.live import LiveRouting
+from tidegate.routing.snapshot import SnapshotBuilder
+from tidegate_controllers.placements import Placements, PoolParts
+from tidegate_controllers.stores import Stores
+from tidegate_controllers.workloads import Workloads
+
+OURS = {
+    "app.kubernetes.io/managed-by": "tidegate",
+    INFERENCE_LABEL: "ctr",
+    "tidegate.io/pool": "cpu-a",
+    "tidegate.io/slices": "1",
+    "tidegate.io/tier": "realtime",
+}
+GOOD, VICTIM = "neighbour", "ctr"
+
+
+def _metadata(name: str, **fields: Any) -> dict[str, Any]:
+    return {"name": name, "namespace": "ads", "uid": f"uid-{name}", "labels": OURS, **fields}
+
+
+def a_pod(name: str = "odd", *, inference: str = VICTIM, ip: str = "10.0.0.9") -> dict[str, Any]:
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-01T00:00:00Z"}
+    container = {"name": "triton", "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}}
+    ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "finishedAt": "2026-11-01T00:00:00Z"}}
+    return {
+        "metadata": {
+            **_metadata(name, annotations={"tidegate.io/template": "t", "tidegate.io/calls": "a,b"}),
+            "labels": {**OURS, INFERENCE_LABEL: inference},
+        },
+        "spec": {"nodeName": "node-a", "containers": [container], "initContainers": [container]},
+        "status": {
+            "phase": "Running",
+            "podIP": ip,
+            "podIPs": [{"ip": ip}],
+            "conditions": [ready],
+            "containerStatuses": [{"name": "triton", "ready": True, "restartCount": 3, "lastState": ended}],
+        },
+    }
+
+
+def a_deployment(name: str = "inf-odd") -> dict[str, Any]:
+    template = {"metadata": {"labels": OURS}, "spec": {"containers": [{"name": "triton"}]}}
+    annotations = {LAST_READY_ANNOTATION: "{}", ROLLED_BACK_ANNOTATION: "{}"}
+    return {
+        "metadata": _metadata(name, annotations=annotations, generation=1),
+        "spec": {"replicas": 2, "template": template},
+        "status": {"observedGeneration": 1, "replicas": 2, "conditions": [{"type": "Progressing"}]},
+    }
+
+
+def a_job(name: str = "inf-odd-1") -> dict[str, Any]:
+    template = {"metadata": {"labels": OURS}, "spec": {"containers": []}}
+    return {
+        "metadata": _metadata(name, annotations={}),
+        "spec": {"parallelism": 1, "completions": 2, "template": template},
+        "status": {"completedIndexes": "0,2-3", "failedIndexes": "1", "conditions": [{"type": "Failed"}]},
+    }
+
+
+def a_workload() -> dict[str, Any]:
+    owner = {"kind": "Job", "name": "inf-odd-1", "uid": "uid-inf-odd-1", "controller": True}
+    return {
+        "metadata": _metadata("job-odd", ownerReferences=[owner]),
+        "spec": {"podSets": [{"template": {}}], "queueName": "q"},
+        "status": {
+            "conditions": [{"type": "Evicted", "status": "True", "reason": "Preempted", "message": "m"}]
+        },
+    }
+
+
+class ControlPlane:
+    """The caches of xDS and of the controllers with who reads them, fed as watches feed them."""
+
+    def __init__(self) -> None:
+        self.feed, self.routing = FleetFeed(), LiveRouting()
+        self.builder = SnapshotBuilder(ListenerSettings())
+        self.stores = Stores()
+        self.occupancy = Occupancy(self.stores.pods)
+        pools = Parsed(ComputePool, self.stores.pools)
+        self.inferences = Parsed(Inference, self.stores.inferences)
+        self.placements = Placements(
+            PoolParts(pools, PoolViews(pools, self.occupancy), self.occupancy),
+            self.inferences,
+            self.stores.deployments,
+            self.stores.jobs,
+            self.stores.pods,
+        )
+        self.workloads = Workloads(None, self.stores.jobs)  # type: ignore[arg-type]  nothing is watched
+        self.occupancy.begin()
+        self._version = 0
+        self.takes(self.stores.pools, compute_pool_body("cpu-a", nodeSelector={"pool": "a"}))
+        self.takes(self.nodes, node_body("node-a", labels={"pool": "a"}))
+        for name in (GOOD, VICTIM):
+            placement = {"pool": "cpu-a", "slices": 1}
+            body = inference_body(name, "ads", placement=placement, replicas=1)
+            self.takes(self.stores.inferences, body)
+            self.takes(self.feed.objects[0], body)
+        good = a_pod("good", inference=GOOD, ip="10.0.0.1")
+        self.takes(self.stores.pods, good)
+        self.takes(self.feed.pods, good)
+
+    @property
+    def nodes(self) -> ObjectStore:
+        return self.occupancy.stores[0]
+
+    def stores_of(self, kind: str) -> tuple[ObjectStore, ...]:
+        return {
+            "Pod": (self.feed.pods, self.stores.pods, self.occupancy.stores[1]),
+            "Deployment": (self.stores.deployments,),
+            "Job": (self.stores.jobs,),
+            "Node": (self.nodes,),
+            "Workload": (self.workloads.store,),
+            "ConfigMap": (self.stores.config_maps,),
+        }[kind]
+
+    def takes(self, store: ObjectStore, body: Mapping[str, Any]) -> None:
+        self._version += 1
+        metadata = {"uid": "u", **body["metadata"], "resourceVersion": str(self._version)}
+        store.observe("MODIFIED", {**body, "metadata": metadata})
+
+    def of_neighbour(self) -> tuple[object, ...]:
+        """All that the neighbour gets: its endpoints at the gateways, and its place in the pool."""
+        self.feed.feed(self.routing)
+        snapshot = self.builder.apply(self.routing.take_change())
+        named = [
+            resource
+            for resources in snapshot.resources.values()
+            for name, resource in resources.items()
+            if GOOD in name
+        ]
+        inference = self.inferences.get(ObjectKey("ads", GOOD))
+        assert inference is not None
+        assert named
+        placing = self.placements.of(inference)
+        self.placements.forget(inference.key)
+        views = self.stores.pod_views.by_label(INFERENCE_LABEL, GOOD, namespace="ads")
+        return named, placing, views
+
+    def faults(self) -> Mapping[str, str]:
+        return {**self.feed.faults.now, **self.routing.faults.now, **self.builder.faults.now}
+
+
+BASES = {
+    "Pod": a_pod(),
+    "Deployment": a_deployment(),
+    "Job": a_job(),
+    "Node": node_body("node-b", labels={"pool": "b"}),
+    "Workload": a_workload(),
+    "ConfigMap": {"metadata": _metadata("odd"), "data": {"config.json": "{}"}},
+}
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.text(max_size=12),
+    st.sampled_from(
+        [
+            "1e90",
+            "1e300",
+            "-1e90",
+            "999999999999999999999",
+            "[" * 5_000,
+            "{" * 5_000,
+            "1-",
+            "0-99999999",
+            "\x00",
+        ]
+    ),
+    st.sampled_from([{}, [], [None], {"": None}]),
+)
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place below the metadata's name, namespace, uid: those an object always has."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in items:
+        if path == ("metadata",) and name in {"name", "namespace", "uid"}:
+            continue
+        here = (*path, name)
+        if here not in {("metadata",), ("metadata", "labels")}:
+            yield here
+        yield from _paths(inner, here)
+
+
+@st.composite
+def broken(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
+    """An object with a few values that are of no use, or of another type than the API server lets through."""
+    kind = draw(st.sampled_from(sorted(BASES)))
+    body = copy.deepcopy(BASES[kind])
+    for _ in range(draw(st.integers(1, 3))):
+        *way, last = draw(st.sampled_from(sorted(_paths(body), key=str)))
+        place = body
+        for each in way:
+            place = place[each]
+        place[last] = draw(LEAVES)
+    return kind, body
+
+
+@given(st.lists(broken(), min_size=1, max_size=4))
+def test_what_a_neighbour_writes_changes_nothing_for_anybody_else(
+    written: list[tuple[str, dict[str, Any]]],
+) -> None:
+    calm, plane = ControlPlane(), ControlPlane()
+    for kind, body in written:
+        for store in plane.stores_of(kind):
+            plane.takes(store, body)
+    # A node of theirs and a pod on the pool's node are real: only who gets what of the pool may differ then.
+    named, _, views = plane.of_neighbour()
+    assert (named, views) == (calm.of_neighbour()[0], calm.of_neighbour()[2])
+    assert not plane.faults()
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value"),
+    [
+        ("Pod", ("spec", "containers", 0, "resources", "requests", "cpu"), "1e90"),
+        ("Pod", ("spec", "containers", 0, "resources", "requests", "cpu"), "1e300"),
+        ("Deployment", ("metadata", "annotations", LAST_READY_ANNOTATION), "[" * 5_000),
+        ("Deployment", ("metadata", "annotations", ROLLED_BACK_ANNOTATION), "[" * 5_000),
+    ],
+)
+def test_what_the_api_server_stores_is_read(kind: str, path: tuple[Any, ...], value: str) -> None:
+    plane, body = ControlPlane(), copy.deepcopy(BASES[kind])
+    place: Any = body
+    for each in path[:-1]:
+        place = place[each]
+    place[path[-1]] = value
+    for store in plane.stores_of(kind):
+        plane.takes(store, body)
+        assert not store.left_out
+    plane.of_neighbour()
+    assert not plane.faults()
+
+
+def test_an_exception_about_one_access_leaves_all_others_routed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is: nobody has foreseen it."""
+    plane = ControlPlane()
+    before = plane.of_neighbour()[0]
+    original = FleetFeed._backend
+
+    def failing(feed: FleetFeed, key: Any, group: Any) -> Any:
+        if key.name == VICTIM:
+            raise ArithmeticError
+        return original(feed, key, group)
+
+    monkeypatch.setattr(FleetFeed, "_backend", failing)
+    plane.takes(plane.feed.pods, a_pod())
+    plane.takes(plane.feed.pods, a_pod("good-2", inference=GOOD, ip="10.0.0.2"))
+    after = plane.of_neighbour()[0]
+    assert after != before
+    assert [each.split(" ")[0] for each in plane.faults().values()] == ["ArithmeticError"]
+    assert plane.feed.objects[0].kind == INFERENCE
