@@ -181,10 +181,10 @@ async def test_neither_loopback_nor_a_host_that_is_not_listed_is_even_asked(
 async def test_a_name_that_resolves_to_loopback_is_refused(
     store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def resolves_to_loopback(*_: object, **__: object) -> list[object]:
+    def resolves_to_loopback(*_: object, **__: object) -> list[object]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", store.port))]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolves_to_loopback)
+    monkeypatch.setattr(socket, "getaddrinfo", resolves_to_loopback)
     host = f"models.example.com:{store.port}"
 
     reason, message = await refused(

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from tidegate_dataplane.agent.artefacts.checked_client import checked_addresses
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
+from tidegate_dataplane.agent.artefacts.lookup import checked_addresses
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.broker_tls import CA, CERTIFICATE, PRIVATE_KEY, broker_tls
 from tidegate_dataplane.agent.refusals import ArtefactError

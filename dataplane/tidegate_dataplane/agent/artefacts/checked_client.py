@@ -1,6 +1,5 @@
 """HTTPS for artefacts: allow-listed hosts only, every redirect and every resolved address checked."""
 
-import asyncio
 import socket
 import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -13,6 +12,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from tidegate_dataplane.agent.artefacts.addresses import refused_address
+from tidegate_dataplane.agent.artefacts.lookup import checked_addresses
 from tidegate_dataplane.agent.refusals import ArtefactError
 from tidegate_dataplane.contract import FailureReason
 
@@ -141,30 +141,6 @@ class _CheckedResolver(AbstractResolver):
 
     async def close(self) -> None:
         """Nothing is held."""
-
-
-async def checked_addresses(
-    host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC, *, allow_loopback: bool
-) -> list[tuple[socket.AddressFamily, int, str]]:
-    """Return (family, protocol, address) of everything that `host` resolves to.
-
-    Raises:
-        ArtefactError: UriNotAllowed if one of them must not be connected to.
-        OSError: the name does not resolve.
-    """
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
-    addresses: list[tuple[socket.AddressFamily, int, str]] = [
-        (kind, protocol, str(address[0])) for kind, _, protocol, _, address in found
-    ]
-    for _, _, address in addresses:
-        refused = refused_address(address, allow_loopback=allow_loopback)
-        if refused:
-            raise ArtefactError(
-                FailureReason.URI_NOT_ALLOWED,
-                f"host {host!r} resolves to {address}, {refused}: not fetched",
-            )
-    return addresses
 
 
 async def read_at_most(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes | None:

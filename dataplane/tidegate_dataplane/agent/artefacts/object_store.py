@@ -2,13 +2,13 @@
 
 import asyncio
 import json
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from tidegate_dataplane.agent.artefacts.addresses import refused_address
-from tidegate_dataplane.agent.artefacts.checked_client import checked_addresses
+from tidegate_dataplane.agent.artefacts.checked_proxy import CheckedProxy
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
 from tidegate_dataplane.agent.artefacts.files import MAX_FILES
 from tidegate_dataplane.agent.artefacts.source import CHUNK_BYTES, Download, Resume
@@ -66,6 +66,8 @@ GCS_KEYS: Mapping[str, str] = {
     "GOOGLE_BEARER_TOKEN": "bearer_token",
     "GOOGLE_BASE_URL": "base_url",
 }
+ECS_CREDENTIALS = "http://169.254.170.2"
+"""Base of AWS_CONTAINER_CREDENTIALS_RELATIVE_URI."""
 GCS_IDENTITIES = ("GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_BEARER_TOKEN")
 
 
@@ -82,9 +84,10 @@ class ObjectSource:
     ) -> None:
         self._uri = uri
         self._credentials = credentials
-        self._allow_loopback = allow_loopback
+        # obstore follows redirects and resolves names itself, so the proxy opens all of its connections.
+        self._proxy = CheckedProxy(allow_loopback=allow_loopback, unchecked=_platform_targets(credentials))
+        weakref.finalize(self, self._proxy.close)
         self._stall_timeout_s = stall_timeout_s
-        self._endpoint = _endpoint(uri.scheme, credentials)
         self._opened: S3Store | GCSStore | None = None
 
     @asynccontextmanager
@@ -97,7 +100,7 @@ class ObjectSource:
         if resume is not None:
             options = {"range": {"offset": resume.start}, "if_match": resume.validator}
         try:
-            store = await self._store()
+            store = self._store()
             async with asyncio.timeout(self._stall_timeout_s):
                 try:
                     result = await get_async(store, self._key(path), options=options)
@@ -121,7 +124,7 @@ class ObjectSource:
         prefix = self._key(folder)
         found: list[str] = []
         try:
-            store = await self._store()
+            store = self._store()
             async with asyncio.timeout(self._stall_timeout_s * 4):
                 async for page in list_objects(store, prefix=prefix):
                     found += [meta["path"].removeprefix(prefix).lstrip("/") for meta in page]
@@ -141,7 +144,7 @@ class ObjectSource:
         from obstore import head_async
 
         try:
-            store = await self._store()
+            store = self._store()
             async with asyncio.timeout(self._stall_timeout_s):
                 return int((await head_async(store, self._key(path)))["size"])
         except ArtefactError:
@@ -156,7 +159,7 @@ class ObjectSource:
         if length == 0:
             return b""
         try:
-            store = await self._store()
+            store = self._store()
             async with asyncio.timeout(self._stall_timeout_s * 4):
                 return bytes(await get_range_async(store, self._key(path), start=start, length=length))
         except ArtefactError:
@@ -171,7 +174,7 @@ class ObjectSource:
 
         self._check_may_write(path)
         try:
-            store = await self._store()
+            store = self._store()
             async with asyncio.timeout(self._stall_timeout_s * 4):
                 await put_async(store, self._key(path), content, mode="create")
         except ArtefactError:
@@ -188,7 +191,7 @@ class ObjectSource:
 
         self._check_may_write(path)
         try:
-            store = await self._store()
+            store = self._store()
             async with asyncio.timeout(self._stall_timeout_s * 4):
                 await put_async(store, self._key(path), content)
         except ArtefactError:
@@ -212,30 +215,12 @@ class ObjectSource:
                 "namespace has neither GOOGLE_SERVICE_ACCOUNT_KEY nor GOOGLE_BEARER_TOKEN"
             )
 
-    async def _store(self) -> "S3Store | GCSStore":
-        """Return the store; an endpoint of the tenant's own is looked up and checked at every use."""
-        if self._endpoint:
-            await self._check_endpoint(self._endpoint)
+    def _store(self) -> "S3Store | GCSStore":
+        self._proxy.error = None  # left by an earlier operation
         if self._opened is None:
             make = _s3_store if self._uri.scheme is Scheme.S3 else _gcs_store
-            self._opened = make(self._uri.authority, self._endpoint, self._credentials)
+            self._opened = make(self._uri.authority, self._credentials, self._proxy.url)
         return self._opened
-
-    async def _check_endpoint(self, endpoint: str) -> None:
-        parts = urlsplit(endpoint)
-        host = parts.hostname or ""
-        if parts.scheme not in ("http", "https") or not host:
-            raise ArtefactError(
-                FailureReason.URI_NOT_ALLOWED,
-                f"the endpoint in Secret {self._credentials.secret} is no http: or https: URL",
-            )
-        if refused_address(host, allow_loopback=self._allow_loopback) == "not an IP address":
-            await checked_addresses(host, parts.port or 443, allow_loopback=self._allow_loopback)
-        elif refused := refused_address(host, allow_loopback=self._allow_loopback):
-            raise ArtefactError(
-                FailureReason.URI_NOT_ALLOWED,
-                f"the endpoint in Secret {self._credentials.secret} is {refused}: not fetched from",
-            )
 
     async def _chunks(self, path: str, stream: "BytesStream") -> AsyncIterator[bytes]:
         chunks = aiter(stream)
@@ -253,6 +238,11 @@ class ObjectSource:
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
         where = f"{self._uri.text.rstrip('/')}/{path}"
+        if self._proxy.error is not None:
+            reason, why = self._proxy.error.refusal.reason, self._proxy.error.refusal.message
+            return ArtefactError(
+                reason, f"{where} cannot be {verb or 'fetched'}: {self._credentials.redacted(why)}"
+            )
         if isinstance(error, FileNotFoundError):
             return ArtefactError(FailureReason.ARTEFACT_NOT_FOUND, f"there is no {where}")
         if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
@@ -265,15 +255,38 @@ class ObjectSource:
 
 
 def _endpoint(scheme: Scheme, credentials: Credentials) -> str:
-    if scheme is Scheme.GS:
-        return credentials.get("GOOGLE_BASE_URL") or ""
-    return credentials.get("AWS_ENDPOINT_URL_S3") or credentials.get("AWS_ENDPOINT_URL") or ""
+    """Return the endpoint of the store, empty for the cloud provider's own.
+
+    Raises:
+        ArtefactError: UriNotAllowed for what is no http: or https: URL.
+    """
+    names = ("GOOGLE_BASE_URL",) if scheme is Scheme.GS else ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    endpoint = next((value for name in names if (value := credentials.get(name))), "")
+    parts = urlsplit(endpoint)
+    if endpoint and (parts.scheme not in ("http", "https") or not parts.hostname):
+        raise ArtefactError(
+            FailureReason.URI_NOT_ALLOWED,
+            f"the endpoint in Secret {credentials.secret} is no http: or https: URL",
+        )
+    return endpoint
 
 
-def _client_options(endpoint: str) -> dict[str, Any]:
+def _platform_targets(credentials: Credentials) -> frozenset[str]:
+    """Return where the platform serves the pod's own identity: EKS and ECS do at a link-local address."""
+    if credentials.get("AWS_ACCESS_KEY_ID"):
+        return frozenset()
+    full = credentials.environment.get("AWS_CONTAINER_CREDENTIALS_FULL_URI")
+    relative = credentials.environment.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+    url = full or (f"{ECS_CREDENTIALS}{relative}" if relative else "")
+    parts = urlsplit(url)
+    return frozenset({f"{parts.hostname}:{parts.port or 443}" if parts.scheme == "https" else url} - {""})
+
+
+def _client_options(endpoint: str, proxy_url: str) -> dict[str, Any]:
     return {
         "allow_http": endpoint.startswith("http://"),
         "connect_timeout": "10 seconds",
+        "proxy_url": proxy_url,
         "timeout": REQUEST_TIMEOUT,
     }
 
@@ -308,25 +321,26 @@ def _service_account(text: str, credentials: Credentials) -> str:
         ) from error
 
 
-def _s3_store(bucket: str, endpoint: str, credentials: Credentials) -> "S3Store":
+def _s3_store(bucket: str, credentials: Credentials, proxy_url: str) -> "S3Store":
     # Imported here: a pod that fetches nothing from an object store does not pay 10 MiB for it.
     from obstore.store import S3Store
 
+    endpoint = _endpoint(Scheme.S3, credentials)
     config = _configuration(S3_KEYS, S3_IDENTITIES, credentials)
     if endpoint:
         config["endpoint"] = endpoint
     # The agent's own retries are the ones that are reported.
     retries: Any = {"max_retries": 1}
-    options: Any = _client_options(endpoint)
+    options: Any = _client_options(endpoint, proxy_url)
     return S3Store(bucket, config=config, client_options=options, retry_config=retries)  # type: ignore[arg-type]
 
 
-def _gcs_store(bucket: str, endpoint: str, credentials: Credentials) -> "GCSStore":
+def _gcs_store(bucket: str, credentials: Credentials, proxy_url: str) -> "GCSStore":
     from obstore.store import GCSStore
 
     config: Any = _configuration(GCS_KEYS, GCS_IDENTITIES, credentials)
     retries: Any = {"max_retries": 1}
-    options: Any = _client_options(endpoint)
+    options: Any = _client_options(_endpoint(Scheme.GS, credentials), proxy_url)
     return GCSStore(bucket, config=config, client_options=options, retry_config=retries)
 
 

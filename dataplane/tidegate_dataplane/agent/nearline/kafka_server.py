@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate_dataplane.agent.artefacts.checked_client import checked_addresses
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
+from tidegate_dataplane.agent.artefacts.lookup import checked_addresses
 from tidegate_dataplane.agent.broker_error import BrokerError
 from tidegate_dataplane.agent.broker_tls import CA, broker_tls
 from tidegate_dataplane.agent.nearline.kafka_client import library

@@ -1,0 +1,37 @@
+"""Resolution of host names that come from tenants, and the check of the addresses: for the clients of every scheme."""
+
+import asyncio
+import socket
+
+from tidegate_dataplane.agent.artefacts.addresses import refused_address
+from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.contract import FailureReason
+
+Address = tuple[socket.AddressFamily, int, str]
+"""Family, protocol and address."""
+
+
+def look_up(
+    host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC, *, allow_loopback: bool
+) -> tuple[Address, ...]:
+    """Return all addresses of `host`, to be connected to without a second look-up; blocks.
+
+    Raises:
+        ArtefactError: UriNotAllowed if one of the addresses is refused.
+        OSError: the name does not resolve.
+    """
+    found = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+    addresses = tuple((kind, protocol, str(address[0])) for kind, _, protocol, _, address in found)
+    for _, _, address in addresses:
+        refused = refused_address(address, allow_loopback=allow_loopback)
+        if refused:
+            what = f"{host} is" if host == address else f"host {host!r} resolves to {address},"
+            raise ArtefactError(FailureReason.URI_NOT_ALLOWED, f"{what} {refused}: not connected to")
+    return addresses
+
+
+async def checked_addresses(
+    host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC, *, allow_loopback: bool
+) -> tuple[Address, ...]:
+    """Call `look_up` in a worker thread."""
+    return await asyncio.to_thread(look_up, host, port, family, allow_loopback=allow_loopback)
