@@ -100,8 +100,8 @@ DEFECTS: Final = (
         name="lose-key",
         suffered="The last object of a namespace that waits is not reconciled before it changes again.",
         file="operator/tidegate/runtime/workqueue.py",
-        text="        if keys:\n            self._lanes[lane]",
-        by="        if len(keys) > 1:\n            self._lanes[lane]",
+        text="        if lane:\n            self._lanes[namespace]",
+        by="        if len(lane.begun) + len(lane.fresh) > 1:\n            self._lanes[namespace]",
         seen_by=("tests/unit/test_workqueue.py::test_no_change_is_ever_lost",),
     ),
     Defect(

@@ -18,6 +18,7 @@ from tidegate.resources.names import (
     INFERENCE_LABEL,
     PIPELINE_LABEL,
     POOL_LABEL,
+    label_value,
 )
 
 
@@ -80,6 +81,13 @@ class Stores:
 
     def __iter__(self) -> Iterator[ObjectStore]:
         return iter((*self.custom(), *self.owned()))
+
+    def has_pods_to_be(self, label: str, key: ObjectKey) -> bool:
+        """Whether there is a Deployment or a Job for the object `key`, whose children carry `label`."""
+        name = label_value(key.name)
+        return any(
+            store.by_label(label, name, namespace=key.namespace) for store in (self.deployments, self.jobs)
+        )
 
     def of(self, kind: Kind) -> ObjectStore:
         """The cache of one kind. Raises KeyError for a kind that is not cached."""

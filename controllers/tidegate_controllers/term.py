@@ -18,10 +18,11 @@ from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
 from tidegate.kube.pool_views import PoolViews
 from tidegate.kube.port import Cluster
+from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.resources.settings import Serving
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.queue_metrics import QueueMetrics
-from tidegate.runtime.workqueue import QueueSettings, WorkQueue
+from tidegate.runtime.workqueue import Begun, QueueSettings, WorkQueue
 from tidegate.telemetry.tracing import NOTHING, Span
 from tidegate.triton.agents import Agents
 from tidegate_controllers.accesses import Accesses
@@ -108,14 +109,26 @@ class Terms:
         self._current = _Current()
         metrics = QueueMetrics(registry)
 
-        def queue(name: str, reconcile: Reconcile, workers: int = workers) -> WorkQueue:
+        def queue(
+            name: str, reconcile: Reconcile, workers: int = workers, begun: Begun = lambda _: True
+        ) -> WorkQueue:
             settings = QueueSettings(workers=workers)
             return WorkQueue(
-                name, reconcile, clock=parts.clock, metrics=metrics, settings=settings, spans=parts.spans
+                name,
+                reconcile,
+                clock=parts.clock,
+                metrics=metrics,
+                settings=settings,
+                spans=parts.spans,
+                begun=begun,
             )
 
         self.queues = Queues(
-            inferences=queue("inference", lambda key: self._current.get().inference.reconcile(key)),
+            inferences=queue(
+                "inference",
+                lambda key: self._current.get().inference.reconcile(key),
+                begun=lambda key: parts.stores.has_pods_to_be(INFERENCE_LABEL, key),
+            ),
             features=queue("feature-compute", lambda key: self._current.get().features.reconcile(key)),
             accesses=queue("model-access", lambda key: self._current.get().access.reconcile(key)),
             pools=queue("compute-pool", lambda key: self._current.get().pool.reconcile(key)),

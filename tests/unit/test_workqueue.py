@@ -19,7 +19,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import ApiUnavailableError, InvalidSpecError, WrongThreadError
 from tidegate.kube.backoff import Backoff
 from tidegate.runtime.queue_metrics import QueueMetrics
-from tidegate.runtime.workqueue import QueueSettings, WorkQueue
+from tidegate.runtime.workqueue import Begun, QueueSettings, WorkQueue
 
 A, B = ObjectKey("ads", "a"), ObjectKey("ads", "b")
 NO_JITTER = Backoff(first=timedelta(seconds=1), cap=timedelta(seconds=60), jitter=0.0)
@@ -60,7 +60,7 @@ class Reconciler:
 class Bench:
     """A queue with a fake clock and a recording reconciler, its workers running."""
 
-    def __init__(self, workers: int = 2, **settings: timedelta) -> None:
+    def __init__(self, workers: int = 2, begun: Begun = lambda _: True, **settings: timedelta) -> None:
         self.clock = FakeClock()
         self.reconciler = Reconciler(self.clock)
         self.registry = CollectorRegistry()
@@ -70,6 +70,7 @@ class Bench:
             clock=self.clock,
             metrics=QueueMetrics(self.registry),
             settings=QueueSettings(workers=workers, backoff=NO_JITTER, **settings),
+            begun=begun,
         )
 
     @property
@@ -235,6 +236,27 @@ async def test_a_crowded_namespace_does_not_hold_up_the_others() -> None:
     bench.queue.add(A)
     async with running(bench):
         assert bench.calls.index(A) == 1
+
+
+async def test_what_has_begun_is_finished_before_others_begin_and_holds_up_nobody_for_good() -> None:
+    begun = {ObjectKey("ads", f"begun-{number}") for number in range(5)}
+    bench = Bench(workers=1, begun=begun.__contains__)
+    for number in range(3):
+        bench.queue.add(ObjectKey("ads", f"fresh-{number}"))
+    for key in sorted(begun):
+        bench.queue.add(key)
+    async with running(bench):
+        await eventually(lambda: len(bench.calls) == 8, what="all keys")
+    assert [key.name for key in bench.calls] == [
+        "begun-0",
+        "begun-1",
+        "begun-2",
+        "fresh-0",
+        "begun-3",
+        "begun-4",
+        "fresh-1",
+        "fresh-2",
+    ]
 
 
 async def test_stop_finishes_what_is_in_progress_and_takes_no_more() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import structlog
 
@@ -277,7 +277,8 @@ def _owners(body: Manifest) -> Iterable[str]:
 
 def _check_indexed(body: Manifest) -> None:
     """Raises TypeError for labels and owners that are no text, which only somebody else than an API server sends."""
-    if not all(isinstance(value, str) for value in (*_labels(body).values(), *_owners(body))):
+    indexed = cast("tuple[object, ...]", (*_labels(body).values(), *_owners(body)))
+    if not all(isinstance(value, str) for value in indexed):
         message = "a label or an owner's uid is no text"
         raise TypeError(message)
 

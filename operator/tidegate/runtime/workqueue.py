@@ -22,6 +22,11 @@ from tidegate.telemetry.tracing import NOTHING, Attributes, Span, span
 
 # Brings one object to its desired state; a timedelta asks to look again after that long.
 Reconcile: TypeAlias = Callable[[ObjectKey], Awaitable[timedelta | None]]
+Begun: TypeAlias = Callable[[ObjectKey], bool]
+"""Whether something has been made for an object already."""
+
+_BEGUN_IN_A_ROW: Final = 3
+"""So many keys that have begun are taken before one that has not, where both wait."""
 
 _LIVENESS_SLACK: Final = timedelta(minutes=1)
 
@@ -41,8 +46,31 @@ class QueueSettings:
     """A key that has waited longer for its turn is taken for lost: the process is to begin anew."""
 
 
+@dataclass(slots=True)
+class _Lane:
+    """The keys of one namespace that wait, in the order in which they came; those that have begun come first, but not all of them."""
+
+    begun: deque[ObjectKey] = field(default_factory=lambda: deque[ObjectKey]())
+    fresh: deque[ObjectKey] = field(default_factory=lambda: deque[ObjectKey]())
+    in_a_row: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.begun or self.fresh)
+
+    def take(self) -> ObjectKey:
+        """The next key. Raises IndexError when none waits."""
+        if self.begun and (self.in_a_row < _BEGUN_IN_A_ROW or not self.fresh):
+            self.in_a_row += 1
+            return self.begun.popleft()
+        self.in_a_row = 0
+        return self.fresh.popleft()
+
+
 class WorkQueue:
     """client-go's work queue in asyncio, with lanes: each namespace gets its turn, however many keys it adds.
+
+    Within a lane, objects that have begun come before those that have not: of a thousand that are created at once, the first are ready
+    while others wait, and a change of one that serves does not wait behind births.
 
     `add` may be called before `run` and from anywhere on the event loop. It never waits.
     """
@@ -56,15 +84,17 @@ class WorkQueue:
         metrics: QueueMetrics,
         settings: QueueSettings | None = None,
         spans: Span = NOTHING,
+        begun: Begun = lambda _: True,
     ) -> None:
-        """`spans` is the root of those of the process."""
+        """`spans` is the root of those of the process. `begun` is asked when a key is added."""
         self.name: Final = name
         self._spans = spans
         self._reconcile = reconcile
         self._clock = clock
         self._settings = settings or QueueSettings()
         self._thread = OneThread()
-        self._lanes: dict[str, deque[ObjectKey]] = {}
+        self._begun = begun
+        self._lanes: dict[str, _Lane] = {}
         self._waiting_since: dict[ObjectKey, float] = {}
         self._in_progress: dict[ObjectKey, float] = {}
         self._dirty: set[ObjectKey] = set()
@@ -105,7 +135,8 @@ class WorkQueue:
             if self.idle:
                 self._progressed_at = self._clock.monotonic()
             self._waiting_since[key] = self._clock.monotonic()
-            self._lanes.setdefault(key.namespace, deque()).append(key)
+            lane = self._lanes.setdefault(key.namespace, _Lane())
+            (lane.begun if self._begun(key) else lane.fresh).append(key)
             self._work.set()
 
     def add_after(self, key: ObjectKey, delay: timedelta) -> None:
@@ -127,7 +158,9 @@ class WorkQueue:
         stalled = self.stalled_for()
         if stalled > self._settings.attempt_limit + _LIVENESS_SLACK:
             return f"queue {self.name}: no worker has got on for {stalled.total_seconds():.0f} s with {len(self)} keys waiting"
-        lost = self._waiting_since.keys() - {key for lane in self._lanes.values() for key in lane}
+        lost = self._waiting_since.keys() - {
+            key for lane in self._lanes.values() for keys in (lane.begun, lane.fresh) for key in keys
+        }
         if lost:
             return f"queue {self.name}: {len(lost)} keys wait and are in no lane, such as {min(lost)}"
         if self._oldest_s() > self._settings.longest_wait.total_seconds():
@@ -184,11 +217,11 @@ class WorkQueue:
         """The next key, from the lane whose turn it is; that lane then goes to the end of the row."""
         if not self._lanes:
             return None
-        lane = next(iter(self._lanes))
-        keys = self._lanes.pop(lane)
-        key = keys.popleft()
-        if keys:
-            self._lanes[lane] = keys
+        namespace = next(iter(self._lanes))
+        lane = self._lanes.pop(namespace)
+        key = lane.take()
+        if lane:
+            self._lanes[namespace] = lane
         now = self._progressed_at = self._clock.monotonic()
         self._metrics.wait_seconds.observe(now - self._waiting_since.pop(key))
         self._in_progress[key] = now
