@@ -8,10 +8,10 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.conditions import ConditionStatus, ConditionType
 from tidegate.api.inference import Inference, Placement
 from tidegate.api.meta import ObjectKey
+from tidegate.kube.kinds import DEPLOYMENT, JOB
 from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
 from tidegate.kube.pool_views import PoolViews
-from tidegate.kube.store import ObjectStore
 from tidegate.planning.claims import (
     NOTHING_BOOKED,
     Booking,
@@ -30,7 +30,8 @@ from tidegate.planning.replicas import settled
 from tidegate.resources.names import INFERENCE_LABEL, label_value
 from tidegate.resources.sharing.choice import sharing_of
 from tidegate_controllers.gpus import Gpus
-from tidegate_controllers.stores import Owners
+from tidegate_controllers.ownership import Ownership
+from tidegate_controllers.stores import Owners, Stores
 
 Wake = Callable[[ObjectKey], None]
 
@@ -42,6 +43,7 @@ class PoolParts:
     pools: Parsed[ComputePool]
     views: PoolViews
     occupancy: Occupancy
+    ownership: Ownership
     gpus: Gpus | None = None
     """Those that pods share by claims; None where nobody does."""
 
@@ -49,19 +51,12 @@ class PoolParts:
 class Placements:
     """Gives each Inference its share of its pool, and calls those that wait when a pool has changed."""
 
-    def __init__(
-        self,
-        parts: PoolParts,
-        inferences: Parsed[Inference],
-        deployments: ObjectStore,
-        jobs: ObjectStore,
-        pods: ObjectStore,
-    ) -> None:
+    def __init__(self, parts: PoolParts, inferences: Parsed[Inference], stores: Stores) -> None:
         self._parts = parts
         self._inferences = inferences
-        self._deployments = deployments
-        self._jobs = jobs
-        self._pods = pods
+        self._deployments = stores.deployments
+        self._jobs = stores.jobs
+        self._pods = stores.pods
         self._claims: defaultdict[str, PoolClaims] = defaultdict(PoolClaims)
         self._of: dict[ObjectKey, Mapping[str, Claim]] = {}
         self._live: dict[ObjectKey, Holding] = {}
@@ -70,10 +65,13 @@ class Placements:
         self._wakes: list[Wake] = []
         self._gpu_wakes: list[Callable[[str], None]] = []
         self._owners = (
-            *(Owners(each, INFERENCE_LABEL, self._holding_changed) for each in (deployments, jobs)),
-            Owners(pods, INFERENCE_LABEL, self._claim_again),
+            *(
+                Owners(each, INFERENCE_LABEL, self._holding_changed)
+                for each in (stores.deployments, stores.jobs)
+            ),
+            Owners(stores.pods, INFERENCE_LABEL, self._claim_again),
         )
-        inferences.store.subscribe(self._claim_again)
+        inferences.store.subscribe(self._inference_changed)
 
     def connect(self, wake: Wake) -> None:
         """From now on calls `wake` for Inferences whose pool has changed in a way that concerns them."""
@@ -156,13 +154,25 @@ class Placements:
 
     def _seated(self, key: ObjectKey) -> Sequence[SeatedPod]:
         bodies = self._pods.by_label(INFERENCE_LABEL, label_value(key.name), namespace=key.namespace)
-        return tuple(pod for pod in map(seated_pod, bodies) if pod is not None)
+        own = filter(self._parts.ownership.owns_pod, bodies)
+        return tuple(pod for pod in map(seated_pod, own) if pod is not None)
+
+    def _inference_changed(self, key: ObjectKey) -> None:
+        if key in self._live:
+            self._claim_again(key)
+        else:
+            # In a first listing a Deployment may come before its Inference, and is nobody's until then.
+            self._holding_changed(key)
 
     def _holding_changed(self, key: ObjectKey) -> None:
         name = label_value(key.name)
         bodies = self._deployments.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
         jobs = self._jobs.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
-        views: tuple[Holding, ...] = (*map(deployment_view, bodies), *map(job_view, jobs))
+        owns = self._parts.ownership.owns_workload
+        views: tuple[Holding, ...] = (
+            *(deployment_view(body) for body in bodies if owns(DEPLOYMENT, body)),
+            *(job_view(body) for body in jobs if owns(JOB, body)),
+        )
         self._live.pop(key, None)
         if views:
             # Of several Jobs, one is on its way out, and the other one has no pods before it is gone.

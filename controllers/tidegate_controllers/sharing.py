@@ -30,7 +30,9 @@ from tidegate.planning.sharing_repairs import OrderNode, RemovePod, Step, TaintN
 from tidegate.resources.names import POOL_LABEL, label_value
 from tidegate.resources.sharing.device_plugin import labels_fit
 from tidegate_controllers.node_agents import NodeAgents
+from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.sharing_metrics import SharingMetrics
+from tidegate_controllers.stores import Stores
 from tidegate_dataplane.contract.sharing import NodeOrder
 
 log = structlog.get_logger(__name__)
@@ -52,16 +54,16 @@ class Sharing:
         self,
         agents: NodeAgents,
         helpers: Helpers,
-        pods: ObjectStore,
-        pools: ObjectStore,
+        stores: Stores,
+        ownership: Ownership,
         occupancy: Occupancy,
         metrics: SharingMetrics,
     ) -> None:
-        """`pods` is the cache of the pods that we made, `pools` the one of all ComputePools."""
-        self._pools = pools
+        self._pools = stores.pools
         self.agents = agents
         self._helpers = helpers
-        self._pods = pods
+        self._pods = stores.pods
+        self._ownership = ownership
         self._occupancy = occupancy
         self._metrics = metrics
         self._suspicions: dict[ObjectKey, Mapping[str, Suspicion]] = {}
@@ -127,7 +129,7 @@ class Sharing:
         pods: dict[str, list[SlicePod]] = {}
         for body in self._pods.by_label(POOL_LABEL, label_value(pool.metadata.name)):
             pod = slice_pod(body)
-            if pod is not None:
+            if pod is not None and self._ownership.owns_pod(body):
                 pods.setdefault(pod.node, []).append(pod)
         daemons, plugins = self._helpers_of(self._helpers.daemon), self._helpers_of(self._helpers.plugin)
         nodes = (self._occupancy.node(each.node) for each in slices.nodes)

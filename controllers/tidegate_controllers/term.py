@@ -38,6 +38,7 @@ from tidegate_controllers.known import Known
 from tidegate_controllers.left_out import tell_of_left_out
 from tidegate_controllers.model_access import ModelAccessReconciler, PodSettings, Sources
 from tidegate_controllers.overrides import Overrides
+from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.placements import Placements, PoolParts
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.queues import PoolSources, Queues, connect, connect_overrides, connect_pools
@@ -61,6 +62,7 @@ class Parts:
     agents: Agents
     proxies: Proxies
     occupancy: Occupancy
+    ownership: Ownership
     workloads: Workloads
     measurements: Measurements
     allocator: AllocatorParts
@@ -145,11 +147,9 @@ class Terms:
         connect(parts.stores, self._known.accesses, self.queues, parts.proxies)
         self._views = PoolViews(self._pools, parts.occupancy, parts.gpus)
         self._placements = Placements(
-            PoolParts(self._pools, self._views, parts.occupancy, parts.gpus),
+            PoolParts(self._pools, self._views, parts.occupancy, parts.ownership, parts.gpus),
             self._known.inferences,
-            parts.stores.deployments,
-            parts.stores.jobs,
-            parts.stores.pods,
+            parts.stores,
         )
         self._placements.connect(self.queues.inferences.add)
         parts.workloads.subscribe(self.queues.inferences.add)

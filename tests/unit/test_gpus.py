@@ -9,6 +9,7 @@ import pytest
 
 from builders.compute_pool import compute_pool_body, gpu_slice_body, node_body
 from builders.inference import inference_body
+from builders.ownership import of_deployment, of_inference
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
@@ -25,6 +26,7 @@ from tidegate.resources.pod import SLICE_GATE
 from tidegate.resources.sharing.shared_claim import claim_name
 from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.gpus import Gpus
+from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.placements import Placements, PoolParts
 from tidegate_controllers.shared_claims import NOT_ENABLED, SharedClaims
 from tidegate_controllers.stores import Stores
@@ -79,12 +81,11 @@ class World:
     def __init__(self) -> None:
         self.stores, self.gpus, self.api = Stores(), Gpus(cast(Any, None)), Api(self)
         self.inferences = Parsed(Inference, self.stores.inferences)
-        self.occupancy, self.pools = Occupancy(self.stores.pods), Parsed(ComputePool, self.stores.pools)
+        ownership, self.pools = Ownership(self.stores), Parsed(ComputePool, self.stores.pools)
+        self.occupancy = Occupancy(self.stores.pods, ownership.owns_pod)
         self.views = PoolViews(self.pools, self.occupancy, self.gpus)
-        parts = PoolParts(self.pools, self.views, self.occupancy, self.gpus)
-        self.placements = Placements(
-            parts, self.inferences, self.stores.deployments, self.stores.jobs, self.stores.pods
-        )
+        parts = PoolParts(self.pools, self.views, self.occupancy, ownership, self.gpus)
+        self.placements = Placements(parts, self.inferences, self.stores)
         self.claims = SharedClaims(self.gpus, self.placements, self.stores.pods)
         self.woken: list[str] = []
         self.claims.subscribe(lambda key: self.woken.append(key.name))
@@ -148,7 +149,7 @@ class World:
     def deployment(self, name: str, claim: str, replicas: int) -> None:
         labels, spec = self.labels(name), self.spec(claim)
         body = {
-            "metadata": {"name": f"inf-{name}", "namespace": "ads", "labels": labels},
+            "metadata": {"name": f"inf-{name}", "namespace": "ads", "labels": labels, **of_inference(name)},
             "spec": {"replicas": replicas, "template": {"metadata": {"labels": labels}, "spec": spec}},
         }
         self.has(self.stores.deployments, body)
@@ -156,7 +157,8 @@ class World:
     def pod(self, name: str, number: int, claim: str, *, waits: bool = True, gone: bool = False) -> None:
         gates = {"schedulingGates": [{"name": "other"}, {"name": SLICE_GATE}]} if waits else {}
         spec = {**self.spec(claim), **gates, **({} if waits else {"nodeName": "gpu-0"})}
-        metadata = {"name": f"{name}-{number}", "namespace": "ads", "labels": self.labels(name)}
+        metadata = {"name": f"{name}-{number}", "namespace": "ads"}
+        metadata |= of_deployment(f"inf-{name}", self.labels(name))
         body = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending" if waits else "Running"}}
         self.has(self.stores.pods, body, gone=gone)
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import permutations
 from typing import Any
+
+import pytest
 
 from builders.compute_pool import compute_pool_body, node_body
 from builders.inference import inference_body
+from builders.ownership import of_deployment, of_inference, of_job
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
 from tidegate.kube.pool_views import PoolViews
+from tidegate.planning.claims import NodeSeats
 from tidegate.planning.placement import Placing
+from tidegate.planning.pool_slices import PoolSlices
+from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.placements import Placements, PoolParts
 from tidegate_controllers.stores import Stores
 
@@ -23,11 +31,13 @@ class World:
     def __init__(self) -> None:
         self.stores = Stores()
         self.inferences = Parsed(Inference, self.stores.inferences)
-        occupancy, pools = Occupancy(self.stores.pods), Parsed(ComputePool, self.stores.pools)
-        parts = PoolParts(pools, PoolViews(pools, occupancy), occupancy)
-        self.placements = Placements(
-            parts, self.inferences, self.stores.deployments, self.stores.jobs, self.stores.pods
-        )
+        ownership = Ownership(self.stores)
+        self.pools = pools = Parsed(ComputePool, self.stores.pools)
+        self.occupancy = occupancy = Occupancy(self.stores.pods, ownership.owns_pod)
+        ownership.subscribe(occupancy.look_again)
+        self.views = PoolViews(pools, occupancy)
+        parts = PoolParts(pools, self.views, occupancy, ownership)
+        self.placements = Placements(parts, self.inferences, self.stores)
         self.woken: set[str] = set()
         self.placements.connect(lambda key: self.woken.add(key.name))
         self._version = 0
@@ -51,17 +61,43 @@ class World:
         }
         self.has(self.stores.inferences, body, gone=gone)
 
-    def deployment(self, name: str, replicas: int, pool: str = "cpu-a", *, gone: bool = False) -> None:
-        template = {"metadata": {"labels": _labels(name, pool)}, "spec": {}}
-        metadata = {"name": f"inf-{name}", "namespace": "ads", "labels": _labels(name, pool)}
+    def deployment(
+        self, inference: str, replicas: int, pool: str = "cpu-a", *, name: str = "", gone: bool = False
+    ) -> None:
+        labels = _labels(inference, pool)
+        template = {"metadata": {"labels": labels}, "spec": {}}
+        metadata = {"name": name or f"inf-{inference}", "namespace": "ads", "labels": labels}
+        metadata |= of_inference(inference)
         body = {"metadata": metadata, "spec": {"replicas": replicas, "template": template}}
         self.has(self.stores.deployments, body, gone=gone)
 
-    def pod(self, name: str, number: int, pool: str = "cpu-a", *, gone: bool = False) -> None:
-        metadata = {"name": f"{name}-{number}", "namespace": "ads", "labels": _labels(name, pool)}
+    def job(self, name: str, inference: str) -> None:
+        labels = _labels(inference, "cpu-a")
+        metadata = {"name": name, "namespace": "ads", "uid": f"uid-{name}", "labels": labels}
+        spec = {"parallelism": 0, "template": {"metadata": {"labels": labels}}}
+        self.has(self.stores.jobs, {"metadata": {**metadata, **of_inference(inference)}, "spec": spec})
+
+    def forged(self, namespace: str = "tenant-b", **metadata: Any) -> None:
+        """A tenant's own pod, with labels of its own choice."""
+        labels = {**_labels("ctr", "cpu-a"), "tidegate.io/slices": "999" if namespace != "ads" else "1"}
+        own = {"name": "hog", "namespace": namespace, "uid": "uid-hog"}
+        own |= {**metadata, "labels": {**labels, **metadata.get("labels", {})}}
+        requests = {"cpu": "1", "memory": "1Gi"}
+        spec = {"nodeName": "node-a", "containers": [{"name": "c", "resources": {"requests": requests}}]}
+        self.has(self.stores.pods, {"metadata": own, "spec": spec, "status": {"phase": "Running"}})
+
+    def slices(self, pool: str) -> PoolSlices:
+        found = self.pools.get(ObjectKey("", pool))
+        assert found is not None
+        return self.views.slices(found)
+
+    def pod(self, name: str, number: int, pool: str = "cpu-a", *, cpu: str = "", gone: bool = False) -> None:
+        metadata = {"name": f"{name}-{number}", "namespace": "ads"}
+        metadata |= of_deployment(f"inf-{name}", _labels(name, pool))
+        container = {"name": "triton", "resources": {"requests": {"cpu": cpu} if cpu else {}}}
         body = {
             "metadata": metadata,
-            "spec": {"nodeName": f"node-{pool[-1]}"},
+            "spec": {"nodeName": f"node-{pool[-1]}", "containers": [container]},
             "status": {"phase": "Running"},
         }
         self.has(self.stores.pods, body, gone=gone)
@@ -193,3 +229,71 @@ def test_a_deleted_inference_keeps_its_slices_while_its_pods_drain() -> None:
     for number in range(4):
         world.pod("old", number, gone=True)
     assert world.of("new").replicas == 4
+
+
+def test_a_pod_with_our_labels_takes_no_more_of_a_pool_than_it_asks_its_node_for() -> None:
+    world = World()
+    world.inference("ctr", replicas=3)
+    world.forged()
+    assert world.of("ctr").replicas == 3
+    (node,) = world.slices("cpu-a").nodes
+    assert (node.total, node.used) == (3, {}), "it takes room, as a pod without labels does"
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        pytest.param({}, id="no owner"),
+        pytest.param(of_inference("ctr"), id="the Inference itself, which makes no pods"),
+        pytest.param(of_deployment("inf-none", {}), id="a Deployment that is not there"),
+        pytest.param(of_deployment("other", {}), id="a Deployment of another name"),
+        pytest.param(of_job("inf-ctr-1", "uid-of-another-job"), id="a Job that was made again"),
+        pytest.param(
+            of_deployment("inf-ctr", {"tidegate.io/slices": "999"}), id="more slices than were given"
+        ),
+        pytest.param(of_deployment("inf-ctr", {"tidegate.io/pool": "cpu-b"}), id="another pool"),
+        pytest.param(of_deployment("inf-ctr", {"tidegate.io/inference": "cvr"}), id="another Inference"),
+    ],
+)
+def test_owner_references_that_lead_to_no_inference_make_a_pod_nobodys(forgery: dict[str, Any]) -> None:
+    world = World()
+    for name in ("ctr", "cvr"):
+        world.inference(name, replicas=1)
+        world.deployment(name, 1)
+    world.deployment("ctr", 1, name="other")
+    world.job("inf-ctr-1", "ctr")
+    world.forged("ads", **forgery)
+    assert [claim.taken for claim in world.placements.claims("cpu-a")] == [1, 1]
+    assert [claim.taken for claim in world.placements.claims("cpu-b")] == []
+    assert world.slices("cpu-a").total == 3
+
+
+def test_a_deployment_that_no_inference_owns_holds_nothing() -> None:
+    world = World()
+    world.inference("ctr", replicas=4)
+    world.deployment("hog", 999)
+    assert world.of("ctr").replicas == 4
+
+
+def test_a_deployment_that_was_edited_holds_no_more_than_its_inference_asks_for() -> None:
+    world = World()
+    world.inference("ctr", replicas=3)
+    world.inference("cvr", replicas=1, metadata={"creationTimestamp": "2026-02-01T00:00:00Z"})
+    world.deployment("cvr", 999)
+    assert world.of("ctr").replicas == 3
+
+
+@pytest.mark.parametrize("order", list(permutations(("inference", "deployment", "pod"))))
+def test_in_whatever_order_they_are_listed_pods_are_their_inferences_own(order: tuple[str, ...]) -> None:
+    world = World()
+    steps: dict[str, Callable[[], None]] = {
+        "inference": lambda: world.inference("old", replicas=1),
+        "deployment": lambda: world.deployment("old", 1),
+        "pod": lambda: world.pod("old", 0, cpu="1"),
+    }
+    for step in order:
+        steps[step]()
+    (claim,) = world.placements.claims("cpu-a")
+    assert claim.seats == {"node-a": NodeSeats(silent=1)}
+    (node,) = world.slices("cpu-a").nodes
+    assert (node.total, node.used) == (4, {"offline": 1})

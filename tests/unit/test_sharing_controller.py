@@ -10,6 +10,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from builders.compute_pool import compute_pool_body, node_body, pod_on
+from builders.inference import inference_body
+from builders.ownership import of_deployment, of_inference
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
@@ -27,6 +29,7 @@ from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.compute_pool import ComputePoolReconciler
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.overrides import Overrides
+from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.sharing import Helpers, Sharing
 from tidegate_controllers.sharing_metrics import SharingMetrics
 from tidegate_controllers.stores import Stores
@@ -129,14 +132,15 @@ class World:
     def __init__(self) -> None:
         self.stores, self.plugin_pods = Stores(), ObjectStore(kinds.POD)
         self.clock, self.agents, self.api = Clock(), Told(), Api(self)
-        self.occupancy = Occupancy(self.stores.pods)
+        ownership = Ownership(self.stores)
+        self.occupancy = Occupancy(self.stores.pods, ownership.owns_pod)
         self._version = 0
         metrics = SharingMetrics(CollectorRegistry())
         self.sharing = Sharing(
             cast(NodeAgents, self.agents),
             Helpers(self.plugin_pods, "plugin", "daemon"),
-            self.stores.pods,
-            self.stores.pools,
+            self.stores,
+            ownership,
             self.occupancy,
             metrics,
         )
@@ -157,7 +161,7 @@ class World:
         self.node: dict[str, Any] = {}
         self.set_node()
         self.set_pool({})
-        self.has(self.stores.pods, pod_on("gpu-0", "ctr-0", pool="gpu-a"))
+        self.make_pod()
         self.make_daemon()
 
     def has(self, store: ObjectStore, body: dict[str, Any]) -> dict[str, Any]:
@@ -165,6 +169,17 @@ class World:
         whole = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self._version)}}
         store.observe("MODIFIED", whole)
         return whole
+
+    def make_pod(self) -> None:
+        """As the Deployment of an Inference does."""
+        labels = {"tidegate.io/inference": "ctr", "tidegate.io/pool": "gpu-a", "tidegate.io/slices": "1"}
+        self.has(self.stores.inferences, inference_body("ctr", placement={"pool": "gpu-a", "slices": 1}))
+        metadata = {"name": "inf-ctr", "namespace": "ads", "labels": labels, **of_inference("ctr")}
+        deployment = {"metadata": metadata, "spec": {"replicas": 1, "template": {"metadata": metadata}}}
+        self.has(self.stores.deployments, deployment)
+        pod = pod_on("gpu-0", "ctr-0", pool="gpu-a")
+        pod["metadata"] |= of_deployment("inf-ctr", {**labels, **pod["metadata"]["labels"]})
+        self.has(self.stores.pods, pod)
 
     def make_daemon(self) -> None:
         """As its DaemonSet does; it has been ready for long."""

@@ -21,8 +21,10 @@ from tidegate.kube.store import ObjectStore
 from tidegate.planning.sharing_health import SharingPlan
 from tidegate.planning.sharing_repairs import OrderNode, RemovePod, Step, TaintNode
 from tidegate_controllers.node_agents import NodeAgents
+from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.sharing import Helpers, Sharing
 from tidegate_controllers.sharing_metrics import SharingMetrics
+from tidegate_controllers.stores import Stores
 from tidegate_dataplane.contract.sharing import NodeAction, NodeOrder
 
 FOREIGN = {"key": "dedicated", "value": "ads", "effect": "NoSchedule"}
@@ -72,11 +74,11 @@ async def taken(
     api: Api, *steps: Step, agents: Silent | None = None, registry: CollectorRegistry | None = None
 ) -> None:
     """Takes these steps."""
-    pods = ObjectStore(kinds.POD)
+    stores = Stores()
     helpers = Helpers(ObjectStore(kinds.POD), "plugin", "daemon")
     metrics = SharingMetrics(registry or CollectorRegistry())
     sharing = Sharing(
-        cast(NodeAgents, agents), helpers, pods, ObjectStore(kinds.COMPUTE_POOL), Occupancy(pods), metrics
+        cast(NodeAgents, agents), helpers, stores, Ownership(stores), Occupancy(stores.pods), metrics
     )
     whole = SharingWorld().look()
     plan = SharingPlan(whole.repairs, steps, None, {}, (), frozenset(), whole.requeue_after)

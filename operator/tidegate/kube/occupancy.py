@@ -9,10 +9,9 @@ from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
-from tidegate.kube.views import Views
 from tidegate.kube.watch import Reflector
 from tidegate.planning.nodes import NodeView, Occupant, node_view, occupant
-from tidegate.resources.names import NOT_OURS
+from tidegate.resources.names import NOT_OURS, POOL_LABEL
 
 _NODE_CONDITION: Final = "Ready"
 _CONTAINER_FIELDS: Final = ("name", "restartPolicy", "resources")
@@ -27,8 +26,13 @@ class Occupancy:
     Clusters without a ComputePool are spared the watch of all pods: it begins with `begin`.
     """
 
-    def __init__(self, ours: ObjectStore) -> None:
-        """`ours` is a cache of our pods that somebody else fills, by the selector OURS."""
+    def __init__(self, ours: ObjectStore, owns: Callable[[Manifest], bool] = lambda _: True) -> None:
+        """`ours` is a cache of our pods that somebody else fills, by the selector OURS.
+
+        `owns` says which of them are: the others take room as anybody's do. `look_again` is called when it says so of one more.
+        """
+        self._ours = ours
+        self._owns = owns
         self._nodes = ObjectStore(kinds.NODE, transform=_node_facts)
         self._others = ObjectStore(kinds.POD, transform=_pod_facts)
         self._views: dict[ObjectKey, NodeView] = {}
@@ -37,9 +41,8 @@ class Occupancy:
         self._subscribers: list[Subscriber] = []
         self._begun = asyncio.Event()
         self._nodes.subscribe(self._node_changed)
-        self._our_pods = Views(ours, occupant)
-        for views in (self._our_pods, Views(self._others, occupant)):
-            views.store.subscribe(self._pod_changed(views))
+        for store, changed in ((self._others, self._other_changed), (ours, self.look_again)):
+            store.subscribe(changed)
 
     @property
     def known(self) -> bool:
@@ -61,8 +64,18 @@ class Occupancy:
         if self._begun.is_set():
             return
         self._begun.set()
-        for key in self._our_pods.store.keys():  # noqa: SIM118 - a store, not a dict
-            self._take(key, self._our_pods.get(key))
+        for key in self._ours.keys():  # noqa: SIM118 - a store, not a dict
+            self.look_again(key)
+
+    def look_again(self, key: ObjectKey) -> None:
+        """Takes one of our pods as it is now."""
+        body = self._ours.get(key)
+        if not self._begun.is_set():
+            # Read all the same: what raises an exception is left out by the cache, and not met when it has begun.
+            _ = occupant(body) if body is not None else None
+            return
+        placed = body is not None and POOL_LABEL in (body["metadata"].get("labels") or {})
+        self._take(key, occupant(body, owned=placed and self._owns(body)) if body is not None else None)
 
     async def run(self, client: KubeClient) -> None:
         """Watches, once that has begun, until cancelled."""
@@ -96,12 +109,9 @@ class Occupancy:
         if before != self._views.get(key):
             self._tell(key.name)
 
-    def _pod_changed(self, pods: Views[Occupant | None]) -> Callable[[ObjectKey], None]:
-        def changed(key: ObjectKey) -> None:
-            if self._begun.is_set():
-                self._take(key, pods.get(key))
-
-        return changed
+    def _other_changed(self, key: ObjectKey) -> None:
+        body = self._others.get(key)
+        self._take(key, occupant(body) if body is not None else None)
 
     def _take(self, key: ObjectKey, now: Occupant | None) -> None:
         before = self._occupants.pop(key, None)

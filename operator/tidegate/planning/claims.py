@@ -143,7 +143,7 @@ class PoolClaims:
 
 
 def seated_pod(body: Mapping[str, Any]) -> SeatedPod | None:
-    """Reads a pod of ours; None while it has no node, once it has ended, and where it has no slices."""
+    """Reads a pod of ours, whose labels are believed; None while it has no node, once it has ended, and where it has no slices."""
     labels, spec = body["metadata"].get("labels") or {}, body.get("spec") or {}
     slices = labels.get(SLICES_LABEL, "")
     ended = (body.get("status") or {}).get("phase") in _ENDED
@@ -169,7 +169,9 @@ def claim(
 ) -> Claim:
     """The claim of an Inference on the pool of this placement; `live` is its Deployment, `pods` are those of any pool."""
     pool = label_value(placement.pool)
-    made, held = inference.metadata.creation_timestamp, _held(live, pool)
+    made = inference.metadata.creation_timestamp
+    # Anyone may edit a Deployment, until it is written again: what it has beyond the spec its pods say.
+    held = min(_held(live, pool), inference.spec.replicas * placement.slices)
     return Claim(
         key=inference.key,
         tier=inference.spec.tier,

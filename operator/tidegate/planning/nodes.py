@@ -98,13 +98,16 @@ def node_view(body: Mapping[str, Any]) -> NodeView:
     )
 
 
-def occupant(body: Mapping[str, Any]) -> Occupant | None:
-    """Reads a pod; None while it has no node, and once it has ended: then it takes nothing."""
+def occupant(body: Mapping[str, Any], *, owned: bool = True) -> Occupant | None:
+    """Reads a pod; None while it has no node, and once it has ended: then it takes nothing.
+
+    The labels of one that is not `owned` say nothing: it takes room as any pod does.
+    """
     metadata, spec = body["metadata"], body.get("spec") or {}
     if not spec.get("nodeName") or (body.get("status") or {}).get("phase") in _ENDED:
         return None
     labels = metadata.get("labels") or {}
-    ours = labels.get(MANAGED_BY) == MANAGER
+    ours = owned and labels.get(MANAGED_BY) == MANAGER
     return Occupant(
         key=ObjectKey(metadata.get("namespace", ""), metadata["name"]),
         node=spec["nodeName"],

@@ -44,6 +44,7 @@ from tidegate_controllers.autoscalers import Autoscalers
 from tidegate_controllers.gpus import Gpus
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.object_metrics import ObjectMetrics
+from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.pool_metrics import PoolMetrics
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.questions import Questions
@@ -110,13 +111,15 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
             questions,
             AllocatorMetrics(registry),
         )
-        occupancy = Occupancy(stores.pods)
+        ownership = Ownership(stores)
+        occupancy = Occupancy(stores.pods, ownership.owns_pod)
+        ownership.subscribe(occupancy.look_again)
         show_left_out(registry, (*stores, *occupancy.stores))
         workloads = Workloads(client, stores.jobs, served)
         node_agents = NodeAgents(node_agent_pods, node_agent_client)
         helpers = Helpers(plugin_pods, settings.sharing_plugin, settings.sharing_daemon)
         metrics = SharingMetrics(registry)
-        sharing = Sharing(node_agents, helpers, stores.pods, stores.pools, occupancy, metrics)
+        sharing = Sharing(node_agents, helpers, stores, ownership, occupancy, metrics)
         gpus = Gpus(client) if settings.shared_claims else None
         parts = Parts(
             client,
@@ -124,6 +127,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
             agents,
             proxies,
             occupancy,
+            ownership,
             workloads,
             measurements,
             allocator,
