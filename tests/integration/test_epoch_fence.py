@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from builders.waiting import wait_until
 from faults.installation import fence
 from fixtures.control_plane import Kubectl
+from tidegate.resources.names import MANAGED_BY, MANAGER
 
 CONTROLLERS = "system:serviceaccount:tidegate-system:tidegate-controllers"
 LABEL = "app.kubernetes.io/managed-by=tidegate"
+JOB = {
+    "apiVersion": "batch/v1",
+    "kind": "Job",
+    "spec": {
+        "suspend": True,
+        "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "c"}]}},
+    },
+}
+CLAIM = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaim",
+    "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "none"}}]}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +67,24 @@ def test_child_whose_epoch_somebody_spoiled_is_repaired(kubectl: Kubectl, fenced
 
     assert written(kubectl, fenced, "8") == ""
     assert "no longer the leader" in written(kubectl, fenced, "7"), "and the fence stands again"
+
+
+@pytest.mark.no_rerun("a refused right")
+@pytest.mark.parametrize("body", [JOB, CLAIM], ids=lambda body: body["kind"])
+def test_what_an_old_leader_changes_of_batches_and_gpus_is_refused(
+    kubectl: Kubectl, fenced: str, body: dict[str, Any]
+) -> None:
+    kubectl(
+        *("create", "rolebinding", f"all-{body['kind'].lower()}", "--clusterrole=cluster-admin"),
+        *(f"--user={CONTROLLERS}", "-n", fenced),
+    )
+
+    def applied(epoch: int) -> str:
+        annotations = {"tidegate.io/epoch": str(epoch)}
+        metadata = {"name": "child", "labels": {MANAGED_BY: MANAGER}, "annotations": annotations}
+        asked = ("apply", "--server-side", "-n", fenced, f"--as={CONTROLLERS}", "-f", "-")
+        return kubectl.run(*asked, stdin=json.dumps({**body, "metadata": metadata})).stderr
+
+    assert applied(7) == ""
+    assert "no longer the leader" in applied(6)
+    assert applied(8) == ""
