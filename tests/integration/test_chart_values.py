@@ -370,6 +370,12 @@ def test_nobody_else_has_the_class_of_the_release_unless_they_may(helm: Path) ->
     assert policy not in rendered(helm, {"priorityClasses.guardControlPlane": False})
 
 
+def test_labels_of_ours_are_guarded_unless_they_need_not_be(helm: Path) -> None:
+    policy = ("ValidatingAdmissionPolicy", "tidegate-label-bounds")
+    assert policy in rendered(helm)
+    assert policy not in rendered(helm, {"labelBounds.enabled": False})
+
+
 def test_no_model_pushes_a_process_of_the_release_from_its_node(helm: Path) -> None:
     objects = rendered(helm)
     classes = {name: body["value"] for (kind, name), body in objects.items() if kind == "PriorityClass"}

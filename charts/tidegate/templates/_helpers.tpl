@@ -331,3 +331,18 @@ spec:
       {{- end }}
 {{ include "tidegate.budget" . }}
 {{- end }}
+
+{{/* Which namespaces the release serves, as a selector. */}}
+{{- define "tidegate.servedNamespaces" -}}
+{{- with .Values.watchNamespaces -}}
+{{- dict "matchExpressions" (list (dict "key" "kubernetes.io/metadata.name" "operator" "In" "values" .)) | toJson -}}
+{{- else -}}
+{}
+{{- end -}}
+{{- end }}
+
+{{/* Who may write labels of ours, as a list in CEL. */}}
+{{- define "tidegate.labelWriters" -}}
+{{- $controllers := printf "system:serviceaccount:%s:%s-controllers" .Release.Namespace .Release.Name -}}
+{{- prepend .Values.labelBounds.writers $controllers | toJson -}}
+{{- end }}
