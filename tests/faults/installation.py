@@ -1,4 +1,4 @@
-"""A control plane with Tidegate's CRDs, roles and admission policy, ready for a sweep; nothing of it needs root."""
+"""A control plane with Tidegate's CRDs, roles and admission policies, ready for a sweep; nothing of it needs root."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def install(api: Api) -> None:
         await api.apply(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", {**body, "value": 1})
     await _grant(api, "ClusterRole", f"{_RBAC}/clusterroles", "controllers-cluster.yaml")
     await _grant(api, "Role", f"{_RBAC}/namespaces/{SYSTEM}/roles", "controllers-release.yaml")
-    for body in fence():
+    for body in (*fence(), *policies("child-bounds")):
         plural = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}.get(
             body["kind"], "validatingadmissionpolicybindings"
         )
@@ -104,6 +104,7 @@ def policies(template: str) -> tuple[dict[str, Any], ...]:
     text = re.sub(r"labels: \{\{- include.*", "labels: {}", text)
     text = re.sub(r"^\{\{- (if .*|end) \}\}$", "", text, flags=re.MULTILINE)
     text = text.replace("{{ .Release.Name }}", "tidegate").replace("{{ .Release.Namespace }}", SYSTEM)
+    text = text.replace('{{ include "tidegate.hostPaths" . }}', "['/models']")
     text = text.replace("{{ .Values.nodeAgent.plugin.namespace }}", PLUGIN)
     text = text.replace("{{ .Values.nodeAgent.plugin.daemonSet }}", PLUGIN)
     text = text.replace("{{ .Values.nodeAgent.plugin.mpsDaemonSet }}", f"{PLUGIN}-mps-control-daemon")

@@ -346,3 +346,8 @@ spec:
 {{- $controllers := printf "system:serviceaccount:%s:%s-controllers" .Release.Namespace .Release.Name -}}
 {{- prepend .Values.labelBounds.writers $controllers | toJson -}}
 {{- end }}
+
+{{/* Folders of nodes that pods of models may have, as a list in CEL. */}}
+{{- define "tidegate.hostPaths" -}}
+{{- list .Values.models.hostPath .Values.models.nodeCache.hostPath | compact | toJson -}}
+{{- end }}
