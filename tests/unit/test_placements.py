@@ -62,9 +62,16 @@ class World:
         self.has(self.stores.inferences, body, gone=gone)
 
     def deployment(
-        self, inference: str, replicas: int, pool: str = "cpu-a", *, name: str = "", gone: bool = False
+        self,
+        inference: str,
+        replicas: int,
+        pool: str = "cpu-a",
+        *,
+        name: str = "",
+        slices: int = 1,
+        gone: bool = False,
     ) -> None:
-        labels = _labels(inference, pool)
+        labels = {**_labels(inference, pool), "tidegate.io/slices": str(slices)}
         template = {"metadata": {"labels": labels}, "spec": {}}
         metadata = {"name": name or f"inf-{inference}", "namespace": "ads", "labels": labels}
         metadata |= of_inference(inference)
@@ -281,6 +288,10 @@ def test_a_deployment_that_was_edited_holds_no_more_than_its_inference_asks_for(
     world.inference("cvr", replicas=1, metadata={"creationTimestamp": "2026-02-01T00:00:00Z"})
     world.deployment("cvr", 999)
     assert world.of("ctr").replicas == 3
+    world.deployment("cvr", 1, slices=999)
+    labels = {"tidegate.io/inference": "cvr", "tidegate.io/slices": "999"}
+    world.forged("ads", **of_deployment("inf-cvr", labels))
+    assert world.of("ctr").replicas == 2, "the pod takes the one that it asks its node for"
 
 
 @pytest.mark.parametrize("order", list(permutations(("inference", "deployment", "pod"))))
