@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tidegate_dataplane.contract import DEFAULTED, Call, Part, PipelinePlan, TensorSpec
+from tidegate_dataplane.pipeline import caller
 from tidegate_dataplane.pipeline.failures import CallError, FailureKind
 from tidegate_dataplane.pipeline.pipeline import Pipeline
 from tidegate_dataplane.pipeline.wire import LENGTH_HEADER
@@ -267,12 +268,26 @@ def test_where_no_time_is_left_nobody_is_asked(serving: Serving) -> None:
     worker.close()
 
 
-def test_an_answer_that_is_none_is_a_failure(serving: Serving) -> None:
-    worker = a_worker(serving(lambda _: answered(body=b"<html>")).address)
+@pytest.mark.parametrize("body", [b"<html>", b"[" * 100_000], ids=["HTML", "deep"])
+def test_an_answer_that_is_none_is_a_failure(serving: Serving, body: bytes) -> None:
+    head = f"HTTP/1.1 200 said\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    worker = a_worker(serving(lambda _: head + body).address)
 
     kind, words = asked(worker)  # type: ignore[misc]
     assert kind is FailureKind.FAILED
     assert "cannot be read" in words
+    worker.close()
+
+
+def test_an_answer_without_end_is_a_failure_and_the_next_call_is_answered(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caller, "MAX_ANSWER_BYTES", len(answered()))
+    endless = b"HTTP/1.1 200 said\r\n\r\n" + b" " * (1 << 22)
+    worker = a_worker(serving(lambda number: endless if number == 1 else answered()).address)
+
+    assert asked(worker) == (FailureKind.FAILED, f"an answer of more than {len(answered())} bytes")
+    assert asked(worker) == [5.0, 6.0]
     worker.close()
 
 

@@ -324,9 +324,9 @@ async def test_prometheus_counts_what_was_refused_as_demand_and_its_rules_record
     assert (served(look, CTR) or 0) * 60 < 5
 
     async def recorded() -> list[Any] | None:
-        client_ = source._client
+        asked = PrometheusConnect(prometheus.url)
         found: list[Any] = await asyncio.to_thread(
-            client_.custom_query, 'tidegate:inference_offered:rate1m{inference="ctr"} * 60 >= 90'
+            asked.custom_query, 'tidegate:inference_offered:rate1m{inference="ctr"} * 60 >= 90'
         )
         return found
 

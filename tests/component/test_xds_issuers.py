@@ -252,7 +252,7 @@ BAD_ANSWERS: dict[str, tuple[Answer, type[object], str]] = {
     "no JSON": (text(b"secret-words"), Unfit, "is no JSON"),
     "no keys": (text(b'{"keys": []}'), Unfit, "has no list of keys"),
     "a symmetric key": (text(SYMMETRIC), Unfit, r"keys\[0\] is symmetric"),
-    "too much": (text(b" " * (MAX_JWKS_BYTES + 1)), Unfit, "at most 262144 are taken"),
+    "too much": (text(b" " * (MAX_JWKS_BYTES + 1)), NotFetched, "more than 262144 bytes"),
     "silence": (hang, NotFetched, "did not answer in 0.5 s"),
     "a trickle": (drip, NotFetched, "did not answer in 0.5 s"),
     "a cut": (cut, NotFetched, "it cannot be reached"),

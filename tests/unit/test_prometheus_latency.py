@@ -19,7 +19,7 @@ def a_sample(cluster: str, value: str) -> dict[str, Any]:
 async def test_both_latencies_are_asked_for_and_stand_beside_the_rate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def answer(query: str) -> list[dict[str, Any]]:
+    async def answer(query: str) -> list[dict[str, Any]]:
         if "histogram_quantile(0.99," in query:
             return [a_sample(CTR, "18.5"), a_sample(IDLE, "NaN")]
         if "histogram_quantile(0.5," in query:
@@ -27,6 +27,6 @@ async def test_both_latencies_are_asked_for_and_stand_beside_the_rate(
         return [a_sample(CTR, "120"), a_sample(IDLE, "0")]
 
     prometheus = Prometheus("http://127.0.0.1:1")
-    monkeypatch.setattr(prometheus._client, "custom_query", answer)
+    monkeypatch.setattr(prometheus._api, "query", answer)
 
     assert await prometheus.traffic() == {CTR: Traffic(120.0, 18.5, 6.25), IDLE: Traffic(0.0, None, None)}

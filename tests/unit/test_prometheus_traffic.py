@@ -36,7 +36,11 @@ async def look(
         **{getattr(expressions, name.upper()): samples for name, samples in series.items()},
     }
     source = PrometheusTraffic("http://127.0.0.1:1", lambda: GATEWAYS, dict, dict)
-    monkeypatch.setattr(source._client, "custom_query", lambda query: found.get(query, []))
+
+    async def answer(query: str) -> list[dict[str, Any]]:
+        return found.get(query, [])
+
+    monkeypatch.setattr(source._api, "query", answer)
     return await source.look()
 
 

@@ -5,8 +5,11 @@ from collections.abc import Iterable, Mapping
 
 import aiohttp
 
+from tidegate_dataplane.answers import bounded_session, read_lines
+
 METRIC = "tidegate_model_memory_bytes"
 TIMEOUT = aiohttp.ClientTimeout(total=1.0)
+MAX_PAGE_BYTES = 64 << 20
 
 PREFIX = f"{METRIC}{{".encode()
 
@@ -20,11 +23,18 @@ Memory = Mapping[str, Mapping[int, int]]
 async def read_memory(url: str) -> Memory | None:
     """Return what the metrics page at `url` says; None when there is no page."""
     try:
-        async with aiohttp.ClientSession(timeout=TIMEOUT) as session, session.get(url) as response:
+        async with bounded_session(TIMEOUT) as session, session.get(url) as response:
             response.raise_for_status()
             # Line by line: Triton counts on for every version that it ever loaded, a megabyte after a thousand.
-            return parse_memory([line.decode() async for line in response.content if line.startswith(PREFIX)])
-    except (aiohttp.ClientError, TimeoutError, OSError):
+            return parse_memory(
+                [
+                    line.decode()
+                    async for lines in read_lines(response, MAX_PAGE_BYTES)
+                    for line in lines
+                    if line.startswith(PREFIX)
+                ]
+            )
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return None
 
 

@@ -16,6 +16,7 @@ from tidegate_dataplane.pipeline.failures import CallError, FailureKind
 from tidegate_dataplane.pipeline.wire import LENGTH_HEADER, Arrays, decode, encode
 
 MAX_WORDS = 2048
+MAX_ANSWER_BYTES = 256 << 20
 KINDS: Mapping[int, FailureKind] = {
     400: FailureKind.REFUSED,
     413: FailureKind.REFUSED,
@@ -81,7 +82,12 @@ class Caller:
         connection.request("POST", f"/v2/models/{self._call.model}/infer", body, dict(headers))
         self._limit(connection, deadline_s)
         response = connection.getresponse()
-        content = response.read()
+        content = response.read(MAX_ANSWER_BYTES + 1)
+        if len(content) > MAX_ANSWER_BYTES:
+            self.abort()
+            raise CallError(FailureKind.FAILED, f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+        if response.length:
+            raise http.client.IncompleteRead(content, response.length)
         if response.will_close:
             self.abort()
         if response.status != http.HTTPStatus.OK:
@@ -112,7 +118,7 @@ class Caller:
 def _words(response: http.client.HTTPResponse, content: bytes) -> str:
     """Return what was said about it, by Triton in JSON or by the gateway in plain text."""
     text = content.decode(errors="replace").strip()
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         said = json.loads(text)
         if isinstance(said, dict) and "error" in said:
             text = str(said["error"])

@@ -59,7 +59,7 @@ def decode(body: bytes, json_length: int, asked: Sequence[TensorSpec]) -> Arrays
     """
     try:
         found = _tensors(body, json_length, {spec.name: spec for spec in asked})
-    except (AttributeError, KeyError, TypeError, struct.error) as error:
+    except (AttributeError, KeyError, TypeError, RecursionError, struct.error) as error:
         raise ValueError(f"it is not what the protocol says: {type(error).__name__}: {error}") from error
     for spec in asked:
         if spec.name not in found:

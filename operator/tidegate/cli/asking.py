@@ -17,8 +17,11 @@ from tidegate.cli.servers import Answers, Servers
 from tidegate.errors import ApiUnavailableError, PermanentError, TidegateError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import POD
+from tidegate_dataplane.answers import bounded_session, parse_json, read_body
 
 _PATIENCE: Final = timedelta(seconds=30)
+_MOST_BYTES: Final = 256 << 20
+"""More than the routing of any fleet."""
 _SELECTOR: Final = "app.kubernetes.io/name=tidegate,app.kubernetes.io/component=xds"
 
 
@@ -34,10 +37,10 @@ async def _directly(address: str, target: str) -> Answers:
     timeout = aiohttp.ClientTimeout(total=_PATIENCE.total_seconds())
     try:
         async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
+            bounded_session(timeout) as session,
             session.get(f"http://{address}{target}") as response,
         ):
-            said = await response.json()
+            said = parse_json(await read_body(response, _MOST_BYTES))
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         message = f"no xDS server answers at {address}: {error}"
         raise ApiUnavailableError(message) from error

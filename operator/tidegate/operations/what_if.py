@@ -24,9 +24,12 @@ from tidegate.kube.lease import LeaseRecord
 from tidegate.kube.port import Manifest
 from tidegate.planning.what_if import answer, changed
 from tidegate.reports.plan import PlanReport
+from tidegate_dataplane.answers import bounded_session, parse_json, read_body
 
 _PORT: Final = 8081
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30)
+_MOST_BYTES: Final = 256 << 20
+"""More than the snapshot of any fleet."""
 
 
 class LastQuestion(StatusModel):
@@ -76,10 +79,10 @@ async def at_address(address: str, pool: str) -> LastQuestion:
     """What the controllers at host:port say of a pool."""
     try:
         async with (
-            aiohttp.ClientSession(timeout=_TIMEOUT) as session,
+            bounded_session(_TIMEOUT) as session,
             session.get(f"http://{address}/allocation/{quote(pool, safe='')}") as response,
         ):
-            return _read(await response.json())
+            return _read(parse_json(await read_body(response, _MOST_BYTES)))
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         message = f"no controllers answer at {address}: {error}"
         raise ApiUnavailableError(message) from error

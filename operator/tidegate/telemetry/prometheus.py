@@ -1,6 +1,5 @@
-"""Asks Prometheus for rates and latencies of the endpoints, and for the past of pools, off the event loop."""
+"""Asks Prometheus for rates and latencies of the endpoints, and for the past of pools."""
 
-import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -8,16 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from prometheus_api_client.exceptions import PrometheusApiClientException
-from prometheus_api_client.prometheus_connect import PrometheusConnect
-from requests import RequestException
-
 from tidegate.routing.envoy.clusters import cluster_name, parse_cluster_name
 from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.ir import AccessPoolKey, PoolRole
 from tidegate.telemetry.pool_series import Moment, moments, question
+from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError
 
-_TIMEOUT_S: Final = 5
 _WINDOW: Final = "1m"
 _CLUSTER: Final = "envoy_cluster_name"
 
@@ -37,22 +32,21 @@ class Prometheus:
     """A Prometheus server; every question has a time limit and an answer that may be empty."""
 
     def __init__(self, url: str) -> None:
-        self._client = PrometheusConnect(url=url, timeout=_TIMEOUT_S)
+        self._api = PrometheusApi(url)
 
     async def traffic(self) -> Mapping[str, Traffic]:
         """Traffic by Envoy cluster (`inference/<namespace>/<name>/grpc`); empty when Prometheus is silent."""
         try:
-            # The library is synchronous: its calls belong in a worker thread.
-            return await asyncio.to_thread(self._traffic)
-        except (PrometheusApiClientException, RequestException, ValueError):
+            return await self._traffic()
+        except (PrometheusError, ValueError):
             return {}
 
     async def value(self, query: str) -> float | None:
         """The one number that `query` gives, NaN included; None when it gives none or several, or Prometheus is silent."""
         try:
-            samples = await asyncio.to_thread(self._client.custom_query, query)
+            samples = await self._api.query(query)
             return float(samples[0]["value"][1]) if len(samples) == 1 else None
-        except (PrometheusApiClientException, RequestException, ValueError, KeyError, IndexError, TypeError):
+        except (PrometheusError, ValueError):
             return None
 
     async def pool_past(
@@ -60,34 +54,33 @@ class Prometheus:
     ) -> Sequence[Moment] | None:
         """What was known of a pool every `step` from `begin` to `end`, the oldest first; None when Prometheus is silent."""
         try:
-            answer = await asyncio.to_thread(
-                self._client.custom_query_range, question(pool), begin, end, f"{step.total_seconds():g}"
-            )
-            return moments(answer)
-        except (PrometheusApiClientException, RequestException, ValueError, KeyError, TypeError):
+            return moments(await self._api.query_range(question(pool), begin, end, step))
+        except (PrometheusError, ValueError, KeyError):
             return None
 
-    def _traffic(self) -> dict[str, Traffic]:
-        rates = self._by_cluster(f"sum by ({_CLUSTER}) (rate(envoy_cluster_upstream_rq_total[{_WINDOW}]))")
-        p99, p50 = self._slowest(0.99), self._slowest(0.5)
+    async def _traffic(self) -> dict[str, Traffic]:
+        rates = await self._by_cluster(
+            f"sum by ({_CLUSTER}) (rate(envoy_cluster_upstream_rq_total[{_WINDOW}]))"
+        )
+        p99, p50 = await self._slowest(0.99), await self._slowest(0.5)
         total: defaultdict[str, float] = defaultdict(float)
         for name, rate in rates:
             total[name] += rate
         return {name: Traffic(rate, p99.get(name), p50.get(name)) for name, rate in total.items()}
 
-    def _slowest(self, quantile: float) -> dict[str, float]:
+    async def _slowest(self, quantile: float) -> dict[str, float]:
         """Milliseconds by cluster; of several that count for one, the slowest."""
         found: dict[str, float] = {}
-        for name, latency in self._by_cluster(
+        for name, latency in await self._by_cluster(
             f"histogram_quantile({quantile:g}, sum by ({_CLUSTER}, le) "
             f"(rate(envoy_cluster_upstream_rq_time_bucket[{_WINDOW}])))"
         ):
             found[name] = max(latency, found.get(name, 0.0))
         return found
 
-    def _by_cluster(self, query: str) -> list[tuple[str, float]]:
+    async def _by_cluster(self, query: str) -> list[tuple[str, float]]:
         """Values by cluster; what a release has of an Inference counts for the Inference."""
-        samples = self._client.custom_query(query)
+        samples = await self._api.query(query)
         values = ((sample["metric"].get(_CLUSTER, ""), float(sample["value"][1])) for sample in samples)
         return [(_backend(name), value) for name, value in values if name and math.isfinite(value)]
 

@@ -8,20 +8,15 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import timedelta
 from math import isfinite
 from statistics import fmean
-from typing import Any, Final
-
-from prometheus_api_client.exceptions import PrometheusApiClientException
-from prometheus_api_client.prometheus_connect import PrometheusConnect
-from requests import RequestException
-from urllib3 import Retry
+from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.signals import Look, Reading
 from tidegate.planning.traffic import Shares
 from tidegate.telemetry import expressions
 from tidegate.telemetry.gateways import Gateway
+from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError, Sample
 
-_TIMEOUT_S: Final = 5
 _LOOK_S: Final = 20
 # Just under the minute that rates reach back: ticks are not exact.
 _WINDOW: Final = timedelta(seconds=59)
@@ -29,7 +24,18 @@ _SEEN_WITHIN_S: Final = 60.0
 _WHOLE_AFTER: Final = timedelta(seconds=75)
 """The minute that rates reach back, and a scrape."""
 
-Samples = Sequence[Mapping[str, Any]]
+_ASKED: Final = (
+    expressions.SEEN_AGO,
+    expressions.RUNNING_FOR,
+    expressions.OFFERED,
+    expressions.SERVED,
+    expressions.LATENCY_P99,
+    expressions.UNSERVED,
+    expressions.QUEUE,
+    expressions.BUSY,
+)
+
+Samples = Sequence[Sample]
 Owners = Mapping[ObjectKey, ObjectKey]
 """The Inference of each pod of a model."""
 
@@ -53,8 +59,7 @@ class PrometheusTraffic:
 
         A gateway that runs for less than `whole_after` is silent: its rates lack what it, or the one before it, took earlier.
         """
-        # Whoever fails is asked again at the next look.
-        self._client = PrometheusConnect(url=url, timeout=_TIMEOUT_S, retry=Retry(total=0))
+        self._api = PrometheusApi(url)
         self._source = f"Prometheus {url}"
         self._gateways = gateways
         self._shares = shares
@@ -66,31 +71,22 @@ class PrometheusTraffic:
         gateways = self._gateways()
         try:
             async with asyncio.timeout(_LOOK_S):
-                # The library is synchronous: its calls belong in a worker thread.
-                found = await asyncio.to_thread(self._ask)
-            return self._made(found, gateways)
-        except (PrometheusApiClientException, RequestException, ValueError, KeyError, TypeError) as error:
-            return self._failed(_short(error))
+                found = {expression: await self._api.query(expression) for expression in _ASKED}
+            # Some hundred thousand samples are more than the event loop has time for.
+            return await asyncio.to_thread(self._made, found, gateways, self._shares(), self._owners())
+        except PrometheusError as error:
+            return self._failed(str(error))
+        except (ValueError, KeyError) as error:
+            return self._failed(f"its answer cannot be read ({type(error).__name__})")
         except TimeoutError:
             return self._failed(f"no answer within {_LOOK_S} s")
 
     def _failed(self, why: str) -> Look:
         return Look(self._source, {}, _WINDOW, failure=why)
 
-    def _ask(self) -> Mapping[str, Samples]:
-        asked = (
-            expressions.SEEN_AGO,
-            expressions.RUNNING_FOR,
-            expressions.OFFERED,
-            expressions.SERVED,
-            expressions.LATENCY_P99,
-            expressions.UNSERVED,
-            expressions.QUEUE,
-            expressions.BUSY,
-        )
-        return {expression: self._client.custom_query(expression) for expression in asked}
-
-    def _made(self, found: Mapping[str, Samples], gateways: Sequence[Gateway]) -> Look:
+    def _made(
+        self, found: Mapping[str, Samples], gateways: Sequence[Gateway], shares: Shares, owners: Owners
+    ) -> Look:
         seen = _gateways(found[expressions.SEEN_AGO], lambda ago_s: ago_s <= _SEEN_WITHIN_S)
         whole = _gateways(found[expressions.RUNNING_FOR], lambda age_s: age_s >= self._whole_after_s)
         silent = _without(gateways, seen & whole)
@@ -103,13 +99,12 @@ class PrometheusTraffic:
         offered = _by_inference(found[expressions.OFFERED])
         for sample in found[expressions.UNSERVED]:
             route = str(sample["metric"].get("route", "")).rpartition("/")[0]
-            for key, share in self._shares().get(route, {}).items():
+            for key, share in shares.get(route, {}).items():
                 offered[key] = offered.get(key, 0.0) + share * _value(sample)
         served = _by_inference(found[expressions.SERVED])
         latency = _by_inference(found[expressions.LATENCY_P99])
         queue, busy = (
-            _by_owner(found[expression], self._owners())
-            for expression in (expressions.QUEUE, expressions.BUSY)
+            _by_owner(found[expression], owners) for expression in (expressions.QUEUE, expressions.BUSY)
         )
         readings = {
             key: Reading(rate, served.get(key), latency.get(key), queue.get(key), busy.get(key))
@@ -155,12 +150,5 @@ def _by_owner(samples: Samples, owners: Owners) -> Mapping[ObjectKey, float]:
     return {owner: fmean(found) for owner, found in values.items()}
 
 
-def _value(sample: Mapping[str, Any]) -> float:
+def _value(sample: Sample) -> float:
     return float(sample["value"][1])
-
-
-def _short(error: Exception) -> str:
-    """Without what differs each time, such as the addresses of objects in the library's own words."""
-    if isinstance(error, PrometheusApiClientException):
-        return str(error).partition("\n")[0][:200]
-    return f"it cannot be asked ({type(error).__name__})"

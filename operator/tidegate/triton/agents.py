@@ -14,6 +14,7 @@ from tidegate.planning.plan import Order
 from tidegate.planning.pods import PodView
 from tidegate.resources.pod import CONTROL_PORT
 from tidegate.triton.exchange import at, exchange
+from tidegate_dataplane.answers import bounded_session
 from tidegate_dataplane.contract import AgentReport
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=3, connect=1.5)
@@ -34,7 +35,7 @@ class Agents:
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(ssl=self._context, limit=_AT_ONCE, keepalive_timeout=15)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT)
+        self._session = bounded_session(_TIMEOUT, connector)
         return self
 
     async def __aexit__(

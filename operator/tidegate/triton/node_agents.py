@@ -7,6 +7,7 @@ from typing import Final, Self
 import aiohttp
 
 from tidegate.triton.exchange import at, exchange
+from tidegate_dataplane.answers import bounded_session
 from tidegate_dataplane.contract.sharing import NodeOrder, NodeReport
 
 WAIT_S: Final = 20
@@ -27,7 +28,7 @@ class NodeAgentClient:
     async def __aenter__(self) -> Self:
         # No limit: each node's call waits for a change most of the time.
         connector = aiohttp.TCPConnector(ssl=self._context, limit=0, keepalive_timeout=30)
-        self._session = aiohttp.ClientSession(connector=connector)
+        self._session = bounded_session(aiohttp.ClientTimeout(total=_ORDER_S, connect=_CONNECT_S), connector)
         return self
 
     async def __aexit__(

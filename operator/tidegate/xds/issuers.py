@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from tidegate.routing.credentials import MAX_JWKS_BYTES, Fetched, NotAsked, NotFetched, host_of, public_keys
 from tidegate.xds.authorities import Authorities
+from tidegate_dataplane.answers import AnswerError, bounded_session, read_body
 from tidegate_dataplane.contract.metrics import Catalog
 
 _JITTER: Final = 0.1
@@ -133,11 +134,9 @@ class Issuers:
         following: dict[str, asyncio.Task[None]] = {}
         leaving: dict[str, asyncio.Task[None]] = {}
         async with (
-            aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=self._settings.timeout_s),
-                connector=aiohttp.TCPConnector(limit=0, force_close=True),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=False,
+            bounded_session(
+                aiohttp.ClientTimeout(total=self._settings.timeout_s),
+                aiohttp.TCPConnector(limit=0, force_close=True),
             ) as session,
             asyncio.TaskGroup() as tasks,
         ):
@@ -239,11 +238,13 @@ class Issuers:
                     return NotFetched(
                         f"it answers HTTP {answer.status}{_WAYS_OUT.get(answer.status // 100, '')}"
                     )
-                body = await _at_most(answer, MAX_JWKS_BYTES)
+                body = await read_body(answer, MAX_JWKS_BYTES)
         except TimeoutError:
             return NotFetched(f"it did not answer in {self._settings.timeout_s:g} s")
         except aiohttp.ClientConnectorCertificateError as error:
             return NotFetched(f"its certificate is refused: {_verdict(error)}")
+        except AnswerError as error:
+            return NotFetched(str(error))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return NotFetched(f"it cannot be reached: {type(error).__name__}")
         return public_keys(body, "what it answers")
@@ -255,13 +256,3 @@ _WAYS_OUT: Final = {3: ", a redirect, which is not followed: name the address th
 def _verdict(error: aiohttp.ClientConnectorCertificateError) -> str:
     why = error.certificate_error
     return why.verify_message if isinstance(why, ssl.SSLCertVerificationError) else "it is not valid"
-
-
-async def _at_most(answer: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body, cut at one byte more than `limit`, which is then too long for whoever reads it."""
-    body = bytearray()
-    async for chunk in answer.content.iter_chunked(1 << 16):
-        body += chunk
-        if len(body) > limit:
-            return bytes(body[: limit + 1])
-    return bytes(body)

@@ -143,16 +143,6 @@ class _CheckedResolver(AbstractResolver):
         """Nothing is held."""
 
 
-async def read_at_most(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes | None:
-    """Return the whole body, None when it has more than `limit_bytes`."""
-    body = bytearray()
-    async for chunk in answer.content.iter_chunked(1 << 16):
-        body += chunk
-        if len(body) > limit_bytes:
-            return None
-    return bytes(body)
-
-
 def joined(url: str, location: str) -> str:
     """Return where `location` leads from `url`.
 

@@ -12,7 +12,6 @@ from tidegate_dataplane.agent.artefacts.checked_client import (
     CheckedClient,
     HttpRules,
     joined,
-    read_at_most,
     shown,
 )
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
@@ -22,6 +21,7 @@ from tidegate_dataplane.agent.artefacts.paths import checked_relative
 from tidegate_dataplane.agent.artefacts.source import Download, Resume
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.answers import AnswerError, read_body
 from tidegate_dataplane.contract import FailureReason
 
 if TYPE_CHECKING:
@@ -144,10 +144,10 @@ class HfSource:
             return await self._body(answer), _next_page(answer, url)
 
     async def _body(self, answer: "aiohttp.ClientResponse") -> bytes:
-        body = await read_at_most(answer, MAX_PAGE_BYTES)
-        if body is None:
-            raise _unreadable(self._what, f"more than {MAX_PAGE_BYTES} bytes")
-        return body
+        try:
+            return await read_body(answer, MAX_PAGE_BYTES)
+        except AnswerError as error:
+            raise _unreadable(self._what, f"more than {MAX_PAGE_BYTES} bytes") from error
 
 
 def _next_page(answer: "aiohttp.ClientResponse", url: str) -> str | None:

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tidegate_dataplane.agent.artefacts.archive import Budget, unpack_layer
-from tidegate_dataplane.agent.artefacts.checked_client import CheckedClient, HttpRules, read_at_most
+from tidegate_dataplane.agent.artefacts.checked_client import CheckedClient, HttpRules
 from tidegate_dataplane.agent.artefacts.credentials import Credentials
 from tidegate_dataplane.agent.artefacts.files import FolderSource
 from tidegate_dataplane.agent.artefacts.https import DENIED, open_url
@@ -29,6 +29,7 @@ from tidegate_dataplane.agent.artefacts.receive import Basket, receive
 from tidegate_dataplane.agent.artefacts.source import Download, Resume, Source
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.refusals import ArtefactError
+from tidegate_dataplane.answers import AnswerError, read_body
 from tidegate_dataplane.contract import FailureReason
 
 if TYPE_CHECKING:
@@ -227,12 +228,12 @@ class OciSource:
         return f"Bearer {token.token or token.access_token}"
 
     async def _bounded(self, answer: "aiohttp.ClientResponse", limit: int, what: str) -> bytes:
-        body = await read_at_most(answer, limit)
-        if body is None:
+        try:
+            return await read_body(answer, limit)
+        except AnswerError as error:
             raise ArtefactError(
                 FailureReason.ARTEFACT_INVALID, f"the {what} of {self._what} has more than {limit} bytes"
-            )
-        return body
+            ) from error
 
 
 class _Blobs:
