@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
-
-import aiohttp
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.signals import Look
@@ -18,7 +15,7 @@ from tidegate.routing.envoy import refused
 from tidegate.routing.envoy.clusters import parse_cluster_name
 from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.ir import AccessPoolKey, PoolRole
-from tidegate.telemetry.gateways import TIMEOUT, Gateway, ask, split, times_of
+from tidegate.telemetry.gateways import TIMES, Gateway, Statistics, read_pages
 
 ATTEMPTS: Final = (
     "upstream_rq_total",
@@ -36,15 +33,9 @@ RETRIES: Final = "upstream_rq_retry"
 _ANSWERED: Final = ("upstream_rq_2xx", "upstream_rq_3xx")
 _FAILED_LATER: Final = "grpc.failure"
 _TIMED_OUT: Final = ("upstream_rq_timeout", "upstream_rq_max_duration_reached")
-_TIMES: Final = "upstream_rq_time"
-_UPTIME: Final = "server.uptime"
-_COUNTERS: Final = (*ATTEMPTS, RETRIES, *_ANSWERED, _FAILED_LATER, *_TIMED_OUT, _TIMES)
+_COUNTERS: Final = (*ATTEMPTS, RETRIES, *_ANSWERED, _FAILED_LATER, *_TIMED_OUT, TIMES)
 _CLUSTERS: Final = ("inference", PoolRole.RELEASE)
-_QUERY: Final[Mapping[str, str]] = {
-    "format": "json",
-    "histogram_buckets": "detailed",
-    "filter": rf"^cluster\.({'|'.join(_CLUSTERS)})/[^.]*\.({'|'.join(_COUNTERS)})$|{refused.NAME_PATTERN}|^server\.uptime$",
-}
+_QUERY: Final = rf"^cluster\.({'|'.join(_CLUSTERS)})/[^.]*\.({'|'.join(_COUNTERS)})$|{refused.NAME_PATTERN}|^server\.uptime$"
 
 
 class GatewayTraffic:
@@ -64,35 +55,19 @@ class GatewayTraffic:
 
     async def look(self) -> Look:
         """The rates since the last look; a failure the first time."""
-        gateways = self._gateways()
-        async with aiohttp.ClientSession(timeout=TIMEOUT) as session:
-            pages = await asyncio.gather(*(ask(session, gateway, _QUERY, self._page) for gateway in gateways))
-        names = tuple(gateway.name for gateway in gateways)
-        said = {name: page for name, page in zip(names, pages, strict=True) if page is not None}
-        look, self._pages = look_between(self._pages, names, said, self._shares())
+        pages = await read_pages(self._gateways(), _QUERY, traffic_of, self._monotonic)
+        said = {name: page for name, page in pages.items() if page is not None}
+        # Some hundred thousand counters take longer than the event loop has to spare.
+        look, self._pages = await asyncio.to_thread(
+            look_between, self._pages, tuple(pages), said, self._shares()
+        )
         return look
 
-    def _page(self, text: str) -> Page:
-        return parse_traffic(text, self._monotonic())
 
-
-def parse_traffic(text: str, at_s: float) -> Page:
-    """Reads Envoy's `/stats?format=json&histogram_buckets=detailed`.
-
-    Raises ValueError, KeyError or TypeError for anything else.
-    """
-    stats = json.loads(text)["stats"]
-    values = {stat["name"]: int(stat["value"]) for stat in stats if "histograms" not in stat}
-    uptime_s = values.pop(_UPTIME, None)
-    if uptime_s is None:
-        message = "the page does not say how long the gateway runs"
-        raise ValueError(message)
+def traffic_of(statistics: Statistics) -> Page:
+    """Return what one gateway counted of requests. Raises ValueError for a page that is not whole."""
+    counted, times, values = statistics.counters, statistics.times, statistics.others
     shed = {name: parsed for name in values if (parsed := refused.parse_counter(name)) is not None}
-    counted: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for name in values.keys() - shed:
-        cluster, what = split(name)
-        counted[cluster][what] = values[name]
-    times = _times(stats)
     counters: dict[str, Counters] = {}
     for cluster in counted.keys() | times:
         if (key := inference_of(cluster)) is not None:
@@ -104,16 +79,7 @@ def parse_traffic(text: str, at_s: float) -> Page:
         elif why == refused.OVERLOAD and (key := inference_of(cluster)) is not None:
             # It outlives the Envoy cluster that it names.
             counters[name] = Counters(key, attempts=values[name])
-    return Page(uptime_s, at_s, counters, dict(unserved))
-
-
-def _times(stats: Iterable[Mapping[str, Any]]) -> Mapping[str, Mapping[int, int]]:
-    """By Envoy cluster, how many requests took how many milliseconds."""
-    histograms = (
-        one for stat in stats if "histograms" in stat for one in stat["histograms"].get("details", ())
-    )
-    named = ((split(histogram["name"]), histogram) for histogram in histograms)
-    return {cluster: times_of(histogram) for (cluster, what), histogram in named if what == _TIMES}
+    return Page(statistics.uptime_s, statistics.at_s, counters, dict(unserved))
 
 
 def inference_of(cluster: str) -> ObjectKey | None:
