@@ -1,4 +1,4 @@
-"""How many tokens may be tried: by each address, and by all together, so that guessing never reaches the API server."""
+"""How many tokens may be tried by each address, so that guessing hardly reaches the API server."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ class RateLimit:
         """Takes one, or what is left of it."""
         bucket = self._filled(key)
         bucket.tokens = max(bucket.tokens - 1, 0)
+
+    def give_back(self, key: str) -> None:
+        """Take back one `take`, as if it had never been."""
+        bucket = self._filled(key)
+        bucket.tokens = min(bucket.tokens + 1, self._burst)
 
     def _filled(self, key: str) -> _Bucket:
         now = self._monotonic()
