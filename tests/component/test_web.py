@@ -9,6 +9,9 @@ import pytest
 from builders.inference import an_inference
 from builders.model_access import a_model_access
 from fixtures.dashboard import Dashboard
+from tidegate.web.access.identity import Identity
+from tidegate.web.api import events
+from tidegate.web.visitor import Visitor
 
 READY = {
     "type": "Ready",
@@ -203,6 +206,25 @@ async def test_a_page_hears_of_a_change_of_what_it_shows(shown: Dashboard) -> No
     assert await asyncio.wait_for(waiting, 60) == {"inferences/ads/fine"}
     await heard.aclose()
     assert shown.parts.changes.listeners == 0
+
+
+async def test_who_has_many_pages_open_keeps_nobody_else_from_theirs(shown: Dashboard) -> None:
+    changes = shown.parts.changes
+    open_pages = [changes.heard(["inferences"], user="ann") for _ in range(100)]
+    reading = [asyncio.ensure_future(anext(page)) for page in open_pages]
+    await asyncio.sleep(0)
+    assert (changes.listeners_of("ann"), changes.listeners_of("bob")) == (100, 0)
+
+    async with shown.browser() as ann:
+        answer = await ann.get("/api/v1/events", params={"topic": "inferences"})
+    bob = Visitor(Identity("bob", (), "token-of-bob"), shown.parts, "")
+    assert (answer.status_code, "100 pages of ann" in answer.json()["detail"]) == (503, True)
+    assert (await events(bob, ["traffic"])).status_code == 200
+
+    shown.put(an_inference("fine"))
+    await asyncio.wait_for(asyncio.gather(*reading), 60)
+    for page in open_pages:
+        await page.aclose()
 
 
 async def test_a_page_hears_what_has_changed_before_it_listened(shown: Dashboard) -> None:

@@ -41,6 +41,8 @@ _TOPICS: Final = 8
 _STREAM_S: Final = 300.0
 """After it a browser asks again by itself, and its rights are looked at anew."""
 _STREAMS: Final = 5_000
+_STREAMS_EACH: Final = 100
+"""Of one user, so that nobody takes them all."""
 
 router: Final = APIRouter(prefix="/api/v1")
 
@@ -321,7 +323,11 @@ async def events(
         if plural not in visitor.parts.listings and plural != "traffic":
             raise NotThereError(f"there is no topic {each}")
         await _may_follow(visitor, plural, rest)
-    if visitor.parts.changes.listeners >= _STREAMS:
+    changes, user = visitor.parts.changes, visitor.identity.user
+    if changes.listeners_of(user) >= _STREAMS_EACH:
+        message = f"{_STREAMS_EACH} pages of {user} are open already: close some, and reload in a while"
+        raise RetryableError(message)
+    if changes.listeners >= _STREAMS:
         message = f"{_STREAMS} pages are open already: reload in a while"
         raise RetryableError(message)
     return StreamingResponse(
@@ -366,7 +372,7 @@ async def _stream(visitor: Visitor, topics: list[str], since: str) -> AsyncGener
     yield b": listening\n\n"
     loop = asyncio.get_running_loop()
     ends = loop.time() + _STREAM_S
-    async with aclosing(visitor.parts.changes.heard(topics, since)) as changes:
+    async with aclosing(visitor.parts.changes.heard(topics, since, visitor.identity.user)) as changes:
         async for heard in changes:
             if not heard:
                 yield b": quiet\n\n"

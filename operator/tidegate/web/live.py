@@ -22,6 +22,7 @@ _REMEMBERED: Final = 4_096
 @dataclass(slots=True, eq=False)
 class _Listener:
     wanted: frozenset[str]
+    user: str
     heard: set[str] = field(default_factory=set[str])
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -59,17 +60,23 @@ class Changes:
         """How many pages are open."""
         return len(self._listeners)
 
+    def listeners_of(self, user: str) -> int:
+        """How many pages of one user are open."""
+        return sum(listener.user == user for listener in self._listeners)
+
     @property
     def now(self) -> str:
         """For `heard`: what was read before it may be older than what it tells of."""
         return f"{self._process}-{self._count}"
 
-    async def heard(self, wanted: Collection[str], since: str = "") -> AsyncGenerator[frozenset[str]]:
+    async def heard(
+        self, wanted: Collection[str], since: str = "", user: str = ""
+    ) -> AsyncGenerator[frozenset[str]]:
         """What has changed of `wanted`, again and again; nothing as a heartbeat where it stays quiet.
 
         With `since`, an earlier `now`, what has changed after it comes first; all of it if another process said it.
         """
-        listener = _Listener(frozenset(wanted), self._changed(wanted, since) if since else set())
+        listener = _Listener(frozenset(wanted), user, self._changed(wanted, since) if since else set())
         if listener.heard:
             listener.woken.set()
         self._listeners.add(listener)
