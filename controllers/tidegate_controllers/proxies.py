@@ -8,18 +8,23 @@ from typing import Final
 
 import aiohttp
 import structlog
-from pydantic import ValidationError
 
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.proxies import ProxyView
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, ReportedRefusal, proxies_of
+from tidegate.xds.report import ProxyReport, ReportedProxy, ReportedRefusal, from_json, proxies_of
+from tidegate_dataplane.answers import bounded_session, read_body
 
 _PERIOD_S: Final = 0.25
 """A ModelAccess becomes Programmed this much later than its last proxy acknowledged it, at the most."""
 _PATIENCE: Final = 12
 """So many rounds in a row without any answer, at least 3 s: before that, what was true a moment ago counts."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=2)
+_MOST_BYTES: Final = 64 << 20
+"""Thirty times the report of 10,000 objects."""
+
+_NONE: Final = ReportedProxy(node="")
+"""Of a proxy that is not there."""
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +62,7 @@ class Proxies:
 
     async def run(self) -> None:
         """Asks forever."""
-        async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
+        async with bounded_session(_TIMEOUT) as session:
             while True:
                 await self._refresh(session)
                 await asyncio.sleep(_PERIOD_S)
@@ -83,8 +88,7 @@ class Proxies:
             self._states = proxies_of(tuple(self._reports.values()))
         elif self._silent_rounds >= _PATIENCE:
             self._states = None
-        if before != self._states:
-            self._tell(before or (), self._states or ())
+        self._wake(_changed(before or (), self._states or ()))
 
     def _take_refusals(self) -> None:
         before, refused = self._refusals, defaultdict[str, set[ReportedRefusal]](set)
@@ -100,20 +104,16 @@ class Proxies:
         try:
             known = self._tags.get(address) if address in self._reports else None
             headers = {"If-None-Match": known} if known else {}
-            async with session.get(f"http://{address}/v1/programmed", headers=headers) as response:
+            async with session.get(f"http://{address}/v2/programmed", headers=headers) as response:
                 response.raise_for_status()
                 if response.status == HTTPStatus.NOT_MODIFIED:
                     return self._reports[address]
-                report = ProxyReport.model_validate_json(await response.text())
+                report = from_json(await read_body(response, _MOST_BYTES))
                 self._tags[address] = response.headers.get("ETag", "")
                 return report
-        except (aiohttp.ClientError, TimeoutError, OSError, ValidationError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.debug("xds_silent", address=address, error=str(error))
             return None
-
-    def _tell(self, before: Sequence[ReportedProxy], after: Sequence[ReportedProxy]) -> None:
-        was, now = _by_host(before), _by_host(after)
-        self._wake(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
 
     def _wake(self, names: Iterable[str]) -> None:
         for name in names:
@@ -129,14 +129,27 @@ def _view(proxy: ReportedProxy, name: str, uid: str) -> ProxyView:
     return ProxyView(proxy.node, host.generation, nack, answers=host.answers)
 
 
-def _by_host(
-    states: Sequence[ReportedProxy],
-) -> Mapping[str, Sequence[tuple[str, ReportedHost | str]]]:
-    """What each proxy runs of an object and why it refused what it refused, by the object."""
-    found: defaultdict[str, list[tuple[str, ReportedHost | str]]] = defaultdict(list)
-    for state in states:
-        for name, host in state.hosts.items():
-            found[name].append((state.node, host))
-        for name, words in state.refused.items():
-            found[name].append((state.node, words))
+def _changed(before: Sequence[ReportedProxy], after: Sequence[ReportedProxy]) -> set[str]:
+    """The objects of which some proxy runs or refuses something else than before.
+
+    Proxies that share their hosts are compared once for all of them.
+    """
+    was, now = ({proxy.node: proxy for proxy in proxies} for proxies in (before, after))
+    compared: dict[tuple[int, int], set[str]] = {}
+    found: set[str] = set()
+    for node in was.keys() | now.keys():
+        old, new = was.get(node, _NONE), now.get(node, _NONE)
+        if old is new:
+            continue
+        pair = id(old.hosts), id(new.hosts)
+        if pair not in compared:
+            compared[pair] = _difference(old.hosts, new.hosts)
+        found |= compared[pair]
+        found |= _difference(old.refused, new.refused)
     return found
+
+
+def _difference(before: Mapping[str, object], after: Mapping[str, object]) -> set[str]:
+    if before is after:
+        return set()
+    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}

@@ -81,11 +81,11 @@ async def test_a_restarted_server_does_not_pass_for_the_old_one(ledger: AckLedge
     async with aiohttp.ClientSession() as session:
         async with (
             served(ledger) as (address, _),
-            session.get(f"http://{address}/v1/programmed") as response,
+            session.get(f"http://{address}/v2/programmed") as response,
         ):
             tag = response.headers["ETag"]
         async with (
             served(ledger) as (address, _),
-            session.get(f"http://{address}/v1/programmed", headers={"If-None-Match": tag}) as response,
+            session.get(f"http://{address}/v2/programmed", headers={"If-None-Match": tag}) as response,
         ):
             assert response.status == 200

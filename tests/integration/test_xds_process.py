@@ -163,7 +163,7 @@ def holders(scope: dict[str, Any]) -> list[str]:
 
 def reported(report_port: int, namespace: str) -> list[tuple[str, str]]:
     """What the report says of callers in this namespace: object and reason. Those of a test before may not be gone."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{report_port}/v1/programmed", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{report_port}/v2/programmed", timeout=5) as answer:
         refusals = [(one["host"], one["reason"]) for one in json.load(answer)["refusals"]]
     return [one for one in refusals if one[0].startswith(f"access/{namespace}/")]
 

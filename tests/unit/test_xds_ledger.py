@@ -14,7 +14,7 @@ from tidegate.routing.planner import HostState
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
-from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, proxies_of
+from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, from_json, proxies_of, to_json
 from tidegate.xds.steps import Running, StreamProgress
 
 CTR = CTR_HOST
@@ -103,13 +103,14 @@ def test_a_stream_without_a_node_is_not_a_proxy_yet(ledger: AckLedger) -> None:
 
 def test_the_report_is_what_the_contract_says(ledger: AckLedger) -> None:
     ledger.record(1, progress(FIRST, nack="bad route"))
-    assert json.loads(ledger.report().model_dump_json()) == {
+    assert json.loads(to_json(ledger.report())) == {
         "revision": SECOND.revision,
         "proxies": [
             {
                 "node": "gateway-1",
                 "revision": FIRST.revision,
                 "hosts": {"access/ads/ctr": {"uid": "uid", "generation": 1, "answers": True}},
+                "hosts_of": "",
                 "refused": {},
                 "nack": "bad route",
             }
@@ -121,8 +122,25 @@ def test_the_report_is_what_the_contract_says(ledger: AckLedger) -> None:
 def test_a_report_of_a_newer_server_is_read() -> None:
     host = '{"access/ads/ctr": {"uid": "u", "generation": 3, "answers": true, "new": 3}}'
     text = f'{{"revision": "r", "new": 1, "proxies": [{{"node": "a", "hosts": {host}, "new": 2}}]}}'
-    (proxy,) = ProxyReport.model_validate_json(text).proxies
+    (proxy,) = from_json(text).proxies
     assert proxy.hosts == {"access/ads/ctr": a_host(3)}
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_what_many_proxies_run_alike_is_reported_once(ledger: AckLedger, refuses: bool) -> None:
+    for number in range(20):
+        running = Running(SECOND, {CTR: FIRST.hosts[CTR]}) if refuses else Running(FIRST)
+        ledger.record(number, StreamProgress(f"gateway-{number}", FIRST, None, warm=False, running=running))
+    text = to_json(ledger.report())
+    assert text.count("access/ads/ctr") == 1
+    report = from_json(text)
+    assert report == ledger.report()
+    assert len({id(proxy.hosts) for proxy in report.proxies}) == 1
+
+
+def test_a_report_that_refers_to_a_proxy_it_has_not_is_no_report() -> None:
+    with pytest.raises(ValueError, match="no proxy 'gateway-2'"):
+        from_json('{"proxies": [{"node": "gateway-1", "hosts_of": "gateway-2"}]}')
 
 
 def test_a_proxy_that_moved_between_replicas_counts_once_with_all_that_it_accepted() -> None:

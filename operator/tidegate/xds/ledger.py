@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tidegate.routing.guards import ABOUT_CALLERS
 from tidegate.routing.hosts import HostKey, HostKind
+from tidegate.routing.planner import HostState
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, ReportedRefusal
@@ -14,6 +15,10 @@ from tidegate.xds.steps import Running, StreamProgress
 
 # A proxy that comes back goes on with what it had; for how many that left this is remembered.
 _REMEMBERED_NODES = 1_000
+
+
+_Known = dict[tuple[int, frozenset[tuple[HostKey, HostState | None]]], Mapping[str, ReportedHost]]
+"""Hosts as they are reported, by the identity of a snapshot and what is run instead of it."""
 
 
 @dataclass(slots=True)
@@ -70,12 +75,13 @@ class AckLedger:
             del self._departed[next(iter(self._departed))]
 
     def report(self) -> ProxyReport:
-        """Everything, as `GET /v1/programmed` shows it."""
+        """Everything, as `GET /v2/programmed` shows it; proxies that run the same share its mapping."""
         current = self._cache.snapshot
+        hosts: _Known = {}
         return ProxyReport(
             revision=current.revision if current else "",
             proxies=tuple(
-                self._reported(node, self._proxies[node].progress) for node in sorted(self._proxies)
+                self._reported(node, self._proxies[node].progress, hosts) for node in sorted(self._proxies)
             ),
             refusals=tuple(_refused(current)) if current else (),
         )
@@ -92,19 +98,26 @@ class AckLedger:
             return self._departed.get(progress.node)
         return progress.running
 
-    def _reported(self, node: str, progress: StreamProgress) -> ReportedProxy:
+    def _reported(self, node: str, progress: StreamProgress, known: _Known) -> ReportedProxy:
+        """What one proxy runs; what others run too is in `known`, and shared."""
         running = self._running(progress)
         acked = progress.acked or (running.snapshot if running is not None and not running.others else None)
-        return ReportedProxy(
+        proxy = ReportedProxy(
             node=node,
             revision=acked.revision if acked is not None else "",
-            hosts={
-                str(key): ReportedHost(uid=state.uid, generation=state.generation, answers=state.answers)
-                for key, state in (running.hosts.items() if running else ())
-            },
             refused={str(key): words for key, words in progress.refused.items()},
             nack=progress.nack,
         )
+        if running is None:
+            return proxy
+        # What one gateway refuses most others refuse too.
+        same = id(running.snapshot), frozenset(running.others.items())
+        if same not in known:
+            known[same] = {
+                str(key): ReportedHost(uid=state.uid, generation=state.generation, answers=state.answers)
+                for key, state in running.hosts.items()
+            }
+        return proxy.model_copy(update={"hosts": known[same]})
 
 
 def _refused(snapshot: Snapshot) -> Iterator[ReportedRefusal]:

@@ -1,4 +1,4 @@
-"""What `GET /v1/programmed` of the xDS server says: which proxies run which generation of which object."""
+"""What `GET /v2/programmed` of the xDS server says: which proxies run which generation of which object."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class ReportedProxy(BaseModel):
     `revision` is that of the last snapshot it accepted in full, empty before the first.
     `hosts` says what it runs, and `refused` of what it refused the newest and in which words, both by routing.hosts.HostKey.
     `nack` is its reason for the last refusal, whatever that was about.
+    `hosts_of` is for JSON alone: the node, earlier in the report, that runs the very same `hosts`, which are then left out.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -35,6 +36,7 @@ class ReportedProxy(BaseModel):
     node: str
     revision: str = ""
     hosts: Mapping[str, ReportedHost] = Field(default_factory=dict)
+    hosts_of: str = ""
     refused: Mapping[str, str] = Field(default_factory=dict)
     nack: str | None = None
 
@@ -63,6 +65,38 @@ class ProxyReport(BaseModel):
     revision: str = ""
     proxies: tuple[ReportedProxy, ...] = ()
     refusals: tuple[ReportedRefusal, ...] = ()
+
+
+def to_json(report: ProxyReport) -> str:
+    """Return the report as JSON, in which mappings of hosts that several proxies share are written once.
+
+    Most proxies run the same: the report grows with objects and proxies, and not with their product.
+    """
+    first: dict[int, str] = {}
+    proxies = tuple(
+        proxy
+        if (node := first.setdefault(id(proxy.hosts), proxy.node)) == proxy.node
+        else proxy.model_copy(update={"hosts": {}, "hosts_of": node})
+        for proxy in report.proxies
+    )
+    return report.model_copy(update={"proxies": proxies}).model_dump_json()
+
+
+def from_json(text: str | bytes) -> ProxyReport:
+    """Return what `to_json` was given; proxies that run the same share one mapping. Raises ValueError."""
+    report = ProxyReport.model_validate_json(text)
+    hosts = {proxy.node: proxy.hosts for proxy in report.proxies if not proxy.hosts_of}
+    try:
+        proxies = tuple(
+            proxy.model_copy(update={"hosts": hosts[proxy.hosts_of], "hosts_of": ""})
+            if proxy.hosts_of
+            else proxy
+            for proxy in report.proxies
+        )
+    except KeyError as error:
+        message = f"the report has no proxy {error}"
+        raise ValueError(message) from error
+    return report.model_copy(update={"proxies": proxies})
 
 
 def proxies_of(reports: Sequence[ProxyReport]) -> tuple[ReportedProxy, ...]:

@@ -16,6 +16,7 @@ from tidegate.xds import inspection
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.inspection import ProxyState
 from tidegate.xds.ledger import AckLedger
+from tidegate.xds.report import to_json
 
 
 def report_application(ledger: AckLedger) -> web.Application:
@@ -30,11 +31,11 @@ def report_application(ledger: AckLedger) -> web.Application:
         tag = f'"{process}-{ledger.edition}"'
         if request.headers.get("If-None-Match") == tag:
             return web.Response(status=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag})
-        text = ledger.report().model_dump_json()
+        text = to_json(ledger.report())
         return web.Response(text=text, content_type="application/json", headers={"ETag": tag})
 
     application = web.Application()
-    application.add_routes([web.get("/v1/programmed", programmed)])
+    application.add_routes([web.get("/v2/programmed", programmed)])
     return application
 
 
