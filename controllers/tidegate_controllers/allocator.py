@@ -32,10 +32,10 @@ from tidegate.planning.decision import Solved, newest_first, plan_decision, stal
 from tidegate.planning.deployments import Holding
 from tidegate.planning.freeze import freeze, next_begin
 from tidegate.planning.overrides import JUST_AFTER, next_end
-from tidegate.planning.placement import Admission
 from tidegate.planning.pool_allocation import PoolAllocation, pool_allocation
 from tidegate.planning.predicted import predicted
 from tidegate.planning.shards_left import shards_left
+from tidegate.planning.sharing_out import Admission
 from tidegate.planning.signals import Signals
 from tidegate.planning.triggers import Circumstances, cause, trigger
 from tidegate.resources.names import POOL_LABEL, label_value

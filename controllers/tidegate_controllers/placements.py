@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.api.compute_pool import ComputePool
-from tidegate.api.conditions import ConditionStatus, ConditionType
 from tidegate.api.inference import Inference, Placement
 from tidegate.api.meta import ObjectKey
+from tidegate.api.reasons import Reason
 from tidegate.kube.kinds import DEPLOYMENT, JOB
 from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
@@ -17,15 +17,16 @@ from tidegate.planning.claims import (
     Booking,
     Claim,
     GpuShare,
-    PoolClaims,
     SeatedPod,
     claim,
     remainders,
     seated_pod,
 )
+from tidegate.planning.compute_pool import readiness
 from tidegate.planning.deployments import Holding, deployment_view
 from tidegate.planning.jobs import job_view
 from tidegate.planning.placement import Placing, place, without_pool
+from tidegate.planning.pool_claims import PoolClaims
 from tidegate.planning.replicas import settled
 from tidegate.resources.names import INFERENCE_LABEL, label_value
 from tidegate.resources.sharing.choice import sharing_of
@@ -61,7 +62,11 @@ class Placements:
         self._of: dict[ObjectKey, Mapping[str, Claim]] = {}
         self._live: dict[ObjectKey, Holding] = {}
         self._booked: dict[ObjectKey, Booking] = {}
+        self._given: dict[ObjectKey, int] = {}
+        """The share that each was last told of."""
         self._specs: dict[str, object] = {}
+        self._takes: dict[ObjectKey, tuple[Reason, int]] = {}
+        """Whom a pool takes: what it says of itself, and the slices of its largest node."""
         self._wakes: list[Wake] = []
         self._gpu_wakes: list[Callable[[str], None]] = []
         self._owners = (
@@ -80,10 +85,11 @@ class Placements:
 
         def pool_changed(key: ObjectKey) -> None:
             spec = (store.get(key) or {}).get("spec")
-            # A changed spec is everybody's; slices that come and go are of interest to those alone that lack some.
-            everybody = self._specs.get(key.name) != spec
+            if self._specs.get(key.name) == spec:
+                self._pool_status_changed(key)
+                return
             self._specs[key.name] = spec
-            self._wake(label_value(key.name), everybody=everybody)
+            self._wake_all(self._claims_on(label_value(key.name)).keys())
 
         store.subscribe(pool_changed)
 
@@ -116,15 +122,18 @@ class Placements:
         if pool is None:
             return without_pool(placement.pool, settled(inference, live).spec.replicas, live)
         wanted = claim(settled(inference, live), placement, live, self._seated(inference.key))
-        claims = self._claims[label_value(placement.pool)]
+        label = label_value(placement.pool)
+        claims, slices = self._claims[label], self._parts.views.slices(pool)
         claims.put(wanted)
-        placing = place(wanted, live, pool, self._parts.views.slices(pool), claims)
+        placing = place(wanted, live, pool, slices, claims)
+        self._given[inference.key] = claims.shares(pool, slices).replicas(inference.key)
         if placing.seat is not None and placing.replicas:
-            slices = placing.replicas * placement.slices
-            self._booked[inference.key] = Booking(slices, placing.seat.gpu_claim)
-        # As the caches have it: the Inference may be gone by now, or want to be elsewhere.
-        claims.remove(inference.key)
+            booked = placing.replicas * placement.slices
+            self._booked[inference.key] = Booking(booked, placing.seat.gpu_claim)
         self._claim_again(inference.key)
+        if label not in self._of.get(inference.key, {}):
+            # As the caches have it: the Inference is gone by now, or wants to be elsewhere.
+            claims.remove(inference.key)
         return placing
 
     def forget(self, key: ObjectKey) -> None:
@@ -142,7 +151,7 @@ class Placements:
 
     def claims(self, pool: str) -> Sequence[Claim]:
         """Who wants slices of a pool, or still has some, as the caches have it now; by key."""
-        return sorted(self._claims.get(label_value(pool), ()), key=lambda each: each.key)
+        return sorted(self._claims_on(label_value(pool)), key=lambda each: each.key)
 
     def _pool(self, placement: Placement) -> ComputePool | None:
         pool = self._parts.pools.get(ObjectKey("", placement.pool))
@@ -194,13 +203,14 @@ class Placements:
                     wake(pool)
         for pool, each in before.items():
             if _leaves_more(each, now.get(pool)):
-                self._wake(pool)
+                self._wake_those_that_gain(pool)
 
     def _claims_of(self, key: ObjectKey) -> Mapping[str, Claim]:
         """By pool: the one that it wants, and those where it still has something."""
         inference, live, pods = self._inferences.get(key), self.live(key), self._seated(key)
         if inference is None or inference.metadata.deletion_timestamp is not None:
             self._booked.pop(key, None)
+            self._given.pop(key, None)
             return remainders(key, live, pods, None)
         placement = inference.spec.placement
         if placement is None:
@@ -209,22 +219,40 @@ class Placements:
         wanted = claim(settled(inference, live), placement, live, pods, self._booked.get(key, NOTHING_BOOKED))
         return {**remainders(key, live, pods, pool), pool: wanted}
 
-    def _wake(self, pool: str, *, everybody: bool = False) -> None:
-        for key in self._claims[pool].keys() if pool in self._claims else ():
-            if everybody or self._waits(key, self._of.get(key, {}).get(pool)):
-                for wake in self._wakes:
-                    wake(key)
+    def _claims_on(self, label: str) -> PoolClaims:
+        return self._claims.get(label) or PoolClaims()
 
-    def _waits(self, key: ObjectKey, has: Claim | None) -> bool:
-        """Whether it would take more; one that lacks a spare alone is placed all the same."""
-        if has is not None and has.spares and has.kept < has.replicas:
-            return True
-        inference = self._inferences.get(key)
-        if inference is None:
-            return False
-        conditions = inference.status.conditions
-        placed = next((each for each in conditions if each.type == ConditionType.PLACED.value), None)
-        return placed is None or placed.status is not ConditionStatus.TRUE
+    def _pool_status_changed(self, key: ObjectKey) -> None:
+        """Slices have come or gone, which is of interest to those that get some, or the pool takes others than before."""
+        pool, label = self._parts.pools.get(key), label_value(key.name)
+        if pool is None:
+            return
+        slices = self._parts.views.slices(pool)
+        takes = readiness(pool, slices).reason, slices.largest
+        if self._takes.get(key) == takes:
+            self._wake_those_that_gain(label)
+            return
+        self._takes[key] = takes
+        self._wake_all(self._claims_on(label).waiting())
+
+    def _wake_those_that_gain(self, label: str) -> None:
+        """Calls those alone that are given more than they were told last: in a full pool that is nobody, however many wait."""
+        claims = self._claims_on(label)
+        for key in self.pools_with_label(label):
+            pool = self._parts.pools.get(key)
+            if pool is None:
+                continue
+            if sharing_of(pool).together is not None:
+                # Which GPU has room for whom is known once they are all shared out, and that is asked for each by itself.
+                self._wake_all(claims.waiting())
+                continue
+            gains = claims.shares(pool, self._parts.views.slices(pool)).gains()
+            self._wake_all([one for one, replicas in gains.items() if replicas > self._given.get(one, 0)])
+
+    def _wake_all(self, keys: Iterable[ObjectKey]) -> None:
+        for key in keys:
+            for wake in self._wakes:
+                wake(key)
 
 
 def _gpus(claim: Claim | None) -> Mapping[str, GpuShare]:

@@ -10,7 +10,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import PermanentError, RetryableError
 from tidegate.kube.kinds import POD, RESOURCE_CLAIM
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.claims import PoolClaims
+from tidegate.planning.pool_claims import PoolClaims
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.shared_claims import (
     ClaimPod,

@@ -12,7 +12,7 @@ from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.inference import Tier
 from tidegate.planning.allocation_view import AllocationObserved, Member
 from tidegate.planning.claims import Claim
-from tidegate.planning.pool_slices import NodeSlices, PoolSlices
+from tidegate.planning.pool_slices import NodeSlices, PoolSlices, together
 from tidegate.planning.signals import Signal, Signals
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -63,9 +63,7 @@ def a_member(
 
 def nodes(*slices: int) -> PoolSlices:
     """Healthy nodes with so many slices each."""
-    return PoolSlices(
-        tuple(NodeSlices(f"node-{number}", count, {}, "") for number, count in enumerate(slices))
-    )
+    return together(NodeSlices(f"node-{number}", count, {}, "") for number, count in enumerate(slices))
 
 
 def observed(*members: Member, slices: Sequence[int] = (8,), **more: Any) -> AllocationObserved:

@@ -12,11 +12,12 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import ModelFormat, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.planning.claims import Claim, PoolClaims
+from tidegate.planning.claims import Claim
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
 from tidegate.planning.nodes import node_view, occupant
 from tidegate.planning.placement import place
 from tidegate.planning.plan import Plan
+from tidegate.planning.pool_claims import PoolClaims
 from tidegate.planning.pool_slices import pool_slices
 from tidegate.resources.sharing.choice import sharing_of
 from tidegate_localcluster.fleet import GPUS_PER_NODE, REPLICAS_PER_GPU, simulated_gpu_node

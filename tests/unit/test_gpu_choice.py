@@ -15,13 +15,14 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import ModelFormat, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.planning.claims import Claim, GpuShare, PoolClaims, seated_pod
+from tidegate.planning.claims import Claim, GpuShare, seated_pod
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
 from tidegate.planning.deployments import DeploymentView
 from tidegate.planning.gpu_choice import GpuLedger
 from tidegate.planning.nodes import node_view
 from tidegate.planning.placement import Placing, place
 from tidegate.planning.pods import pod_view
+from tidegate.planning.pool_claims import PoolClaims
 from tidegate.planning.pool_slices import PoolSlices, pool_slices
 from tidegate.planning.shared_claims import ClaimPod, ClaimsPlan, ClaimView, claim_pod, plan_claims
 from tidegate.resources.pod import SLICE_GATE

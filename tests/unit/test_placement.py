@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,11 +16,13 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Placement, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.planning.claims import Claim, PoolClaims, claim
+from tidegate.planning.claims import Claim, claim
 from tidegate.planning.deployments import DeploymentView
 from tidegate.planning.nodes import node_view
-from tidegate.planning.placement import Placing, place, share_out, without_pool
+from tidegate.planning.placement import Placing, place, without_pool
+from tidegate.planning.pool_claims import PoolClaims
 from tidegate.planning.pool_slices import PoolSlices, pool_slices
+from tidegate.planning.sharing_out import Ledger, share_out
 
 TEMPLATE: dict[str, Any] = {"metadata": {}, "spec": {}}
 
@@ -277,26 +280,67 @@ def test_no_tier_grows_into_anothers_floor_above_its_ceiling_or_beyond_the_pool(
     assert given_ == share_out(pool, slices, list(reversed(claims)))
 
 
-@given(
-    claims=_CLAIMS.filter(bool),
-    floors=st.tuples(*[st.integers(0, 5)] * 3),
-    ceiling=st.none() | st.integers(20, 60),
-    cpus=st.integers(0, 60),
+_TIERS = st.dictionaries(
+    st.sampled_from([tier.value for tier in Tier]),
+    st.fixed_dictionaries({"floor": st.integers(0, 5)}, optional={"ceiling": st.integers(5, 60)}),
 )
-def test_where_all_fit_everybody_gets_what_sharing_out_gives(
-    claims: list[Claim], floors: tuple[int, int, int], ceiling: int | None, cpus: int
+_CHANGE = st.one_of(
+    _CLAIMS.map(lambda claims: ("put", claims)),
+    st.sampled_from("abcdef").map(lambda name: ("remove", name)),
+    st.lists(st.integers(0, 60), max_size=3).map(lambda cpus: ("nodes", cpus)),
+    _TIERS.map(lambda tiers: ("tiers", tiers)),
+)
+
+
+def assert_shares_are_what_sharing_out_gives(
+    claims: PoolClaims, pool: ComputePool, slices: PoolSlices
 ) -> None:
-    tiers = {
-        tier.value: {"floor": floor, **({"ceiling": ceiling} if ceiling else {})}
-        for tier, floor in zip(Tier, floors, strict=True)
-    }
-    pool = a_compute_pool(tiers=tiers)
-    slices = slices_of(pool, cpus, 4)
-    given_ = share_out(pool, slices, claims)
-    for each in claims:
-        assert place(each, None, pool, slices, PoolClaims(claims)).replicas == given_[each.key]
-        if not each.replicas:
-            continue
-        gone = PoolClaims(claims)
-        gone.remove(each.key)
-        assert gone.most == PoolClaims(other for other in claims if other is not each).most
+    given_ = share_out(pool, slices, tuple(claims))
+    shares = claims.shares(pool, slices)
+    assert {each.key: shares.replicas(each.key) for each in claims} == given_
+    assert shares.ledger.has == Ledger.of(pool, slices, claims, given_).has
+    assert shares.gains() == {each.key: given_[each.key] for each in claims if given_[each.key] > each.kept}
+
+
+@given(changes=st.lists(_CHANGE, max_size=12))
+def test_after_any_changes_the_shares_that_are_kept_are_what_sharing_out_gives(
+    changes: list[tuple[str, Any]],
+) -> None:
+    claims, pool, slices = PoolClaims(), a_compute_pool(), slices_of(a_compute_pool(), 20, 4)
+    for what, value in changes:
+        if what == "put":
+            for each in value:
+                claims.put(each)
+        elif what == "remove":
+            claims.remove(ObjectKey("ads", value))
+        elif what == "nodes":
+            slices = slices_of(pool, *value)
+        else:
+            pool = a_compute_pool(tiers=value)
+        assert_shares_are_what_sharing_out_gives(claims, pool, slices)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_shares_of_very_many_are_what_sharing_out_gives(seed: int) -> None:
+    random = Random(seed)
+    pool = a_compute_pool(tiers={"nearline": {"ceiling": 400}, "offline": {"floor": 60}})
+    slices = slices_of(pool, 1200, 40)
+
+    def any_claim() -> Claim:
+        return a_claim(
+            str(random.randrange(600)),
+            tier=random.choice(tuple(Tier)),
+            slices=random.choice((1, 1, 2, 7)),
+            replicas=random.randrange(4),
+            held=random.randrange(3),
+            made=str(random.randrange(20)),
+            spares=random.randrange(2),
+        )
+
+    claims = PoolClaims(any_claim() for _ in range(600))
+    for _ in range(12):
+        for _ in range(random.choice((1, 40))):
+            claims.put(any_claim())
+            claims.remove(ObjectKey("ads", str(random.randrange(600))))
+        slices = slices_of(pool, random.choice((900, 1200, 3000)), 40)
+        assert_shares_are_what_sharing_out_gives(claims, pool, slices)

@@ -11,6 +11,7 @@ import pytest
 from builders.compute_pool import compute_pool_body, node_body
 from builders.inference import inference_body
 from builders.ownership import of_deployment, of_inference, of_job
+from builders.work import lines_run
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
@@ -41,10 +42,11 @@ class World:
         self.woken: set[str] = set()
         self.placements.connect(lambda key: self.woken.add(key.name))
         self._version = 0
+        self._nodes = occupancy._nodes
         occupancy.begin()
         for name in ("a", "b"):
             self.has(self.stores.pools, compute_pool_body(f"cpu-{name}", nodeSelector={"pool": name}))
-            self.has(occupancy._nodes, node_body(f"node-{name}", labels={"pool": name}))
+            self.node(f"node-{name}")
         self.woken.clear()
 
     def has(self, store: Any, body: dict[str, Any], *, gone: bool = False) -> None:
@@ -52,6 +54,12 @@ class World:
         metadata = {"uid": f"uid-{body['metadata']['name']}", **body["metadata"]}
         body = {**body, "metadata": {**metadata, "resourceVersion": str(self._version)}}
         store.observe("DELETED" if gone else "MODIFIED", body)
+
+    def node(self, name: str, **facts: Any) -> None:
+        """A node as it is now, and then its pool's status, as the pool's reconciler writes it."""
+        self.has(self._nodes, node_body(name, **facts, labels={"pool": name[-1]}))
+        spec = {"nodeSelector": {"pool": name[-1]}}
+        self.has(self.stores.pools, compute_pool_body(f"cpu-{name[-1]}", **spec))
 
     def inference(self, name: str, pool: str = "cpu-a", *, gone: bool = False, **spec: Any) -> None:
         placement, status = {"pool": pool, "slices": spec.pop("slices", 1)}, spec.pop("status", {})
@@ -308,3 +316,52 @@ def test_in_whatever_order_they_are_listed_pods_are_their_inferences_own(order: 
     assert claim.seats == {"node-a": NodeSeats(silent=1)}
     (node,) = world.slices("cpu-a").nodes
     assert (node.total, node.used) == (4, {"offline": 1})
+
+
+def full(waiting: int) -> World:
+    """Eight Inferences have a slice each of a pool of two nodes, and so many wait for one."""
+    world = World()
+    world.node("node-2a")
+    names = [f"m{number:05}" for number in range(8 + waiting)]
+    for number, name in enumerate(names):
+        world.inference(name, replicas=1)
+        if number < 8:
+            world.deployment(name, 1)
+    for name in names:
+        world.of(name)
+    world.woken.clear()
+    return world
+
+
+def test_a_slice_that_comes_free_in_a_full_pool_wakes_the_one_that_gets_it() -> None:
+    world = full(waiting=20)
+    world.deployment("m00001", 1, gone=True)
+    world.inference("m00001", gone=True)
+    assert world.woken == {"m00008"}
+    assert world.of("m00008").replicas == 1
+
+
+def test_those_that_wait_sleep_while_a_full_pool_loses_a_node_and_one_wakes_for_a_new_slice() -> None:
+    world = full(waiting=20)
+    world.node("node-a", ready=False)
+    assert world.woken == set()
+    world.node("node-a")
+    assert world.woken == set()
+    world.node("node-3a", cpu="1")
+    assert world.woken == {"m00008"}
+
+
+def test_what_a_change_of_a_full_pool_costs_hardly_grows_with_those_that_wait() -> None:
+    def cost(waiting: int) -> int:
+        world = full(waiting)
+
+        def one_comes_and_a_node_goes() -> None:
+            world.inference("new", replicas=1)
+            assert world.of("new").replicas == 0
+            world.node("node-a", ready=False)
+            world.deployment("m00002", 0)
+
+        return lines_run(one_comes_and_a_node_goes)
+
+    few, many = cost(100), cost(1600)
+    assert many < 2 * few, (few, many)

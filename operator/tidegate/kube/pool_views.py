@@ -8,7 +8,7 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
-from tidegate.planning.pool_slices import NodeSlices, PoolSlices, SharedNode, elders, part_of, together
+from tidegate.planning.pool_slices import PoolSlices, PoolTally, elders, part_of
 from tidegate.resources.sharing.gpus import Gpu
 
 
@@ -27,10 +27,9 @@ class PublishedGpus(Protocol):
 @dataclass(slots=True)
 class _View:
     elder: tuple[ComputePool, ...]
-    parts: dict[str, NodeSlices | SharedNode] = field(default_factory=dict[str, NodeSlices | SharedNode])
+    tally: PoolTally = field(default_factory=PoolTally)
     changed: set[str] = field(default_factory=set[str])
     """Nodes that have to be looked at again."""
-    slices: PoolSlices | None = None
 
 
 class PoolViews:
@@ -56,12 +55,10 @@ class PoolViews:
         if view is None:
             view = self._views[pool.key] = _View(elders(pool, self._pools.all()))
             view.changed.update(node.name for node in self._occupancy.nodes())
-        if view.slices is None or view.changed:
-            for name in view.changed:
-                self._look_at(view, pool, name)
-            view.changed.clear()
-            view.slices = together(view.parts.values())
-        return view.slices
+        for name in view.changed:
+            self._look_at(view, pool, name)
+        view.changed.clear()
+        return view.tally.slices()
 
     def _look_at(self, view: _View, pool: ComputePool, name: str) -> None:
         node = self._occupancy.node(name)
@@ -70,9 +67,9 @@ class PoolViews:
         occupants = self._occupancy.occupants(name)
         part = part_of(pool, node, occupants, view.elder) if node is not None else None
         if part is None:
-            view.parts.pop(name, None)
+            view.tally.remove(name)
         else:
-            view.parts[name] = part
+            view.tally.put(part)
 
     def _pool_changed(self, key: ObjectKey) -> None:
         spec = (self._pools.store.get(key) or {}).get("spec")

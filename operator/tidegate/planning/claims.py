@@ -1,6 +1,6 @@
 """Claims: what each Inference wants of a pool, and what it has there, until the last of its pods is gone."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -99,11 +99,6 @@ class Claim:
         """Slices that are its own, whatever it wants now."""
         return max(self.held, sum(self.pods.values()), self.booked)
 
-    @property
-    def most(self) -> int:
-        """Slices that it may come to have: what it wants, or what it has, where that is more."""
-        return max(self.replicas * self.slices, self.taken)
-
     def has(self, replicas: int, nodes: Container[str]) -> int:
         """Slices that it has with so many replicas; pods elsewhere than on `nodes` take nothing that can be given."""
         seated = sum(count for node, count in self.pods.items() if node in nodes)
@@ -111,35 +106,6 @@ class Claim:
 
 
 NOTHING_BOOKED: Final = Booking()
-
-
-class PoolClaims:
-    """Everybody's claims on one pool, and what each tier may come to have of it; kept up to date one by one."""
-
-    def __init__(self, claims: Iterable[Claim] = ()) -> None:
-        self._by_key: dict[ObjectKey, Claim] = {}
-        self.most: dict[Tier, int] = dict.fromkeys(Tier, 0)
-        for each in claims:
-            self.put(each)
-
-    def __iter__(self) -> Iterator[Claim]:
-        return iter(self._by_key.values())
-
-    def keys(self) -> Sequence[ObjectKey]:
-        """Whose they are."""
-        return tuple(self._by_key)
-
-    def put(self, claim: Claim) -> None:
-        """In place of the one that its Inference had, if it had one."""
-        self.remove(claim.key)
-        self._by_key[claim.key] = claim
-        self.most[claim.tier] += claim.most
-
-    def remove(self, key: ObjectKey) -> None:
-        """The Inference wants nothing here any more, and has nothing; it may never have."""
-        before = self._by_key.pop(key, None)
-        if before is not None:
-            self.most[before.tier] -= before.most
 
 
 def seated_pod(body: Mapping[str, Any]) -> SeatedPod | None:

@@ -126,8 +126,7 @@ def _without_sharing(
 
 def health(slices: PoolSlices) -> Verdict:
     """Whether every node of the pool takes pods, on all of its devices."""
-    faulty = [node for node in slices.nodes if node.fault]
-    failing = [node for node in slices.nodes if node.failed and not node.fault]
+    faulty, failing = slices.faulty, slices.failing
     whole = _nodes(len(slices.nodes))
     if not faulty and not failing:
         return Verdict(True, Reason.NODES_HEALTHY, f"{whole} take pods")
@@ -150,7 +149,7 @@ def _sharing(observed: PoolObserved) -> tuple[Condition, ...]:
     pool, slices = observed.pool, observed.slices
     if pool.spec.slice.mps is None:
         return ()
-    wrong = [node for node in slices.nodes if node.unconfigured or node.outdated]
+    wrong = slices.unshared
     verdict = Verdict(True, Reason.SHARING_CONFIGURED, f"{_nodes(len(slices.nodes))} share their GPUs out")
     if observed.claims_missing:
         verdict = Verdict(False, Reason.SHARING_NOT_CONFIGURED, observed.claims_missing)
@@ -179,14 +178,14 @@ def readiness(pool: ComputePool, slices: PoolSlices) -> Verdict:
     if not slices.nodes:
         message = f"no node has the labels {labels}: run kubectl label node <name> {labels.replace(',', ' ')}, or correct spec.nodeSelector"
         return Verdict(False, Reason.NO_NODES, message, stalled=True)
-    if all(node.fault for node in slices.nodes):
+    if len(slices.faulty) == len(slices.nodes):
         found = health(slices)
         return Verdict(False, found.reason, found.message)
-    outdated = next((node for node in slices.nodes if node.outdated), None)
-    if slices.healthy == 0 and outdated is not None:
-        message = f"no GPU is shared out as spec.slice says yet: node {outdated.node} {outdated.outdated}"
-        return Verdict(False, Reason.SHARING_NOT_CONFIGURED, message)
     if slices.healthy == 0:
+        outdated = next((node for node in slices.unshared if node.outdated), None)
+        if outdated is not None:
+            message = f"no GPU is shared out as spec.slice says yet: node {outdated.node} {outdated.outdated}"
+            return Verdict(False, Reason.SHARING_NOT_CONFIGURED, message)
         takes = sharing_of(pool).slice_takes
         asks = " and ".join(
             f"{name} {amount_text(name, size)}" for name, size in takes.items() if name != "pods"

@@ -4,14 +4,14 @@ A claim belongs to one namespace and a GPU to one claim, and all pods of a Deplo
 needs a claim of its namespace with room for all of its replicas, or a GPU that nobody has.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Self
 
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.claims import Claim, GpuShare, PoolClaims
+from tidegate.planning.claims import Claim, GpuShare
 from tidegate.resources.sharing.shared_claim import claim_name, is_current
 
 
@@ -38,7 +38,7 @@ class GpuLedger:
         self._choices: dict[ObjectKey, GpuChoice] = {}
 
     @classmethod
-    def of(cls, pool: ComputePool, per_gpu: int, gpus: int, claims: PoolClaims) -> Self:
+    def of(cls, pool: ComputePool, per_gpu: int, gpus: int, claims: Iterable[Claim]) -> Self:
         """What everybody has, of the claims as the pool shares its GPUs out now."""
         ledger = cls(pool.metadata.name, per_gpu, gpus)
         for each in claims:

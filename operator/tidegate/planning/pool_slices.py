@@ -1,10 +1,11 @@
 """A pool's slices: how many its nodes have, how many of them take pods, and who has how many."""
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
-from functools import cached_property
-from typing import Final
+from typing import Final, Literal, TypeVar
 
 from tidegate.api.compute_pool import ComputePool
 from tidegate.planning.nodes import NodeView, Occupant
@@ -12,6 +13,8 @@ from tidegate.planning.room import Amounts, total
 from tidegate.resources.names import label_value
 from tidegate.resources.sharing.backend import SharingBackend, Taken
 from tidegate.resources.sharing.choice import sharing_of
+
+KeyT = TypeVar("KeyT", str, int)
 
 _PODS: Final = "pods"
 
@@ -50,52 +53,40 @@ class NodeSlices:
         return max(self.healthy - sum(self.used.values()), 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PoolSlices:
-    """All nodes of a pool. What is asked of all of them is added up once."""
+    """All nodes of a pool, and what is asked of all of them together, as `PoolTally` has added it up."""
 
     nodes: tuple[NodeSlices, ...] = ()
+    """By name."""
     shared: Mapping[str, str] = field(default_factory=dict[str, str])
     """Nodes that the pool selects and that belong to an older pool: node → that pool."""
-
-    @cached_property
-    def total(self) -> int:
-        """Slices of all nodes."""
-        return sum(node.total for node in self.nodes)
-
-    @cached_property
-    def healthy(self) -> int:
-        """Slices of the nodes that take pods, without those of failed devices."""
-        return sum(node.healthy for node in self.nodes)
-
-    @cached_property
-    def free(self) -> int:
-        """Slices that pods can be given now."""
-        return sum(node.free for node in self.nodes)
-
-    @cached_property
-    def largest(self) -> int:
-        """The most slices that one pod can ever be given, once that node is empty."""
-        return max((node.total for node in self.nodes), default=0)
-
-    @cached_property
-    def gpus(self) -> int:
-        """GPUs of the nodes that take pods, where pods share each by a claim."""
-        return sum(node.gpus for node in self.nodes if not node.fault)
-
-    @cached_property
-    def gpu_bytes(self) -> int:
-        """Memory of the smallest of the pool's GPUs; zero where there is none."""
-        return min((node.gpu_bytes for node in self.nodes if node.gpus), default=0)
-
-    @cached_property
-    def healthy_nodes(self) -> frozenset[str]:
-        """Those that take pods."""
-        return frozenset(node.node for node in self.nodes if node.healthy)
+    total: int = 0
+    """Slices of all nodes."""
+    healthy: int = 0
+    """Slices of the nodes that take pods, without those of failed devices."""
+    free: int = 0
+    """Slices that pods can be given now."""
+    largest: int = 0
+    """The most slices that one pod can ever be given, once that node is empty."""
+    gpus: int = 0
+    """GPUs of the nodes that take pods, where pods share each by a claim."""
+    gpu_bytes: int = 0
+    """Memory of the smallest of the pool's GPUs; zero where there is none."""
+    used_by_tier: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Slices that the pool's pods have, by tier."""
+    healthy_nodes: frozenset[str] = frozenset()
+    """Those that take pods; the same object as before while they are the same."""
+    faulty: tuple[NodeSlices, ...] = ()
+    """Nodes that take no pods."""
+    failing: tuple[NodeSlices, ...] = ()
+    """Nodes that take pods, on some of their devices."""
+    unshared: tuple[NodeSlices, ...] = ()
+    """Nodes that do not share themselves out, or not all of their GPUs, as the pool says."""
 
     def used(self, tier: str) -> int:
         """Slices that pods of a tier have."""
-        return sum(node.used.get(tier, 0) for node in self.nodes)
+        return self.used_by_tier.get(tier, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +131,117 @@ def part_of(
 
 def together(parts: Iterable[NodeSlices | SharedNode]) -> PoolSlices:
     """A pool from its nodes, whatever their order."""
-    sorted_parts = sorted(parts, key=lambda part: part.node)
-    return PoolSlices(
-        tuple(part for part in sorted_parts if isinstance(part, NodeSlices)),
-        {part.node: part.owner for part in sorted_parts if isinstance(part, SharedNode)},
-    )
+    tally = PoolTally()
+    for part in parts:
+        tally.put(part)
+    return tally.slices()
+
+
+class PoolTally:
+    """A pool's nodes added up, and kept so while nodes come, change and go: each costs its own share, not the pool's."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, NodeSlices | SharedNode] = {}
+        self._nodes, self._faulty, self._failing, self._unshared = (_Nodes() for _ in range(4))
+        self._shared: dict[str, str] = {}
+        self._sums: Counter[str] = Counter()
+        self._used: Counter[str] = Counter()
+        self._sizes: Counter[int] = Counter()
+        self._gpu_bytes: Counter[int] = Counter()
+        self._healthy_nodes: set[str] = set()
+        self._healthy_nodes_before: frozenset[str] | None = frozenset()
+        """None where they have changed since `slices` was last asked for."""
+        self._slices: PoolSlices | None = None
+
+    def put(self, part: NodeSlices | SharedNode) -> None:
+        """Counts a node as it is now, in place of what it was."""
+        if self._parts.get(part.node) == part:
+            return
+        self.remove(part.node)
+        self._parts[part.node] = part
+        self._count(part, 1)
+
+    def remove(self, node: str) -> None:
+        """Counts a node no more, if it was counted."""
+        before = self._parts.pop(node, None)
+        if before is not None:
+            self._count(before, -1)
+
+    def slices(self) -> PoolSlices:
+        """The pool as it is now: the same value until a node has changed."""
+        if self._slices is not None:
+            return self._slices
+        if self._healthy_nodes_before is None:
+            self._healthy_nodes_before = frozenset(self._healthy_nodes)
+        self._slices = PoolSlices(
+            nodes=tuple(self._nodes.by_name),
+            shared=dict(sorted(self._shared.items())),
+            total=self._sums["total"],
+            healthy=self._sums["healthy"],
+            free=self._sums["free"],
+            largest=max(self._sizes, default=0),
+            gpus=self._sums["gpus"],
+            gpu_bytes=min(self._gpu_bytes, default=0),
+            used_by_tier=dict(self._used),
+            healthy_nodes=self._healthy_nodes_before,
+            faulty=tuple(self._faulty.by_name),
+            failing=tuple(self._failing.by_name),
+            unshared=tuple(self._unshared.by_name),
+        )
+        return self._slices
+
+    def _count(self, part: NodeSlices | SharedNode, sign: Literal[1, -1]) -> None:
+        self._slices = None
+        if isinstance(part, SharedNode):
+            if sign > 0:
+                self._shared[part.node] = part.owner
+            else:
+                del self._shared[part.node]
+            return
+        _change(self._sizes, part.total, sign)
+        self._sums["total"] += sign * part.total
+        self._sums["healthy"] += sign * part.healthy
+        self._sums["free"] += sign * part.free
+        if part.gpus:
+            _change(self._gpu_bytes, part.gpu_bytes, sign)
+        for tier, slices in part.used.items():
+            _change(self._used, tier, sign * slices)
+        if not part.fault:
+            self._sums["gpus"] += sign * part.gpus
+        if part.healthy:
+            self._healthy_nodes_before = None
+            (self._healthy_nodes.add if sign > 0 else self._healthy_nodes.discard)(part.node)
+        self._nodes.change(part, sign)
+        if part.fault:
+            self._faulty.change(part, sign)
+        elif part.failed:
+            self._failing.change(part, sign)
+        if part.unconfigured or part.outdated:
+            self._unshared.change(part, sign)
+
+
+class _Nodes:
+    """Nodes by name."""
+
+    def __init__(self) -> None:
+        self.by_name: list[NodeSlices] = []
+        self._names: list[str] = []
+
+    def change(self, node: NodeSlices, sign: Literal[1, -1]) -> None:
+        """Takes a node in, or out again."""
+        at = bisect_left(self._names, node.node)
+        if sign > 0:
+            self._names.insert(at, node.node)
+            self.by_name.insert(at, node)
+        else:
+            del self._names[at], self.by_name[at]
+
+
+def _change(counts: Counter[KeyT], key: KeyT, more: int) -> None:
+    """What is there no longer has no entry: the largest and the smallest are looked for among the entries."""
+    counts[key] += more
+    if not counts[key]:
+        del counts[key]
 
 
 def _node_slices(

@@ -7,7 +7,7 @@ from typing import Any, Final
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.claims import PoolClaims
+from tidegate.planning.pool_claims import PoolClaims
 from tidegate.resources.names import INFERENCE_LABEL, TIER_LABEL, label_value
 from tidegate.resources.pod import SLICE_GATE
 from tidegate.resources.sharing.shared_claim import claim_of_pod, is_current

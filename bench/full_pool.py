@@ -1,0 +1,140 @@
+"""What a change costs in a pool that is full: so many nodes of four slices, an Inference on each, and all want one slice more.
+
+    python bench/full_pool.py [--inferences 10000] [--changes 100]
+
+The controllers' caches, fed as watches feed them; no API server. Prints one JSON document with the median time on the event loop,
+in milliseconds, of: the share of one Inference after another one's has changed; the plan of the pool after a node has changed;
+a lost node, with the calls to those that it concerns, and how many they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from builders.compute_pool import compute_pool_body, node_body
+from builders.inference import inference_body
+from tidegate.api.compute_pool import ComputePool
+from tidegate.api.inference import Inference
+from tidegate.api.meta import ObjectKey
+from tidegate.kube.occupancy import Occupancy
+from tidegate.kube.parsed import Parsed
+from tidegate.kube.pool_views import PoolViews
+from tidegate.kube.store import ObjectStore
+from tidegate.planning.compute_pool import PoolObserved, plan_pool
+from tidegate_controllers.placements import Placements, PoolParts
+from tidegate_controllers.stores import Stores
+
+SLICES = 4
+POOL = ObjectKey("", "cpu-a")
+
+
+class Fleet:
+    """The caches, and what is made of them."""
+
+    def __init__(self, inferences: int) -> None:
+        self.stores = Stores()
+        self.inferences = Parsed(Inference, self.stores.inferences)
+        self.occupancy, self.pools = Occupancy(self.stores.pods), Parsed(ComputePool, self.stores.pools)
+        self.views = PoolViews(self.pools, self.occupancy)
+        parts = PoolParts(self.pools, self.views, self.occupancy)
+        self.placements = Placements(
+            parts, self.inferences, self.stores.deployments, self.stores.jobs, self.stores.pods
+        )
+        self.woken: list[ObjectKey] = []
+        self.placements.connect(self.woken.append)
+        self.occupancy.begin()
+        self._version = 0
+        self.observe(self.stores.pools, compute_pool_body())
+        for number in range(inferences):
+            self.node(number)
+            placement = {"pool": POOL.name, "slices": 1}
+            body = inference_body(f"m{number}", "ads", placement=placement, replicas=SLICES + 1)
+            self.observe(self.stores.inferences, body)
+            self.deployment(number, SLICES)
+        self.observe(self.stores.pools, compute_pool_body())
+
+    def observe(self, store: ObjectStore, body: dict[str, Any]) -> None:
+        """One event of a watch."""
+        self._version += 1
+        body = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self._version)}}
+        store.observe("MODIFIED", body)
+
+    def node(self, number: int, *, ready: bool = True) -> None:
+        """A node as it is now."""
+        self.observe(self.occupancy._nodes, node_body(f"node-{number}", ready=ready))  # noqa: SLF001 - as its watch feeds it
+
+    def deployment(self, number: int, replicas: int) -> None:
+        """The Deployment of an Inference."""
+        labels = {
+            "app.kubernetes.io/managed-by": "tidegate",
+            "tidegate.io/inference": f"m{number}",
+            "tidegate.io/pool": POOL.name,
+            "tidegate.io/slices": "1",
+            "tidegate.io/tier": "realtime",
+        }
+        metadata = {"name": f"inf-m{number}", "namespace": "ads", "labels": labels}
+        spec = {"replicas": replicas, "template": {"metadata": {"labels": labels}, "spec": {}}}
+        self.observe(self.stores.deployments, {"metadata": metadata, "spec": spec})
+
+    def share(self, number: int) -> None:
+        """What one Inference is given, after the Deployment of another has changed."""
+        self.deployment(number + 1, SLICES - number % 2)
+        inference = self.inferences.get(ObjectKey("ads", f"m{number}"))
+        assert inference is not None
+        self.placements.of(inference)
+        self.placements.forget(inference.key)
+
+    def plan(self, number: int) -> None:
+        """The pool's status, after a node has changed."""
+        self.node(number, ready=number % 2 == 0)
+        pool = self.pools.get(POOL)
+        assert pool is not None
+        plan_pool(PoolObserved(pool, datetime.now(UTC), self.views.slices(pool)))
+
+    def lose(self, number: int) -> None:
+        """A node, and those that hear of it once the pool's status says so."""
+        self.node(number, ready=False)
+        self.observe(self.stores.pools, compute_pool_body())
+
+
+def median_ms(act: Callable[[int], None], changes: int) -> float:
+    """How long `act` takes, in the middle of so many times."""
+    times: list[float] = []
+    for number in range(changes):
+        begun = time.perf_counter()
+        act(number)
+        times.append((time.perf_counter() - begun) * 1000)
+    return round(statistics.median(times), 3)
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--inferences", type=int, default=10_000)
+    parser.add_argument("--changes", type=int, default=100)
+    args = parser.parse_args()
+    fleet = Fleet(args.inferences)
+    figures = {
+        "share_ms": median_ms(fleet.share, args.changes),
+        "plan_ms": median_ms(fleet.plan, args.changes),
+    }
+    fleet.woken.clear()
+    figures["lost_node_ms"] = median_ms(fleet.lose, args.changes)
+    figures["woken_per_lost_node"] = len(fleet.woken) / args.changes
+    print(json.dumps({"inferences": args.inferences, **figures}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
