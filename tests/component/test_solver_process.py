@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import time
@@ -117,15 +118,47 @@ async def test_one_that_is_no_longer_waited_for_does_not_answer_the_next_questio
 
 
 async def test_one_that_hangs_is_ended_after_its_time() -> None:
-    solver = SolverProcess(grace_s=0.2)
+    solver = SolverProcess(grace_s=0.2, hangs_s=1.0)
     await solver.solve(SNAPSHOT, ROOMY)
     hanging = solver.pid
     assert hanging is not None
     os.kill(hanging, signal.SIGSTOP)
     assignment = await solver.solve(SNAPSHOT, Limits(seconds=0.3))
     assert assignment.method is Method.GREEDY
-    assert assignment.note == "the solver did not answer within 0.5 s and was ended"
-    assert gone(hanging)
+    assert assignment.note == "the solver did not answer within 0.5 s for 2 Inferences, and goes on"
+    await eventually(lambda: gone(hanging), what="the solver that hangs is gone")
+    assert (await solver.solve(SNAPSHOT, ROOMY)).note == ""
+    await solver.close()
+
+
+async def test_one_that_is_late_for_a_large_pool_lives_on_and_is_not_asked_for_as_much_again() -> None:
+    solver = SolverProcess(grace_s=0.2, hangs_s=60.0)
+    await solver.solve(SNAPSHOT, ROOMY)
+    slow = solver.pid
+    assert slow is not None
+    os.kill(slow, signal.SIGSTOP)
+    late = await solver.solve(large(), Limits(seconds=0.3))
+    assert (late.method, late.note) == (
+        Method.GREEDY,
+        "the solver did not answer within 0.5 s for 50 Inferences, and goes on",
+    )
+    busy = await solver.solve(SNAPSHOT, ROOMY)
+    assert busy.note == "the solver is still busy with an earlier question"
+    os.kill(slow, signal.SIGCONT)
+
+    async def asked() -> bool:
+        return "busy" not in (await solver.solve(SNAPSHOT, ROOMY)).note
+
+    await eventually(asked, what="the solver has answered the question for which nobody waits any more")
+    assert solver.pid == slow
+    again = await solver.solve(large(), Limits(seconds=0.3))
+    assert again.method is Method.GREEDY
+    assert re.fullmatch(
+        r"the solver would need about \d+\.\d s for 50 Inferences, and has 0\.5 s", again.note
+    )
+    assert replicas(again) == replicas(late)
+    assert (await solver.solve(SNAPSHOT, ROOMY)).note == ""
+    assert solver.pid == slow
     await solver.close()
 
 

@@ -1,6 +1,7 @@
 """The solver's own process: `python -m tidegate.runtime.solver_worker`. Snapshots come in by stdin, assignments go out by stdout.
 
 A frame is eight bytes of length, then a pickle; the first frame out is empty and says that the process is ready.
+In it are a snapshot, and limits for the solver, or a note that says why the answer is to be greedy.
 It ends when stdin does, so it never outlives the controllers.
 """
 
@@ -12,7 +13,7 @@ import sys
 import time
 from typing import BinaryIO
 
-from tidegate.allocation.solve import Solver
+from tidegate.allocation.solve import Solver, solve_greedily
 
 LENGTH_BYTES = 8
 
@@ -32,8 +33,10 @@ def main() -> None:
     _write(answers, b"")
     while header := requests.read(LENGTH_BYTES):
         # Only the process that started this one can write here.
-        snapshot, limits = pickle.loads(requests.read(int.from_bytes(header, "big")))  # noqa: S301
-        _write(answers, pickle.dumps(solver.solve(snapshot, limits)))
+        snapshot, asked = pickle.loads(requests.read(int.from_bytes(header, "big")))  # noqa: S301
+        greedily = isinstance(asked, str)
+        answer = solve_greedily(snapshot, asked) if greedily else solver.solve(snapshot, asked)
+        _write(answers, pickle.dumps(answer))
 
 
 def _write(answers: BinaryIO, payload: bytes) -> None:
