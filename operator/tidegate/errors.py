@@ -53,6 +53,10 @@ class AgentUnreachableError(RetryableError):
     """The agent beside a model did not answer."""
 
 
+class AgentSilentError(AgentUnreachableError):
+    """An agent did not answer in time."""
+
+
 class PermanentError(TidegateError):
     """Trying again changes nothing: a new spec, another object or a right must come first."""
 

@@ -1,15 +1,20 @@
-"""Calls the agents beside the models: asks what a pod serves, and orders what it should serve."""
+"""Calls the agents beside the models: asks what a pod serves, and orders what it should serve.
+
+Where many pods are lost at once, a zone say, their agents stay silent, and nobody may wait for all of them in turn: two reconciles
+at most wait for agents that do not answer at once, and one that stayed silent is asked again behind their backs.
+"""
 
 import asyncio
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
 import aiohttp
 import structlog
 
-from tidegate.errors import AgentUnreachableError
+from tidegate.errors import AgentSilentError, AgentUnreachableError
 from tidegate.planning.plan import Order
 from tidegate.planning.pods import PodView
 from tidegate.resources.pod import CONTROL_PORT
@@ -20,8 +25,34 @@ from tidegate_dataplane.contract import AgentReport
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=3, connect=1.5)
 _AT_ONCE: Final = 64
 """Calls under way together: a thousand pods are asked in well under a second without a thousand sockets."""
+_SILENT_AT_ONCE: Final = 32
+"""Calls under way together of agents that were silent, besides those."""
+_PROMPT_S: Final = 0.1
+"""In which an agent that is well answers."""
+_MAY_WAIT: Final = 2
+"""Askers that may wait for agents that do not; of eight workers, six go on."""
+_AGAIN_S: Final = 2.0
+"""After which one that was silent is asked again; twice as long each time, up to a minute."""
+_AGAIN_AT_MOST_S: Final = 60.0
+_FORGOTTEN_S: Final = 300.0
+"""A pod that nobody has asked about for so long is gone."""
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Silent:
+    """A pod whose agent did not answer in time."""
+
+    pod: PodView
+    due_s: float
+    """When it is asked again, on the loop's clock."""
+    pause_s: float = _AGAIN_S
+    asking: asyncio.Task[AgentReport | None] | None = None
+
+    def is_of(self, pod: PodView) -> bool:
+        """Whether this is said of the pod as it is now: at another address, or once its readiness turns, it may answer."""
+        return (self.pod.address, self.pod.ready) == (pod.address, pod.ready)
 
 
 class Agents:
@@ -32,23 +63,55 @@ class Agents:
         self._port = port
         self._session: aiohttp.ClientSession | None = None
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._silent_slots = asyncio.Semaphore(_SILENT_AT_ONCE)
+        self._silent: dict[str, _Silent] = {}
+        """By pod uid; the last that was silent is the last."""
+        self._waiting = 0
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(ssl=self._context, limit=_AT_ONCE, keepalive_timeout=15)
+        connector = aiohttp.TCPConnector(
+            ssl=self._context, limit=_AT_ONCE + _SILENT_AT_ONCE, keepalive_timeout=15
+        )
         self._session = bounded_session(_TIMEOUT, connector)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        asking = [silent.asking for silent in self._silent.values() if silent.asking is not None]
+        for task in asking:
+            task.cancel()
+        if asking:
+            await asyncio.wait(asking)
         if self._session is not None:
             await self._session.close()
 
     async def reports(self, pods: Iterable[PodView]) -> Mapping[str, AgentReport]:
-        """What each reachable pod's agent says, by pod uid; one that does not answer is left out."""
-        asked = [pod for pod in pods if pod.reachable]
-        answers = await asyncio.gather(*(self._report(pod) for pod in asked))
-        return {pod.uid: answer for pod, answer in zip(asked, answers, strict=True) if answer is not None}
+        """What each reachable pod's agent says, by pod uid; one that does not answer is left out.
+
+        One that stayed silent is left out at once, and asked again in the background, until it answers, its pod has another address
+        or becomes ready, or is no longer ready.
+        """
+        asked = [pod for pod in pods if pod.reachable and not self._is_silent(pod)]
+        if not asked:
+            return {}
+        asking = {
+            asyncio.create_task(self._report(pod, self._slots), name=f"ask-{pod.key}"): pod for pod in asked
+        }
+        try:
+            _, late = await asyncio.wait(asking, timeout=_PROMPT_S * (1 + len(asked) / _AT_ONCE))
+            if late and self._waiting < _MAY_WAIT:
+                self._waiting += 1
+                try:
+                    await asyncio.wait(late)
+                finally:
+                    self._waiting -= 1
+        finally:
+            unanswered = {task for task in asking if task.cancel()}
+        for task in unanswered:
+            self._ask_again(self._heard_nothing(asking[task]))
+        answers = {asking[task].uid: task.result() for task in asking if task not in unanswered}
+        return {uid: answer for uid, answer in answers.items() if answer is not None}
 
     async def send(self, orders: Sequence[Order]) -> None:
         """Gives every order; an agent that cannot be reached is logged and met again at the next reconcile.
@@ -57,24 +120,69 @@ class Agents:
         """
         await asyncio.gather(*(self._send(order) for order in orders))
 
-    async def _report(self, pod: PodView) -> AgentReport | None:
+    def _is_silent(self, pod: PodView) -> bool:
+        """Whether it was silent when it was asked last; when that is long enough ago, it is asked again, and nobody waits."""
+        silent = self._silent.get(pod.uid)
+        if silent is None:
+            return False
+        if not silent.is_of(pod):
+            del self._silent[pod.uid]
+            if silent.asking is not None:
+                silent.asking.cancel()
+            return False
+        if silent.due_s <= asyncio.get_running_loop().time():
+            self._ask_again(silent)
+        return True
+
+    def _ask_again(self, silent: _Silent) -> None:
+        if silent.asking is None or silent.asking.done():
+            ask = self._report(silent.pod, self._silent_slots)
+            silent.asking = asyncio.create_task(ask, name=f"ask-{silent.pod.key}-again")
+
+    def _heard_nothing(self, pod: PodView) -> _Silent:
+        """Remembers that an agent does not answer, or not at once."""
+        now = asyncio.get_running_loop().time()
+        while self._silent and (first := next(iter(self._silent.values()))).due_s < now - _FORGOTTEN_S:
+            del self._silent[first.pod.uid]
+        silent = self._silent.pop(pod.uid, None)
+        if silent is None or not silent.is_of(pod):
+            silent = _Silent(pod, due_s=now)
+        self._silent[pod.uid] = silent
+        return silent
+
+    def _answered(self, pod: PodView) -> None:
+        """Forgets that it was silent."""
+        self._silent.pop(pod.uid, None)
+
+    async def _report(self, pod: PodView, slots: asyncio.Semaphore) -> AgentReport | None:
         try:
-            return await self._call("GET", pod, "/v1/report", None)
+            report = await self._call("GET", pod, "/v1/report", None, slots)
+        except AgentSilentError as error:
+            log.debug("agent_silent", pod=str(pod.key), error=str(error))
+            silent = self._heard_nothing(pod)
+            silent.due_s = asyncio.get_running_loop().time() + silent.pause_s
+            silent.pause_s = min(2 * silent.pause_s, _AGAIN_AT_MOST_S)
+            return None
         except AgentUnreachableError as error:
             log.debug("agent_silent", pod=str(pod.key), error=str(error))
+            self._answered(pod)
             return None
+        self._answered(pod)
+        return report
 
     async def _send(self, order: Order) -> None:
         try:
-            await self._call("PUT", order.pod, "/v1/desired", order.desired.to_json())
+            await self._call("PUT", order.pod, "/v1/desired", order.desired.to_json(), self._slots)
         except AgentUnreachableError as error:
             log.warning("order_not_delivered", pod=str(order.pod.key), error=str(error))
             return
         log.info("order_given", pod=str(order.pod.key), version=order.desired.version)
 
-    async def _call(self, method: str, pod: PodView, path: str, body: str | None) -> AgentReport:
+    async def _call(
+        self, method: str, pod: PodView, path: str, body: str | None, slots: asyncio.Semaphore
+    ) -> AgentReport:
         url = at(pod.address or "", self._port) + path
-        async with self._slots:
+        async with slots:
             return await exchange(
                 self._session, method, url, body, AgentReport, who=f"agent of pod {pod.key}"
             )

@@ -5,7 +5,7 @@ from typing import Final, TypeVar
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
-from tidegate.errors import AgentUnreachableError, LeadershipLostError
+from tidegate.errors import AgentSilentError, AgentUnreachableError, LeadershipLostError
 from tidegate_dataplane.answers import AnswerError, read_body
 
 _JSON = {"content-type": "application/json"}
@@ -33,8 +33,8 @@ async def exchange(
 
     Any pod with our labels may be asked: no more than 1 MiB of its answer is read, and no redirect is followed.
 
-    Raises AgentUnreachableError, also for an answer that is no report, and LeadershipLostError when the agent has heard from a
-    newer leader.
+    Raises AgentUnreachableError, also for an answer that is no report, of its kind AgentSilentError where no answer came in time, and
+    LeadershipLostError when the agent has heard from a newer leader.
     """
     if session is None:
         message = "agents are called outside of their client's async context"
@@ -56,7 +56,10 @@ async def exchange(
                 message = f"{who} answered {response.status}: {_words(answer)}"
                 raise AgentUnreachableError(message)
             return report.model_validate_json(answer)
-    except (aiohttp.ClientError, TimeoutError, OSError, AnswerError, ValidationError) as error:
+    except TimeoutError as error:
+        message = f"{who}: {type(error).__name__}: {error}"
+        raise AgentSilentError(message) from error
+    except (aiohttp.ClientError, OSError, AnswerError, ValidationError) as error:
         message = f"{who}: {type(error).__name__}: {error}"
         raise AgentUnreachableError(message) from error
 
