@@ -49,7 +49,7 @@ OBJECTS: dict[str, tuple[Resource, str]] = {
     "swapping": (BROKEN, "ads b NotReady 0/1 -->2 realtime - ImagePull 1h"),
     "access": (
         released(a_release(steps=[10, 100]), step=1, weight=10),
-        "ads ctr Progressing 1 v4 10% Progressing 0/0 NotAnswered 12h",
+        "ads ctr Progressing 1 v4 10% Progressing no NotAnswered 12h",
     ),
     "features": (a_feature_compute(), "ads user-features Progressing 0/1 4 NotAnswered 12h"),
     "pool": (

@@ -48,7 +48,6 @@ def test_ready_when_every_proxy_runs_this_generation_and_every_route_answers() -
     plan = a_plan(access, proxies=[ProxyView("a", 4), ProxyView("b", 5)])
 
     assert ready(plan) == ("True", "Programmed")
-    assert plan.status["proxies"] == {"total": 2, "acked": 2}
     assert plan.requeue_after is None
 
 
@@ -75,8 +74,46 @@ def test_not_ready_before_every_proxy_has_the_endpoints_that_the_pods_already_ar
 
     assert ready(plan, "Programmed") == ("True", "Programmed")
     assert ready(plan) == ("False", "WaitingForProxies")
-    assert "1 of 2 proxies have its endpoints" in str(plan.status["conditions"])
+    assert "not every connected proxy has its endpoints yet" in str(plan.status["conditions"])
     assert plan.requeue_after is not None
+
+
+def test_a_rolling_restart_of_the_gateways_writes_no_status() -> None:
+    before = [ProxyView(f"old-{number}", 1) for number in range(4)]
+    status = a_plan(a_model_access(), proxies=before).status
+    for number in range(4):
+        new = [ProxyView(f"new-{each}", 1) for each in range(number)]
+        connected = ProxyView(f"new-{number}", None, answers=False)
+        for proxies in (
+            [*before[number:], *new, connected],
+            [*before[number:], *new, ProxyView(connected.node, 1)],
+            [*before[number + 1 :], *new, ProxyView(connected.node, 1)],
+        ):
+            plan = a_plan(a_model_access(status=dict(status)), proxies=proxies)
+            assert plan.status == status
+            assert plan.requeue_after is None
+
+
+def test_while_a_change_comes_to_one_gateway_after_the_other_the_status_says_the_same() -> None:
+    changed = a_model_access(metadata={"generation": 2})
+    said = [
+        a_plan(changed, proxies=[ProxyView(str(each), 2 if each < there else 1) for each in range(3)]).status
+        for there in range(3)
+    ]
+    assert said[0] == said[1] == said[2]
+
+
+@pytest.mark.parametrize(
+    "proxies",
+    [
+        [ProxyView("new", None, answers=False)],
+        [ProxyView("a", 1), ProxyView("new", None, nack="bad route", answers=False)],
+    ],
+    ids=["it is the only one", "it refuses what it gets"],
+)
+def test_a_gateway_that_has_just_come_counts_where(proxies: list[ProxyView]) -> None:
+    status = a_plan(a_model_access(), proxies=[ProxyView("old", 1)]).status
+    assert ready(a_plan(a_model_access(status=dict(status)), proxies=proxies))[0] == "False"
 
 
 def test_target_that_does_not_exist_is_named() -> None:

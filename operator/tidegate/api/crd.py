@@ -122,10 +122,9 @@ DEFINITIONS: Final = (
             ),
             _AGE,
             Column(
-                "Proxies",
-                ".status.proxies.acked",
-                "Number of proxies that run it.",
-                type="integer",
+                "Programmed",
+                '.status.conditions[?(@.type=="Programmed")].status',
+                "Whether every gateway runs it.",
                 wide=True,
             ),
             Column("URL", ".status.url", "Where REST clients call it.", wide=True),

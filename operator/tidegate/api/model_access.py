@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 
 from tidegate.api.auth import Auth
-from tidegate.api.conditions import ObservedCondition
+from tidegate.api.conditions import ConditionStatus, ConditionType, ObservedCondition
 from tidegate.api.durations import parse_duration
 from tidegate.api.fields import DecimalText, DurationText, ObjectName, between
 from tidegate.api.matching import Match, Sticky
@@ -404,13 +404,6 @@ class RouteStatus(StatusModel):
     pipeline: Annotated[PipelineStatus | None, Field(description="Its pipeline.")] = None
 
 
-class Proxies(StatusModel):
-    """How far the configuration has come."""
-
-    total: Annotated[int, Field(ge=0, description="Number of connected proxies.")] = 0
-    acked: Annotated[int, Field(ge=0, description="How many of them run this generation.")] = 0
-
-
 class ModelAccessStatus(StatusModel):
     """What the proxies acknowledged."""
 
@@ -437,7 +430,6 @@ class ModelAccessStatus(StatusModel):
         ),
         ListSet(),
     ] = ()
-    proxies: Annotated[Proxies, Field(description=Proxies.__doc__)] = Proxies()
     release: Annotated[
         ReleaseStatus | None, Field(description="How far spec.release is. Absent: none was asked for.")
     ] = None
@@ -459,3 +451,13 @@ class ModelAccess(Resource):
 
     spec: Annotated[ModelAccessSpec, Field(description=ModelAccessSpec.__doc__)]
     status: Annotated[ModelAccessStatus, Field(description=ModelAccessStatus.__doc__)] = ModelAccessStatus()
+
+    @property
+    def programmed(self) -> bool:
+        """Whether its status says that the proxies run its present generation."""
+        return any(
+            each.type == ConditionType.PROGRAMMED.value
+            and each.status is ConditionStatus.TRUE
+            and each.observed_generation == self.metadata.generation
+            for each in self.status.conditions
+        )

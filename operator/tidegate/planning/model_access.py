@@ -13,7 +13,6 @@ from tidegate.api.model_access import (
     ModelAccessStatus,
     PartStatus,
     PipelineStatus,
-    Proxies,
     Route,
     RouteStatus,
     TargetStatus,
@@ -22,7 +21,13 @@ from tidegate.api.reasons import Reason
 from tidegate.api.release import ReleasePhase, ReleaseStatus
 from tidegate.planning.pipelines import PipelinesPlan, Replicas
 from tidegate.planning.plan import Plan
-from tidegate.planning.proxies import LOOK_AGAIN, ProxyView, answering_verdict, programmed_verdict
+from tidegate.planning.proxies import (
+    LOOK_AGAIN,
+    ProxyView,
+    answering_verdict,
+    programmed_verdict,
+    settled_proxies,
+)
 from tidegate.planning.release import NO_RELEASE, ReleasePlan
 from tidegate.planning.runner_ends import runner_events
 from tidegate.planning.serving_status import Verdict, condition, standing
@@ -64,8 +69,9 @@ def plan_model_access(observed: AccessObserved) -> Plan:
     """The status, and the children of pipelines; all else goes to the proxies through xDS."""
     access = observed.access
     generation = access.metadata.generation
-    programmed = programmed_verdict(observed.proxies, generation)
-    answering = answering_verdict(observed.proxies, generation)
+    proxies = settled_proxies(observed.proxies) if access.programmed else observed.proxies
+    programmed = programmed_verdict(proxies, generation)
+    answering = answering_verdict(proxies, generation)
     unanswered = _unanswered(observed.routing)
     ready = unanswered or (programmed if answering.holds else answering)
     said = (
@@ -89,7 +95,6 @@ def plan_model_access(observed: AccessObserved) -> Plan:
             _route(route, observed.pipelines.replicas.get(route.name)) for route in observed.routing.routes
         ),
         proxyless_ignored=listeners.ignored(access),
-        proxies=_proxies(observed),
         release=observed.release.status,
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
@@ -133,14 +138,6 @@ def _releasing(access: ModelAccess, status: ReleaseStatus | None, generation: in
             generation,
         ),
     )
-
-
-def _proxies(observed: AccessObserved) -> Proxies:
-    if observed.proxies is None:
-        return observed.access.status.proxies
-    generation = observed.access.metadata.generation
-    acked = sum(proxy.runs(generation) for proxy in observed.proxies)
-    return Proxies(total=len(observed.proxies), acked=acked)
 
 
 def _refused(refusals: Sequence[Refusal], about: frozenset[Reason] = frozenset(Reason)) -> Verdict | None:

@@ -29,6 +29,16 @@ class ProxyView:
         return self.generation is not None and self.generation >= generation
 
 
+def settled_proxies(proxies: Sequence[ProxyView] | None) -> Sequence[ProxyView] | None:
+    """Those that count for an object that all ran before: without those that have just connected, and have nothing of it yet.
+
+    Such a gateway is not ready, so it serves nobody, and takes nothing from what was so. Where there are no others, it counts.
+    """
+    if proxies is None:
+        return None
+    return [proxy for proxy in proxies if proxy.generation is not None or proxy.nack] or proxies
+
+
 def programmed_verdict(proxies: Sequence[ProxyView] | None, generation: int) -> Verdict:
     """Whether every connected proxy has accepted `generation`; None stands for xDS servers that do not answer."""
     if proxies is None:
@@ -43,8 +53,8 @@ def programmed_verdict(proxies: Sequence[ProxyView] | None, generation: int) -> 
     refused = next((proxy for proxy in missing if proxy.nack), None)
     if refused is not None:
         return Verdict(False, Reason.PROXY_REJECTED, f"proxy {refused.node}: {refused.nack}", stalled=True)
-    there = len(proxies) - len(missing)
-    message = f"{there} of {len(proxies)} proxies run generation {generation}"
+    # Not how many: that would be a write for each proxy that comes, and for each object.
+    message = f"not every connected proxy runs generation {generation} yet; tidegate xds status lists them"
     return Verdict(False, Reason.WAITING_FOR_PROXIES, message)
 
 
@@ -53,8 +63,7 @@ def answering_verdict(proxies: Sequence[ProxyView] | None, generation: int) -> V
     programmed = programmed_verdict(proxies, generation)
     if not programmed.holds or proxies is None:
         return programmed
-    there = sum(proxy.answers for proxy in proxies)
-    if there == len(proxies):
+    if all(proxy.answers for proxy in proxies):
         return Verdict(True, Reason.ENDPOINTS_PUBLISHED, "every connected proxy has its endpoints")
-    message = f"{there} of {len(proxies)} proxies have its endpoints"
+    message = "not every connected proxy has its endpoints yet; tidegate xds status lists them"
     return Verdict(False, Reason.WAITING_FOR_PROXIES, message)

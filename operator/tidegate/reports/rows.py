@@ -114,7 +114,7 @@ class InferenceRow(StateRow):
 class AccessRow(StateRow):
     """One ModelAccess."""
 
-    HEAD: ClassVar[tuple[str, ...]] = ("STATE", "ROUTES", "RELEASE", "PROXIES", "REASON")
+    HEAD: ClassVar[tuple[str, ...]] = ("STATE", "ROUTES", "RELEASE", "PROGRAMMED", "REASON")
     WIDE: ClassVar[tuple[str, ...]] = ("URL", "GRPC", "WHY")
 
     kind: Literal["ModelAccess"] = "ModelAccess"
@@ -124,8 +124,8 @@ class AccessRow(StateRow):
     """The Inference that is let in."""
     weight: int | None
     """Its share in effect, in percent."""
-    proxies: int
-    proxies_acked: int
+    programmed: bool
+    """Whether every gateway runs its present generation."""
     url: str | None
     grpc_target: str | None
 
@@ -139,8 +139,7 @@ class AccessRow(StateRow):
             release=release.phase if release is not None else None,
             released=one.spec.release.target if one.spec.release is not None else None,
             weight=release.weight if release is not None else None,
-            proxies=status.proxies.total,
-            proxies_acked=status.proxies.acked,
+            programmed=one.programmed,
             url=status.url,
             grpc_target=status.grpc_target,
         )
@@ -148,8 +147,8 @@ class AccessRow(StateRow):
     def cells(self) -> tuple[str, ...]:
         """See Row."""
         release = "-" if self.release is None else f"{self.released} {self.weight}% {self.release}"
-        proxies = f"{self.proxies_acked}/{self.proxies}"
-        return self.state.value, str(self.routes), release, proxies, self.reason
+        programmed = "yes" if self.programmed else "no"
+        return self.state.value, str(self.routes), release, programmed, self.reason
 
     def wide_cells(self) -> tuple[str, ...]:
         """See Row."""

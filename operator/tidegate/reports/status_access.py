@@ -37,8 +37,8 @@ class AccessStatusReport(StatusReport):
     hosts: tuple[str, ...]
     url: str | None
     grpc_target: str | None
-    proxies: int
-    proxies_acked: int
+    programmed: bool
+    """Whether every gateway runs its present generation."""
     routes: tuple[TargetLine, ...]
     release: ReleaseReport | None
 
@@ -48,7 +48,7 @@ class AccessStatusReport(StatusReport):
             yield field("hosts", ", ".join(self.hosts))
         yield field("REST", self.url or "-")
         yield field("gRPC", self.grpc_target or "-")
-        yield field("proxies", f"{self.proxies_acked} of {self.proxies} run it")
+        yield field("proxies", "all run it" if self.programmed else "not all run it")
         if self.release is not None:
             first, *others = self.release.lines(wide=wide)
             yield field("release", first.partition(", ")[2])
@@ -80,8 +80,7 @@ def access_status(one: ModelAccess, inferences: Sequence[Inference], beside: Bes
         hosts=one.spec.hosts,
         url=status.url,
         grpc_target=status.grpc_target,
-        proxies=status.proxies.total,
-        proxies_acked=status.proxies.acked,
+        programmed=one.programmed,
         routes=tuple(
             line.model_copy(update={"state": states.get(ObjectKey(one.metadata.namespace, line.inference))})
             for route in status.routes

@@ -65,8 +65,7 @@ def access_row(one: ModelAccess) -> Row:
         f"{route.name}: " + ", ".join(f"{target.inference} {target.weight}" for target in route.targets)
         for route in one.status.routes
     )
-    proxies = one.status.proxies
-    return _row(one, detail=routes, replicas=f"{proxies.acked}/{proxies.total}")
+    return _row(one, detail=routes, replicas="all" if one.programmed else "not all")
 
 
 def features_row(one: FeatureCompute) -> Row:
