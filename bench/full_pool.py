@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from builders.compute_pool import compute_pool_body, node_body
 from builders.inference import inference_body
+from builders.ownership import of_inference
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
@@ -31,6 +32,7 @@ from tidegate.kube.parsed import Parsed
 from tidegate.kube.pool_views import PoolViews
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.compute_pool import PoolObserved, plan_pool
+from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.placements import Placements, PoolParts
 from tidegate_controllers.stores import Stores
 
@@ -46,10 +48,9 @@ class Fleet:
         self.inferences = Parsed(Inference, self.stores.inferences)
         self.occupancy, self.pools = Occupancy(self.stores.pods), Parsed(ComputePool, self.stores.pools)
         self.views = PoolViews(self.pools, self.occupancy)
-        parts = PoolParts(self.pools, self.views, self.occupancy)
-        self.placements = Placements(
-            parts, self.inferences, self.stores.deployments, self.stores.jobs, self.stores.pods
-        )
+        ownership = Ownership(self.stores)
+        parts = PoolParts(self.pools, self.views, self.occupancy, ownership)
+        self.placements = Placements(parts, self.inferences, self.stores)
         self.woken: list[ObjectKey] = []
         self.placements.connect(self.woken.append)
         self.occupancy.begin()
@@ -82,7 +83,13 @@ class Fleet:
             "tidegate.io/slices": "1",
             "tidegate.io/tier": "realtime",
         }
-        metadata = {"name": f"inf-m{number}", "namespace": "ads", "labels": labels}
+        metadata = {
+            "name": f"inf-m{number}",
+            "namespace": "ads",
+            "uid": f"uid-inf-m{number}",
+            "labels": labels,
+            **of_inference(f"m{number}"),
+        }
         spec = {"replicas": replicas, "template": {"metadata": {"labels": labels}, "spec": {}}}
         self.observe(self.stores.deployments, {"metadata": metadata, "spec": spec})
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from builders.compute_pool import compute_pool_body, node_body
 from builders.inference import inference_body
+from builders.ownership import of_deployment, of_inference
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
@@ -25,6 +26,7 @@ from tidegate.resources.names import INFERENCE_LABEL, LAST_READY_ANNOTATION, ROL
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.live import LiveRouting
 from tidegate.routing.snapshot import SnapshotBuilder
+from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.placements import Placements, PoolParts
 from tidegate_controllers.stores import Stores
 from tidegate_controllers.workloads import Workloads
@@ -47,10 +49,11 @@ def a_pod(name: str = "odd", *, inference: str = VICTIM, ip: str = "10.0.0.9") -
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-01T00:00:00Z"}
     container = {"name": "triton", "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}}
     ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137, "finishedAt": "2026-11-01T00:00:00Z"}}
+    labels = {**OURS, INFERENCE_LABEL: inference}
     return {
         "metadata": {
             **_metadata(name, annotations={"tidegate.io/template": "t", "tidegate.io/calls": "a,b"}),
-            "labels": {**OURS, INFERENCE_LABEL: inference},
+            **of_deployment(f"inf-{inference}", labels),
         },
         "spec": {"nodeName": "node-a", "containers": [container], "initContainers": [container]},
         "status": {
@@ -63,11 +66,16 @@ def a_pod(name: str = "odd", *, inference: str = VICTIM, ip: str = "10.0.0.9") -
     }
 
 
-def a_deployment(name: str = "inf-odd") -> dict[str, Any]:
-    template = {"metadata": {"labels": OURS}, "spec": {"containers": [{"name": "triton"}]}}
+def a_deployment(inference: str = VICTIM) -> dict[str, Any]:
+    labels = {**OURS, INFERENCE_LABEL: inference}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "triton"}]}}
     annotations = {LAST_READY_ANNOTATION: "{}", ROLLED_BACK_ANNOTATION: "{}"}
     return {
-        "metadata": _metadata(name, annotations=annotations, generation=1),
+        "metadata": {
+            **_metadata(f"inf-{inference}", annotations=annotations, generation=1),
+            **of_inference(inference),
+            "labels": labels,
+        },
         "spec": {"replicas": 2, "template": template},
         "status": {"observedGeneration": 1, "replicas": 2, "conditions": [{"type": "Progressing"}]},
     }
@@ -76,7 +84,7 @@ def a_deployment(name: str = "inf-odd") -> dict[str, Any]:
 def a_job(name: str = "inf-odd-1") -> dict[str, Any]:
     template = {"metadata": {"labels": OURS}, "spec": {"containers": []}}
     return {
-        "metadata": _metadata(name, annotations={}),
+        "metadata": {**_metadata(name, annotations={}), **of_inference(VICTIM)},
         "spec": {"parallelism": 1, "completions": 2, "template": template},
         "status": {"completedIndexes": "0,2-3", "failedIndexes": "1", "conditions": [{"type": "Failed"}]},
     }
@@ -100,15 +108,15 @@ class ControlPlane:
         self.feed, self.routing = FleetFeed(), LiveRouting()
         self.builder = SnapshotBuilder(ListenerSettings())
         self.stores = Stores()
-        self.occupancy = Occupancy(self.stores.pods)
+        ownership = Ownership(self.stores)
+        self.occupancy = Occupancy(self.stores.pods, ownership.owns_pod)
+        ownership.subscribe(self.occupancy.look_again)
         pools = Parsed(ComputePool, self.stores.pools)
         self.inferences = Parsed(Inference, self.stores.inferences)
         self.placements = Placements(
-            PoolParts(pools, PoolViews(pools, self.occupancy), self.occupancy),
+            PoolParts(pools, PoolViews(pools, self.occupancy), self.occupancy, ownership),
             self.inferences,
-            self.stores.deployments,
-            self.stores.jobs,
-            self.stores.pods,
+            self.stores,
         )
         self.workloads = Workloads(None, self.stores.jobs)  # type: ignore[arg-type]  nothing is watched
         self.occupancy.begin()
@@ -118,8 +126,10 @@ class ControlPlane:
         for name in (GOOD, VICTIM):
             placement = {"pool": "cpu-a", "slices": 1}
             body = inference_body(name, "ads", placement=placement, replicas=1)
+            body["metadata"]["uid"] = f"uid-ads-{name}"
             self.takes(self.stores.inferences, body)
             self.takes(self.feed.objects[0], body)
+        self.takes(self.stores.deployments, a_deployment(GOOD))
         good = a_pod("good", inference=GOOD, ip="10.0.0.1")
         self.takes(self.stores.pods, good)
         self.takes(self.feed.pods, good)

@@ -175,7 +175,10 @@ class World:
         labels = {"tidegate.io/inference": "ctr", "tidegate.io/pool": "gpu-a", "tidegate.io/slices": "1"}
         self.has(self.stores.inferences, inference_body("ctr", placement={"pool": "gpu-a", "slices": 1}))
         metadata = {"name": "inf-ctr", "namespace": "ads", "labels": labels, **of_inference("ctr")}
-        deployment = {"metadata": metadata, "spec": {"replicas": 1, "template": {"metadata": metadata}}}
+        deployment = {
+            "metadata": metadata,
+            "spec": {"replicas": 1, "template": {"metadata": metadata, "spec": {}}},
+        }
         self.has(self.stores.deployments, deployment)
         pod = pod_on("gpu-0", "ctr-0", pool="gpu-a")
         pod["metadata"] |= of_deployment("inf-ctr", {**labels, **pod["metadata"]["labels"]})

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.resources.names import POOL_LABEL, RUN_LABEL, SLICES_LABEL, TIER_LABEL
@@ -83,12 +83,20 @@ def job_view(body: Mapping[str, Any]) -> JobView:
     )
 
 
+_MOST_INDEXES: Final = 1_000_000
+"""Ten times the shards that Kubernetes follows one by one; a few bytes could otherwise stand for all the memory there is."""
+
+
 def indexes(text: str) -> frozenset[int]:
-    """Completion indexes as a Job's status writes them: `1,3-5`."""
+    """Completion indexes as a Job's status writes them: `1,3-5`. Raises ValueError for anything else, and for more than a million."""
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
+        several = range(int(first), int(last or first) + 1)
+        if len(found) + len(several) > _MOST_INDEXES:
+            message = f"more than {_MOST_INDEXES} indexes"
+            raise ValueError(message)
+        found.update(several)
     return frozenset(found)
 
 
