@@ -13,13 +13,16 @@ from tidegate.api.meta import ObjectKey
 from tidegate.planning.proxies import ProxyView
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.xds.report import ProxyReport, ReportedProxy, ReportedRefusal, from_json, proxies_of
-from tidegate_dataplane.answers import bounded_session, read_body
+from tidegate_dataplane.contract.answers import bounded_session, read_body
 
 _PERIOD_S: Final = 0.25
 """A ModelAccess becomes Programmed this much later than its last proxy acknowledged it, at the most."""
 _PATIENCE: Final = 12
 """So many rounds in a row without any answer, at least 3 s: before that, what was true a moment ago counts."""
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=2)
+_PATH: Final = "/v2/programmed"
+_OLD_PATH: Final = "/v1/programmed"
+"""Of xDS servers of the release before, in an upgrade."""
 _MOST_BYTES: Final = 64 << 20
 """Thirty times the report of 10,000 objects."""
 
@@ -100,11 +103,15 @@ class Proxies:
             name for name in before.keys() | refused.keys() if before.get(name) != self._refusals.get(name)
         )
 
-    async def _ask(self, session: aiohttp.ClientSession, address: str) -> ProxyReport | None:
+    async def _ask(
+        self, session: aiohttp.ClientSession, address: str, path: str = _PATH
+    ) -> ProxyReport | None:
         try:
             known = self._tags.get(address) if address in self._reports else None
             headers = {"If-None-Match": known} if known else {}
-            async with session.get(f"http://{address}/v2/programmed", headers=headers) as response:
+            async with session.get(f"http://{address}{path}", headers=headers) as response:
+                if response.status == HTTPStatus.NOT_FOUND and path != _OLD_PATH:
+                    return await self._ask(session, address, _OLD_PATH)
                 response.raise_for_status()
                 if response.status == HTTPStatus.NOT_MODIFIED:
                     return self._reports[address]

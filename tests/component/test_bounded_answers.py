@@ -17,8 +17,14 @@ from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError
 from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
 from tidegate.triton.exchange import exchange
 from tidegate_dataplane.agent.memory import read_memory
-from tidegate_dataplane.answers import AnswerError, bounded_session, parse_json, read_body, read_lines
 from tidegate_dataplane.contract import AgentReport
+from tidegate_dataplane.contract.answers import (
+    AnswerError,
+    bounded_session,
+    parse_json,
+    read_body,
+    read_lines,
+)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PIECE = b" " * (1 << 16)

@@ -7,12 +7,15 @@ import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+import pytest
 import pytest_asyncio
 
 from builders.waiting import eventually
 from tidegate.api.meta import ObjectKey
+from tidegate.errors import AgentUnreachableError
 from tidegate.planning.pods import PodView
 from tidegate.triton.agents import Agents
+from tidegate_dataplane.contract import AgentReport, Phase
 
 
 def a_pod(name: str, *, ready: bool = True) -> PodView:
@@ -82,4 +85,38 @@ async def test_a_lost_zone_keeps_two_reconciles_waiting_at_most(zone: LostZone) 
         # Those wait for the whole time of a call, and all others were done long before.
         assert len(waiting) == 2
         await asyncio.wait(waiting)
-        assert all(each.result() == {} for each in reconciles)
+        assert all(each.result() == {} for each in waiting)
+        # Of the others nothing is known, which is not the same as an agent that cannot be reached.
+        for other in reconciles - waiting:
+            with pytest.raises(AgentUnreachableError, match="has not answered yet"):
+                await other
+
+
+class SlowAgents(Agents):
+    """Every agent answers, but not before it is let."""
+
+    let: asyncio.Event
+    calls = 0
+
+    async def _call(self, *_: object) -> AgentReport:
+        self.calls += 1
+        await self.let.wait()
+        return AgentReport(pod="slow", epoch=1, generation=1, phase=Phase.READY)
+
+
+async def test_an_agent_that_answers_late_is_heard_by_the_next_asker() -> None:
+    """A throttled agent may take longer than a reconcile waits beside a lost zone."""
+    async with SlowAgents(ssl.create_default_context()) as agents:
+        agents.let = asyncio.Event()
+        waiting = [asyncio.create_task(agents.reports([a_pod(name)])) for name in ("lost-1", "lost-2")]
+        await eventually(lambda: agents._waiting == 2, what="two that wait")
+        with pytest.raises(AgentUnreachableError, match="agent of pod ads/slow has not answered yet"):
+            await agents.reports([a_pod("slow")])
+        assert await agents.reports([a_pod("slow")], partly=True) == {}
+        calls = agents.calls
+        agents.let.set()
+        await asyncio.wait(waiting)
+        assert await agents.reports([a_pod("slow")]) == {
+            "uid-slow": AgentReport(pod="slow", epoch=1, generation=1, phase=Phase.READY)
+        }
+        assert agents.calls == calls, "what came late was asked for again"

@@ -67,7 +67,7 @@ async def test_it_answers_what_the_solver_answers_here_and_stays_while_the_loop_
     counting = asyncio.create_task(count())
     await solver.solve(SNAPSHOT, ROOMY)
     counting.cancel()
-    assert turns > 100
+    assert turns > 2  # a loop that waits for the answer itself takes none, or the one before it
     assert solver.pid == pid
 
     # The time box is its own: the process lives on, and the pools that were not reached are greedy.

@@ -11,11 +11,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from builders.loopback import on_loopback
 from builders.proxy import CTR_HOST, a_snapshot
 from builders.waiting import eventually
 from tidegate.planning.proxies import ProxyView
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
+from tidegate.xds.report import ProxyReport
 from tidegate.xds.report_server import report_application
 from tidegate.xds.steps import Running, StreamProgress
 from tidegate_controllers.proxies import Proxies
@@ -89,3 +91,28 @@ async def test_a_restarted_server_does_not_pass_for_the_old_one(ledger: AckLedge
             session.get(f"http://{address}/v2/programmed", headers={"If-None-Match": tag}) as response,
         ):
             assert response.status == 200
+
+
+async def test_in_an_upgrade_both_releases_understand_each_other(ledger: AckLedger) -> None:
+    ledger.record(1, StreamProgress("gateway-1", FIRST, None, warm=False, running=Running(FIRST)))
+
+    async def before(_: web.Request) -> web.Response:
+        return web.Response(text=ledger.report().model_dump_json(), content_type="application/json")
+
+    old = web.Application()
+    old.add_routes([web.get("/v1/programmed", before)])
+    async with on_loopback(old) as address:
+        proxies = Proxies(lambda: [address])
+        asking = asyncio.create_task(proxies.run())
+        try:
+            expected = (ProxyView("gateway-1", 1),)
+            await eventually(lambda: proxies.view(CTR_HOST, "uid") == expected, what="the old report is read")
+        finally:
+            asking.cancel()
+            await asyncio.wait({asking})
+    async with (
+        served(ledger) as (address, _),
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{address}/v1/programmed") as response,
+    ):
+        assert ProxyReport.model_validate_json(await response.text()) == ledger.report()

@@ -77,7 +77,12 @@ def two(
         running: dict[str, Running] = {}
         for release, namespaces in RELEASES.items():
             system = f"{release}-system"
-            helm_on.install(release, system, {"watchNamespaces": list(namespaces), "crds.enabled": False})
+            values = {
+                "watchNamespaces": list(namespaces),
+                "crds.enabled": False,
+                "models.hostPath": "/models",
+            }
+            helm_on.install(release, system, values)
             folder = tmp_path_factory.mktemp(release)
             kubeconfig = folder / "kubeconfig"
             token = kubectl("create", "token", f"{release}-controllers", "-n", system).strip()

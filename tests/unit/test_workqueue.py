@@ -340,15 +340,6 @@ async def test_liveness_names_a_key_that_no_worker_will_ever_take() -> None:
     assert bench.queue.liveness() == "queue test: 2 keys wait and are in no lane, such as ads/a"
 
 
-async def test_liveness_names_a_key_that_waits_too_long() -> None:
-    bench = Bench(longest_wait=timedelta(minutes=30), attempt_limit=timedelta(hours=2))
-    bench.queue.add(A)
-    await bench.clock.advance(1_800)
-    assert bench.queue.liveness() is None
-    await bench.clock.advance(1)
-    assert bench.queue.liveness() == "queue test: ads/a has waited for 1801 s"
-
-
 async def test_a_key_that_another_thread_adds_is_refused_and_harms_no_other() -> None:
     bench = Bench()
     bench.queue.add(A)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import aiohttp
 
-from tidegate_dataplane.answers import bounded_session, read_lines
+from tidegate_dataplane.contract.answers import bounded_session, read_lines
 
 METRIC = "tidegate_model_memory_bytes"
 TIMEOUT = aiohttp.ClientTimeout(total=1.0)

@@ -17,7 +17,7 @@ from tidegate.cli.servers import Answers, Servers
 from tidegate.errors import ApiUnavailableError, PermanentError, TidegateError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import POD
-from tidegate_dataplane.answers import bounded_session, parse_json, read_body
+from tidegate_dataplane.contract.answers import bounded_session, parse_json, read_body
 
 _PATIENCE: Final = timedelta(seconds=30)
 _MOST_BYTES: Final = 256 << 20

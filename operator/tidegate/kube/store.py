@@ -196,7 +196,7 @@ class ObjectStore:
             kept = self._transform(body)
             _check_indexed(kept)
         except Exception as error:  # noqa: BLE001  whatever it is, it is about this object alone
-            self._leave_out(key, body, error)
+            self._refuse(key, body, error)
             return
         known = self._objects.get(key)
         if known is not None and _resource_version(known) == _resource_version(kept) and known == kept:
@@ -206,16 +206,30 @@ class ObjectStore:
         if raised is None:
             self._take_in(key)
             return
-        self._leave_out(key, kept, raised)
         # The same object as it was before, or none: what some have taken and others have not is neither.
-        self._set(key, known if known is not None and _uid(known) == _uid(kept) else None)
-        self._tell(key)
+        self._set(key, known)
+        self._refuse(key, kept, raised)
+        self._tell_of_what_was(key)
+
+    def _refuse(self, key: ObjectKey, body: Manifest, error: Exception) -> None:
+        """Leaves the object as it was before; one of its name that was before it is gone all the same."""
+        self._leave_out(key, body, error)
+        known = self._objects.get(key)
+        if known is not None and _uid(known) != _uid(body):
+            self._set(key, None)
+            self._tell_of_what_was(key)
 
     def _remove(self, key: ObjectKey) -> None:
         self._take_in(key)
         if key in self._objects:
             self._set(key, None)
-            self._tell(key)
+            self._tell_of_what_was(key)
+
+    def _tell_of_what_was(self, key: ObjectKey) -> None:
+        """Of an object that is gone, or is again as it was: whoever raises now keeps a wrong picture, and the log says so."""
+        raised = self._tell(key)
+        if raised is not None:
+            log.error("subscriber_failed", kind=str(self.kind), key=str(key), why=without_message(raised))
 
     def _set(self, key: ObjectKey, body: Manifest | None) -> None:
         """Puts it in the place of what is there, and into the indexes."""

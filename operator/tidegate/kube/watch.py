@@ -151,8 +151,7 @@ class Reflector:
         try:
             async with asyncio.timeout((lasting + self._settings.grace).total_seconds()), opened as stream:
                 async for line in _lines(stream):
-                    self._take(line)
-                    told = True
+                    told = self._take(line) or told
         except TimeoutError as exc:
             self.counts.stalls += 1
             message = f"the watch of {self._store.kind} was silent beyond its end: opening another"
@@ -160,8 +159,10 @@ class Reflector:
         if not told and self._monotonic() - opened_at < _SHORT_S:
             message = f"the watch of {self._store.kind} was ended as soon as it was opened"
             raise ApiUnavailableError(message)
+        self._failures = 0
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, line: bytes) -> bool:
+        """Takes what a line says; returns whether that was about an object."""
         kind, body = self._parsed(line)
         if kind == "ERROR":
             raise _watch_error(body)
@@ -169,7 +170,10 @@ class Reflector:
             self.counts.events += 1
             self._store.observe(kind, body)
         self._resource_version = body["metadata"]["resourceVersion"]
-        self._failures = 0
+        told = kind != "BOOKMARK"
+        if told:
+            self._failures = 0
+        return told
 
     def _parsed(self, line: bytes) -> tuple[str, dict[str, Any]]:
         """The event's type and object. Raises ApiUnavailableError for what is no event: then watch anew."""

@@ -24,7 +24,7 @@ from tidegate.kube.lease import LeaseRecord
 from tidegate.kube.port import Manifest
 from tidegate.planning.what_if import answer, changed
 from tidegate.reports.plan import PlanReport
-from tidegate_dataplane.answers import bounded_session, parse_json, read_body
+from tidegate_dataplane.contract.answers import bounded_session, parse_json, read_body
 
 _PORT: Final = 8081
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30)

@@ -18,6 +18,10 @@ class Faults:
         """Where the exception was raised, by object."""
         return MappingProxyType(self._now)
 
+    def clear(self, what: object) -> None:
+        """The object is as it was when it was last looked at well, or is gone."""
+        self._now.pop(str(what), None)
+
     @contextmanager
     def about(self, what: object) -> Generator[None]:
         """Looks at one object: an exception in the block is kept under its name, and ends the block alone."""

@@ -231,6 +231,7 @@ class SnapshotBuilder:
         endpoint_changes: dict[str, Resource | None] = {}
         for key, pool in pools.items():
             if pool == self._pools.get(key):
+                self.faults.clear(f"pool {key}")
                 continue
             with self.faults.about(f"pool {key}"):
                 rendered = {
@@ -252,6 +253,7 @@ class SnapshotBuilder:
         for key, now in planned.items():
             before = self._hosts.get(key)
             if now == before:
+                self.faults.clear(f"host {key}")
                 continue
             with self.faults.about(f"host {key}"):
                 if now is None or before is None or now.host != before.host:

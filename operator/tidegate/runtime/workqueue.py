@@ -42,8 +42,6 @@ class QueueSettings:
     attempt_limit: timedelta = timedelta(minutes=5)
     """A reconcile that takes longer is cancelled and counts as failed, so that it cannot hold its worker."""
     resync_every: timedelta = timedelta(minutes=10)
-    longest_wait: timedelta = timedelta(minutes=30)
-    """A key that has waited longer for its turn is taken for lost: the process is to begin anew."""
 
 
 @dataclass(slots=True)
@@ -134,9 +132,10 @@ class WorkQueue:
         elif key not in self._waiting_since:
             if self.idle:
                 self._progressed_at = self._clock.monotonic()
+            begun = self._begun(key)
             self._waiting_since[key] = self._clock.monotonic()
             lane = self._lanes.setdefault(key.namespace, _Lane())
-            (lane.begun if self._begun(key) else lane.fresh).append(key)
+            (lane.begun if begun else lane.fresh).append(key)
             self._work.set()
 
     def add_after(self, key: ObjectKey, delay: timedelta) -> None:
@@ -154,7 +153,10 @@ class WorkQueue:
         return timedelta() if self.idle else timedelta(seconds=self._clock.monotonic() - self._progressed_at)
 
     def liveness(self) -> str | None:
-        """What is wrong, for a probe: no worker got on although a stuck attempt should long have been cut off, or a key is passed over."""
+        """What is wrong, for a probe: no worker got on although a stuck attempt should long have been cut off, or a key was lost.
+
+        A key in a lane gets its turn as long as workers get on, however long the lane is; so its age alone says nothing.
+        """
         stalled = self.stalled_for()
         if stalled > self._settings.attempt_limit + _LIVENESS_SLACK:
             return f"queue {self.name}: no worker has got on for {stalled.total_seconds():.0f} s with {len(self)} keys waiting"
@@ -163,9 +165,6 @@ class WorkQueue:
         }
         if lost:
             return f"queue {self.name}: {len(lost)} keys wait and are in no lane, such as {min(lost)}"
-        if self._oldest_s() > self._settings.longest_wait.total_seconds():
-            key = next(iter(self._waiting_since))
-            return f"queue {self.name}: {key} has waited for {self._oldest_s():.0f} s"
         return None
 
     async def run(self) -> None:

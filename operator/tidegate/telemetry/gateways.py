@@ -20,7 +20,7 @@ from tidegate.planning.sample import GatewayReading, Tally
 from tidegate.routing.bootstrap import STATS_PATH
 from tidegate.routing.envoy.clusters import parse_cluster_name
 from tidegate.routing.ir import AccessPoolKey, PoolRole
-from tidegate_dataplane.answers import bounded_session, read_lines
+from tidegate_dataplane.contract.answers import bounded_session, read_lines
 
 _FRESH_S: Final = 0.5
 """Releases that look within so long of each other share what was read."""

@@ -15,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from tidegate.errors import RetryableError
-from tidegate_dataplane.answers import AnswerError, bounded_session, read_body
+from tidegate_dataplane.contract.answers import AnswerError, bounded_session, read_body
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 _MOST_BYTES: Final = 32 << 20

@@ -6,7 +6,7 @@ at most wait for agents that do not answer at once, and one that stayed silent i
 
 import asyncio
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -19,8 +19,8 @@ from tidegate.planning.plan import Order
 from tidegate.planning.pods import PodView
 from tidegate.resources.pod import CONTROL_PORT
 from tidegate.triton.exchange import at, exchange
-from tidegate_dataplane.answers import bounded_session
 from tidegate_dataplane.contract import AgentReport
+from tidegate_dataplane.contract.answers import bounded_session
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=3, connect=1.5)
 _AT_ONCE: Final = 64
@@ -32,8 +32,10 @@ _PROMPT_S: Final = 0.1
 _MAY_WAIT: Final = 2
 """Askers that may wait for agents that do not; of eight workers, six go on."""
 _AGAIN_S: Final = 2.0
-"""After which one that was silent is asked again; twice as long each time, up to a minute."""
-_AGAIN_AT_MOST_S: Final = 60.0
+"""After which one that was silent is asked again; twice as long each time, up to a quarter of a minute."""
+_AGAIN_AT_MOST_S: Final = 15.0
+_LATE_COUNTS_S: Final = 5.0
+"""For so long an answer that came when nobody waited for it any more is as good as a new one."""
 _FORGOTTEN_S: Final = 300.0
 """A pod that nobody has asked about for so long is gone."""
 
@@ -55,6 +57,15 @@ class _Silent:
         return (self.pod.address, self.pod.ready) == (pod.address, pod.ready)
 
 
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """What an agent answered after its asker had given up."""
+
+    pod: PodView
+    report: AgentReport
+    heard_s: float
+
+
 class Agents:
     """All agents of the cluster, by pod. One session for all; use as an async context manager."""
 
@@ -67,6 +78,9 @@ class Agents:
         self._silent: dict[str, _Silent] = {}
         """By pod uid; the last that was silent is the last."""
         self._waiting = 0
+        self._late: dict[str, _Late] = {}
+        """By pod uid; the newest is the last."""
+        self._background: set[asyncio.Task[AgentReport | None]] = set()
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(
@@ -78,7 +92,8 @@ class Agents:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        asking = [silent.asking for silent in self._silent.values() if silent.asking is not None]
+        again = (silent.asking for silent in self._silent.values() if silent.asking is not None)
+        asking = {*self._background, *again}
         for task in asking:
             task.cancel()
         if asking:
@@ -86,32 +101,45 @@ class Agents:
         if self._session is not None:
             await self._session.close()
 
-    async def reports(self, pods: Iterable[PodView]) -> Mapping[str, AgentReport]:
+    async def reports(self, pods: Sequence[PodView], *, partly: bool = False) -> Mapping[str, AgentReport]:
         """What each reachable pod's agent says, by pod uid; one that does not answer is left out.
 
         One that stayed silent is left out at once, and asked again in the background, until it answers, its pod has another address
         or becomes ready, or is no longer ready.
+
+        Raises AgentUnreachableError where an agent has not answered yet and as many askers as may wait for others: nothing is known of
+        it then, and what it answers meanwhile is there for whoever asks next. With `partly` it is left out as well.
         """
         asked = [pod for pod in pods if pod.reachable and not self._is_silent(pod)]
+        known = {pod.uid: report for pod in asked if (report := self._take_late(pod)) is not None}
+        asked = [pod for pod in asked if pod.uid not in known]
         if not asked:
-            return {}
+            return known
         asking = {
             asyncio.create_task(self._report(pod, self._slots), name=f"ask-{pod.key}"): pod for pod in asked
         }
         try:
-            _, late = await asyncio.wait(asking, timeout=_PROMPT_S * (1 + len(asked) / _AT_ONCE))
-            if late and self._waiting < _MAY_WAIT:
+            await asyncio.wait(asking, timeout=_PROMPT_S * (1 + len(asked) / _AT_ONCE))
+            if self._waiting < _MAY_WAIT:
                 self._waiting += 1
                 try:
-                    await asyncio.wait(late)
+                    await asyncio.wait(asking)
                 finally:
                     self._waiting -= 1
         finally:
-            unanswered = {task for task in asking if task.cancel()}
-        for task in unanswered:
-            self._ask_again(self._heard_nothing(asking[task]))
-        answers = {asking[task].uid: task.result() for task in asking if task not in unanswered}
-        return {uid: answer for uid, answer in answers.items() if answer is not None}
+            late = {task: pod for task, pod in asking.items() if not task.done()}
+            for task, pod in late.items():
+                self._leave(task, pod)
+        answers = {pod.uid: task.result() for task, pod in asking.items() if task not in late}
+        heard = known | {uid: answer for uid, answer in answers.items() if answer is not None}
+        if late and not partly:
+            for pod in pods:
+                if pod.uid in heard:
+                    self._keep_late(pod, heard[pod.uid])
+            pod = next(iter(late.values()))
+            message = f"agent of pod {pod.key} has not answered yet, and others are waited for already"
+            raise AgentUnreachableError(message)
+        return heard
 
     async def send(self, orders: Sequence[Order]) -> None:
         """Gives every order; an agent that cannot be reached is logged and met again at the next reconcile.
@@ -133,6 +161,31 @@ class Agents:
         if silent.due_s <= asyncio.get_running_loop().time():
             self._ask_again(silent)
         return True
+
+    def _leave(self, task: asyncio.Task[AgentReport | None], pod: PodView) -> None:
+        """Lets a call end by itself; its answer is kept for whoever asks next."""
+        self._background.add(task)
+
+        def ended(task: asyncio.Task[AgentReport | None]) -> None:
+            self._background.discard(task)
+            if not task.cancelled() and task.exception() is None and (report := task.result()) is not None:
+                self._keep_late(pod, report)
+
+        task.add_done_callback(ended)
+
+    def _keep_late(self, pod: PodView, report: AgentReport) -> None:
+        now = asyncio.get_running_loop().time()
+        while self._late and (first := next(iter(self._late.values()))).heard_s < now - _LATE_COUNTS_S:
+            del self._late[first.pod.uid]
+        self._late.pop(pod.uid, None)
+        self._late[pod.uid] = _Late(pod, report, now)
+
+    def _take_late(self, pod: PodView) -> AgentReport | None:
+        late = self._late.pop(pod.uid, None)
+        if late is None or late.pod.address != pod.address:
+            return None
+        fresh = asyncio.get_running_loop().time() - late.heard_s <= _LATE_COUNTS_S
+        return late.report if fresh else None
 
     def _ask_again(self, silent: _Silent) -> None:
         if silent.asking is None or silent.asking.done():

@@ -6,7 +6,7 @@ import aiohttp
 from pydantic import BaseModel, ValidationError
 
 from tidegate.errors import AgentSilentError, AgentUnreachableError, LeadershipLostError
-from tidegate_dataplane.answers import AnswerError, read_body
+from tidegate_dataplane.contract.answers import AnswerError, read_body
 
 _JSON = {"content-type": "application/json"}
 _MOST_BYTES: Final = 1 << 20

@@ -7,7 +7,7 @@ from typing import Final, Self
 import aiohttp
 
 from tidegate.triton.exchange import at, exchange
-from tidegate_dataplane.answers import bounded_session
+from tidegate_dataplane.contract.answers import bounded_session
 from tidegate_dataplane.contract.sharing import NodeOrder, NodeReport
 
 WAIT_S: Final = 20

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from tidegate.routing.credentials import MAX_JWKS_BYTES, Fetched, NotAsked, NotFetched, host_of, public_keys
 from tidegate.xds.authorities import Authorities
-from tidegate_dataplane.answers import AnswerError, bounded_session, read_body
+from tidegate_dataplane.contract.answers import AnswerError, bounded_session, read_body
 from tidegate_dataplane.contract.metrics import Catalog
 
 _JITTER: Final = 0.1

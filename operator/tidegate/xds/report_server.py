@@ -6,6 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 
 from aiohttp import web
@@ -16,7 +17,7 @@ from tidegate.xds import inspection
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.inspection import ProxyState
 from tidegate.xds.ledger import AckLedger
-from tidegate.xds.report import to_json
+from tidegate.xds.report import ProxyReport, to_json
 
 
 def report_application(ledger: AckLedger) -> web.Application:
@@ -27,15 +28,21 @@ def report_application(ledger: AckLedger) -> web.Application:
     """
     process = uuid.uuid4().hex
 
-    async def programmed(request: web.Request) -> web.Response:
+    async def programmed(request: web.Request, write: Callable[[ProxyReport], str]) -> web.Response:
         tag = f'"{process}-{ledger.edition}"'
         if request.headers.get("If-None-Match") == tag:
             return web.Response(status=HTTPStatus.NOT_MODIFIED, headers={"ETag": tag})
-        text = to_json(ledger.report())
+        text = write(ledger.report())
         return web.Response(text=text, content_type="application/json", headers={"ETag": tag})
 
     application = web.Application()
-    application.add_routes([web.get("/v2/programmed", programmed)])
+    application.add_routes(
+        [
+            web.get("/v2/programmed", partial(programmed, write=to_json)),
+            # For controllers of the release before, in an upgrade: each proxy with all that it runs.
+            web.get("/v1/programmed", partial(programmed, write=ProxyReport.model_dump_json)),
+        ]
+    )
     return application
 
 

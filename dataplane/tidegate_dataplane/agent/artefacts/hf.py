@@ -21,8 +21,8 @@ from tidegate_dataplane.agent.artefacts.paths import checked_relative
 from tidegate_dataplane.agent.artefacts.source import Download, Resume
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
 from tidegate_dataplane.agent.refusals import ArtefactError
-from tidegate_dataplane.answers import AnswerError, read_body
 from tidegate_dataplane.contract import FailureReason
+from tidegate_dataplane.contract.answers import AnswerError, read_body
 
 if TYPE_CHECKING:
     import aiohttp
