@@ -36,7 +36,7 @@ class CountingGateway:
     failing: float = 0.0
     started: float = field(default_factory=time.monotonic)
 
-    def page(self) -> Mapping[str, Any]:
+    def page(self) -> str:
         age = time.monotonic() - self.started
         requests = int(PER_S * age)
         failures = int(requests * self.failing)
@@ -46,7 +46,7 @@ class CountingGateway:
             self._name("v4", "grpc.success"): requests - failures,
             self._name("v4", "grpc.failure"): failures,
         }
-        return {"stats": [{"name": name, "value": value} for name, value in counts.items()]}
+        return "".join(f"{name}: {value}\n" for name, value in counts.items())
 
     def _name(self, inference: str, counter: str) -> str:
         return f"cluster.release/{self.namespace}/ctr/{inference}/grpc.{counter}"
@@ -58,7 +58,7 @@ def serving(gateway: CountingGateway) -> Iterator[int]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps(gateway.page()).encode()
+            body = gateway.page().encode()
             self.send_response(200 if self.path.startswith("/stats?") else 404)
             self.send_header("content-length", str(len(body)))
             self.end_headers()

@@ -34,6 +34,7 @@ def models(kubectl: Kubectl, namespace: str) -> str:
 async def top(kubeconfig: Path, *arguments: str) -> Mapping[str, Any]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tidegate", "top", *arguments, "-o", "json", "--kubeconfig", str(kubeconfig)),
+        "--system-namespace=tidegate-system",  # other tests leave installations behind
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
