@@ -282,7 +282,12 @@ def test_a_stream_that_is_not_there_is_said_and_written_to_once_it_is(logging_po
     )
     assert sorted(record["id"] for record in logging_pod.logged()) == logging_pod.ids(5, 5)
     # What the other subject was to have is given up.
-    wait_until(lambda: logging_pod.counted("_dropped") == 5, what="no record is held", timeout_s=60)
+    wait_until(
+        lambda: logging_pod.counted("_dropped") == 5,
+        what="no record is held",
+        timeout_s=60,
+        evidence=lambda: {name: logging_pod.counted(name) for name in logging_pod.before},
+    )
 
 
 @pytest.mark.produces(Reason.SAMPLES_DROPPED)
