@@ -10,7 +10,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.meta import GROUP, ObjectKey
 from tidegate.kube.kinds import DEPLOYMENT, JOB, Kind
 from tidegate.kube.port import Manifest
-from tidegate.kube.store import ObjectStore, key_of
+from tidegate.kube.store import ObjectStore, key_of, labels_of, uid_of
 from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, SLICES_LABEL, child_name, label_value
 from tidegate_controllers.stores import Owners, Stores
 
@@ -59,7 +59,7 @@ class Ownership:
 
     def owns_pod(self, body: Manifest) -> bool:
         """Whether a pod of the cache is the Inference's that it names, on as many slices of a pool as it was given there."""
-        key, identity = key_of(body), (_uid(body), _seat(_labels(body)))
+        key, identity = key_of(body), (uid_of(body), _seat(labels_of(body)))
         if self._owned_pods.get(key) == identity:
             return True
         if self._leads_to_inference(body, identity[1]):
@@ -74,7 +74,7 @@ class Ownership:
 
     def owns_workload(self, kind: Kind, body: Manifest) -> bool:
         """Whether a Deployment or a Job of the cache is the Inference's that it names."""
-        key, uid = (kind, key_of(body)), _uid(body)
+        key, uid = (kind, key_of(body)), uid_of(body)
         if self._owned_workloads.get(key) == uid:
             return True
         owned = self._inference_of(kind, body) is not None
@@ -87,9 +87,9 @@ class Ownership:
         if workload is None:
             return False
         kind, body = workload
-        template = _labels(body["spec"]["template"])
+        template = labels_of(body["spec"]["template"])
         name = template.get(INFERENCE_LABEL)
-        if _labels(pod).get(INFERENCE_LABEL) != name or not self.owns_workload(kind, body):
+        if labels_of(pod).get(INFERENCE_LABEL) != name or not self.owns_workload(kind, body):
             return False
         return seat is None or self._gives(seat, _seat(template), self._inference_of(kind, body))
 
@@ -108,8 +108,8 @@ class Ownership:
             return None
         if owner["kind"] == JOB.kind and owner["apiVersion"] == JOB.api_version:
             job = self._workloads[JOB].get(ObjectKey(namespace, owner["name"]))
-            return (JOB, job) if job is not None and _uid(job) == owner["uid"] else None
-        tail = f"-{_labels(pod).get(_TEMPLATE_HASH, '')}"
+            return (JOB, job) if job is not None and uid_of(job) == owner["uid"] else None
+        tail = f"-{labels_of(pod).get(_TEMPLATE_HASH, '')}"
         if (owner["kind"], owner["apiVersion"]) != (_REPLICA_SET, DEPLOYMENT.api_version) or len(tail) == 1:
             return None
         name = owner["name"].removesuffix(tail)
@@ -127,9 +127,9 @@ class Ownership:
             return None
         name: str = owner["name"]
         inference = self._inferences.get(ObjectKey(namespace, name))
-        if inference is None or _uid(inference) != owner["uid"]:
+        if inference is None or uid_of(inference) != owner["uid"]:
             return None
-        named = _labels(workload).get(INFERENCE_LABEL) == label_value(name)
+        named = labels_of(workload).get(INFERENCE_LABEL) == label_value(name)
         # Of an Inference there is one Deployment, but a Job for each of its runs.
         ours = kind is not DEPLOYMENT or workload["metadata"]["name"] == child_name("inf", name)
         return inference if named and ours else None
@@ -159,14 +159,6 @@ class Ownership:
 def _controller(body: Manifest) -> Mapping[str, str] | None:
     owners = body["metadata"].get("ownerReferences") or ()
     return next((owner for owner in owners if owner.get("controller")), None)
-
-
-def _labels(body: Mapping[str, Any]) -> Mapping[str, str]:
-    return body["metadata"].get("labels") or {}
-
-
-def _uid(body: Manifest) -> str:
-    return str(body["metadata"].get("uid", ""))
 
 
 def _seat(labels: Mapping[str, str]) -> _Seat | None:

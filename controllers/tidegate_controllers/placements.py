@@ -3,15 +3,17 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference, Placement
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.kube.kinds import DEPLOYMENT, JOB
+from tidegate.kube.kinds import DEPLOYMENT, JOB, Kind
 from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
 from tidegate.kube.pool_views import PoolViews
+from tidegate.kube.views import Views
 from tidegate.planning.claims import (
     NOTHING_BOOKED,
     Booking,
@@ -23,8 +25,7 @@ from tidegate.planning.claims import (
     seated_pod,
 )
 from tidegate.planning.compute_pool import readiness
-from tidegate.planning.deployments import Holding, deployment_view
-from tidegate.planning.jobs import job_view
+from tidegate.planning.deployments import Holding
 from tidegate.planning.placement import Placing, place, without_pool
 from tidegate.planning.pool_claims import PoolClaims
 from tidegate.planning.replicas import settled
@@ -35,6 +36,7 @@ from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.stores import Owners, Stores
 
 Wake = Callable[[ObjectKey], None]
+HoldingT = TypeVar("HoldingT", bound=Holding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,8 @@ class Placements:
     def __init__(self, parts: PoolParts, inferences: Parsed[Inference], stores: Stores) -> None:
         self._parts = parts
         self._inferences = inferences
-        self._deployments = stores.deployments
-        self._jobs = stores.jobs
+        self._deployments = stores.deployment_views
+        self._jobs = stores.job_views
         self._pods = stores.pods
         self._claims: defaultdict[str, PoolClaims] = defaultdict(PoolClaims)
         self._of: dict[ObjectKey, Mapping[str, Claim]] = {}
@@ -174,19 +176,22 @@ class Placements:
             self._holding_changed(key)
 
     def _holding_changed(self, key: ObjectKey) -> None:
-        name = label_value(key.name)
-        bodies = self._deployments.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
-        jobs = self._jobs.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
-        owns = self._parts.ownership.owns_workload
         views: tuple[Holding, ...] = (
-            *(deployment_view(body) for body in bodies if owns(DEPLOYMENT, body)),
-            *(job_view(body) for body in jobs if owns(JOB, body)),
+            *self._own(DEPLOYMENT, self._deployments, key),
+            *self._own(JOB, self._jobs, key),
         )
         self._live.pop(key, None)
         if views:
             # Of several Jobs, one is on its way out, and the other one has no pods before it is gone.
             self._live[key] = max(views, key=lambda view: view.replicas)
         self._claim_again(key)
+
+    def _own(self, kind: Kind, views: Views[HoldingT], key: ObjectKey) -> Sequence[HoldingT]:
+        """Those of a kind's objects that are an Inference's own."""
+        name, owns = label_value(key.name), self._parts.ownership.owns_workload
+        bodies = views.store.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
+        found = views.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
+        return [view for body, view in zip(bodies, found, strict=True) if owns(kind, body)]
 
     def _claim_again(self, key: ObjectKey) -> None:
         """The Inference, its Deployment or one of its pods has changed."""

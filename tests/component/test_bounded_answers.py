@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from builders.loopback import on_loopback
 from tidegate.errors import AgentUnreachableError
 from tidegate.telemetry import prometheus_api
 from tidegate.telemetry.prometheus import Prometheus
@@ -63,13 +64,8 @@ async def served(handler: Handler, path: str = "/") -> AsyncIterator[str]:
     """The URL of a server that answers at `path`."""
     application = web.Application()
     application.router.add_get(path, handler)
-    runner = web.AppRunner(application, shutdown_timeout=0)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    finally:
-        await runner.cleanup()
+    async with on_loopback(application) as address:
+        yield f"http://{address}/"
 
 
 async def ask(url: str, total_s: float = 30.0) -> AgentReport:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 from aiohttp import web
 
+from builders.loopback import on_loopback
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
 from tidegate.telemetry.gateways import Gateway
 
@@ -49,13 +50,8 @@ async def served(fake: FakeGateway) -> AsyncIterator[str]:
     """The address of the page."""
     application = web.Application()
     application.router.add_get("/stats", fake.answer)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with on_loopback(application) as address:
+        yield address
 
 
 class Steps:

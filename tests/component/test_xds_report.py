@@ -48,13 +48,8 @@ async def served(ledger: AckLedger) -> AsyncIterator[tuple[str, Counter[int]]]:
 
     application = report_application(ledger)
     application.middlewares.append(counted)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"127.0.0.1:{runner.addresses[0][1]}", statuses
-    finally:
-        await runner.cleanup()
+    async with on_loopback(application) as address:
+        yield address, statuses
 
 
 async def test_controllers_are_told_once_of_each_change(ledger: AckLedger) -> None:

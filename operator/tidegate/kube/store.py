@@ -196,7 +196,9 @@ class ObjectStore:
             kept = self._transform(body)
             _check_indexed(kept)
         except Exception as error:  # noqa: BLE001  whatever it is, it is about this object alone
-            self._refuse(key, body, error)
+            self._leave_out(key, body, error)
+            if self._is_of_another(key, body):
+                self._drop(key)
             return
         known = self._objects.get(key)
         if known is not None and _resource_version(known) == _resource_version(kept) and known == kept:
@@ -206,21 +208,24 @@ class ObjectStore:
         if raised is None:
             self._take_in(key)
             return
+        self._leave_out(key, kept, raised)
         # The same object as it was before, or none: what some have taken and others have not is neither.
         self._set(key, known)
-        self._refuse(key, kept, raised)
-        self._tell_of_what_was(key)
-
-    def _refuse(self, key: ObjectKey, body: Manifest, error: Exception) -> None:
-        """Leaves the object as it was before; one of its name that was before it is gone all the same."""
-        self._leave_out(key, body, error)
-        known = self._objects.get(key)
-        if known is not None and _uid(known) != _uid(body):
-            self._set(key, None)
+        if self._is_of_another(key, kept):
+            self._drop(key)
+        else:
             self._tell_of_what_was(key)
 
     def _remove(self, key: ObjectKey) -> None:
         self._take_in(key)
+        self._drop(key)
+
+    def _is_of_another(self, key: ObjectKey, body: Manifest) -> bool:
+        """Whether what is here is an earlier object of the name of `body`."""
+        known = self._objects.get(key)
+        return known is not None and uid_of(known) != uid_of(body)
+
+    def _drop(self, key: ObjectKey) -> None:
         if key in self._objects:
             self._set(key, None)
             self._tell_of_what_was(key)
@@ -239,7 +244,7 @@ class ObjectStore:
         if body is None:
             return
         self._objects[key] = body
-        labels = _labels(body)
+        labels = labels_of(body)
         for name, index in self._by_label.items():
             if name in labels:
                 index.add(labels[name], key)
@@ -247,7 +252,7 @@ class ObjectStore:
             self._by_owner.add(uid, key)
 
     def _unindex(self, key: ObjectKey, body: Manifest) -> None:
-        labels = _labels(body)
+        labels = labels_of(body)
         for name, index in self._by_label.items():
             if name in labels:
                 index.remove(labels[name], key)
@@ -265,7 +270,7 @@ class ObjectStore:
         return raised
 
     def _leave_out(self, key: ObjectKey, body: Manifest, error: Exception) -> None:
-        left_out = LeftOut(_uid(body), without_message(error))
+        left_out = LeftOut(uid_of(body), without_message(error))
         if self.left_out.get(key) != left_out:
             log.warning("object_left_out", kind=str(self.kind), key=str(key), why=left_out.why)
         self.left_out[key] = left_out
@@ -281,7 +286,8 @@ def key_of(body: Manifest) -> ObjectKey:
     return ObjectKey(metadata.get("namespace") or "", metadata["name"])
 
 
-def _labels(body: Manifest) -> Mapping[str, str]:
+def labels_of(body: Manifest) -> Mapping[str, str]:
+    """The labels of an object."""
     return body["metadata"].get("labels") or {}
 
 
@@ -291,13 +297,14 @@ def _owners(body: Manifest) -> Iterable[str]:
 
 def _check_indexed(body: Manifest) -> None:
     """Raises TypeError for labels and owners that are no text, which only somebody else than an API server sends."""
-    indexed = cast("tuple[object, ...]", (*_labels(body).values(), *_owners(body)))
+    indexed = cast("tuple[object, ...]", (*labels_of(body).values(), *_owners(body)))
     if not all(isinstance(value, str) for value in indexed):
         message = "a label or an owner's uid is no text"
         raise TypeError(message)
 
 
-def _uid(body: Manifest) -> str:
+def uid_of(body: Manifest) -> str:
+    """The uid of an object; empty for one that no API server has stored."""
     return body["metadata"].get("uid") or ""
 
 
