@@ -22,22 +22,25 @@ class ApiClient:
     A handshake costs both sides more than most answers do. Close it at the end.
     """
 
-    def __init__(self, server: str, *, authority: Path, credentials: KeyPair) -> None:
-        """Talk to `server` (an https URL) as the owner of `credentials`."""
+    def __init__(
+        self, server: str, *, authority: Path, credentials: KeyPair, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """Talk to `server` (an https URL) as the owner of `credentials`; no call waits longer than `timeout_s` for an answer."""
         address = urlsplit(server)
         if address.hostname is None or address.port is None:
             raise ValueError(f"{server!r} is not an https URL with a port")
         self._host, self._port = address.hostname, address.port
         self._tls = ssl.create_default_context(cafile=str(authority))
         self._tls.load_cert_chain(credentials.certificate, credentials.key)
+        self._timeout_s = timeout_s
         self._turn = threading.Lock()
         self._connection: http.client.HTTPSConnection | None = None
 
     @classmethod
-    def of_administrator(cls, pki: Path, server: str) -> "ApiClient":
+    def of_administrator(cls, pki: Path, server: str, timeout_s: float = TIMEOUT_S) -> "ApiClient":
         """Talk to `server` with the administrator's certificate from the certificate folder `pki`."""
         credentials = KeyPair(pki / "admin.crt", pki / "admin.key")
-        return cls(server, authority=pki / "ca.crt", credentials=credentials)
+        return cls(server, authority=pki / "ca.crt", credentials=credentials, timeout_s=timeout_s)
 
     def __enter__(self) -> Self:
         """Return the client, which is closed at the end of the block."""
@@ -88,8 +91,8 @@ class ApiClient:
         """The status and the text of the answer."""
         headers = {"Content-Type": content_type} if body else {}
         # While the server hangs, those who wait for their turn give up as they would with a connection of their own.
-        if not self._turn.acquire(timeout=TIMEOUT_S):
-            raise TimeoutError(f"{method} {path} waited {TIMEOUT_S:g} s for the call before it")
+        if not self._turn.acquire(timeout=self._timeout_s):
+            raise TimeoutError(f"{method} {path} waited {self._timeout_s:g} s for the call before it")
         try:
             if self._connection is not None:
                 try:
@@ -102,7 +105,7 @@ class ApiClient:
                     # a merge patch that is applied twice changes nothing the second time.
                     self._disconnect()
             self._connection = http.client.HTTPSConnection(
-                self._host, self._port, context=self._tls, timeout=TIMEOUT_S
+                self._host, self._port, context=self._tls, timeout=self._timeout_s
             )
             try:
                 return _exchange(self._connection, method, path, body, headers)
