@@ -62,7 +62,13 @@ class Fleet:
             body = inference_body(f"m{number}", "ads", placement=placement, replicas=SLICES + 1)
             self.observe(self.stores.inferences, body)
             self.deployment(number, SLICES)
-        self.observe(self.stores.pools, compute_pool_body())
+        self.pool_changed()
+
+    def pool_changed(self) -> None:
+        """The pool as its reconciler writes it."""
+        self.observe(
+            self.stores.pools, {**compute_pool_body(), "status": {"slices": {"total": self._version}}}
+        )
 
     def observe(self, store: ObjectStore, body: dict[str, Any]) -> None:
         """One event of a watch."""
@@ -111,7 +117,7 @@ class Fleet:
     def lose(self, number: int) -> None:
         """A node, and those that hear of it once the pool's status says so."""
         self.node(number, ready=False)
-        self.observe(self.stores.pools, compute_pool_body())
+        self.pool_changed()
 
 
 def median_ms(act: Callable[[int], None], changes: int) -> float:

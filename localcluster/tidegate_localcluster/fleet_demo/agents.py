@@ -29,9 +29,9 @@ REPORT: Final[dict[str, Any]] = {
 
 
 @asynccontextmanager
-async def agents(pki: Pki) -> AsyncGenerator[None]:
+async def agents(pki: Pki, address: str = ADDRESS) -> AsyncGenerator[None]:
     """They answer while the block runs; those of several fleets on one machine share the address, and say the same."""
-    served = pki.server("agents", [ADDRESS])
+    served = pki.server("agents", [address])
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.minimum_version = ssl.TLSVersion.TLSv1_3
     tls.load_cert_chain(served.certificate, served.key)
@@ -43,7 +43,7 @@ async def agents(pki: Pki) -> AsyncGenerator[None]:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            listener.bind((ADDRESS, PORT))
+            listener.bind((address, PORT))
             await web.SockSite(runner, listener, ssl_context=tls, backlog=1024).start()
             yield
     finally:

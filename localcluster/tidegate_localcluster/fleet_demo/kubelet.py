@@ -49,10 +49,11 @@ class Pods:
 class Kubelets:
     """Follows every pod that has a node and does with it what a kubelet would, as often as it takes."""
 
-    def __init__(self, api: Api, pods: Pods) -> None:
-        """Tell `pods` what is ready."""
+    def __init__(self, api: Api, pods: Pods, address: str = ADDRESS) -> None:
+        """Tell `pods` what is ready; `address` is that of every pod."""
         self._api = api
         self._pods = pods
+        self._address = address
         self._wanted: dict[Key, Mapping[str, Any]] = {}
         self._queue: asyncio.Queue[Key] = asyncio.Queue()
 
@@ -72,7 +73,7 @@ class Kubelets:
                 continue
             key = pod["metadata"]["namespace"], pod["metadata"]["name"]
             self._count(kind, key, pod)
-            if kind != "DELETED" and deed(pod) is not None:
+            if kind != "DELETED" and deed(pod, self._address) is not None:
                 if key not in self._wanted:
                     self._queue.put_nowait(key)
                 self._wanted[key] = pod
@@ -91,7 +92,7 @@ class Kubelets:
         while True:
             key = await self._queue.get()
             pod = self._wanted.pop(key)
-            method, path, body = deed(pod) or ("", "", {})
+            method, path, body = deed(pod, self._address) or ("", "", {})
             try:
                 await self._api.call(method, path, body, MERGE if method == "PATCH" else "application/json")
             except RefusedError as error:
@@ -105,14 +106,18 @@ class Kubelets:
                     self._queue.put_nowait(key)
 
 
-def deed(pod: Mapping[str, Any]) -> tuple[str, str, Mapping[str, Any]] | None:
-    """What a kubelet does about a pod, as method, path and body of a request; None: nothing."""
+def deed(pod: Mapping[str, Any], address: str = ADDRESS) -> tuple[str, str, Mapping[str, Any]] | None:
+    """What a kubelet does about a pod, as method, path and body of a request; None: nothing. `address` is to be the pod's."""
     metadata = pod["metadata"]
     path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
     if "deletionTimestamp" in metadata:
         return "DELETE", path, {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
     if pod["spec"].get("nodeName") and not is_ready(pod):
-        return "PATCH", f"{path}/status", {"metadata": {"uid": metadata["uid"]}, "status": running(pod)}
+        return (
+            "PATCH",
+            f"{path}/status",
+            {"metadata": {"uid": metadata["uid"]}, "status": running(pod, address)},
+        )
     return None
 
 
@@ -122,10 +127,10 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def running(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+def running(pod: Mapping[str, Any], address: str = ADDRESS) -> Mapping[str, Any]:
     """The status of a pod all of whose containers run.
 
-    Its address is that of the stand-in for all agents.
+    `address` is where a stand-in answers for its agent.
     """
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     told = [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in _CONDITIONS]
@@ -135,8 +140,8 @@ def running(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     return {
         "phase": "Running",
         "startTime": now,
-        "podIP": ADDRESS,
-        "podIPs": [{"ip": ADDRESS}],
+        "podIP": address,
+        "podIPs": [{"ip": address}],
         "conditions": told,
         "initContainerStatuses": [_runs(each, now) for each in sidecars],
         "containerStatuses": [_runs(each, now) for each in spec["containers"]],

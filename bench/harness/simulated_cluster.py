@@ -1,0 +1,235 @@
+"""A cluster for measurements of size: a real control plane, simulated nodes whose pods run at once, and our controllers.
+
+What is simulated is what has no part in the figures: kubelets say of a pod that it is ready as soon as it has a node, and one
+stand-in answers for all agents. API server, etcd, scheduler, Kubernetes' controllers and ours are the real programs.
+"""
+
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any, Final
+
+from tidegate_localcluster.binaries import Binaries
+from tidegate_localcluster.control_plane import LOOPBACK, Audit, ControlPlane, ControlPlaneOptions
+from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.fleet_demo import objects
+from tidegate_localcluster.fleet_demo.agents import agents
+from tidegate_localcluster.fleet_demo.api import Api, several
+from tidegate_localcluster.fleet_demo.kubelet import Kubelets, Pods
+from tidegate_localcluster.pki import KeyPair, Pki
+from tidegate_localcluster.ports import unused
+from tidegate_localcluster.process import Process
+from tidegate_localcluster.programs import CONTROL_PLANE
+from tidegate_localcluster.supplies import source_root
+
+ADDRESS: Final = "127.84.0.2"
+"""Of every pod: another one than that of the fleet demo, so that both may run."""
+PLAYERS_WITHIN_S: Final = 60.0
+CONTROLLERS: Final = objects.USERS["controllers"]
+ARGUMENTS: Final = {
+    "kube-apiserver": ("--disable-admission-plugins=TaintNodesByCondition",),
+    # Nobody renews the leases of simulated nodes.
+    "kube-controller-manager": ("--node-monitor-grace-period=24h", "--node-startup-grace-period=24h"),
+}
+AUDIT_POLICY: Final = json.dumps(
+    {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [{"level": "Metadata", "users": [CONTROLLERS]}, {"level": "None"}],
+    }
+)
+_WRITES: Final = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """What the controllers asked of the API server, by verb and resource, with leases and watches left out."""
+
+    writes: Counter[str]
+    reads: Counter[str]
+    refused: Counter[str]
+    """Those of both that were answered with 400 or more."""
+
+
+class SimulatedCluster:
+    """A control plane with nodes and whoever plays their kubelets; see `simulated_cluster`."""
+
+    def __init__(self, files: Path, control_plane: ControlPlane, pki: Pki, api: Api) -> None:
+        self._files, self._pki = files, pki
+        self.control_plane, self.api = control_plane, api
+
+    @contextmanager
+    def controllers(self, arguments: Mapping[str, str] | None = None) -> Generator[Process]:
+        """`tidegate controllers`, with the rights that the chart gives them, and `arguments` as further environment."""
+        kubeconfig = self._pki.write_kubeconfig(
+            self._files / "controllers.kubeconfig",
+            server=self.control_plane.server,
+            credentials=self._pki.client("tidegate-controllers", user=CONTROLLERS),
+        )
+        environment = {
+            "KUBECONFIG": str(kubeconfig),
+            "POD_NAME": "tidegate-controllers-0",
+            "POD_NAMESPACE": objects.SYSTEM,
+            "TIDEGATE_RELEASE": objects.RELEASE,
+            "TIDEGATE_LISTEN_ADDRESS": LOOPBACK,
+            "TIDEGATE_PROBE_PORT": str(unused(LOOPBACK)),
+            "TIDEGATE_MODELS_HOST_PATH": "/models",
+            "TIDEGATE_TLS_DIRECTORY": str(self._certificates()),
+            **(arguments or {}),
+        }
+        process = Process(
+            "controllers",
+            [sys.executable, "-m", "tidegate", "controllers"],
+            log=self._files / "controllers.log",
+            environment=environment,
+        )
+        process.start()
+        try:
+            yield process
+        finally:
+            process.stop()
+
+    def requests(self) -> Requests:
+        """All that the controllers have asked so far, by the API server's audit log."""
+        found = Requests(Counter(), Counter(), Counter())
+        for log in sorted(self._files.glob("audit*.log")):
+            for line in log.read_text().splitlines():
+                _count(json.loads(line), found)
+        return found
+
+    def cpu_s(self, name: str) -> float:
+        """Seconds of CPU that a part of the control plane has used."""
+        return cpu_s(self.control_plane.pids[name])
+
+    def _certificates(self) -> Path:
+        """What the controllers show to agents, as the chart's Secret is mounted."""
+        folder = self._files / "tls"
+        if not folder.exists():
+            folder.mkdir(mode=0o700)
+            shown = self._pki.client("tidegate-agents", user=CONTROLLERS)
+            for name, path in (
+                ("ca.crt", self._pki.authority.certificate),
+                ("tls.crt", shown.certificate),
+                ("tls.key", shown.key),
+            ):
+                (folder / name).write_bytes(path.read_bytes())
+        return folder
+
+
+@asynccontextmanager
+async def simulated_cluster(files: Path, nodes: int) -> AsyncGenerator[SimulatedCluster]:
+    """A control plane with so many nodes, our kinds and the controllers' rights; everything it writes lies in `files`."""
+    pki = Pki(files / "pki")
+    with _control_plane(files, pki) as control_plane:
+        server, authority = control_plane.server, str(pki.authority.certificate)
+        async with Api(server, authority, pki.admin()) as api:
+            await _install(api)
+            await several(
+                partial(api.create, "/api/v1/nodes", objects.node(number)) for number in range(nodes)
+            )
+            with _played(server, files / "pki"):
+                yield SimulatedCluster(files, control_plane, pki, api)
+
+
+def _control_plane(files: Path, pki: Pki) -> ControlPlane:
+    policy = files / "audit-policy.json"
+    policy.write_text(AUDIT_POLICY)
+    options = ControlPlaneOptions(audit=Audit(policy, files / "audit.log"), arguments=ARGUMENTS)
+    binaries = Binaries().ensure(CONTROL_PLANE, lambda line: None)
+    return ControlPlane(files / "control-plane", binaries, pki, options=options)
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of CPU that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def memory_mib(pid: int) -> tuple[float, float]:
+    """Resident memory of a process, now and at most so far, in MiB."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    found = {line[0]: int(line[1]) / 1024 for line in lines if line and line[0] in {"VmRSS:", "VmHWM:"}}
+    return found["VmRSS:"], found["VmHWM:"]
+
+
+async def _install(api: Api) -> None:
+    root = source_root()
+    for made in (objects.definitions(root), objects.namespaces(), objects.around(root)):
+        await several(partial(api.apply, path, body) for path, body in made)
+    for path, _ in objects.definitions(root):
+        plural = path.rpartition("/")[2].partition(".")[0]
+        while not await _served(api, f"{objects.OURS}/{plural}"):  # noqa: ASYNC110  another process serves it
+            await asyncio.sleep(0.2)
+
+
+async def _served(api: Api, path: str) -> bool:
+    try:
+        return await api.get(path) is not None
+    except Exception:  # noqa: BLE001  a kind that was defined a moment ago is refused in several ways
+        return False
+
+
+@contextmanager
+def _played(server: str, pki: Path) -> Generator[None]:
+    """Kubelets and agents, each in a process of their own: neither waits for the other, nor for whoever measures."""
+    context = multiprocessing.get_context("spawn")
+    begun = [context.Event() for _ in range(2)]
+    players = (
+        context.Process(target=_play, args=(_play_kubelets, server, pki, begun[0]), daemon=True),
+        context.Process(target=_play, args=(_play_agents, server, pki, begun[1]), daemon=True),
+    )
+    for player in players:
+        player.start()
+    try:
+        if not all(each.wait(PLAYERS_WITHIN_S) for each in begun):
+            message = f"the simulated kubelets or agents have not begun within {PLAYERS_WITHIN_S:g} s"
+            raise LocalClusterError(message)
+        yield
+    finally:
+        for player in players:
+            player.terminate()
+            player.join()
+
+
+Play = Callable[[str, Path, Event], Coroutine[Any, Any, None]]
+
+
+def _play(play: Play, server: str, pki: Path, begun: Event) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    asyncio.run(play(server, pki, begun))
+
+
+async def _play_kubelets(server: str, pki: Path, begun: Event) -> None:
+    administrator = KeyPair(pki / "admin.crt", pki / "admin.key")
+    async with Api(server, str(pki / "ca.crt"), administrator) as api:
+        begun.set()
+        await Kubelets(api, Pods(), ADDRESS).run()
+
+
+async def _play_agents(_server: str, pki: Path, begun: Event) -> None:
+    async with agents(Pki(pki), ADDRESS):
+        begun.set()
+        await asyncio.Event().wait()
+
+
+def _count(entry: Mapping[str, Any], found: Requests) -> None:
+    reference = entry.get("objectRef") or {}
+    if entry["verb"] == "watch" or reference.get("resource") in {None, "leases"}:
+        return
+    parts = (reference["resource"], reference.get("subresource"))
+    name = f"{entry['verb']} {'/'.join(part for part in parts if part)}"
+    (found.writes if entry["verb"] in _WRITES else found.reads)[name] += 1
+    if entry.get("responseStatus", {}).get("code", 200) >= 400:
+        found.refused[name] += 1

@@ -1,0 +1,392 @@
+"""Many Inferences at once, until all are Ready: how long it takes, what it costs, and what a bare client takes for the same objects.
+
+    python bench/scale_ready.py [--inferences 1000] [--nodes 100] [--rounds 3] [--output FILE]
+
+A real control plane with simulated nodes, whose pods are ready as soon as they have a node. Each round has two arms in turn: our
+controllers, and a bare client that makes the very objects that these made, ten requests at a time, and writes the same statuses.
+Requests are counted by the API server's audit log. After the last round the controllers are started again over all that is there.
+Prints one JSON document; exits 1 when a figure misses its target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from harness.simulated_cluster import (
+    Requests,
+    SimulatedCluster,
+    cpu_s,
+    memory_mib,
+    simulated_cluster,
+)
+
+from tidegate_localcluster.fleet_demo import objects
+from tidegate_localcluster.fleet_demo.api import MERGE, Api, several
+from tidegate_localcluster.process import Process
+
+Manifest = Mapping[str, Any]
+
+CHILDREN: Final = {
+    "configmaps": "/api/v1",
+    "deployments": "/apis/apps/v1",
+    "poddisruptionbudgets": "/apis/policy/v1",
+}
+EVENTS: Final = "create events"
+WORKERS: Final = 10
+TIMEOUT_S: Final = 1800.0
+QUIET_S: Final = 20.0
+"""So long nothing is written after a restart, or the controllers have not settled."""
+TARGETS: Final[Mapping[str, float]] = {
+    "all_ready_s": 45.0,
+    "of_bare": 1.6,
+    "first_ready_s": 5.0,
+    "half_of_all": 0.6,
+    "writes_per_object": 5.0,
+    "reads_per_object": 0.0,
+    "rss_mib": 150.0,
+    "controllers_cpu_s": 25.0,
+    "api_server_cpu_s": 60.0,
+    "restart_writes": 0.0,
+}
+"""At most; those in seconds and MiB are of 1,000 Inferences."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Which objects of a namespace are ready, and when each was, in seconds."""
+
+    began: float = field(default_factory=time.monotonic)
+    ready: dict[str, float] = field(default_factory=dict[str, float])
+
+    def note(self, name: str) -> None:
+        """This one is ready, if it was not."""
+        self.ready.setdefault(name, time.monotonic() - self.began)
+
+    def figures(self) -> dict[str, float]:
+        """Of the first, the one in the middle, and the last."""
+        times = sorted(self.ready.values())
+        return {
+            "first_ready_s": round(times[0], 2),
+            "half_ready_s": round(times[len(times) // 2], 2),
+            "all_ready_s": round(times[-1], 2),
+        }
+
+
+def inference(name: str, namespace: str) -> Manifest:
+    """A small model of one replica."""
+    spec = {
+        "model": {"uri": "file:///models/ranker", "version": "1"},
+        "resources": {"cpu": "100m", "memory": "256Mi"},
+    }
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": "tidegate.io/v1alpha1", "kind": "Inference", "metadata": metadata, "spec": spec}
+
+
+def is_ready(body: Manifest) -> bool:
+    """Whether its condition Ready is true."""
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+async def until_ready(
+    api: Api, path: str, count: int, progress: Progress, what: Callable[[Manifest], bool]
+) -> None:
+    """Follow a listing until so many objects of it were ready; raises TimeoutError."""
+    told = time.monotonic()
+    async with asyncio.timeout(TIMEOUT_S):
+        async for kind, body in api.follow(f"{path}?limit=0"):
+            if kind in {"ADDED", "MODIFIED"} and what(body):
+                progress.note(body["metadata"]["name"])
+            if time.monotonic() - told > 10:
+                told = time.monotonic()
+                print(f"{len(progress.ready)} of {count} are ready", file=sys.stderr)
+            if len(progress.ready) >= count:
+                return
+
+
+async def make_namespace(api: Api, name: str) -> None:
+    """A namespace in which pods may be made."""
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    await api.create("/api/v1/namespaces", body)
+    while await api.get(f"/api/v1/namespaces/{name}/serviceaccounts/default") is None:  # noqa: ASYNC110  another process makes it
+        await asyncio.sleep(0.1)
+
+
+async def ours(cluster: SimulatedCluster, namespace: str, count: int) -> dict[str, Any]:
+    """The arm of the controllers: `count` Inferences in a namespace of their own."""
+    with cluster.controllers() as process:
+        await leading(cluster, process)
+        before, api_before = cluster.requests(), cluster.cpu_s("kube-apiserver")
+        cpu_before, progress = cpu_s(pid_of(process)), Progress()
+        path = f"{objects.OURS}/namespaces/{namespace}/inferences"
+        names = [f"m{number}" for number in range(count)]
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(until_ready(cluster.api, path, count, progress, is_ready))
+            tasks.create_task(
+                several(partial(cluster.api.create, path, inference(name, namespace)) for name in names)
+            )
+        await settled(cluster)
+        asked = since(before, cluster.requests())
+        now, most = memory_mib(pid_of(process))
+        return {
+            **progress.figures(),
+            "writes_per_object": round(
+                sum(number for name, number in asked.writes.items() if name != EVENTS) / count, 2
+            ),
+            "events_per_object": round(asked.writes[EVENTS] / count, 2),
+            "reads_per_object": round(
+                sum(number for name, number in asked.reads.items() if name.startswith("get ")) / count, 2
+            ),
+            "requests": {**asked.writes, **asked.reads},
+            "refused": dict(asked.refused),
+            "controllers_cpu_s": round(cpu_s(pid_of(process)) - cpu_before, 1),
+            "api_server_cpu_s": round(cluster.cpu_s("kube-apiserver") - api_before, 1),
+            "rss_mib": round(now, 1),
+            "rss_most_mib": round(most, 1),
+        }
+
+
+async def bare(cluster: SimulatedCluster, namespace: str, pattern: str, count: int) -> dict[str, Any]:
+    """The arm of the bare client: what the controllers made for m0 in the namespace `pattern`, made for so many."""
+    api = cluster.api
+    made = await children_of(api, pattern, "m0")
+    owner_path = f"{objects.OURS}/namespaces/{namespace}/inferences"
+    status = (await api.get(f"{objects.OURS}/namespaces/{pattern}/inferences/m0") or {})["status"]
+    started = {**status, "conditions": status["conditions"][:1]}
+    api_before, progress = cluster.cpu_s("kube-apiserver"), Progress()
+    names = [f"b{number}" for number in range(count)]
+    gate = asyncio.Semaphore(WORKERS)
+    ready: dict[str, asyncio.Event] = {name: asyncio.Event() for name in names}
+
+    async def one(name: str) -> None:
+        async with gate:
+            await api.create(owner_path, inference(name, namespace))
+            owner = await api.get(f"{owner_path}/{name}") or {}
+            for path, body in made:
+                await api.create(path.format(namespace), renamed(body, name, namespace, owner))
+            await write_status(api, f"{owner_path}/{name}", started)
+        await ready[name].wait()
+        async with gate:
+            await write_status(api, f"{owner_path}/{name}", status)
+            await api.create(f"/api/v1/namespaces/{namespace}/events", event(name, namespace, owner))
+        progress.note(name)
+
+    def seen(body: Manifest) -> bool:
+        name = body["metadata"]["labels"].get("tidegate.io/inference", "")
+        if is_ready(body) and name in ready:
+            ready[name].set()
+        return is_ready(body)
+
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as tasks:
+        tasks.create_task(until_ready(api, pods, count, Progress(), seen))
+        for name in names:
+            tasks.create_task(one(name))
+    return {
+        **progress.figures(),
+        "api_server_cpu_s": round(cluster.cpu_s("kube-apiserver") - api_before, 1),
+    }
+
+
+async def children_of(api: Api, namespace: str, name: str) -> Sequence[tuple[str, Manifest]]:
+    """What the controllers have made for an Inference, as path with a gap for the namespace, and body."""
+    found: list[tuple[str, Manifest]] = []
+    for plural, group in CHILDREN.items():
+        listed = await api.call(
+            "GET", f"{group}/namespaces/{namespace}/{plural}?labelSelector=tidegate.io/inference%3D{name}"
+        )
+        assert listed is not None
+        kind, version = str(listed["kind"]).removesuffix("List"), listed["apiVersion"]
+        found.extend(
+            (f"{group}/namespaces/{{}}/{plural}", {"apiVersion": version, "kind": kind, **body})
+            for body in listed["items"]
+        )
+    return found
+
+
+def renamed(body: Manifest, name: str, namespace: str, owner: Manifest) -> Manifest:
+    """A child of m0 as one of another Inference."""
+    copy: dict[str, Any] = json.loads(
+        json.dumps(body).replace('"m0"', f'"{name}"').replace("inf-m0", f"inf-{name}")
+    )
+    metadata = copy.pop("metadata")
+    copy.pop("status", None)
+    (reference,) = deepcopy(metadata["ownerReferences"])
+    return {
+        **copy,
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": namespace,
+            "labels": metadata["labels"],
+            "annotations": metadata["annotations"],
+            "ownerReferences": [{**reference, "name": name, "uid": owner["metadata"]["uid"]}],
+        },
+    }
+
+
+def event(name: str, namespace: str, owner: Manifest) -> Manifest:
+    """That it is ready."""
+    involved = {
+        "apiVersion": "tidegate.io/v1alpha1",
+        "kind": "Inference",
+        "name": name,
+        "namespace": namespace,
+        "uid": owner["metadata"]["uid"],
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{name}.", "namespace": namespace},
+        "involvedObject": involved,
+        "type": "Normal",
+        "reason": "Ready",
+        "message": "made by a bare client",
+    }
+
+
+async def write_status(api: Api, path: str, status: Manifest) -> None:
+    """Writes the status of an Inference."""
+    await api.call("PATCH", f"{path}/status", {"status": status}, MERGE)
+
+
+async def restarted(cluster: SimulatedCluster) -> dict[str, Any]:
+    """What the controllers write and weigh that are started over everything that is there and settled."""
+    before = cluster.requests()
+    with cluster.controllers() as process:
+        await leading(cluster, process)
+        cpu = cpu_s(pid_of(process))
+        while True:
+            await asyncio.sleep(QUIET_S)
+            busy, cpu = cpu_s(pid_of(process)) - cpu, cpu_s(pid_of(process))
+            if busy < QUIET_S / 4:
+                break
+        asked = since(before, cluster.requests())
+        now, most = memory_mib(pid_of(process))
+        return {
+            "restart_writes": sum(asked.writes.values()),
+            "restart_requests": {**asked.writes, **asked.reads},
+            "restart_rss_mib": round(now, 1),
+            "restart_rss_most_mib": round(most, 1),
+        }
+
+
+async def leading(cluster: SimulatedCluster, process: Process) -> None:
+    """Wait until these controllers hold the Lease; raises ProcessDiedError when they end."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{objects.SYSTEM}/leases/{objects.RELEASE}-controllers"
+    first = await cluster.api.get(path)
+    began = (first or {}).get("spec", {}).get("renewTime")
+    while True:
+        process.check()
+        lease = await cluster.api.get(path) or {}
+        spec = lease.get("spec", {})
+        if spec.get("holderIdentity") and spec.get("renewTime") != began:
+            return
+        await asyncio.sleep(0.1)
+
+
+async def settled(cluster: SimulatedCluster) -> None:
+    """Wait until the controllers have asked for nothing for two seconds."""
+    known = -1
+    while True:
+        asked = cluster.requests()
+        count = sum(asked.writes.values()) + sum(asked.reads.values())
+        if count == known:
+            return
+        known = count
+        await asyncio.sleep(2)
+
+
+def since(before: Requests, now: Requests) -> Requests:
+    """What was asked in between."""
+    return Requests(now.writes - before.writes, now.reads - before.reads, now.refused - before.refused)
+
+
+def pid_of(process: Process) -> int:
+    """Of a process that runs."""
+    assert process.pid is not None
+    return process.pid
+
+
+async def measured(files: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """All arms and the restart."""
+    count = options.inferences
+    found: dict[str, list[dict[str, Any]]] = {"ours": [], "bare": []}
+    async with simulated_cluster(files, options.nodes) as cluster:
+        for number in range(options.rounds):
+            own, other = f"ours-{number}", f"bare-{number}"
+            for name in (own, other):
+                await make_namespace(cluster.api, name)
+            found["ours"].append(await ours(cluster, own, count))
+            found["bare"].append(await bare(cluster, other, own, count))
+            print({arm: rounds[-1] for arm, rounds in found.items()}, file=sys.stderr)
+            await emptied(cluster.api, other)
+            if number < options.rounds - 1:
+                await emptied(cluster.api, own)
+        again = await restarted(cluster)
+    return {"inferences": count, "nodes": options.nodes, **found, **again}
+
+
+async def emptied(api: Api, namespace: str) -> None:
+    """Deletes a namespace and waits until it is gone."""
+    await api.call("DELETE", f"/api/v1/namespaces/{namespace}")
+    async with asyncio.timeout(TIMEOUT_S):
+        while await api.get(f"/api/v1/namespaces/{namespace}") is not None:  # noqa: ASYNC110  another process ends it
+            await asyncio.sleep(0.5)
+
+
+def medians(arms: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Of each figure, the one in the middle."""
+    names = [name for name, value in arms[0].items() if isinstance(value, int | float)]
+    return {name: round(statistics.median(arm[name] for arm in arms), 2) for name in names}
+
+
+def judged(found: dict[str, Any]) -> dict[str, Any]:
+    """The figures with their targets: those in seconds and MiB hold for 1,000 Inferences."""
+    ours, bare = medians(found["ours"]), medians(found["bare"])
+    figures = {
+        **ours,
+        "of_bare": round(ours["all_ready_s"] / bare["all_ready_s"], 2),
+        "half_of_all": round(ours["half_ready_s"] / ours["all_ready_s"], 2),
+        "restart_writes": found["restart_writes"],
+    }
+    missed = {
+        name: {"is": figures[name], "at_most": limit}
+        for name, limit in TARGETS.items()
+        if figures[name] > limit
+    }
+    return {"medians": figures, "bare_medians": bare, "missed": missed, **found}
+
+
+def main() -> int:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--inferences", type=int, default=1_000)
+    parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tidegate-scale-") as folder:
+        found = judged(asyncio.run(measured(Path(folder), options)))
+    text = json.dumps(found, indent=2)
+    print(text)
+    if options.output is not None:
+        options.output.write_text(text + "\n")
+    return 1 if found["missed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
