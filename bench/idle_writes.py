@@ -29,8 +29,6 @@ OURS = {
     "featurecomputes/status",
     "deployments",
     "configmaps",
-    "services",
-    "serviceaccounts",
     "poddisruptionbudgets",
 }
 """What the controllers write. The statuses of their children are Kubernetes' own controllers' business."""

@@ -3,28 +3,27 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
-from tidegate.api.meta import API_VERSION, Resource
+from tidegate.api.meta import API_VERSION, NOT_OBSERVED, Resource
 from tidegate.api.reasons import Reason
 from tidegate.errors import PermanentError, RetryableError
 from tidegate.kube.changes import needs_apply, over
 from tidegate.kube.fence import Fence
+from tidegate.kube.field_ownership import was_created
 from tidegate.kube.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     INFERENCE,
     JOB,
     POD_DISRUPTION_BUDGET,
-    SERVICE,
-    SERVICE_ACCOUNT,
     Kind,
     kind_of,
 )
 from tidegate.kube.port import Cluster, EventNote, Manifest
-from tidegate.kube.store import ObjectStore, key_of
+from tidegate.kube.store import key_of, uid_of
 from tidegate.planning.plan import Deletion, Plan
 from tidegate.planning.refused import plan_refused
 from tidegate.planning.serving_status import Refusal
@@ -34,7 +33,7 @@ from tidegate_controllers.stores import Stores
 _OTHERS: Final[Mapping[Kind, frozenset[str]]] = {INFERENCE: frozenset({"allocation"})}
 """Fields of a status that another part of the controllers writes, under its own field manager."""
 _DELETABLE: Final[Mapping[str, Kind]] = {
-    kind.kind: kind for kind in (CONFIG_MAP, DEPLOYMENT, JOB, SERVICE, SERVICE_ACCOUNT, POD_DISRUPTION_BUDGET)
+    kind.kind: kind for kind in (CONFIG_MAP, DEPLOYMENT, JOB, POD_DISRUPTION_BUDGET)
 }
 
 log = structlog.get_logger(__name__)
@@ -66,7 +65,8 @@ class Writer:
         Returns why it stopped, when the API server refuses an object or its name is somebody else's.
         Raises StaleCacheError instead of making children for an object that is no longer there, or is another.
         """
-        if any(self.stores.of(kind_of(child)).get(key_of(child)) is None for child in plan.apply):
+        # Of one that is new to us nothing is asked: if it is gone already, its first status finds nobody, and that is all.
+        if not self._is_new(owner) and any(self._is_missing(child) for child in plan.apply):
             await self.confirm(owner)
         try:
             for manifest in plan.apply:
@@ -134,20 +134,31 @@ class Writer:
         await self.status(kind, body, plan_refused(body, message, now))
 
     async def _apply(self, owner: Resource, manifest: Manifest) -> None:
-        kind = kind_of(manifest)
+        kind, key = kind_of(manifest), key_of(manifest)
         store = self.stores.of(kind)
-        live = await self._live(store, manifest)
-        if live is not None:
-            _check_ours(owner, kind, live)
-        if needs_apply(manifest, live):
+        live = store.get(key)
+        stored = await self.cluster.apply_new(manifest, self.fence) if live is None else None
+        if stored is None:
+            # Our caches hold only what carries our label, and may lag: a name that is taken is asked for.
+            live = _ours(owner, kind, live or await self.cluster.get(kind, key))
+            if not needs_apply(manifest, live):
+                return
+            if live is not None and was_created(live):
+                live = _ours(owner, kind, await self.cluster.take_over(kind, key, self.fence))
             stored = await self.cluster.apply(over(live, manifest), self.fence)
-            store.observe("MODIFIED", stored)
-            log.info("object_applied", kind=kind.kind, key=str(key_of(manifest)), owner=str(owner.key))
+        store.observe("MODIFIED", stored)
+        log.info("object_applied", kind=kind.kind, key=str(key), owner=str(owner.key))
 
-    async def _live(self, store: ObjectStore, manifest: Manifest) -> Manifest | None:
-        """What is there. Our caches hold only what carries our label, so a missing name is asked for."""
-        key = key_of(manifest)
-        return store.get(key) or await self.cluster.get(store.kind, key)
+    def _is_new(self, owner: Resource) -> bool:
+        """Whether this very object is in the cache, and nobody has written a status of it."""
+        body = self.stores.of(kind_of({"apiVersion": API_VERSION, "kind": owner.KIND})).get(owner.key)
+        if body is None or uid_of(body) != owner.metadata.uid:
+            return False
+        status: Mapping[str, Any] = body.get("status") or {}
+        return bool(status.get("observedGeneration", NOT_OBSERVED) == NOT_OBSERVED)
+
+    def _is_missing(self, child: Manifest) -> bool:
+        return self.stores.of(kind_of(child)).get(key_of(child)) is None
 
     async def _delete(self, deletion: Deletion) -> None:
         kind = _DELETABLE[deletion.kind]
@@ -160,11 +171,14 @@ def _without_others(kind: Kind, status: Mapping[str, object]) -> Mapping[str, ob
     return {name: value for name, value in status.items() if name not in others}
 
 
-def _check_ours(owner: Resource, kind: Kind, live: Manifest) -> None:
+def _ours(owner: Resource, kind: Kind, live: Manifest | None) -> Manifest | None:
+    """What is there, if anything. Raises NameTakenError or PredecessorError where it is not ours to change."""
+    if live is None:
+        return None
     metadata = live["metadata"]
     owners = {reference["uid"] for reference in metadata.get("ownerReferences") or ()}
     if owner.metadata.uid in owners:
-        return
+        return live
     name = f"{kind.kind} {key_of(live)}"
     if (metadata.get("labels") or {}).get(MANAGED_BY) != MANAGER:
         message = f"{name} exists and is not Tidegate's: rename this object, or delete that one"
@@ -173,3 +187,4 @@ def _check_ours(owner: Resource, kind: Kind, live: Manifest) -> None:
         message = f"{name} still belongs to an object of the same name that was deleted; waiting for it to go"
         raise PredecessorError(message)
     log.info("orphan_adopted", kind=kind.kind, key=str(key_of(live)), owner=str(owner.key))
+    return live

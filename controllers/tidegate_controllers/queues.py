@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Final
 
 from tidegate.api.compute_override import OverrideKind
 from tidegate.api.meta import ObjectKey
@@ -16,6 +19,9 @@ from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.shared_claims import SharedClaims
 from tidegate_controllers.sharing import Sharing
 from tidegate_controllers.stores import Owners, Stores
+
+_SOON: Final = timedelta(milliseconds=500)
+"""A pod that is not ready changes several times within a second; its owner looks at it once, and as soon as it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +73,13 @@ def connect(stores: Stores, accesses: Accesses, queues: Queues, proxies: Proxies
     proxies.subscribe(HostKind.ACCESS, queues.accesses.add)
     proxies.subscribe(HostKind.FEATURES, queues.features.add)
     for store in stores.owned():
-        Owners(store, INFERENCE_LABEL, queues.inferences.add)
-        Owners(store, FEATURE_COMPUTE_LABEL, queues.features.add)
-        Owners(store, ACCESS_LABEL, queues.accesses.add)
+        for label, queue in (
+            (INFERENCE_LABEL, queues.inferences),
+            (FEATURE_COMPUTE_LABEL, queues.features),
+            (ACCESS_LABEL, queues.accesses),
+        ):
+            starting, soon = partial(stores.is_starting, store.kind), partial(queue.add_after, delay=_SOON)
+            Owners(store, label, queue.add, passing=starting, wake_soon=soon)
 
     def wake_callers(called: ObjectKey) -> None:
         for access in accesses.calling(called):

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
+from tidegate.kube.facts import deployment_facts, pod_facts
 from tidegate.kube.kinds import Kind
 from tidegate.kube.port import Manifest
-from tidegate.kube.store import ObjectStore
+from tidegate.kube.store import ObjectStore, Transform, without_managed_fields
 from tidegate.kube.views import Views
 from tidegate.planning.deployments import DeploymentView, deployment_view
 from tidegate.planning.jobs import JobView, job_view
@@ -22,9 +23,9 @@ from tidegate.resources.names import (
 )
 
 
-def _owned(kind: Kind) -> Callable[[], ObjectStore]:
+def _owned(kind: Kind, transform: Transform = without_managed_fields) -> Callable[[], ObjectStore]:
     labels = (INFERENCE_LABEL, FEATURE_COMPUTE_LABEL, ACCESS_LABEL, PIPELINE_LABEL, POOL_LABEL)
-    return lambda: ObjectStore(kind, labels=labels)
+    return lambda: ObjectStore(kind, labels=labels, transform=transform)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,10 @@ class Stores:
     decisions: ObjectStore = field(
         default_factory=lambda: ObjectStore(kinds.ALLOCATION_DECISION, labels=(POOL_LABEL,))
     )
-    pods: ObjectStore = field(default_factory=_owned(kinds.POD))
-    deployments: ObjectStore = field(default_factory=_owned(kinds.DEPLOYMENT))
+    pods: ObjectStore = field(default_factory=_owned(kinds.POD, pod_facts))
+    deployments: ObjectStore = field(default_factory=_owned(kinds.DEPLOYMENT, deployment_facts))
     jobs: ObjectStore = field(default_factory=_owned(kinds.JOB))
     config_maps: ObjectStore = field(default_factory=_owned(kinds.CONFIG_MAP))
-    services: ObjectStore = field(default_factory=_owned(kinds.SERVICE))
-    service_accounts: ObjectStore = field(default_factory=_owned(kinds.SERVICE_ACCOUNT))
     budgets: ObjectStore = field(default_factory=_owned(kinds.POD_DISRUPTION_BUDGET))
     pod_views: Views[PodView] = field(init=False)
     deployment_views: Views[DeploymentView] = field(init=False)
@@ -74,8 +73,6 @@ class Stores:
             self.deployments,
             self.jobs,
             self.config_maps,
-            self.services,
-            self.service_accounts,
             self.budgets,
         )
 
@@ -89,6 +86,14 @@ class Stores:
             store.by_label(label, name, namespace=key.namespace) for store in (self.deployments, self.jobs)
         )
 
+    def is_starting(self, kind: Kind, key: ObjectKey) -> bool:
+        """Whether this child is a pod that is not ready, or a Deployment whose rollout is not complete: more changes of it follow."""
+        if kind == kinds.POD:
+            pod = self.pod_views.get(key)
+            return pod is not None and not pod.ready and not pod.terminating
+        deployment = self.deployment_views.get(key) if kind == kinds.DEPLOYMENT else None
+        return deployment is not None and not deployment.complete
+
     def of(self, kind: Kind) -> ObjectStore:
         """The cache of one kind. Raises KeyError for a kind that is not cached."""
         return {store.kind: store for store in self}[kind]
@@ -97,11 +102,24 @@ class Stores:
 class Owners:
     """Whose a child was: remembered while it lives, so that its end can still be told to its owner."""
 
-    def __init__(self, store: ObjectStore, label: str, wake: Callable[[ObjectKey], None]) -> None:
-        """Calls `wake` with the owner's key for every change of an object in `store` that carries `label`."""
+    def __init__(
+        self,
+        store: ObjectStore,
+        label: str,
+        wake: Callable[[ObjectKey], None],
+        *,
+        passing: Callable[[ObjectKey], bool] = lambda _: False,
+        wake_soon: Callable[[ObjectKey], None] = lambda _: None,
+    ) -> None:
+        """Calls `wake` with the owner's key for every change of an object in `store` that carries `label`.
+
+        Instead it calls `wake_soon` where the child is `passing`: on its way to where its owner waits for it.
+        """
         self._store = store
         self._label = label
         self._wake = wake
+        self._passing = passing
+        self._wake_soon = wake_soon
         self._owner: dict[ObjectKey, ObjectKey] = {}
         store.subscribe(self._changed)
 
@@ -109,7 +127,7 @@ class Owners:
         body = self._store.get(key)
         owner = self._owner.pop(key, None) if body is None else self._remember(key, body)
         if owner is not None:
-            self._wake(owner)
+            (self._wake_soon if self._passing(key) else self._wake)(owner)
 
     def _remember(self, key: ObjectKey, body: Manifest) -> ObjectKey | None:
         name = (body["metadata"].get("labels") or {}).get(self._label)

@@ -12,6 +12,10 @@ _WATCH_S: Final = 290
 """The server ends a watch by itself after this long, so that a silently dead one cannot last."""
 _INACTIVE_S: Final = 310
 _REQUEST_S: Final = 30
+_PAGE: Final = 250
+"""Objects of a listing that are in memory at once."""
+_IDLE_S: Final = 0.1
+"""kopf keeps a task and a queue for so long after an object's last event: after a listing, for each object that there is."""
 
 
 async def watch(stores: Iterable[ObjectStore], identity: str, namespaces: Collection[str] = ()) -> None:
@@ -51,6 +55,8 @@ def _settings() -> kopf.OperatorSettings:
     settings.watching.connect_timeout = _REQUEST_S
     settings.networking.request_timeout = _REQUEST_S
     settings.networking.connect_timeout = _REQUEST_S
+    settings.watching.chunk_size = _PAGE
+    settings.queueing.idle_timeout = _IDLE_S
     settings.posting.enabled = False  # events are ours: kopf would post its own log lines
     settings.scanning.disabled = True  # the CRDs are the chart's: there is nothing to discover at run time
     return settings

@@ -187,7 +187,7 @@ def _restarts(space: Space) -> int:
 
 def _versions(space: Space) -> dict[str, str]:
     """resourceVersion of everything of ours in the namespace: it moves with every write."""
-    kinds = "inferences,modelaccesses,deployments,services,serviceaccounts,configmaps,poddisruptionbudgets"
+    kinds = "inferences,modelaccesses,deployments,configmaps,poddisruptionbudgets"
     found = json.loads(space.kubectl.run("get", kinds, "-n", space.namespace, "-o", "json"))
     return {
         f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["resourceVersion"]

@@ -21,7 +21,7 @@ async def versions(api: Api, namespace: str) -> Mapping[str, str]:
     for kind, path in paths.items():
         for body in await api.items(path.format(namespace)):
             metadata = body["metadata"]
-            if kind in {"Inference", "ServiceAccount", "ConfigMap", "Service"}:
+            if kind in {"Inference", "ConfigMap"}:
                 found[f"{kind} {metadata['name']}"] = metadata["resourceVersion"]
             else:
                 found[f"{kind} {metadata['name']}"] = str(metadata["generation"])

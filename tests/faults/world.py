@@ -16,9 +16,7 @@ POOLS: Final = "/apis/tidegate.io/v1alpha1/computepools"
 DECISIONS: Final = "/apis/tidegate.io/v1alpha1/allocationdecisions"
 CHILDREN: Final[Mapping[str, str]] = {
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
-    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
     "ConfigMap": "/api/v1/namespaces/{}/configmaps",
-    "Service": "/api/v1/namespaces/{}/services",
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
 }
 OURS: Final = "app.kubernetes.io/managed-by=tidegate"
@@ -28,6 +26,7 @@ _VOLATILE: Final = frozenset(
     {
         "tidegate.io/epoch",
         "tidegate.io/applied",
+        "tidegate.io/created",
         "tidegate.io/template",
         "epoch",
         "uid",

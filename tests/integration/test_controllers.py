@@ -14,7 +14,7 @@ from fixtures.control_plane import Kubectl
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
 
-CHILDREN = "serviceaccounts,configmaps,deployments,services,poddisruptionbudgets"
+CHILDREN = "configmaps,deployments,poddisruptionbudgets"
 
 
 def children(kubectl: Kubectl, namespace: str, name: str = "ctr") -> dict[str, Any]:
@@ -47,7 +47,7 @@ def test_inference_gets_its_children_and_they_are_its_own(
 ) -> None:
     del controllers
     kubectl.apply(_fresh(inference_body(namespace=namespace, replicas=2)), namespace=namespace)
-    wait_until(lambda: len(children(kubectl, namespace)) == 5, "five children exist")
+    wait_until(lambda: len(children(kubectl, namespace)) == 3, "all children exist")
 
     found = children(kubectl, namespace)
     uid = kubectl.json("get", "inference", "ctr", "-n", namespace)["metadata"]["uid"]
@@ -64,7 +64,7 @@ def test_drift_is_repaired_and_what_others_add_is_left(
 ) -> None:
     del controllers
     kubectl.apply(_fresh(inference_body(namespace=namespace)), namespace=namespace)
-    wait_until(lambda: len(children(kubectl, namespace)) == 5, "five children exist")
+    wait_until(lambda: len(children(kubectl, namespace)) == 2, "both children exist")
 
     kubectl("label", "deployment", "inf-ctr", "-n", namespace, "team=ads")
     kubectl("scale", "deployment", "inf-ctr", "-n", namespace, "--replicas=7")
@@ -73,8 +73,20 @@ def test_drift_is_repaired_and_what_others_add_is_left(
     )
     assert children(kubectl, namespace)["Deployment"]["metadata"]["labels"]["team"] == "ads"
 
-    kubectl("delete", "service", "inf-ctr", "-n", namespace)
-    wait_until(lambda: "Service" in children(kubectl, namespace), "the Service is back")
+    config_map = children(kubectl, namespace)["ConfigMap"]["metadata"]["name"]
+    kubectl("delete", "configmap", config_map, "-n", namespace)
+    wait_until(lambda: "ConfigMap" in children(kubectl, namespace), "the ConfigMap is back")
+
+
+def test_a_budget_comes_with_the_second_replica(
+    controllers: Running, kubectl: Kubectl, namespace: str
+) -> None:
+    del controllers
+    kubectl.apply(_fresh(inference_body(namespace=namespace)), namespace=namespace)
+    wait_until(lambda: len(children(kubectl, namespace)) == 2, "both children exist")
+    kubectl("scale", "inference", "ctr", "-n", namespace, "--replicas=2")
+    wait_until(lambda: "PodDisruptionBudget" in children(kubectl, namespace), "there is a budget")
+    assert children(kubectl, namespace)["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
 
 
 @pytest.mark.produces(Reason.NAME_CONFLICT)
@@ -82,18 +94,17 @@ def test_name_of_somebody_elses_object_is_never_taken(
     controllers: Running, kubectl: Kubectl, namespace: str
 ) -> None:
     del controllers
-    theirs = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "inf-ctr"}}
-    kubectl.apply(theirs, namespace=namespace)
+    kubectl("create", "deployment", "inf-ctr", "-n", namespace, "--image=theirs", "--replicas=0")
     kubectl.apply(_fresh(inference_body(namespace=namespace)), namespace=namespace)
     wait_until(lambda: ready(kubectl, namespace).get("reason") == "NameConflict", "Ready says NameConflict")
 
-    assert "ServiceAccount" in ready(kubectl, namespace)["message"]
-    untouched = kubectl.json("get", "serviceaccount", "inf-ctr", "-n", namespace)
+    assert "Deployment" in ready(kubectl, namespace)["message"]
+    untouched = kubectl.json("get", "deployment", "inf-ctr", "-n", namespace)
     assert "ownerReferences" not in untouched["metadata"]
 
-    kubectl("delete", "serviceaccount", "inf-ctr", "-n", namespace)
+    kubectl("delete", "deployment", "inf-ctr", "-n", namespace)
     kubectl("annotate", "inference", "ctr", "-n", namespace, "look=again")
-    wait_until(lambda: len(children(kubectl, namespace)) == 5, "five children exist")
+    wait_until(lambda: len(children(kubectl, namespace)) == 2, "both children exist")
 
 
 def test_scale_subresource_reaches_the_deployment(

@@ -18,7 +18,7 @@ from fixtures.pools import Pools
 from fixtures.processes import Running, controllers_settings, leading_controllers, tidegate
 
 INFERENCES = 10
-KINDS = "inferences,modelaccesses,serviceaccounts,configmaps,deployments,services,poddisruptionbudgets"
+KINDS = "inferences,modelaccesses,configmaps,deployments,poddisruptionbudgets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,10 @@ def test_restart_over_settled_objects_writes_nothing_and_a_successor_repairs(
     assert resource_versions(kubectl, namespace) == succession.versions
 
     # It does repair what is not as it should be: the same measure moves.
-    kubectl("delete", "service", "inf-m3", "-n", namespace)
+    kubectl("delete", "deployment", "inf-m3", "-n", namespace)
     wait_until(
-        lambda: kubectl.run("get", "service", "inf-m3", "-n", namespace, "-o", "name").returncode == 0,
-        what="the Service is back",
+        lambda: kubectl.run("get", "deployment", "inf-m3", "-n", namespace, "-o", "name").returncode == 0,
+        what="the Deployment is back",
         timeout_s=60.0,
     )
     assert resource_versions(kubectl, namespace) != succession.versions

@@ -20,6 +20,7 @@ from tidegate.errors import ApiUnavailableError, ConflictError, PermanentError
 from tidegate.kube.changes import needs_apply
 from tidegate.kube.client import ClientSettings, KubeClient
 from tidegate.kube.fence import EPOCH_ANNOTATION, Fence
+from tidegate.kube.field_ownership import was_created
 from tidegate.kube.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, INFERENCE, NAMESPACE, Kind
 from tidegate.kube.port import Cluster, EventNote
 from tidegate.kube.store import ObjectStore
@@ -93,6 +94,55 @@ async def test_applying_creates_changes_and_takes_away(client: KubeClient, file_
     assert stored["data"] == {"a": "2"}
     assert stored["metadata"]["annotations"][EPOCH_ANNOTATION] == "7"
     assert {entry["manager"] for entry in stored["metadata"]["managedFields"]} == {"tidegate-test"}
+
+
+async def test_what_was_created_is_settled_and_a_field_of_it_can_be_taken_away(
+    client: KubeClient, kubectl: Kubectl, namespace: str
+) -> None:
+    key, wanted = ObjectKey(namespace, "inf-ctr"), a_deployment(namespace)
+    created = await client.apply_new(wanted, FENCE)
+    assert created is not None
+    assert was_created(created)
+    assert not needs_apply(wanted, created)
+    kubectl("label", "deployment/inf-ctr", "team=ads", "--namespace", namespace)
+    changed = a_deployment(namespace, env=[])
+    assert needs_apply(changed, created)
+
+    ready = await client.take_over(DEPLOYMENT, key, FENCE)
+
+    assert ready is not None
+    assert not was_created(ready)
+    stored = await client.apply(changed, FENCE)
+    assert "env" not in stored["spec"]["template"]["spec"]["containers"][0]
+    assert stored["metadata"]["labels"] == {"team": "ads"}, "what somebody else has added stays"
+    ours = [entry for entry in stored["metadata"]["managedFields"] if entry["manager"] == "tidegate-test"]
+    assert [entry["operation"] for entry in ours] == ["Apply"]
+
+
+async def test_without_a_take_over_a_field_that_was_created_would_stay(
+    client: KubeClient, namespace: str
+) -> None:
+    """The negative: what `take_over` is for."""
+    await client.apply_new(a_deployment(namespace), FENCE)
+    stored = await client.apply(a_deployment(namespace, env=[]), FENCE)
+    assert stored["spec"]["template"]["spec"]["containers"][0]["env"] == [{"name": "A"}]
+
+
+async def test_nothing_is_created_over_an_object_of_that_name(client: KubeClient, namespace: str) -> None:
+    await client.apply(a_config_map(namespace, a="1"), FENCE)
+    assert await client.apply_new(a_config_map(namespace, a="2"), FENCE) is None
+    stored = await client.get(CONFIG_MAP, ObjectKey(namespace, "inf-ctr"))
+    assert stored is not None
+    assert stored["data"] == {"a": "1"}
+
+
+async def test_what_was_applied_is_not_taken_over_and_what_is_gone_is_nothing(
+    client: KubeClient, namespace: str
+) -> None:
+    applied = await client.apply(a_config_map(namespace, a="1"), FENCE)
+    key = ObjectKey(namespace, "inf-ctr")
+    assert await client.take_over(CONFIG_MAP, key, FENCE) == applied
+    assert await client.take_over(CONFIG_MAP, ObjectKey(namespace, "gone"), FENCE) is None
 
 
 async def test_an_applied_object_is_settled_however_the_api_server_spells_it(

@@ -33,7 +33,7 @@ def test_without_kueue_nothing_is_made_and_its_arrival_is_noticed(
     said = batches.says(Reason.KUEUE_MISSING)
     assert "install Kueue 0.15 or newer, or remove spec.batch.queueName" in said
     children = batches.kubectl.json(
-        "get", "jobs,configmaps,serviceaccounts", "-n", batches.namespace, "-l", "tidegate.io/inference=ctr"
+        "get", "jobs,configmaps", "-n", batches.namespace, "-l", "tidegate.io/inference=ctr"
     )
     assert children["items"] == []
 

@@ -23,7 +23,7 @@ from fixtures.web_process import with_token
 
 pytestmark = [pytest.mark.integration]
 
-CHILDREN: Final = "serviceaccounts,configmaps,deployments,services,poddisruptionbudgets"
+CHILDREN: Final = "configmaps,deployments,poddisruptionbudgets"
 UNSEEN: Final = {"observedGeneration": -1}
 """The status of what no controller has looked at."""
 RELEASES: Final = {"blue": ("blue-models", "blue-more"), "green": ("green-models",)}
@@ -52,8 +52,8 @@ class Two:
     def until_served(self, namespace: str) -> dict[str, Any]:
         """Waits for all children of ctr."""
         wait_until(
-            lambda: len(self.children(namespace)) == 5,
-            what=f"five children in {namespace}",
+            lambda: len(self.children(namespace)) == 2,
+            what=f"both children in {namespace}",
             timeout_s=60.0,
         )
         return self.children(namespace)

@@ -15,7 +15,7 @@ from fixtures.control_plane import Kubectl
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
 
-CHILDREN = "serviceaccounts,configmaps,deployments,services,poddisruptionbudgets"
+CHILDREN = "configmaps,deployments,poddisruptionbudgets"
 
 
 class Scene:
@@ -73,9 +73,7 @@ class Scene:
 
     def has(self, deployments: int) -> None:
         """Waits until so many pipelines have all their children, and nobody has any other."""
-        counts = dict.fromkeys(
-            ("ServiceAccount", "ConfigMap", "Deployment", "Service", "PodDisruptionBudget"), deployments
-        )
+        counts = dict.fromkeys(("ConfigMap", "Deployment"), deployments)
         expected = {kind: count for kind, count in counts.items() if count}
         wait_until(
             lambda: {kind: len(names) for kind, names in self.children().items()} == expected,

@@ -127,11 +127,11 @@ def test_quota_is_told_in_the_api_servers_words_and_fewer_replicas_are_enough(ob
 def test_child_of_a_predecessor_is_waited_for_and_named(objects: Objects) -> None:
     objects.apply(inference_body())
     objects.says("inference", "ctr", Reason.UNSCHEDULABLE)
-    held = ("service", "inf-ctr", "-n", objects.namespace)
+    held = ("deployment", "inf-ctr", "-n", objects.namespace)
     objects.kubectl("patch", *held, "--type=merge", "-p", '{"metadata":{"finalizers":["example.com/held"]}}')
     objects.kubectl("delete", "inference", "ctr", "-n", objects.namespace, "--wait=true")
     objects.apply(inference_body())
-    assert "Service" in objects.says("inference", "ctr", Reason.PREDECESSOR_DELETING)
+    assert "Deployment" in objects.says("inference", "ctr", Reason.PREDECESSOR_DELETING)
 
     objects.kubectl("patch", *held, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
     objects.says("inference", "ctr", Reason.UNSCHEDULABLE)

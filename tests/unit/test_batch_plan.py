@@ -69,7 +69,7 @@ def a_failed_pod(job: str, shard: int, words: str, code: int = 3) -> PodView:
 
 def test_a_batch_is_one_indexed_job_and_no_deployment() -> None:
     made = plan(a_batch(batch=batch_spec(shards=5, deadline="6h")))
-    assert [one["kind"] for one in made.apply] == ["ServiceAccount", "ConfigMap", "Job"]
+    assert [one["kind"] for one in made.apply] == ["ConfigMap", "Job"]
     spec = job_of(made)["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 5, 2)
     assert spec["activeDeadlineSeconds"] == 6 * 3600

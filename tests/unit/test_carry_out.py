@@ -12,7 +12,8 @@ from builders.inference import an_inference, inference_body
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.errors import RetryableError
-from tidegate.kube.fence import Fence
+from tidegate.kube.changes import digest
+from tidegate.kube.fence import CREATED_ANNOTATION, Fence
 from tidegate.kube.kinds import INFERENCE, Kind
 from tidegate.kube.port import Cluster, Manifest
 from tidegate.planning.plan import Plan
@@ -21,10 +22,11 @@ from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.stores import Stores
 
 OWNER = an_inference()
-BODY = inference_body()
+BODY = {**inference_body(), "status": {"observedGeneration": 1}}
+"""As it is once a status was written."""
 CHILD: Mapping[str, Any] = {
     "apiVersion": "v1",
-    "kind": "Service",
+    "kind": "ConfigMap",
     "metadata": {
         "name": "inf-ctr",
         "namespace": "ads",
@@ -41,15 +43,31 @@ class OneObject:
     live: Manifest | None
     owner: Manifest | None
     applied: list[Manifest] = field(default_factory=list[Manifest])
+    created: list[Manifest] = field(default_factory=list[Manifest])
+    taken_over: list[ObjectKey] = field(default_factory=list[ObjectKey])
+    read: list[Kind] = field(default_factory=list[Kind])
 
     async def get(self, kind: Kind, key: ObjectKey) -> Manifest | None:
         del key
+        self.read.append(kind)
         return self.owner if kind == INFERENCE else self.live
 
     async def apply(self, manifest: Manifest, fence: Fence) -> Manifest:
         del fence
         self.applied.append(manifest)
         return manifest
+
+    async def apply_new(self, manifest: Manifest, fence: Fence) -> Manifest | None:
+        del fence
+        if self.live is not None:
+            return None
+        self.created.append(manifest)
+        return manifest
+
+    async def take_over(self, kind: Kind, key: ObjectKey, fence: Fence) -> Manifest | None:
+        del kind, fence
+        self.taken_over.append(key)
+        return self.live
 
     async def apply_status(
         self, kind: Kind, key: ObjectKey, status: Manifest, **_: object
@@ -58,10 +76,12 @@ class OneObject:
         return None if self.owner is None else {**self.owner, "status": status}
 
 
-def a_writer(live: Manifest | None, owner: Manifest | None = BODY) -> tuple[Writer, OneObject]:
-    """A writer whose cache holds BODY, whatever the cluster has by now."""
+def a_writer(
+    live: Manifest | None, owner: Manifest | None = BODY, known: Manifest = BODY
+) -> tuple[Writer, OneObject]:
+    """A writer whose cache holds `known`, whatever the cluster has by now."""
     cluster, stores = OneObject(live, owner), Stores()
-    stores.inferences.observe("ADDED", BODY)
+    stores.inferences.observe("ADDED", known)
     return Writer(cast("Cluster", cluster), stores, Fence.unlimited()), cluster
 
 
@@ -83,7 +103,7 @@ async def test_child_of_a_deleted_namesake_is_waited_for_and_the_status_says_so(
 
     assert refusal is not None
     assert refusal.reason is Reason.PREDECESSOR_DELETING
-    assert "Service ads/inf-ctr" in refusal.message
+    assert "ConfigMap ads/inf-ctr" in refusal.message
     assert not refusal.verdict().stalled, "nobody has to do anything about it"
     assert cluster.applied == []
 
@@ -106,7 +126,7 @@ async def test_deleted_inference_does_not_come_back_to_life_when_its_deletion_wa
     with pytest.raises(RetryableError, match=r"ads/ctr .*deleted"):
         await writer.children(OWNER, Plan(status={}, apply=(CHILD,)))
 
-    assert cluster.applied == []
+    assert cluster.applied == cluster.created == []
     assert writer.stores.inferences.get(OWNER.key) == there, "and the cache has learned of it"
 
 
@@ -115,7 +135,48 @@ async def test_child_that_went_is_made_again_for_an_inference_that_is_there() ->
     writer, cluster = a_writer(None)
 
     assert await writer.children(OWNER, Plan(status={}, apply=(CHILD,))) is None
-    assert cluster.applied == [CHILD]
+    assert cluster.created == [CHILD]
+    assert INFERENCE in cluster.read, "it was asked whether its owner lives"
+
+
+async def test_what_a_new_object_needs_is_made_without_a_question() -> None:
+    """Were it gone again already, its first status would find nobody, and no second time be wasted on it."""
+    writer, cluster = a_writer(None, known=inference_body())
+
+    assert await writer.children(OWNER, Plan(status={}, apply=(CHILD,))) is None
+    assert (cluster.created, cluster.read) == ([CHILD], [])
+
+
+@pytest.mark.parametrize(
+    "known", [None, inference_body(metadata={"uid": "successor"})], ids=["gone", "another"]
+)
+async def test_one_that_went_while_its_pods_were_asked_gets_no_children(known: Manifest | None) -> None:
+    """The watch has told us of it after the plan was begun: the cache, too, has another picture than the plan."""
+    writer, cluster = a_writer(None, owner=known)
+    writer.stores.inferences.observe("DELETED", BODY)
+    if known is not None:
+        writer.stores.inferences.observe("ADDED", known)
+
+    with pytest.raises(RetryableError, match="deleted"):
+        await writer.children(OWNER, Plan(status={}, apply=(CHILD,)))
+    assert cluster.created == []
+
+
+async def test_what_was_created_is_taken_over_before_it_is_applied() -> None:
+    """Else a field that is no longer wanted would stay: who applies takes away only what was applied."""
+    writer, cluster = a_writer(live_with(annotations={CREATED_ANNOTATION: "of before"}))
+    writer.stores.config_maps.observe("ADDED", cluster.live or {})
+
+    assert await writer.children(OWNER, Plan(status={}, apply=(CHILD,))) is None
+    assert (cluster.taken_over, cluster.applied) == ([ObjectKey("ads", "inf-ctr")], [CHILD])
+
+
+async def test_what_was_created_and_is_as_planned_is_left_alone() -> None:
+    writer, cluster = a_writer(live_with(annotations={CREATED_ANNOTATION: digest(CHILD)}))
+    writer.stores.config_maps.observe("ADDED", cluster.live or {})
+
+    assert await writer.children(OWNER, Plan(status={}, apply=(CHILD,))) is None
+    assert (cluster.created, cluster.applied, cluster.read) == ([], [], [])
 
 
 async def test_status_that_finds_nobody_makes_us_forget_the_object() -> None:

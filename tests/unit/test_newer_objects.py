@@ -183,3 +183,19 @@ def test_another_object_of_the_name_inherits_nothing(seen: bool) -> None:
         assert cluster.access is None
     cluster.has(an_access("two", match=NEWER_MATCH), uid="u2")
     assert cluster.access is None
+
+
+def test_what_two_objects_have_alike_is_in_memory_once_and_each_is_what_it_was() -> None:
+    store, (a, b) = ObjectStore(kinds.INFERENCE), (ObjectKey("ads", "a"), ObjectKey("ads", "b"))
+    parsed = Parsed(Inference, store)
+    for key, replicas in ((a, 1), (b, 2)):
+        body = inference_body(key.name, replicas=replicas, rollout={"keepVersions": 3})
+        store.observe("ADDED", {**body, "status": {"observedGeneration": 1, "replicas": replicas}})
+    one, other = parsed.get(a), parsed.get(b)
+    assert one is not None
+    assert other is not None
+    assert one.spec.rollout is other.spec.rollout
+    assert (one.spec.replicas, other.spec.replicas) == (1, 2)
+    assert (one.status.replicas, other.status.replicas) == (1, 2)
+    for key, found in ((a, one), (b, other)):
+        assert found == Inference.parse(store.get(key) or {})

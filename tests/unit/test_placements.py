@@ -58,8 +58,8 @@ class World:
     def node(self, name: str, **facts: Any) -> None:
         """A node as it is now, and then its pool's status, as the pool's reconciler writes it."""
         self.has(self._nodes, node_body(name, **facts, labels={"pool": name[-1]}))
-        spec = {"nodeSelector": {"pool": name[-1]}}
-        self.has(self.stores.pools, compute_pool_body(f"cpu-{name[-1]}", **spec))
+        pool = compute_pool_body(f"cpu-{name[-1]}", nodeSelector={"pool": name[-1]})
+        self.has(self.stores.pools, {**pool, "status": {"slices": {"total": self._version}}})
 
     def inference(self, name: str, pool: str = "cpu-a", *, gone: bool = False, **spec: Any) -> None:
         placement, status = {"pool": pool, "slices": spec.pop("slices", 1)}, spec.pop("status", {})

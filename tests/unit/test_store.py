@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,11 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders.pods import a_pod_body
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import WrongThreadError
+from tidegate.kube.facts import pod_facts, sharing
 from tidegate.kube.kinds import INFERENCE, POD
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.views import Views
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.0, 1.0]) | st.sampled_from("ab"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=12,
+)
 
 A, B = ObjectKey("ads", "a"), ObjectKey("ads", "b")
 
@@ -50,11 +59,69 @@ def version_of(store: ObjectStore, key: ObjectKey) -> str | None:
 def test_events_arrive_change_and_go() -> None:
     store, told = a_store()
     store.observe("ADDED", a_pod(version=1))
-    store.observe("MODIFIED", a_pod(version=2))
+    store.observe("MODIFIED", a_pod(version=2, owner="other"))
     assert version_of(store, A) == "2"
     store.observe("DELETED", a_pod(version=3))
     assert store.get(A) is None
     assert told == [A, A, A]
+
+
+def test_an_object_that_says_what_it_said_before_is_no_news_but_its_version_is_kept() -> None:
+    store, told = a_store()
+    store.observe("ADDED", a_pod(version=1))
+    store.observe("MODIFIED", a_pod(version=2))
+    assert version_of(store, A) == "2"
+    assert told == [A]
+    store.observe("MODIFIED", a_pod(version=3, model="another"))
+    assert told == [A, A]
+
+
+def test_an_object_that_is_as_it_was_before_it_could_not_be_read_is_no_longer_left_out() -> None:
+    def refuse(body: Any) -> Any:
+        if body["metadata"]["labels"]:
+            raise ValueError
+        return body
+
+    store = ObjectStore(POD, transform=refuse)
+    store.observe("ADDED", a_pod(version=1))
+    store.observe("MODIFIED", a_pod(version=2, model="odd"))
+    assert set(store.left_out) == {A}
+    store.observe("MODIFIED", a_pod(version=3))
+    assert (store.left_out, version_of(store, A)) == ({}, "3")
+
+
+def test_what_nobody_reads_is_no_news() -> None:
+    store, told = ObjectStore(POD, transform=pod_facts), list[ObjectKey]()
+    store.subscribe(told.append)
+    body = a_pod_body("ctr-1")
+    body["metadata"]["resourceVersion"] = "6"
+    store.observe("ADDED", body)
+    metadata = {**body["metadata"], "resourceVersion": "7"}
+    store.observe(
+        "MODIFIED", {**body, "metadata": metadata, "status": {**body["status"], "hostIP": "10.0.0.1"}}
+    )
+    assert len(told) == 1
+    store.observe("MODIFIED", {**body, "metadata": {**metadata, "deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    assert len(told) == 2
+
+
+def test_objects_of_one_template_are_kept_as_one_but_for_what_differs() -> None:
+    store, _ = a_store()
+    spec = {"containers": [{"name": "triton", "args": ["--a", "--b"], "ports": [{"containerPort": 8443}]}]}
+    for name in ("a", "b"):
+        body = json.loads(json.dumps({**a_pod(name), "spec": {**spec, "nodeName": f"node-{name}"}}))
+        store.observe("ADDED", body)
+    one, other = store.get(A) or {}, store.get(B) or {}
+    assert one["spec"]["containers"] is other["spec"]["containers"]
+    assert (one["spec"]["nodeName"], other["spec"]["nodeName"]) == ("node-a", "node-b")
+
+
+@given(JSON, JSON)
+def test_what_is_shared_is_what_was_given(value: Any, like: Any) -> None:
+    made = sharing(value, like)
+    assert json.dumps(made, sort_keys=True) == json.dumps(value, sort_keys=True), (
+        "by value and type: 1, 1.0 and true differ"
+    )
 
 
 def test_an_object_that_somebody_cannot_read_stays_as_it_was_for_all() -> None:
@@ -200,7 +267,7 @@ def test_a_resync_of_some_namespaces_leaves_those_of_others() -> None:
     store.observe("ADDED", a_pod("a", version=5))
     store.observe("ADDED", a_pod("ghost", version=5))
     store.observe("ADDED", a_pod("a", namespace="shop", version=5))
-    store.resync([a_pod("a", version=5)], "10", within=["ads"])
+    store.resync([A], "10", within=["ads"])
     assert set(store.keys()) == {A, ObjectKey("shop", "a")}
 
 
@@ -217,7 +284,8 @@ def test_a_resync_beside_another_feeder_keeps_what_is_newer_than_the_listing() -
     store.observe("ADDED", a_pod("ghost", version=6))
     store.observe("ADDED", a_pod("b", version=12))
     told.clear()
-    store.resync([a_pod("a", version=4)], resource_version="10")
+    store.observe("MODIFIED", a_pod("a", version=4))
+    store.resync([A], resource_version="10")
     assert version_of(store, A) == "5"
     assert version_of(store, B) == "12"
     assert told == [ObjectKey("ads", "ghost")]

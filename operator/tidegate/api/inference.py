@@ -441,7 +441,7 @@ class InferenceSpec(ApiModel):
         ObjectName | None,
         Field(
             description="ServiceAccount of the same namespace under which the pods run, for a cloud's workload identity; "
-            "its token is not mounted by Tidegate. Absent: one of the Inference's own without any rights."
+            "its token is not mounted by Tidegate. Absent: the namespace's default one."
         ),
     ] = None
     batching: Annotated[Batching, Field(description=Batching.__doc__)] = Batching()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self, cast
 
 from pydantic import (
     BaseModel,
@@ -101,6 +101,39 @@ class ApiModel(BaseModel):
     def dump(self) -> dict[str, Any]:
         """As the API spells it: camelCase, absent fields left out, times as RFC 3339."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def share(model: ApiModel, like: ApiModel | None) -> None:
+    """Replaces parts of `model` by those of `like` that equal them: what many objects have alike is in memory once.
+
+    Models are frozen, so that nobody can tell.
+    """
+    if like is None or model is like or type(model) is not type(like):
+        return
+    for name, value in tuple(model):
+        other = getattr(like, name)
+        if type(value) is type(other) and value == other:
+            _put(model, name, other)
+        else:
+            for part, alike in _parts(value, other):
+                share(part, alike)
+    if model.model_fields_set == like.model_fields_set:
+        _put(model, "__pydantic_fields_set__", like.model_fields_set)
+
+
+def _parts(value: object, other: object) -> Iterator[tuple[ApiModel, ApiModel]]:
+    """The models in the same place of both: both are models, or lists of them."""
+    if isinstance(value, ApiModel) and isinstance(other, ApiModel):
+        yield value, other
+    elif isinstance(value, tuple) and isinstance(other, tuple):
+        pairs = zip(cast("tuple[object, ...]", value), cast("tuple[object, ...]", other), strict=False)
+        for one, another in pairs:
+            yield from _parts(one, another)
+
+
+def _put(model: ApiModel, name: str, value: object) -> None:
+    """Past the model's own check that nothing of it changes: nothing does."""
+    object.__setattr__(model, name, value)
 
 
 class StatusModel(ApiModel):

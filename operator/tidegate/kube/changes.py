@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tidegate.api.quantities import parse_quantity
-from tidegate.kube.fence import APPLIED_ANNOTATION, EPOCH_ANNOTATION
+from tidegate.kube.fence import APPLIED_ANNOTATION, CREATED_ANNOTATION, EPOCH_ANNOTATION
 from tidegate.kube.port import Manifest
 
-_OURS: Final = frozenset({APPLIED_ANNOTATION, EPOCH_ANNOTATION})
+_OURS: Final = frozenset({APPLIED_ANNOTATION, CREATED_ANNOTATION, EPOCH_ANNOTATION})
 # Below these keys strings are quantities, which the API server rewrites: 1000m comes back as 1.
 _QUANTITY_HOLDERS: Final = frozenset({"limits", "requests", "sizeLimit", "storage"})
 # Fields that are said when an object is made and are somebody else's from then on: Kueue starts and stops a Job.
@@ -23,13 +23,14 @@ _MERGE_KEYS: Final = ("name", "mountPath", "uid", "containerPort", "port", "key"
 def needs_apply(desired: Manifest, live: Manifest | None) -> bool:
     """Whether `desired` must be applied again.
 
-    True when there is no live object, when we last applied something else (so that a field we no longer want
+    True when there is no live object, when we last wrote something else (so that a field we no longer want
     goes away), or when somebody changed a field of ours. Fields that others added do not count.
     """
     if live is None:
         return True
     annotations = live.get("metadata", {}).get("annotations") or {}
-    return annotations.get(APPLIED_ANNOTATION) != digest(desired) or not is_subset(_lasting(desired), live)
+    wrote = annotations.get(CREATED_ANNOTATION, annotations.get(APPLIED_ANNOTATION))
+    return wrote != digest(desired) or not is_subset(_lasting(desired), live)
 
 
 def over(live: Manifest | None, desired: Manifest) -> Manifest:
@@ -51,7 +52,7 @@ def over(live: Manifest | None, desired: Manifest) -> Manifest:
 
 
 def digest(manifest: Manifest) -> str:
-    """What the annotation `tidegate.io/applied` holds: a short hash of the manifest.
+    """What the annotations `tidegate.io/applied` and `tidegate.io/created` hold: a short hash of the manifest.
 
     Our own annotations, what is said only at first and the resourceVersion are no part of it.
     """
@@ -61,12 +62,15 @@ def digest(manifest: Manifest) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def stamped(manifest: Manifest, epoch: int) -> dict[str, Any]:
-    """`manifest` with the annotations that say what was applied and in which term of leadership."""
+def stamped(manifest: Manifest, epoch: int, wrote: str = APPLIED_ANNOTATION) -> dict[str, Any]:
+    """`manifest` with the annotations that say what was written, how, and in which term of leadership.
+
+    `wrote` is the annotation for an object that is applied, or the one for an object that is created.
+    """
     metadata: Mapping[str, Any] = manifest.get("metadata", {})
     annotations = {
         **(metadata.get("annotations") or {}),
-        APPLIED_ANNOTATION: digest(manifest),
+        wrote: digest(manifest),
         EPOCH_ANNOTATION: str(epoch),
     }
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}

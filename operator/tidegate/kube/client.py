@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import aiohttp
 
@@ -23,13 +23,16 @@ from tidegate.errors import (
 )
 from tidegate.kube.changes import stamped
 from tidegate.kube.events import EventRecorder
-from tidegate.kube.fence import Fence
+from tidegate.kube.fence import CREATED_ANNOTATION, Fence
+from tidegate.kube.field_ownership import taking_over, was_created
 from tidegate.kube.kinds import EVENT, JOB, POD, Kind, kind_of
 from tidegate.kube.port import EventNote, Manifest
 from tidegate.kube.portforward import forwarded, get_json
 from tidegate.kube.store import key_of
 from tidegate.kube.transport import APPLY_PATCH, MERGE_PATCH, Impersonated, Request, Transport
 from tidegate.kube.writes import Observer, Result, Verb, Write, nobody, result_of
+
+_TAKE_OVER_TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class ClientSettings:
     """Owner of the fields that `apply` writes: `tidegate-<controller>`."""
     request_timeout: timedelta = timedelta(seconds=15)
     list_timeout: timedelta = timedelta(seconds=60)
-    page_size: int = 1_000
+    page_size: int = 250
     user_agent: str = "tidegate"
     acting_for: str = ""
     """User in whose name everything is asked (impersonation); empty: the one whose credentials they are."""
@@ -132,18 +135,18 @@ class KubeClient:
         self, kind: Kind, *, namespace: str = "", selector: str = "", fields: str = ""
     ) -> Sequence[Manifest]:
         """See port.Cluster."""
-        items, _ = await self.list_with_version(kind, namespace=namespace, selector=selector, fields=fields)
-        return items
+        pages = self.pages(kind, namespace=namespace, selector=selector, fields=fields)
+        return [item async for page, _ in pages for item in page]
 
-    async def list_with_version(
+    async def pages(
         self, kind: Kind, *, namespace: str = "", selector: str = "", fields: str = ""
-    ) -> tuple[Sequence[Manifest], str]:
-        """The objects, and the resourceVersion from which a watch sees everything that they miss.
+    ) -> AsyncIterator[tuple[Sequence[Manifest], str]]:
+        """The objects, a page at a time, each with the resourceVersion from which a watch sees everything that all pages miss.
 
-        Raises ExpiredError when the listing took longer than the API server keeps its pages.
+        So of ten thousand objects no more than a page is in memory. Raises ExpiredError when the listing took longer than the
+        API server keeps its pages.
         """
         query = {"limit": str(self._settings.page_size), **_selecting(selector, fields)}
-        items: list[Manifest] = []
         while True:
             page = await self._transport.call(
                 Request("GET", kind.path(namespace), self._settings.list_timeout, query=query)
@@ -152,9 +155,10 @@ class KubeClient:
                 message = f"the API server does not know the kind {kind}: are the CRDs installed?"
                 raise UnknownKindError(message)
             found, more, version = _page(kind, page)
-            items += found
+            del page
+            yield found, version
             if not more:
-                return items, version
+                return
             query = {**query, "continue": more}
 
     def watch(
@@ -218,11 +222,42 @@ class KubeClient:
         path = kind.path(metadata.get("namespace", ""), metadata["name"])
         stored = await self._patch(kind, path, stamped(manifest, fence.epoch), fence)
         if stored is None:
-            message = (
-                f"{kind} {metadata.get('namespace', '')}/{metadata['name']}: its namespace does not exist"
-            )
-            raise ApiUnavailableError(message)
+            raise _no_namespace(kind, metadata)
         return stored
+
+    async def apply_new(self, manifest: Manifest, fence: Fence) -> Manifest | None:
+        """See port.Cluster. The object gets the annotations tidegate.io/created and tidegate.io/epoch."""
+        kind, metadata = kind_of(manifest), manifest["metadata"]
+        request = Request(
+            "POST",
+            kind.path(metadata.get("namespace", "")),
+            self._within(fence),
+            query={"fieldManager": self._settings.field_manager},
+            body=stamped(manifest, fence.epoch, CREATED_ANNOTATION),
+        )
+        try:
+            created = await self._write(Verb.CREATE, kind.plural, request)
+        except ConflictError:
+            return None
+        if created is None:
+            raise _no_namespace(kind, metadata)
+        return created
+
+    async def take_over(self, kind: Kind, key: ObjectKey, fence: Fence) -> Manifest | None:
+        """See port.Cluster."""
+        tries = _TAKE_OVER_TRIES
+        while True:
+            live = await self.get(kind, key)
+            if live is None or not was_created(live):
+                return live
+            try:
+                patch = taking_over(live, self._settings.field_manager, fence.epoch)
+                return await self.merge(kind, key, patch, fence)
+            except ConflictError:
+                # Somebody, such as the Deployment's own controller, has written its status since.
+                tries -= 1
+                if not tries:
+                    raise
 
     async def apply_status(
         self, kind: Kind, key: ObjectKey, status: Manifest, *, uid: str, fence: Fence
@@ -280,8 +315,7 @@ class KubeClient:
         request = Request("POST", path, within or self._settings.request_timeout, body=manifest)
         created = await self._write(Verb.CREATE, kind.plural, request)
         if created is None:
-            message = f"{kind} {manifest['metadata']['name']}: its namespace does not exist"
-            raise ApiUnavailableError(message)
+            raise _no_namespace(kind, manifest["metadata"])
         return created
 
     async def replace(self, kind: Kind, manifest: Manifest, *, within: timedelta | None = None) -> Manifest:
@@ -328,6 +362,12 @@ class KubeClient:
         """How long a write may take: never beyond the end of the fence, however far it then has come."""
         fence.check()
         return min(self._settings.request_timeout, timedelta(seconds=min(fence.remaining_s(), 3600.0)))
+
+
+def _no_namespace(kind: Kind, metadata: Mapping[str, Any]) -> ApiUnavailableError:
+    return ApiUnavailableError(
+        f"{kind} {metadata.get('namespace', '')}/{metadata['name']}: its namespace does not exist"
+    )
 
 
 def _own_conditions(status: Manifest) -> Mapping[str, Any]:

@@ -8,9 +8,11 @@ from typing import Final, Self
 
 from tidegate.errors import LeadershipLostError
 
-# Both are left out when desired and live objects are compared, so that a failover rewrites nothing.
+# All three are left out when desired and live objects are compared, so that a failover rewrites nothing.
 EPOCH_ANNOTATION: Final = "tidegate.io/epoch"
 APPLIED_ANNOTATION: Final = "tidegate.io/applied"
+CREATED_ANNOTATION: Final = "tidegate.io/created"
+"""Instead of the annotation `applied` on an object that was created and has not been changed since."""
 
 
 class Fence:

@@ -53,8 +53,6 @@ DEPLOYMENT: Final = Kind("apps", "v1", "Deployment", "deployments")
 JOB: Final = Kind("batch", "v1", "Job", "jobs")
 WORKLOAD: Final = Kind("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
 """Kueue's account of a Job: whether it may run. Only there where Kueue is installed."""
-SERVICE: Final = Kind("", "v1", "Service", "services")
-SERVICE_ACCOUNT: Final = Kind("", "v1", "ServiceAccount", "serviceaccounts")
 SECRET: Final = Kind("", "v1", "Secret", "secrets")
 CONFIG_MAP: Final = Kind("", "v1", "ConfigMap", "configmaps")
 POD: Final = Kind("", "v1", "Pod", "pods")
@@ -98,8 +96,6 @@ KINDS: Final = (
     DEPLOYMENT,
     JOB,
     WORKLOAD,
-    SERVICE,
-    SERVICE_ACCOUNT,
     SECRET,
     CONFIG_MAP,
     POD,

@@ -7,6 +7,7 @@ from typing import Any, Final
 from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
 from tidegate.kube.client import KubeClient
+from tidegate.kube.facts import occupying, only
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.watch import Reflector
@@ -14,7 +15,6 @@ from tidegate.planning.nodes import NodeView, Occupant, node_view, occupant
 from tidegate.resources.names import NOT_OURS, POOL_LABEL
 
 _NODE_CONDITION: Final = "Ready"
-_CONTAINER_FIELDS: Final = ("name", "restartPolicy", "resources")
 
 Subscriber = Callable[[str], None]
 """Takes the name of a node."""
@@ -138,7 +138,7 @@ def _node_facts(body: Manifest) -> Manifest:
     conditions = [each for each in status.get("conditions") or () if each["type"] == _NODE_CONDITION]
     return {
         "metadata": _metadata(body, "labels"),
-        "spec": _only(body.get("spec"), "unschedulable", "taints"),
+        "spec": only(body.get("spec"), "unschedulable", "taints"),
         "status": {"allocatable": status.get("allocatable") or {}, "conditions": conditions},
     }
 
@@ -148,26 +148,9 @@ def _pod_facts(body: Manifest) -> Manifest:
     return {
         "metadata": _metadata(body),
         "spec": occupying(body),
-        "status": _only(body.get("status"), "phase"),
+        "status": only(body.get("status"), "phase"),
     }
-
-
-def occupying(body: Manifest) -> Mapping[str, Any]:
-    """Of a pod's spec: where it is, and what it asks for."""
-    spec: Mapping[str, Any] = body.get("spec") or {}
-    containers = {
-        name: [_only(each, *_CONTAINER_FIELDS) for each in spec[name]]
-        for name in ("containers", "initContainers")
-        if spec.get(name)
-    }
-    return {**_only(spec, "nodeName", "overhead", "resources"), **containers}
 
 
 def _metadata(body: Manifest, *fields: str) -> Mapping[str, Any]:
-    return _only(
-        body["metadata"], "name", "namespace", "uid", "resourceVersion", "deletionTimestamp", *fields
-    )
-
-
-def _only(value: Mapping[str, Any] | None, *fields: str) -> dict[str, Any]:
-    return {name: value[name] for name in fields if name in value} if value else {}
+    return only(body["metadata"], "name", "namespace", "uid", "resourceVersion", "deletionTimestamp", *fields)

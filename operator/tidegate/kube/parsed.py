@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from tidegate.api.meta import ObjectKey, Resource
+from tidegate.api.meta import ObjectKey, Resource, share
 from tidegate.errors import InvalidSpecError
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
@@ -52,6 +52,7 @@ class Parsed(Generic[ResourceT]):
         self.kind = kind
         self._strictly = strictly
         self._cache: dict[ObjectKey, _Known[ResourceT]] = {}
+        self._newest: ResourceT | None = None
         store.subscribe(self._forget)
 
     def get(self, key: ObjectKey) -> ResourceT | None:
@@ -78,6 +79,9 @@ class Parsed(Generic[ResourceT]):
         if before is not None and before.body is body:
             return before.parsed
         parsed, reading, why = self._read(before, body)
+        if parsed is not None:
+            share(parsed, before.parsed if before is not None and before.parsed is not None else self._newest)
+            self._newest = parsed
         self._cache[key] = _Known(body, parsed, reading, why)
         if before is not None and (reading, why) == (before.reading, before.why):
             return parsed

@@ -54,7 +54,6 @@ CLUSTER_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
         Rule("kueue.x-k8s.io", ("workloads",), _FOLLOW),
         # Those that are marked get their maximum from the pool.
         Rule("autoscaling", ("horizontalpodautoscalers",), (*_FOLLOW, "patch")),
-        Rule("", ("services", "serviceaccounts"), (*_APPLY, "delete")),
         Rule("", ("configmaps",), (*_APPLY, "delete")),
         Rule("policy", ("poddisruptionbudgets",), (*_APPLY, "delete")),
         Rule("", ("pods",), _FOLLOW),

@@ -49,6 +49,14 @@ class Cluster(Protocol):
         """Server-side applies the whole object under our field manager; returns it as stored."""
         ...
 
+    async def apply_new(self, manifest: Manifest, fence: Fence) -> Manifest | None:
+        """As `apply`, for an object that is not there yet; None when there is one of its name. Asks less of the server."""
+        ...
+
+    async def take_over(self, kind: Kind, key: ObjectKey, fence: Fence) -> Manifest | None:
+        """Makes ready to be applied what `apply_new` has made, and returns it as stored; None when it is gone."""
+        ...
+
     async def merge(self, kind: Kind, key: ObjectKey, patch: Manifest, fence: Fence) -> Manifest | None:
         """Changes fields of somebody else's object; None when it is gone.
 

@@ -12,6 +12,7 @@ import structlog
 
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import without_message
+from tidegate.kube.facts import sharing
 from tidegate.kube.kinds import Kind
 from tidegate.kube.one_thread import OneThread
 from tidegate.kube.port import Manifest
@@ -81,6 +82,7 @@ class ObjectStore:
         self._thread = OneThread()
         self._transform = transform
         self._objects: dict[ObjectKey, Manifest] = {}
+        self._newest: Manifest = {}
         self._by_label: dict[str, _Index] = {name: _Index() for name in labels}
         self._by_owner = _Index()
         self._subscribers: list[Subscriber] = []
@@ -120,7 +122,10 @@ class ObjectStore:
         return tuple(self._objects[key] for key in sorted(self._by_owner.get(uid)))
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Calls `subscriber` with the key of every object that appears, changes or goes, from now on."""
+        """Calls `subscriber` with the key of every object that appears, changes or goes, from now on.
+
+        A change of what nobody reads, which `transform` has dropped, is none.
+        """
         self._subscribers.append(subscriber)
 
     def observe(self, event_type: str | None, body: Manifest) -> None:
@@ -143,17 +148,29 @@ class ObjectStore:
         self._unlisted.update(namespaces)
 
     def replace(self, bodies: Iterable[Manifest], *, namespace: str = "") -> None:
-        """Takes a whole listing, or that of one namespace, as the truth: adds, changes, and drops the ghosts whose end nobody told us about.
+        """Takes a whole listing, or that of one namespace, as the truth: see `put` and `keep`."""
+        self.keep(self.put(bodies), namespace=namespace)
+
+    def put(self, bodies: Iterable[Manifest]) -> set[ObjectKey]:
+        """Takes a page of a listing as the truth, and returns its keys.
 
         Even where the listing is older than what we have, as after a restore of etcd; so only the one who watches
-        on from it may call this. Sets `synced` once nothing that is expected is missing.
+        on from it may call this.
         """
         self._thread.check(self.kind)
-        present: set[ObjectKey] = set()
+        keys: set[ObjectKey] = set()
         for body in bodies:
-            present.add(key_of(body))
+            keys.add(key_of(body))
             self._put(key_of(body), body)
-        for key in (self._objects.keys() | self.left_out.keys()) - present:
+        return keys
+
+    def keep(self, present: Collection[ObjectKey], *, namespace: str = "") -> None:
+        """The last page of a listing was put: drops the ghosts that were on none, whose end nobody told us about.
+
+        Sets `synced` once nothing that is expected is missing.
+        """
+        self._thread.check(self.kind)
+        for key in (self._objects.keys() | self.left_out.keys()) - set(present):
             if not namespace or key.namespace == namespace:
                 self._remove(key)
         self._listed = True
@@ -172,19 +189,20 @@ class ObjectStore:
                 self.synced.set()
 
     def resync(
-        self, bodies: Iterable[Manifest], resource_version: str, *, within: Collection[str] | None = None
+        self,
+        present: Collection[ObjectKey],
+        resource_version: str,
+        *,
+        within: Collection[str] | None = None,
     ) -> None:
-        """Takes a listing made while somebody else (kopf) feeds the events; `resource_version` is the listing's own.
+        """Drops what is not `present` in a listing whose objects were observed while somebody else (kopf) feeds the events.
 
-        What changed or was made after the listing stays, and so does what lies in other namespaces than `within`, if those were
-        all that could be listed. Sets `synced`.
+        `resource_version` is the listing's own: what was made after it stays, and so does what lies in other namespaces than
+        `within`, if those were all that could be listed. Sets `synced`.
         """
+        self._thread.check(self.kind)
         listing = {"metadata": {"resourceVersion": resource_version}}
-        present: set[ObjectKey] = set()
-        for body in bodies:
-            present.add(key_of(body))
-            self.observe("MODIFIED", body)
-        for key in (self._objects.keys() | self.left_out.keys()) - present:
+        for key in (self._objects.keys() | self.left_out.keys()) - set(present):
             if (within is None or key.namespace in within) and not _is_older(
                 listing, than=self._objects.get(key, listing)
             ):
@@ -192,16 +210,19 @@ class ObjectStore:
         self.synced.set()
 
     def _put(self, key: ObjectKey, body: Manifest) -> None:
+        known = self._objects.get(key)
         try:
-            kept = self._transform(body)
+            kept = sharing(self._transform(body), self._newest if known is None else known)
             _check_indexed(kept)
         except Exception as error:  # noqa: BLE001  whatever it is, it is about this object alone
             self._leave_out(key, body, error)
             if self._is_of_another(key, body):
                 self._drop(key)
             return
-        known = self._objects.get(key)
-        if known is not None and _resource_version(known) == _resource_version(kept) and known == kept:
+        self._newest = kept
+        if known is not None and _is_same(known, kept):
+            self._objects[key] = kept
+            self._take_in(key)
             return
         self._set(key, kept)
         raised = self._tell(key)
@@ -306,6 +327,20 @@ def _check_indexed(body: Manifest) -> None:
 def uid_of(body: Manifest) -> str:
     """The uid of an object; empty for one that no API server has stored."""
     return body["metadata"].get("uid") or ""
+
+
+def _is_same(known: Manifest, kept: Manifest) -> bool:
+    """Whether an object says what it said before: `kept` shares with `known` what equals it, and a resourceVersion says nothing."""
+    return (
+        known.keys() == kept.keys()
+        and known["metadata"].keys() == kept["metadata"].keys()
+        and all(kept[name] is known[name] for name in kept if name != "metadata")
+        and all(
+            value is known["metadata"][name]
+            for name, value in kept["metadata"].items()
+            if name != "resourceVersion"
+        )
+    )
 
 
 def _resource_version(body: Manifest) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
+from tidegate.api.meta import ObjectKey
 from tidegate.errors import ApiUnavailableError, PermanentError, TidegateError, UnknownKindError
 from tidegate.kube.backoff import Backoff
 from tidegate.kube.client import KubeClient
@@ -124,16 +125,20 @@ class Reflector:
         return not self._resource_version or age >= self._settings.relist_every.total_seconds()
 
     async def _list(self) -> None:
-        bodies, self._resource_version = await self._client.list_with_version(
+        present, version = set[ObjectKey](), ""
+        pages = self._client.pages(
             self._store.kind, namespace=self._namespace, selector=self._selector, fields=self._fields
         )
+        async for bodies, version in pages:  # noqa: B007  that of the last page counts, once all have come
+            present |= self._store.put(bodies)
+        self._resource_version = version
         self._listed_at = self._monotonic()
         self.counts.lists += 1
         self.absent = False
         self._refused_since = None
-        self._store.replace(bodies, namespace=self._namespace)
+        self._store.keep(present, namespace=self._namespace)
         self.settled.set()
-        log.debug("listed", kind=str(self._store.kind), objects=len(bodies), version=self._resource_version)
+        log.debug("listed", kind=str(self._store.kind), objects=len(present), version=self._resource_version)
 
     async def _watch(self) -> None:
         """One watch, from where we are until the server ends it. Raises when it is of no more use."""

@@ -1,13 +1,20 @@
 """Watches that fill caches: what every process starts, and what its probes say about them."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+import structlog
 
 from tidegate.api.auth import AUTH_LABEL, AUTH_LABEL_VALUE
+from tidegate.api.meta import ObjectKey
+from tidegate.errors import PermanentError
 from tidegate.kube.client import KubeClient
-from tidegate.kube.store import ObjectStore
+from tidegate.kube.store import ObjectStore, key_of
 from tidegate.kube.watch import Reflector, reflectors
 from tidegate.runtime.probes import Check, Probes
+
+log: Final = structlog.stdlib.get_logger()
 
 
 def start_watches(
@@ -92,3 +99,33 @@ def report_sync(probes: Probes, stores: Iterable[ObjectStore]) -> None:
 
 def _listed(store: ObjectStore) -> Check:
     return lambda: None if store.synced.is_set() else f"no listing of {store.kind} yet"
+
+
+async def observe_all(
+    client: KubeClient, store: ObjectStore, namespaces: Sequence[str]
+) -> tuple[set[ObjectKey], str, tuple[str, ...]]:
+    """Observes all objects of a kind; returns their keys, the version that none of them is older than, and which of `namespaces`
+    they are of: those that may be listed.
+
+    No namespaces are all there are. Raises TidegateError where nothing can be listed.
+    """
+    present: set[ObjectKey] = set()
+    versions: dict[str, str] = {}
+    refused: PermanentError | None = None
+    for namespace in namespaces or ("",):
+        try:
+            version = ""
+            async for bodies, version in client.pages(store.kind, namespace=namespace):  # noqa: B007  all have the same
+                for body in bodies:
+                    present.add(key_of(body))
+                    store.observe("MODIFIED", body)
+            versions[namespace] = version  # only now: one that is refused after a page was not listed
+        except PermanentError as error:
+            if namespaces:
+                log.warning(
+                    "namespace_not_listed", kind=str(store.kind), namespace=namespace, error=str(error)
+                )
+            refused = error
+    if refused is not None and not versions:
+        raise refused
+    return present, next(iter(versions.values())), tuple(versions) if namespaces else ()

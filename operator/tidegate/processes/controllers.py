@@ -10,17 +10,15 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import PermanentError, TidegateError
+from tidegate.errors import TidegateError
 from tidegate.kube import kinds
 from tidegate.kube.client import ClientSettings, KubeClient
-from tidegate.kube.kinds import Kind
 from tidegate.kube.lease import LeaseClient
 from tidegate.kube.occupancy import Occupancy
-from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.watch import Reflector
 from tidegate.planning.pods import pod_view
-from tidegate.processes.caches import report_sync, start_watches, stores_within, synced
+from tidegate.processes.caches import observe_all, report_sync, start_watches, stores_within, synced
 from tidegate.processes.identity import process_identity
 from tidegate.processes.known_by import KnownBy
 from tidegate.processes.lifecycle import until
@@ -184,36 +182,13 @@ async def _relist(client: KubeClient, stores: Sequence[ObjectStore], namespaces:
         whole = True
         for store in stores:
             try:
-                bodies, version, listed = await _listing(client, store.kind, namespaces)
-                store.resync(bodies, version, within=listed or None)
+                present, version, listed = await observe_all(client, store, namespaces)
+                store.resync(present, version, within=listed or None)
                 whole = whole and listed == tuple(namespaces)
             except TidegateError as error:
                 log.warning("listing_failed", kind=str(store.kind), error=str(error))
         synced_all = all(store.synced.is_set() for store in stores)
         await asyncio.sleep(_RELIST_S if synced_all and whole else _REFUSED_S if synced_all else _RETRY_S)
-
-
-async def _listing(
-    client: KubeClient, kind: Kind, namespaces: Sequence[str]
-) -> tuple[Sequence[Manifest], str, tuple[str, ...]]:
-    """All objects of a kind, the version that none of them is older than, and which of `namespaces` they are of: those that may be listed.
-
-    No namespaces are all there are. Raises TidegateError where nothing can be listed.
-    """
-    if not namespaces:
-        return *await client.list_with_version(kind), ()
-    listings: dict[str, tuple[Sequence[Manifest], str]] = {}
-    refused: PermanentError | None = None
-    for namespace in namespaces:
-        try:
-            listings[namespace] = await client.list_with_version(kind, namespace=namespace)
-        except PermanentError as error:
-            log.warning("namespace_not_listed", kind=str(kind), namespace=namespace, error=str(error))
-            refused = error
-    if refused is not None and not listings:
-        raise refused
-    bodies = [body for found, _ in listings.values() for body in found]
-    return bodies, next(iter(listings.values()))[1], tuple(listings)
 
 
 def _report_addresses(pods: ObjectStore, port: int) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.meta import ObjectKey
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube import kinds
+from tidegate.kube.facts import pod_facts
 from tidegate.kube.parsed import Parsed, Reading
 from tidegate.kube.store import ObjectStore
 from tidegate.kube.views import Views
@@ -57,7 +58,7 @@ class FleetFeed:
         self._inferences = Parsed(Inference, ObjectStore(kinds.INFERENCE))
         self._features = Parsed(FeatureCompute, ObjectStore(kinds.FEATURE_COMPUTE))
         self._accesses = Parsed(ModelAccess, ObjectStore(kinds.MODEL_ACCESS))
-        self.pods = ObjectStore(kinds.POD, labels=tuple(BACKEND_LABELS.values()))
+        self.pods = ObjectStore(kinds.POD, labels=tuple(BACKEND_LABELS.values()), transform=pod_facts)
         self._pod_views = Views(self.pods, pod_view)
         self._backends: dict[_PodGroup, BackendKey] = {}
         self._groups: dict[ObjectKey, frozenset[_PodGroup]] = {}

@@ -23,6 +23,7 @@ _KEPT_ANNOTATIONS: Final = frozenset(
         BOUNDED_ANNOTATION,
         ROLLED_BACK_ANNOTATION,
         "tidegate.io/applied",
+        "tidegate.io/created",
         "tidegate.io/epoch",
         "tidegate.io/release",
         "tidegate.io/author",

@@ -18,7 +18,7 @@ from tidegate.resources.manifest import Manifest
 from tidegate.resources.names import QUEUE_LABEL, RUN_LABEL, child_name
 from tidegate.resources.nearline import PROMPT_DRAIN, PROMPT_EXIT_S
 from tidegate.resources.pod import CONTAINER_SECURITY, ServingPod, field_env, pod_template, reading_mounts
-from tidegate.resources.serving import Workload, marked, owned_object, start_objects, template_hash
+from tidegate.resources.serving import Workload, config_map, marked, owned_object, template_hash
 from tidegate.resources.settings import ServingSettings
 from tidegate.resources.sharing.backend import Seat
 from tidegate_dataplane.contract import BatchOrder, Column, DesiredState
@@ -69,7 +69,7 @@ def batch_objects(
     job = owned_object(
         workload, "batch/v1", "Job", name, {"spec": _job(batch, template, parallelism)}, placed=True
     )
-    return (*start_objects(workload, settings), _queued(job, batch))
+    return (config_map(workload, settings), _queued(job, batch))
 
 
 def _identity(batch: Batch, template: Mapping[str, Any]) -> str:

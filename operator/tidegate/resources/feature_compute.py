@@ -1,4 +1,4 @@
-"""FeatureCompute → the order for its agents, and its Deployment, ServiceAccount, ConfigMap, Service and PDB."""
+"""FeatureCompute → the order for its agents, and its ConfigMap, Deployment and PodDisruptionBudget."""
 
 from typing import Final
 
@@ -67,6 +67,7 @@ def features_workload(features: FeatureCompute, plan: FeaturePlan, start: str) -
         labels={**selector, TIER_LABEL: _TIER},
         source=features_source(features, plan),
         replicas=features.spec.replicas,
+        most_replicas=features.spec.replicas,
         desired=start,
     )
 
@@ -79,7 +80,6 @@ def features_objects(
     uris = tuple(table.uri for table in plan.tables)
     pod = ServingPod(
         labels={**workload.labels, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source},
-        service_account=workload.name,
         config_map=workload.config_map,
         spread=workload.selector,
         cpu=canonical(features.spec.resources.cpu),

@@ -1,4 +1,4 @@
-"""Inference → the order for its agents, and its Deployment, ServiceAccount, ConfigMap, Service and PDB."""
+"""Inference → the order for its agents, and its ConfigMap, Deployment and PodDisruptionBudget."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -26,7 +26,7 @@ from tidegate.resources.nearline import (
     stream_order,
     stream_secret,
 )
-from tidegate.resources.pod import ServingPod
+from tidegate.resources.pod import DEFAULT_ACCOUNT, ServingPod
 from tidegate.resources.sample_log import sample_order, sample_secret, sample_url
 from tidegate.resources.serving import Workload, workload_objects
 from tidegate.resources.settings import ServingSettings
@@ -102,7 +102,7 @@ def inference_workload(
 
     `seat` is what a pool gives each pod, and `replicas` how many it gives one; without them the spec decides.
     """
-    selector = inference_selector(inference)
+    selector, scaling = inference_selector(inference), inference.spec.scaling
     return Workload(
         namespace=inference.metadata.namespace,
         name=child_name("inf", inference.metadata.name),
@@ -113,7 +113,7 @@ def inference_workload(
         source=source_digest(inference),
         replicas=inference.spec.replicas if replicas is None else replicas,
         desired=start,
-        service_account=inference.spec.service_account_name,
+        most_replicas=scaling.max_replicas if scaling is not None else inference.spec.replicas,
         in_place=inference.spec.rollout.mode is RolloutMode.IN_PLACE,
         progress_deadline_s=parse_duration(inference.spec.rollout.progress_deadline) // timedelta(seconds=1),
     )
@@ -142,7 +142,7 @@ def serving_pod(
     uris = (inference.spec.model.uri,)
     pod = ServingPod(
         labels={**workload.labels, **workload.placed, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source},
-        service_account=workload.service_account or workload.name,
+        service_account=inference.spec.service_account_name or DEFAULT_ACCOUNT,
         config_map=workload.config_map,
         spread=workload.selector,
         cpu=canonical(own.cpu),

@@ -1,4 +1,4 @@
-"""A ModelAccess's pipeline → the order for its agents, and its Deployment, ServiceAccount, ConfigMap, Service and PDB."""
+"""A ModelAccess's pipeline → the order for its agents, and its ConfigMap, Deployment and PodDisruptionBudget."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -87,11 +87,11 @@ def pipeline_objects(
         labels=labels,
         source=pipeline_source(access, compiled),
         replicas=pipeline.replicas,
+        most_replicas=pipeline.replicas,
         desired=pipeline_state(access, pipeline, compiled).to_json(),
     )
     pod = ServingPod(
         labels={**labels, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source},
-        service_account=workload.name,
         config_map=workload.config_map,
         spread=selector,
         cpu=canonical(pipeline.resources.cpu),

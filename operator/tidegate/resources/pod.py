@@ -6,6 +6,8 @@ from typing import Final
 
 from tidegate.resources.settings import ServingSettings
 
+DEFAULT_ACCOUNT: Final = "default"
+"""The ServiceAccount that every namespace has."""
 CONTROL_PORT: Final = 8443
 AGENT_PORT: Final = 8081
 HTTP_PORT: Final = 8000
@@ -71,12 +73,13 @@ class ServingPod:
     labels: Mapping[str, str]
     spread: Mapping[str, str]
     """Labels of the pods among which it is spread over the nodes."""
-    service_account: str
     config_map: str
     cpu: str
     memory: str
     storage_secret: str
     """Secret of the namespace with which artefacts are fetched; it need not exist."""
+    service_account: str = DEFAULT_ACCOUNT
+    """Of the namespace. Whichever it is, its token is not mounted."""
     priority_class: str | None = None
     claims: tuple[str, ...] = ()
     """PersistentVolumeClaims that artefacts come from, mounted read-only at /mnt/pvc/<claim>."""

@@ -10,9 +10,6 @@ from tidegate.resources.names import MANAGED_BY, MANAGER, SOURCE_LABEL, TEMPLATE
 from tidegate.resources.pod import (
     CLIENT_CA_FILE,
     DESIRED_FILE,
-    GRPC_PORT,
-    HTTP_PORT,
-    METRICS_PORT,
     ServingPod,
     pod_template,
 )
@@ -36,8 +33,8 @@ class Workload:
     replicas: int
     desired: str
     """JSON of the DesiredState with which a starting pod begins."""
-    service_account: str | None = None
-    """The user's own ServiceAccount; None makes one without rights for the workload."""
+    most_replicas: int = 1
+    """Replicas that it may have, now or at another time."""
     placed: Mapping[str, str] = field(default_factory=dict[str, str])
     """Labels of the Deployment alone that say on whose slices its pods run."""
     in_place: bool = False
@@ -51,9 +48,13 @@ class Workload:
 
 
 def workload_objects(workload: Workload, pod: ServingPod, settings: ServingSettings) -> tuple[Manifest, ...]:
-    """All objects of a workload, in the order in which they are applied."""
+    """All objects of a workload, in the order in which they are applied.
+
+    No Service: gateways reach pods by address. No ServiceAccount: no pod has a token. No PodDisruptionBudget for one
+    replica, which it would not protect; one that is there already stays when replicas become fewer.
+    """
     return (
-        *start_objects(workload, settings),
+        config_map(workload, settings),
         owned_object(
             workload,
             "apps/v1",
@@ -62,19 +63,8 @@ def workload_objects(workload: Workload, pod: ServingPod, settings: ServingSetti
             {"spec": _deployment(workload, pod, settings)},
             placed=True,
         ),
-        owned_object(workload, "v1", "Service", workload.name, {"spec": _service(workload)}),
-        owned_object(
-            workload, "policy/v1", "PodDisruptionBudget", workload.name, {"spec": _disruption(workload)}
-        ),
+        *(() if workload.most_replicas <= 1 else (_budget(workload),)),
     )
-
-
-def start_objects(workload: Workload, settings: ServingSettings) -> tuple[Manifest, ...]:
-    """What a pod of the workload needs to start."""
-    own = owned_object(
-        workload, "v1", "ServiceAccount", workload.name, {"automountServiceAccountToken": False}
-    )
-    return (*(() if workload.service_account else (own,)), config_map(workload, settings))
 
 
 def template_digest(objects: Iterable[Manifest]) -> str:
@@ -148,22 +138,10 @@ def marked(template: dict[str, Any]) -> dict[str, Any]:
     return {**template, "metadata": {**metadata, "annotations": annotations}}
 
 
-def _service(workload: Workload) -> dict[str, object]:
-    """Headless: gateways reach pods by address, so a cluster IP would be allocated for nobody."""
-    return {
-        "clusterIP": "None",
-        "selector": dict(workload.selector),
-        "ports": [
-            {"name": "grpc", "port": GRPC_PORT, "targetPort": "grpc", "protocol": "TCP"},
-            {"name": "http", "port": HTTP_PORT, "targetPort": "http", "protocol": "TCP"},
-            {"name": "metrics", "port": METRICS_PORT, "targetPort": "metrics", "protocol": "TCP"},
-        ],
-    }
-
-
-def _disruption(workload: Workload) -> dict[str, object]:
-    return {
+def _budget(workload: Workload) -> Manifest:
+    spec = {
         "maxUnavailable": 1,
         "selector": {"matchLabels": dict(workload.selector)},
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
+    return owned_object(workload, "policy/v1", "PodDisruptionBudget", workload.name, {"spec": spec})

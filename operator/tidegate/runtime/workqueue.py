@@ -25,7 +25,7 @@ Reconcile: TypeAlias = Callable[[ObjectKey], Awaitable[timedelta | None]]
 Begun: TypeAlias = Callable[[ObjectKey], bool]
 """Whether something has been made for an object already."""
 
-_BEGUN_IN_A_ROW: Final = 3
+_BEGUN_IN_A_ROW: Final = 9
 """So many keys that have begun are taken before one that has not, where both wait."""
 
 _LIVENESS_SLACK: Final = timedelta(minutes=1)

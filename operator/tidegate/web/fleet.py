@@ -13,26 +13,13 @@ from tidegate.api.feature_compute import FeatureCompute
 from tidegate.api.inference import Inference
 from tidegate.api.model_access import ModelAccess
 from tidegate.kube import kinds
-from tidegate.kube.occupancy import occupying
+from tidegate.kube.facts import pod_facts
 from tidegate.kube.parsed import Parsed
-from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.resources.names import FEATURE_COMPUTE_LABEL, INFERENCE_LABEL, POOL_LABEL
 
 Catalogue: TypeAlias = Parsed[Any]
 """Of any of our kinds."""
-
-
-def pod_facts(body: Manifest) -> Manifest:
-    """What pages show of a pod and what it takes of its node, and no more: there may be many of them."""
-    metadata: Mapping[str, Any] = body["metadata"]
-    status: Mapping[str, Any] = body.get("status") or {}
-    kept = ("name", "namespace", "uid", "resourceVersion", "labels", "creationTimestamp", "deletionTimestamp")
-    return {
-        "metadata": {name: metadata[name] for name in kept if name in metadata},
-        "spec": occupying(body),
-        "status": {name: status[name] for name in ("phase", "conditions") if name in status},
-    }
 
 
 @dataclass(frozen=True, slots=True)
