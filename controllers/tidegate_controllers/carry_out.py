@@ -87,7 +87,7 @@ class Writer:
         A watch may lag, or may have broken off and kept a deletion from us. Then children would be made, collected
         as nobody's and made again until the next listing, and agents ordered back to an earlier version.
         """
-        kind = kind_of({"apiVersion": API_VERSION, "kind": owner.KIND})
+        kind = _kind_of(owner)
         store, uid = self.stores.of(kind), owner.metadata.uid
         stored = await self.cluster.get(kind, owner.key)
         if stored is None:
@@ -109,7 +109,7 @@ class Writer:
     async def confirm_status(self, owner: Resource, body: Manifest) -> None:
         """As `confirm`, and the status too must be the one in `body`: for decisions that are derived from it alone."""
         await self.confirm(owner)
-        kind = kind_of({"apiVersion": API_VERSION, "kind": owner.KIND})
+        kind = _kind_of(owner)
         stored = self.stores.of(kind).get(owner.key) or {}
         if stored.get("status") != body.get("status"):
             message = f"{kind.kind} {owner.key} has another status than our cache had"
@@ -151,7 +151,7 @@ class Writer:
 
     def _is_new(self, owner: Resource) -> bool:
         """Whether this very object is in the cache, and nobody has written a status of it."""
-        body = self.stores.of(kind_of({"apiVersion": API_VERSION, "kind": owner.KIND})).get(owner.key)
+        body = self.stores.of(_kind_of(owner)).get(owner.key)
         if body is None or uid_of(body) != owner.metadata.uid:
             return False
         status: Mapping[str, Any] = body.get("status") or {}
@@ -164,6 +164,10 @@ class Writer:
         kind = _DELETABLE[deletion.kind]
         await self.cluster.delete(kind, deletion.key, uid=deletion.uid, fence=self.fence)
         log.info("object_deleted", kind=kind.kind, key=str(deletion.key))
+
+
+def _kind_of(owner: Resource) -> Kind:
+    return kind_of({"apiVersion": API_VERSION, "kind": owner.KIND})
 
 
 def _without_others(kind: Kind, status: Mapping[str, object]) -> Mapping[str, object]:

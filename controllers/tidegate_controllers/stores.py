@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
-from tidegate.kube.facts import deployment_facts, pod_facts
+from tidegate.kube.facts import deployment_facts, pod_facts, without_managed_fields
 from tidegate.kube.kinds import Kind
 from tidegate.kube.port import Manifest
-from tidegate.kube.store import ObjectStore, Transform, without_managed_fields
+from tidegate.kube.store import ObjectStore, Transform
 from tidegate.kube.views import Views
 from tidegate.planning.deployments import DeploymentView, deployment_view
 from tidegate.planning.jobs import JobView, job_view

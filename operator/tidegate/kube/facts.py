@@ -34,6 +34,14 @@ _STATES: Final = ("waiting", "terminated")
 _DEPLOYMENT_STATUS: Final = ("observedGeneration", "replicas", "updatedReplicas")
 
 
+def without_managed_fields(body: Manifest) -> Manifest:
+    """`body` without the half of it that only the API server reads."""
+    metadata: Mapping[str, Any] = body.get("metadata", {})
+    if "managedFields" not in metadata:
+        return body
+    return {**body, "metadata": {name: value for name, value in metadata.items() if name != "managedFields"}}
+
+
 def pod_facts(body: Manifest) -> Manifest:
     """Of a pod of ours: whose it is, where it is, what it asks for, and how it is."""
     status = body.get("status") or {}
@@ -80,8 +88,7 @@ def deployment_facts(body: Manifest) -> Manifest:
         "readyReplicas": min(status.get("readyReplicas", 0), 1),
         "conditions": conditions,
     }
-    metadata = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
-    return {**body, "metadata": metadata, "status": facts}
+    return {**without_managed_fields(body), "status": facts}
 
 
 def only(value: Mapping[str, Any] | None, *fields: str) -> dict[str, Any]:

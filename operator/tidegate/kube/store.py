@@ -6,13 +6,13 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 import structlog
 
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import without_message
-from tidegate.kube.facts import sharing
+from tidegate.kube.facts import sharing, without_managed_fields
 from tidegate.kube.kinds import Kind
 from tidegate.kube.one_thread import OneThread
 from tidegate.kube.port import Manifest
@@ -21,14 +21,6 @@ Subscriber: TypeAlias = Callable[[ObjectKey], None]
 Transform: TypeAlias = Callable[[Manifest], Manifest]
 
 log: Final = structlog.stdlib.get_logger()
-
-
-def without_managed_fields(body: Manifest) -> Manifest:
-    """`body` without the half of it that only the API server reads."""
-    metadata: Mapping[str, Any] = body.get("metadata", {})
-    if "managedFields" not in metadata:
-        return body
-    return {**body, "metadata": {name: value for name, value in metadata.items() if name != "managedFields"}}
 
 
 @dataclass(frozen=True, slots=True)
