@@ -26,6 +26,7 @@ from tidegate_localcluster.fleet_demo import objects
 from tidegate_localcluster.fleet_demo.agents import agents
 from tidegate_localcluster.fleet_demo.api import Api, several
 from tidegate_localcluster.fleet_demo.kubelet import Kubelets, Pods
+from tidegate_localcluster.fleet_demo.site import certificates, served
 from tidegate_localcluster.pki import KeyPair, Pki
 from tidegate_localcluster.ports import unused
 from tidegate_localcluster.process import Process
@@ -86,7 +87,7 @@ class SimulatedCluster:
             "TIDEGATE_LISTEN_ADDRESS": LOOPBACK,
             "TIDEGATE_PROBE_PORT": str(unused(LOOPBACK)),
             "TIDEGATE_MODELS_HOST_PATH": "/models",
-            "TIDEGATE_TLS_DIRECTORY": str(self._certificates()),
+            "TIDEGATE_TLS_DIRECTORY": str(certificates(self._pki, self._files / "tls")),
             **(arguments or {}),
         }
         process = Process(
@@ -112,20 +113,6 @@ class SimulatedCluster:
     def cpu_s(self, name: str) -> float:
         """Seconds of CPU that a part of the control plane has used."""
         return cpu_s(self.control_plane.pids[name])
-
-    def _certificates(self) -> Path:
-        """What the controllers show to agents, as the chart's Secret is mounted."""
-        folder = self._files / "tls"
-        if not folder.exists():
-            folder.mkdir(mode=0o700)
-            shown = self._pki.client("tidegate-agents", user=CONTROLLERS)
-            for name, path in (
-                ("ca.crt", self._pki.authority.certificate),
-                ("tls.crt", shown.certificate),
-                ("tls.key", shown.key),
-            ):
-                (folder / name).write_bytes(path.read_bytes())
-        return folder
 
 
 @asynccontextmanager
@@ -168,17 +155,8 @@ async def _install(api: Api) -> None:
     root = source_root()
     for made in (objects.definitions(root), objects.namespaces(), objects.around(root)):
         await several(partial(api.apply, path, body) for path, body in made)
-    for path, _ in objects.definitions(root):
-        plural = path.rpartition("/")[2].partition(".")[0]
-        while not await _served(api, f"{objects.OURS}/{plural}"):  # noqa: ASYNC110  another process serves it
-            await asyncio.sleep(0.2)
-
-
-async def _served(api: Api, path: str) -> bool:
-    try:
-        return await api.get(path) is not None
-    except Exception:  # noqa: BLE001  a kind that was defined a moment ago is refused in several ways
-        return False
+    while not await served(api, root):  # noqa: ASYNC110  another process serves them
+        await asyncio.sleep(0.2)
 
 
 @contextmanager

@@ -152,7 +152,7 @@ class FleetSite:
         for made in (objects.definitions(self._root), objects.namespaces(), objects.around(self._root)):
             await several(partial(api.apply, path, body) for path, body in made)
         await self._until(
-            lambda: _served(api, self._root), "the API server serves Tidegate's kinds", SERVED_WITHIN_S
+            lambda: served(api, self._root), "the API server serves Tidegate's kinds", SERVED_WITHIN_S
         )
         self._said.step("kinds, rights and policies of the chart")
 
@@ -246,7 +246,7 @@ class FleetSite:
             # The simulated gateways have no page of counters: whoever asks for one is told so by our own process.
             "TIDEGATE_GATEWAY_METRICS_PORT": str(ports[Forward.PROMETHEUS]),
             "TIDEGATE_MODELS_HOST_PATH": "/models",
-            "TIDEGATE_TLS_DIRECTORY": str(self._certificates()),
+            "TIDEGATE_TLS_DIRECTORY": str(certificates(self._pki, self._files.data / "tls")),
         }
         return Process(
             name,
@@ -274,21 +274,21 @@ class FleetSite:
     async def _open(self) -> bool:
         return entrance(self._files) is not None
 
-    def _certificates(self) -> Path:
-        """What the controllers would show to agents, as the chart's Secret is mounted."""
-        folder = self._files.data / "tls"
-        if folder.exists():
-            return folder  # restored: pods carry the authority that was in it
-        folder.mkdir(mode=0o700)
-        shown = self._pki.client("tidegate-agents", user="tidegate-controllers")
-        for name, path in (
-            ("ca.crt", self._pki.authority.certificate),
-            ("tls.crt", shown.certificate),
-            ("tls.key", shown.key),
-        ):
-            (folder / name).write_bytes(path.read_bytes())
-            (folder / name).chmod(0o600)
-        return folder
+
+def certificates(pki: Pki, folder: Path) -> Path:
+    """What the controllers show to agents, as the chart's Secret is mounted; made in `folder` unless it is there."""
+    if folder.exists():
+        return folder  # restored: pods carry the authority that was in it
+    folder.mkdir(mode=0o700)
+    shown = pki.client("tidegate-agents", user=objects.USERS["controllers"])
+    for name, path in (
+        ("ca.crt", pki.authority.certificate),
+        ("tls.crt", shown.certificate),
+        ("tls.key", shown.key),
+    ):
+        (folder / name).write_bytes(path.read_bytes())
+        (folder / name).chmod(0o600)
+    return folder
 
 
 def entrance(files: StateDir) -> str | None:
@@ -321,7 +321,7 @@ async def _accepted(call: Awaitable[object]) -> bool:
     return True
 
 
-async def _served(api: Api, root: Path) -> bool:
+async def served(api: Api, root: Path) -> bool:
     """A CRD is served a moment after it was accepted; until then the API server says 404, then 429."""
     for path, _ in objects.definitions(root):
         plural = path.rpartition("/")[2].partition(".")[0]
