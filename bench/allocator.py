@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from tidegate.allocation.answer import Limits
 from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.component import Component, components
 from tidegate.allocation.curves import fit
@@ -41,7 +42,7 @@ from tidegate.allocation.snapshot import (
     Snapshot,
     TierRule,
 )
-from tidegate.allocation.solve import Limits, Solver
+from tidegate.allocation.solve import Solver
 from tidegate.api.inference import Tier
 
 TARGETS = {"cold_s": 0.5, "warm_s": 0.05, "bound_over_objective": 1.05, "moves_over_fewest": 1.2}

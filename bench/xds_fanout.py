@@ -24,24 +24,20 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import structlog
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from harness.discovery import discover
 
 from builders.fleet import a_backend
 from builders.model_access import a_model_access, a_route
 from builders.waiting import eventually
 from fixtures.envoy import ControlPlane
-from tidegate.routing import protos
 from tidegate.routing.snapshot import TypeUrl
 
 RATIO_LIMIT = 12.0
 LIMIT_S = 0.2
-
-_METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
-_REQUEST = "envoy.service.discovery.v3.DeltaDiscoveryRequest"
-_RESPONSE = "envoy.service.discovery.v3.DeltaDiscoveryResponse"
 
 
 class Arrivals:
@@ -60,29 +56,13 @@ class Arrivals:
 
 
 async def proxy(number: int, port: int, arrivals: Arrivals) -> None:
-    """One proxy: asks for everything, accepts everything."""
-    # A connection of its own, as every proxy has.
-    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
-        call = channel.stream_stream(_METHOD)()
-        node = {"id": f"gateway-{number}"}
+    """One proxy, which counts the routes that it gets."""
 
-        async def say(type_url: str, **fields: Any) -> None:
-            await call.write(protos.encode(_REQUEST, {"type_url": type_url, **fields}))
+    def received(response: Any) -> None:
+        if response.type_url == TypeUrl.SCOPE:
+            arrivals.count(response.system_version_info)
 
-        for type_url in (TypeUrl.CLUSTER, TypeUrl.LISTENER, TypeUrl.SCOPE):
-            await say(type_url, node=node)
-        while True:
-            data = await call.read()
-            if data is grpc.aio.EOF:
-                return
-            response = protos.decode(_RESPONSE, data)
-            if response.type_url == TypeUrl.SCOPE:
-                arrivals.count(response.system_version_info)
-            await say(response.type_url, response_nonce=response.nonce)
-            if response.type_url == TypeUrl.CLUSTER:
-                names = [resource.name for resource in response.resources]
-                await say(TypeUrl.ENDPOINT, resource_names_subscribe=names)
+    await discover(f"gateway-{number}", port, received)
 
 
 def proxies(count: int, port: int, parent: Connection) -> None:

@@ -68,32 +68,53 @@ class SimulatedCluster:
     """A control plane with nodes and whoever plays their kubelets; see `simulated_cluster`."""
 
     def __init__(self, files: Path, control_plane: ControlPlane, pki: Pki, api: Api) -> None:
-        self._files, self._pki = files, pki
+        self.files, self.pki = files, pki
         self.control_plane, self.api = control_plane, api
 
     @contextmanager
-    def controllers(self, arguments: Mapping[str, str] | None = None) -> Generator[Process]:
-        """`tidegate controllers`, with the rights that the chart gives them, and `arguments` as further environment."""
-        kubeconfig = self._pki.write_kubeconfig(
-            self._files / "controllers.kubeconfig",
-            server=self.control_plane.server,
-            credentials=self._pki.client("tidegate-controllers", user=CONTROLLERS),
+    def controllers(
+        self, arguments: Mapping[str, str] | None = None, *, name: str = "controllers", server: str = ""
+    ) -> Generator[Process]:
+        """Run `tidegate controllers`, with the rights that the chart gives them, and `arguments` as further environment.
+
+        `server` is where they find the API server, if not there where it is; two replicas have two names.
+        """
+        environment = {
+            "TIDEGATE_MODELS_HOST_PATH": "/models",
+            "TIDEGATE_TLS_DIRECTORY": str(certificates(self.pki, self.files / "tls")),
+            **(arguments or {}),
+        }
+        with self._running("controllers", name, environment, server) as process:
+            yield process
+
+    @contextmanager
+    def xds(self, arguments: Mapping[str, str], *, name: str = "xds", server: str = "") -> Generator[Process]:
+        """Run `tidegate xds` likewise."""
+        with self._running("xds", name, arguments, server) as process:
+            yield process
+
+    @contextmanager
+    def _running(
+        self, command: str, name: str, arguments: Mapping[str, str], server: str
+    ) -> Generator[Process]:
+        kubeconfig = self.pki.write_kubeconfig(
+            self.files / f"{name}.kubeconfig",
+            server=server or self.control_plane.server,
+            credentials=self.credentials(command),
         )
         environment = {
             "KUBECONFIG": str(kubeconfig),
-            "POD_NAME": "tidegate-controllers-0",
+            "POD_NAME": f"tidegate-{name}-0",
             "POD_NAMESPACE": objects.SYSTEM,
             "TIDEGATE_RELEASE": objects.RELEASE,
             "TIDEGATE_LISTEN_ADDRESS": LOOPBACK,
             "TIDEGATE_PROBE_PORT": str(unused(LOOPBACK)),
-            "TIDEGATE_MODELS_HOST_PATH": "/models",
-            "TIDEGATE_TLS_DIRECTORY": str(certificates(self._pki, self._files / "tls")),
-            **(arguments or {}),
+            **arguments,
         }
         process = Process(
-            "controllers",
-            [sys.executable, "-m", "tidegate", "controllers"],
-            log=self._files / "controllers.log",
+            name,
+            [sys.executable, "-m", "tidegate", command],
+            log=self.files / f"{name}.log",
             environment=environment,
         )
         process.start()
@@ -102,10 +123,14 @@ class SimulatedCluster:
         finally:
             process.stop()
 
+    def credentials(self, command: str) -> KeyPair:
+        """Return those of a process of ours, with which it has the rights that the chart gives it."""
+        return self.pki.client(f"tidegate-{command}", user=objects.USERS[command])
+
     def requests(self) -> Requests:
         """All that the controllers have asked so far, by the API server's audit log."""
         found = Requests(Counter(), Counter(), Counter())
-        for log in sorted(self._files.glob("audit*.log")):
+        for log in sorted(self.files.glob("audit*.log")):
             for line in log.read_text().splitlines():
                 _count(json.loads(line), found)
         return found

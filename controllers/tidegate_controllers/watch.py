@@ -6,7 +6,9 @@ from typing import Any, Final, cast
 import kopf
 
 from tidegate.api.meta import GROUP, VERSION
+from tidegate.kube.backoff import Backoff
 from tidegate.kube.store import ObjectStore
+from tidegate_controllers.kopf_session import PAUSE, Forever, Login
 
 _WATCH_S: Final = 290
 """The server ends a watch by itself after this long, so that a silently dead one cannot last."""
@@ -24,9 +26,7 @@ async def watch(stores: Iterable[ObjectStore], identity: str, namespaces: Collec
     With `namespaces`, from those alone; then the stores must be of kinds that have one.
     """
     registry = kopf.OperatorRegistry()
-    # Both give None where they do not apply: in a pod the first one does, outside the second.
-    kopf.on.login(registry=registry)(kopf.login_with_service_account)
-    kopf.on.login(registry=registry)(kopf.login_with_kubeconfig)
+    kopf.on.login(registry=registry, id="session")(Login().open_session)
     for store in stores:
         _feed(registry, store)
     # One replica of this process leads by a Lease of our own, so kopf needs no peering; without a name it would
@@ -55,6 +55,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.watching.connect_timeout = _REQUEST_S
     settings.networking.request_timeout = _REQUEST_S
     settings.networking.connect_timeout = _REQUEST_S
+    settings.networking.error_backoffs = Forever(Backoff(cap=PAUSE))
     settings.watching.chunk_size = _PAGE
     settings.queueing.idle_timeout = _IDLE_S
     settings.posting.enabled = False  # events are ours: kopf would post its own log lines

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from tidegate.kube.kinds import ALLOCATION_DECISION, COMPUTE_POOL, INFERENCE
 from tidegate.kube.store import ObjectStore
+from tidegate.runtime import event_loop
 from tidegate.runtime.process_metrics import ProcessMetrics, show_leader, show_left_out
 from tidegate.runtime.queue_metrics import QueueMetrics
 from tidegate.telemetry.span_metrics import SpanMetrics
@@ -48,6 +49,7 @@ def controllers() -> CollectorRegistry:
     ProcessMetrics(registry, "controllers")
     show_left_out(registry, [ObjectStore(INFERENCE)])
     SpanMetrics(registry)
+    event_loop.HELD.on(registry)
     show_leader(registry, lambda: True)
     QueueMetrics(registry)
     AllocatorMetrics(registry)
@@ -63,6 +65,7 @@ def xds() -> CollectorRegistry:
     ProcessMetrics(registry, "xds")
     show_left_out(registry, [ObjectStore(INFERENCE)])
     SpanMetrics(registry)
+    event_loop.HELD.on(registry)
     XdsMetrics(registry)
     IssuerMetrics(registry)
     return registry
@@ -73,6 +76,7 @@ def web() -> CollectorRegistry:
     ProcessMetrics(registry, "web")
     show_left_out(registry, [ObjectStore(INFERENCE)])
     SpanMetrics(registry)
+    event_loop.HELD.on(registry)
     WebMetrics(registry)
     return registry
 

@@ -14,9 +14,10 @@ import pytest
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot
 from builders.waiting import eventually
+from tidegate.allocation.answer import Limits
 from tidegate.allocation.assignment import Method
 from tidegate.allocation.snapshot import Snapshot
-from tidegate.allocation.solve import Limits, Solver
+from tidegate.allocation.solve import Solver
 from tidegate.api.inference import Tier
 from tidegate.runtime.solver_process import SolverProcess
 

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots
 from stages.examples import examples
+from tidegate.allocation.answer import solve_greedily
 from tidegate.allocation.assignment import Action, Assignment, Move, Placed
 from tidegate.allocation.check import wrong_with
 from tidegate.allocation.snapshot import Bounds, Replicas, Snapshot
-from tidegate.allocation.solve import Solver, solve_greedily
+from tidegate.allocation.solve import Solver
 from tidegate.api.inference import Tier
 
 SNAPSHOT = a_snapshot(

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from builders.allocation import snapshots
 from builders.every_answer import best, score
 from stages.examples import examples
+from tidegate.allocation.answer import Limits, solve_greedily
 from tidegate.allocation.assignment import Assignment, Method
 from tidegate.allocation.snapshot import Snapshot
-from tidegate.allocation.solve import Limits, Solver, solve_greedily
+from tidegate.allocation.solve import Solver
 
 EXACT = Limits(seconds=30.0, gap=0.0)
 CLOSE = 1e-5

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot
+from tidegate.allocation.answer import solve_greedily
 from tidegate.allocation.assignment import Assignment, Binding
 from tidegate.allocation.snapshot import Bounds, Inference, Load, Pool, Step, TierRule
-from tidegate.allocation.solve import Solver, solve_greedily
+from tidegate.allocation.solve import Solver
 from tidegate.api.inference import Tier
 
 

@@ -7,7 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from builders.allocator import NOW, a_decision, a_member, observed, signals
-from tidegate.allocation.solve import Solver, solve_greedily
+from tidegate.allocation.answer import solve_greedily
+from tidegate.allocation.solve import Solver
 from tidegate.allocation.spares import warm_spares
 from tidegate.api.allocation_decision import AllocationDecision, Trigger
 from tidegate.api.inference import Tier

@@ -22,7 +22,7 @@ POOL: Final = "fleet"
 NAMESPACE: Final = "fleet"
 SYSTEM: Final = "tidegate-system"
 RELEASE: Final = "tidegate"
-USERS: Final = {"controllers": "tidegate-controllers"}
+USERS: Final = {"controllers": "tidegate-controllers", "xds": "tidegate-xds"}
 """As whom the processes of Tidegate ask the API server: each with the rights that the chart gives it."""
 INTERVAL: Final = "10s"
 INTERVAL_OF_FEW: Final = "5s"
@@ -84,6 +84,7 @@ def around(root: Path) -> Iterator[Placed]:
     chart = root / "charts" / "tidegate"
     yield from _rights(chart, "ClusterRole", "controllers-cluster", USERS["controllers"])
     yield from _rights(chart, "Role", "controllers-release", USERS["controllers"])
+    yield from _rights(chart, "ClusterRole", "xds-cluster", USERS["xds"])
     for body in policies((chart / "templates" / "overrides.yaml").read_text()):
         name = body["metadata"]["name"]
         yield f"{_ADMISSION}/{_PLURALS[body['kind']]}/{name}", body

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 
 from tidegate.allocation.assignment import Method
 from tidegate.allocation.component import Component, Counts, Score
+from tidegate.allocation.decided import Decided, decide_greedily
+from tidegate.allocation.duals import from_duals
 from tidegate.allocation.greedy import improve
 from tidegate.allocation.highs import Outcome, Solved, WarmLinearProgram, solve_integer
-from tidegate.allocation.prices import Prices, from_duals, from_margins
 from tidegate.allocation.program import Problem, Program
 from tidegate.allocation.relax import Relaxed, solve_relaxed
 from tidegate.allocation.rounding import cut, mended
@@ -25,18 +25,6 @@ Left = Callable[[], float]
 """Seconds of the time box that are left."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """Replicas of one component, how they were found, the upper bound of their value (None: unknown), and why not better."""
-
-    counts: Counts
-    score: Score
-    bound: float | None
-    method: Method
-    prices: Prices
-    note: str = ""
-
-
 class Decider:
     """Decides one component, tick after tick; the model stays warm."""
 
@@ -47,7 +35,7 @@ class Decider:
     def decide(self, component: Component, left: Left, gap: float) -> Decided:
         """The best answer that is proven to be within `gap`, or the best found when the time is over."""
         if left() <= 0:
-            return greedy(component, "out of time")
+            return decide_greedily(component, "out of time")
         if any(len(worth.spots) > 1 for worth in component.worths):
             # With models in several pools the optimum may be more than one point: start from nothing, so that it is the same one.
             self._program, self._warm = None, WarmLinearProgram()
@@ -58,7 +46,7 @@ class Decider:
             program = Program(component)
             relaxed = self._least_bad(program, left)
         if isinstance(relaxed, Outcome):
-            return greedy(component, _why_not(relaxed))
+            return decide_greedily(component, _why_not(relaxed))
         return _Search(program, relaxed, gap, left).run()
 
     def _linear(self, program: Program, left: Left) -> Relaxed | None:
@@ -79,14 +67,6 @@ def _why_not(outcome: Outcome) -> str:
     if outcome is Outcome.UNFINISHED:
         return "out of time"
     return f"HiGHS found no answer ({outcome}), which only its tolerances explain"
-
-
-def greedy(component: Component, note: str) -> Decided:
-    """The answer without a solver; `note` says why there is none."""
-    counts = improve(component, component.held)
-    return Decided(
-        counts, component.score(counts), None, Method.GREEDY, from_margins(component, counts), note
-    )
 
 
 class _Search:
@@ -160,10 +140,3 @@ class _Search:
         score = self._score(counts)
         prices = from_duals(self._program, self._relaxed.solved)
         return Decided(counts, score, max(self._bound, score.value), method, prices, note)
-
-
-def worst(decided: Sequence[Decided]) -> Method:
-    """The method of the part that was solved with the least care."""
-    order = (Method.GREEDY, Method.LINEAR, Method.MILP)
-    found = {each.method for each in decided}
-    return next((method for method in order if method in found), Method.MILP)

@@ -16,6 +16,10 @@ def _per_second(metric: str, by: str) -> str:
     return f"sum by ({by}) (rate({metric}[{RATE}]))"
 
 
+def _held(bound: str) -> str:
+    return f'sum by (instance) (increase(tidegate_event_loop_held_seconds_bucket{{le="{bound}"}}[{RATE}]))'
+
+
 def _of_process(series: str) -> str:
     """By which of our processes it is: others say process_… of themselves, too."""
     return f"{series} * on (instance) group_left (process) tidegate_build_info"
@@ -92,6 +96,17 @@ CONTROL_PLANE: Final = Dashboard(
                         Query(_of_process("process_resident_memory_bytes"), "{{process}} {{instance}}"),
                     ),
                     unit=Unit.BYTES,
+                ),
+                Panel(
+                    title="Event loop held for more than 250 ms",
+                    description="How often a process answered no probe and read no watch for so long, without the time that it waited "
+                    "for a core. Each is a defect.",
+                    queries=(
+                        Query(
+                            _held("+Inf") + " - " + _held("0.25"),
+                            "{{instance}}",
+                        ),
+                    ),
                 ),
                 Panel(
                     title="Writes to the API server",

@@ -26,6 +26,7 @@ from tidegate.processes.signals import signal_watch
 from tidegate.processes.spans import exported_spans
 from tidegate.resources.names import MOST_REPLICAS_LABEL, OURS
 from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.event_loop import measured_event_loop
 from tidegate.runtime.leader import Election
 from tidegate.runtime.probes import Check, Probes, ProbeServer
 from tidegate.runtime.process_metrics import ProcessMetrics, show_leader, show_left_out
@@ -81,6 +82,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         report_sync(probes, stores)
         server = ProbeServer(probes, registry, questions.routes())
         await stack.enter_async_context(server.serve(host=settings.listen_address, port=settings.probe_port))
+        await stack.enter_async_context(measured_event_loop(registry))
         known_by = await KnownBy.begin(client, settings, pod.namespace, clock)
         context = known_by.identity.context
         agents = await stack.enter_async_context(Agents(context))

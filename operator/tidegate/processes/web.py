@@ -19,6 +19,7 @@ from tidegate.processes.caches import report_sync, settled, start_watches, store
 from tidegate.processes.lifecycle import until
 from tidegate.processes.spans import exported_spans
 from tidegate.resources.names import OURS
+from tidegate.runtime.event_loop import measured_event_loop
 from tidegate.runtime.probes import Probes, ProbeServer
 from tidegate.runtime.process_metrics import ProcessMetrics, show_left_out
 from tidegate.settings import PodIdentity, Settings
@@ -49,6 +50,7 @@ async def run_web(settings: Settings, pod: PodIdentity, kubeconfig: Path | None)
             _CLIENT, kubeconfig=kubeconfig, anonymous=True, observer=process.wrote
         ) as anonymous,
         ProbeServer(probes, registry).serve(host=settings.listen_address, port=settings.probe_port),
+        measured_event_loop(registry),
     ):
         parts = make_parts(
             fleet,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.reference.markdown import code, notice, table
+from tidegate.runtime.event_loop import EVENT_LOOP
 from tidegate.runtime.process_metrics import CACHES, LEADING, PROCESS, WRITES
 from tidegate.runtime.queue_metrics import QUEUES
 from tidegate.telemetry.recorded import GROUPS
@@ -44,7 +45,7 @@ REFUSED: Final = CounterMetric(
     "for which no target had a pod.",
     ("route", "why", "envoy_cluster_name"),
 )
-_OF_OPERATOR: Final[tuple[Catalog, ...]] = (PROCESS, WRITES, CACHES, SPANS)
+_OF_OPERATOR: Final[tuple[Catalog, ...]] = (PROCESS, WRITES, CACHES, EVENT_LOOP, SPANS)
 
 SECTIONS: Final = (
     Section("Controllers", (*_OF_OPERATOR, LEADING), part="Process"),

@@ -18,11 +18,11 @@ from typing import Final
 
 import structlog
 
+from tidegate.allocation.answer import Limits, solve_greedily
 from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.check import wrong_with
 from tidegate.allocation.snapshot import Snapshot
-from tidegate.allocation.solve import Limits, solve_greedily
-from tidegate.runtime.solver_worker import LENGTH_BYTES, frame
+from tidegate.runtime.frames import LENGTH_BYTES, frame
 
 log: Final = structlog.stdlib.get_logger()
 

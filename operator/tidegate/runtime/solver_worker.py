@@ -1,7 +1,7 @@
 """The solver's own process: `python -m tidegate.runtime.solver_worker`. Snapshots come in by stdin, assignments go out by stdout.
 
-A frame is eight bytes of length, then a pickle; the first frame out is empty and says that the process is ready.
-In it are a snapshot, and limits for the solver, or a note that says why the answer is to be greedy.
+Each frame holds a pickle; the first frame out is empty and says that the process is ready.
+Each frame in holds a snapshot, and limits for the solver, or a note that says why the answer is to be greedy.
 It ends when stdin does, so it never outlives the controllers.
 """
 
@@ -13,14 +13,9 @@ import sys
 import time
 from typing import BinaryIO
 
-from tidegate.allocation.solve import Solver, solve_greedily
-
-LENGTH_BYTES = 8
-
-
-def frame(payload: bytes) -> bytes:
-    """`payload` with its length before it."""
-    return len(payload).to_bytes(LENGTH_BYTES, "big") + payload
+from tidegate.allocation.answer import solve_greedily
+from tidegate.allocation.solve import Solver
+from tidegate.runtime.frames import LENGTH_BYTES, frame
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ TYPE: Final = "envoy.config.listener.v3.Listener"
 _HTTP_CONNECTION_MANAGER: Final = (
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 )
-_ROUTER: Final = protos.extension("router", "envoy.extensions.filters.http.router.v3.Router")
+_ROUTER: Final = "envoy.extensions.filters.http.router.v3.Router"
 # Those that a gateway lets through; no route leads to any other.
 _CALLS: Final = f"/{re.escape(GRPC_SERVICE)}/({'|'.join(GRPC_METHODS)})"
 _MAX_IGNORED: Final = 64
@@ -39,7 +39,7 @@ def encode(name: str, host: VirtualHost) -> bytes:
     manager = {
         "stat_prefix": host.name,
         "route_config": {"name": host.name, "virtual_hosts": [virtual_host]},
-        "http_filters": [_ROUTER],
+        "http_filters": [protos.extension("router", _ROUTER)],
     }
     api_listener = {"api_listener": protos.packed(_HTTP_CONNECTION_MANAGER, manager)}
     return protos.encode(TYPE, {"name": name, "api_listener": api_listener})

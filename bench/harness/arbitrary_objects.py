@@ -1,0 +1,375 @@
+"""What a hostile tenant writes: objects of every kind that Tidegate watches, with its labels and whatever the API server takes."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from tidegate_localcluster.fleet_demo import objects
+from tidegate_localcluster.fleet_demo.api import MERGE, Api, RefusedError
+
+Body = dict[str, Any]
+Path = tuple[str | int, ...]
+
+MOST_OBJECTS: Final = 12
+"""Of each kind; then one goes for each that comes."""
+NEVER: Final = "example.com/never"
+"""A finalizer that nobody removes."""
+TEXTS: Final = (
+    "",
+    "1e90",
+    "-1e90",
+    "999999999999999999999",
+    "1e-90",
+    "0",
+    "[" * 5_000,
+    "{" * 5_000,
+    '{"a":' * 1_000,
+    "null",
+    "true",
+    "0-99999999",
+    "1-",
+    "\u202e\U0001f525",
+    "9999-12-31T23:59:59Z",
+    "0001-01-01T00:00:00Z",
+    "169.254.169.254",
+    "s3://",
+    "file:///../../etc/passwd",
+    "x" * 60,
+)
+NUMBERS: Final = (0, 1, -1, 2**31 - 1, -(2**31), 2**63 - 1, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Hostile:
+    """One kind: where its objects are, one that the API server takes, and whether the tenant also writes statuses."""
+
+    path: str
+    body: Callable[[str], Body]
+    with_status: bool = False
+
+
+def hostile_kinds(namespace: str, victim: str, pool: str) -> Mapping[str, Hostile]:
+    """Every watched kind in a namespace; objects name `victim`, an Inference of somebody else, and `pool`, where it runs."""
+    labels = {
+        "app.kubernetes.io/managed-by": "tidegate",
+        "tidegate.io/inference": victim,
+        "tidegate.io/access": victim,
+        "tidegate.io/feature-compute": victim,
+        "tidegate.io/pipeline": f"{victim}.default",
+        "tidegate.io/pool": pool,
+        "tidegate.io/slices": "999",
+        "tidegate.io/tier": "realtime",
+        "tidegate.io/run": "1",
+    }
+    annotations = {
+        "tidegate.io/template": "t",
+        "tidegate.io/calls": f"{victim},b",
+        "tidegate.io/last-ready-template": "{}",
+        "tidegate.io/rolled-back": "{}",
+        "tidegate.io/created": "1",
+    }
+    owner = {
+        "apiVersion": "tidegate.io/v1alpha1",
+        "kind": "Inference",
+        "name": victim,
+        "uid": "00000000-0000-4000-8000-000000000000",
+        "controller": True,
+    }
+
+    def metadata(name: str, *, cluster: bool = False) -> Body:
+        where = {} if cluster else {"namespace": namespace, "ownerReferences": [dict(owner)]}
+        return {"name": name, "labels": dict(labels), "annotations": dict(annotations), **where}
+
+    def pod_spec() -> Body:
+        requests = {"cpu": "10m", "memory": "1Mi"}
+        container = {"name": "triton", "image": "odd", "resources": {"requests": requests}}
+        selector = {"tenant": namespace}
+        return {"nodeSelector": selector, "containers": [container], "terminationGracePeriodSeconds": 0}
+
+    def template() -> Body:
+        return {
+            "metadata": {"labels": dict(labels), "annotations": dict(annotations)},
+            "spec": {**pod_spec(), "restartPolicy": "Never"},
+        }
+
+    def deployment(name: str) -> Body:
+        pods = template()
+        pods["spec"]["restartPolicy"] = "Always"
+        spec = {"replicas": 1, "selector": {"matchLabels": dict(labels)}, "template": pods}
+        return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata(name), "spec": spec}
+
+    def node(name: str) -> Body:
+        body = dict(objects.node(0))
+        there = {**body["metadata"]["labels"], **labels, "tenant": namespace}
+        del there["tidegate.io/simulated"]
+        return {**body, "metadata": {"name": name, "labels": there, "annotations": dict(annotations)}}
+
+    def autoscaler(name: str) -> Body:
+        target = {"apiVersion": "tidegate.io/v1alpha1", "kind": "Inference", "name": victim}
+        spec = {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 9}
+        body = metadata(name)
+        body["labels"]["tidegate.io/max-replicas"] = "999"
+        return {
+            "apiVersion": "autoscaling/v2",
+            "kind": "HorizontalPodAutoscaler",
+            "metadata": body,
+            "spec": spec,
+        }
+
+    def ours(kind: str, spec: Body, *, cluster: bool = False) -> Callable[[str], Body]:
+        return lambda name: {
+            "apiVersion": "tidegate.io/v1alpha1",
+            "kind": kind,
+            "metadata": metadata(name, cluster=cluster),
+            "spec": copy.deepcopy(spec),
+        }
+
+    def plain(version: str, kind: str, fields: Callable[[], Body]) -> Callable[[str], Body]:
+        return lambda name: {"apiVersion": version, "kind": kind, "metadata": metadata(name), **fields()}
+
+    inside = f"/namespaces/{namespace}"
+    core, tidegate = f"/api/v1{inside}", f"{objects.OURS}{inside}"
+    own_pool = {"nodeSelector": {"tenant": namespace}, "slice": {"cpu": {"cpu": "1", "memory": "1Gi"}}}
+    return {
+        "Pod": Hostile(f"{core}/pods", plain("v1", "Pod", lambda: {"spec": pod_spec()}), with_status=True),
+        "Deployment": Hostile(f"/apis/apps/v1{inside}/deployments", deployment, with_status=True),
+        "Job": Hostile(
+            f"/apis/batch/v1{inside}/jobs",
+            plain("batch/v1", "Job", lambda: {"spec": {"completions": 1, "template": template()}}),
+        ),
+        "ConfigMap": Hostile(
+            f"{core}/configmaps", plain("v1", "ConfigMap", lambda: {"data": {"config.json": "{}"}})
+        ),
+        "Secret": Hostile(
+            f"{core}/secrets", plain("v1", "Secret", lambda: {"stringData": {"key": "k" * 16}})
+        ),
+        "PodDisruptionBudget": Hostile(
+            f"/apis/policy/v1{inside}/poddisruptionbudgets",
+            plain(
+                "policy/v1",
+                "PodDisruptionBudget",
+                lambda: {"spec": {"maxUnavailable": 1, "selector": {"matchLabels": dict(labels)}}},
+            ),
+        ),
+        "HorizontalPodAutoscaler": Hostile(
+            f"/apis/autoscaling/v2{inside}/horizontalpodautoscalers", autoscaler
+        ),
+        "Node": Hostile("/api/v1/nodes", node, with_status=True),
+        "Inference": Hostile(
+            f"{tidegate}/inferences",
+            ours(
+                "Inference",
+                {
+                    "model": {"uri": "file:///models/odd", "version": "1"},
+                    "tier": "nearline",
+                    "placement": {"pool": namespace},
+                    "scaling": {"minReplicas": 0, "maxReplicas": 2},
+                    "value": {"perRequest": "1"},
+                    "slo": {"latencyP99": "50ms"},
+                },
+            ),
+        ),
+        "ModelAccess": Hostile(
+            f"{tidegate}/modelaccesses",
+            ours(
+                "ModelAccess",
+                {
+                    "hosts": [f"{victim}.example.com"],
+                    "routes": [
+                        {
+                            "name": "default",
+                            "targets": [{"inference": victim, "weight": 1}],
+                            "timeout": "1s",
+                        }
+                    ],
+                },
+            ),
+        ),
+        "FeatureCompute": Hostile(
+            f"{tidegate}/featurecomputes",
+            ours(
+                "FeatureCompute",
+                {
+                    "entities": [{"name": "user", "key": "user_id", "type": "int64"}],
+                    "sources": [
+                        {"name": "t", "entity": "user", "table": {"uri": "file:///models/t.parquet"}}
+                    ],
+                    "features": [{"name": "age", "lookup": {"field": "t.age", "type": "int64"}}],
+                    "replicas": 1,
+                },
+            ),
+        ),
+        "ComputePool": Hostile(f"{objects.OURS}/computepools", ours("ComputePool", own_pool, cluster=True)),
+        "ComputeOverride": Hostile(
+            f"{objects.OURS}/computeoverrides",
+            ours(
+                "ComputeOverride",
+                {
+                    "target": {"kind": "Inference", "namespace": namespace, "name": victim},
+                    "reason": "odd",
+                    "expiresAt": _in_an_hour(),
+                    "floor": {"replicas": 1},
+                },
+                cluster=True,
+            ),
+        ),
+    }
+
+
+def _in_an_hour() -> str:
+    return (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def places(value: Any, path: Path = ()) -> Iterator[Path]:
+    """Give every place of a body, but those that say which object of which kind it is."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in items:
+        here = (*path, name)
+        if here[:2] in {("metadata", "name"), ("metadata", "namespace")} or here in {
+            ("apiVersion",),
+            ("kind",),
+        }:
+            continue
+        yield here
+        yield from places(inner, here)
+
+
+def mutated(body: Body, choice: random.Random) -> Body:
+    """Return a copy with up to three values replaced by odd ones, mostly of the same type."""
+    copied = copy.deepcopy(body)
+    for _ in range(choice.randint(0, 3)):
+        *way, last = choice.choice([path for path in places(copied) if len(path) > 1])
+        place: Any = copied
+        for step in way:
+            place = place[step]
+        place[last] = odd_value(place[last], choice)
+    return copied
+
+
+def odd_value(value: Any, choice: random.Random) -> Any:
+    """Return something else, of the type that `value` has nine times of ten."""
+    if choice.random() < 0.1:
+        return choice.choice([None, [], {}, "", 0])
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return choice.choice(NUMBERS)
+        case str():
+            return choice.choice(TEXTS)
+        case list():
+            return value + value if choice.random() < 0.5 else []
+        case dict():
+            return {**value, "odd": choice.choice(TEXTS)}
+        case _:
+            return choice.choice(TEXTS)
+
+
+def odd_status(kind: str, choice: random.Random) -> Body:
+    """Return a status for an object of a kind, as a kubelet or a controller that lies would write it."""
+    number, text = choice.choice(NUMBERS[:4]), choice.choice(TEXTS)
+    condition = {"type": "Ready", "status": choice.choice(["True", "False", "Unknown"]), "reason": text[:100]}
+    match kind:
+        case "Pod":
+            address = choice.choice(["10.0.0.9", "127.84.0.2", "fd00::1"])
+            ended = {
+                "terminated": {"exitCode": 137, "reason": text[:100], "finishedAt": "2026-11-01T00:00:00Z"}
+            }
+            container = {"name": "triton", "ready": True, "restartCount": number, "image": "", "imageID": ""}
+            return {
+                "phase": choice.choice(["Running", "Failed", "Pending"]),
+                "podIP": address,
+                "podIPs": [{"ip": address}],
+                "conditions": [condition],
+                "containerStatuses": [{**container, "lastState": ended}],
+            }
+        case "Node":
+            given = {"cpu": choice.choice(["0", "1", "64", text]), "memory": choice.choice(["1Gi", text])}
+            return {"allocatable": given, "capacity": given, "conditions": [condition]}
+        case _:
+            return {"replicas": number, "readyReplicas": number, "observedGeneration": number}
+
+
+@dataclass(slots=True)
+class HostileTenant:
+    """Creates, changes and deletes objects of every watched kind, and counts what the API server took and refused."""
+
+    api: Api
+    kinds: Mapping[str, Hostile]
+    choice: random.Random
+    number: int = 0
+    names: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    taken: Counter[str] = field(default_factory=Counter[str])
+    refused: Counter[str] = field(default_factory=Counter[str])
+    why: dict[str, str] = field(default_factory=dict[str, str])
+    """What the API server said when it refused the last object of a kind."""
+
+    async def write(self) -> None:
+        """Write one object, or delete one where there are enough."""
+        kind = self.choice.choice(list(self.kinds))
+        hostile, names = self.kinds[kind], self.names.setdefault(kind, [])
+        if len(names) >= MOST_OBJECTS:
+            await self._delete(hostile, names.pop(self.choice.randrange(len(names))))
+            return
+        self.number += 1
+        name = f"odd-{self.number}"
+        body = mutated(hostile.body(name), self.choice)
+        if self.choice.random() < 0.05:
+            body["metadata"]["finalizers"] = [NEVER]
+        if await self._accepted(kind, "POST", hostile.path, body):
+            names.append(name)
+            if hostile.with_status:
+                status = {"status": odd_status(kind, self.choice)}
+                await self._accepted(f"{kind}/status", "PATCH", f"{hostile.path}/{name}/status", status)
+
+    async def change(self) -> None:
+        """Give one object labels and annotations that say something else."""
+        kind = self.choice.choice(list(self.kinds))
+        names = self.names.get(kind)
+        if not names:
+            return
+        hostile, name = self.kinds[kind], self.choice.choice(names)
+        metadata = mutated({"metadata": hostile.body(name)["metadata"]}, self.choice)["metadata"]
+        changed = {"metadata": {key: metadata[key] for key in ("labels", "annotations") if key in metadata}}
+        await self._accepted(f"{kind} changed", "PATCH", f"{hostile.path}/{name}", changed)
+
+    async def clear(self) -> None:
+        """Delete what lies outside of the namespace."""
+        for kind in ("Node", "ComputePool", "ComputeOverride"):
+            for name in self.names.pop(kind, []):
+                await self._delete(self.kinds[kind], name)
+
+    def lacking(self) -> Sequence[str]:
+        """Name the kinds of which the API server took nothing, and say why."""
+        return [f"{kind}: {self.why.get(kind)}" for kind in self.kinds if not self.taken[kind]]
+
+    async def _delete(self, hostile: Hostile, name: str) -> None:
+        await self._refusal("DELETE", f"{hostile.path}/{name}", None)
+        await self._refusal("PATCH", f"{hostile.path}/{name}", {"metadata": {"finalizers": None}})
+
+    async def _accepted(self, what: str, method: str, path: str, body: Body) -> bool:
+        why = await self._refusal(method, path, body)
+        if why is None:
+            self.taken[what] += 1
+            return True
+        self.refused[what] += 1
+        self.why[what] = why
+        return False
+
+    async def _refusal(self, method: str, path: str, body: Body | None) -> str | None:
+        """Ask for something; return why it was refused, if it was."""
+        kind = MERGE if method == "PATCH" else "application/json"
+        try:
+            return (
+                None
+                if await self.api.call(method, path, body, kind) is not None
+                else "there is no such object"
+            )
+        except RefusedError as error:
+            return str(error)

@@ -1,0 +1,570 @@
+"""A tenant that writes whatever the API server takes, a proxy that lies, and whether anybody else notices.
+
+    python bench/neighbours.py [--minutes 60] [--seed 1] [--output FILE]
+
+Real: API server, scheduler, Kubernetes' controllers, two replicas of the controllers (the leader asks through the proxy that lies, the
+other runs with asyncio's debug mode) and two xDS servers (likewise), each measured against the memory that the chart allows it.
+Simulated: nodes, kubelets, agents, gateways. The policies that keep Tidegate's labels to its own ServiceAccounts are not installed, so
+that all that the tenant writes is read. Asked once a second, all the time:
+
+- no process has ended, each says that it lives, and holds less memory than its limit
+- every key of a queue is in a lane, and no reconcile has crashed
+- observedGeneration follows the generation of every object within 60 s, the tenant's own included
+- nothing has held an event loop for more than 250 ms
+- what the other tenant gets (statuses, Deployments, the gateways' configuration) is what it got before the tenant came
+
+Prints one JSON document; exits 1 when one of these was ever false.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import grpc.aio
+import yaml
+from harness.arbitrary_objects import HostileTenant, hostile_kinds
+from harness.discovery import discover
+from harness.lying_proxy import LyingProxy, lying_proxy
+from harness.simulated_cluster import SimulatedCluster, memory_mib, simulated_cluster
+from prometheus_client.parser import text_string_to_metric_families
+
+from tidegate.api.quantities import parse_quantity
+from tidegate_localcluster.control_plane import LOOPBACK
+from tidegate_localcluster.errors import LocalClusterError
+from tidegate_localcluster.fleet_demo import objects
+from tidegate_localcluster.fleet_demo.api import MERGE, Api, RefusedError
+from tidegate_localcluster.ports import unused
+from tidegate_localcluster.process import Process
+from tidegate_localcluster.supplies import source_root
+
+Body = dict[str, Any]
+
+VICTIM, HOSTILE = "shop", "odd"
+"""The two tenants: each has a namespace and a pool of its name."""
+NODES: Final = 12
+"""Half of them are of the victim's pool, half take the hostile tenant's pods."""
+STABLE: Final = tuple(f"s{number}" for number in range(6))
+CHANGING: Final = tuple(f"c{number}" for number in range(6))
+GATEWAYS: Final = 3
+FOLLOWS_WITHIN_S: Final = 60.0
+HELD_AT_MOST_S: Final = 0.25
+CALM_WITHIN_S: Final = 120.0
+EVERY_S: Final = 1.0
+PROBE_WITHIN_S: Final = 10.0
+MOST_VIOLATIONS: Final = 50
+WRITES_PER_S: Final = 15.0
+KINDS: Final = ("inferences", "modelaccesses", "featurecomputes", "computepools", "computeoverrides")
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One process of ours that is watched."""
+
+    process: Process
+    probe: str
+    memory_limit_mib: float
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was seen that should not be, and what was seen besides."""
+
+    began: float = field(default_factory=time.monotonic)
+    violations: list[str] = field(default_factory=list[str])
+    checks: Counter[str] = field(default_factory=Counter[str])
+    memory_mib: dict[str, float] = field(default_factory=dict[str, float])
+    held: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+
+    def check(self, name: str, holds: bool, what: Callable[[], str]) -> None:
+        """Count one look of a check; note `what` where it does not hold."""
+        self.checks[name] += 1
+        if not holds and len(self.violations) < MOST_VIOLATIONS:
+            said = f"{time.monotonic() - self.began:.0f} s: {name}: {what()}"
+            self.violations.append(said)
+            print(said, file=sys.stderr)
+
+
+def pool_of(tenant: str) -> Body:
+    """The nodes of a tenant as a pool of its name."""
+    slices = {"cpu": {"cpu": "500m", "memory": "256Mi"}}
+    return objects_body("ComputePool", tenant, {"nodeSelector": {"tenant": tenant}, "slice": slices})
+
+
+def stable_inference(name: str) -> Body:
+    """One of the victim's, in a pool of its own."""
+    spec = {
+        "model": {"name": "ranker", "uri": "file:///models/ranker", "version": "1"},
+        "placement": {"pool": VICTIM},
+        "scaling": {"minReplicas": 1, "maxReplicas": 2},
+        "value": {"perRequest": "1"},
+    }
+    return objects_body("Inference", name, spec, VICTIM)
+
+
+def access(name: str, *targets: tuple[str, int]) -> Body:
+    """A ModelAccess of the victim's with weights."""
+    routed = [{"inference": inference, "weight": weight} for inference, weight in targets]
+    spec = {"hosts": [f"{name}.example.com"], "routes": [{"name": "default", "targets": routed}]}
+    return objects_body("ModelAccess", name, spec, VICTIM)
+
+
+def objects_body(kind: str, name: str, spec: Body, namespace: str = "") -> Body:
+    """An object of one of our kinds."""
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": "tidegate.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def pod_of(component: str, name: str) -> Body:
+    """What stands for a pod of the chart, so that the controllers find its process."""
+    body = dict(objects.gateway())
+    labels = {**body["metadata"]["labels"], "app.kubernetes.io/component": component}
+    return {**body, "metadata": {**body["metadata"], "name": name, "labels": labels}}
+
+
+def path_of(kind: str, namespace: str = "") -> str:
+    """Where the objects of one of our kinds are."""
+    return f"{objects.OURS}{f'/namespaces/{namespace}' if namespace else ''}/{kind}"
+
+
+class Victim:
+    """The tenant who wants to be left alone: some objects that stay as they are, and some that change all the time."""
+
+    def __init__(
+        self, api: Api, contents: str, session: aiohttp.ClientSession, choice: random.Random
+    ) -> None:
+        """`contents` is where an xDS server shows what it sends."""
+        self._api, self._contents, self._session, self._choice = api, contents, session, choice
+        self.changes: Counter[str] = Counter()
+        self._present: set[str] = set()
+
+    async def create(self) -> None:
+        """Create what stays as it is."""
+        await self._api.create(path_of("computepools"), pool_of(VICTIM))
+        for name in STABLE:
+            await self._api.create(path_of("inferences", VICTIM), stable_inference(name))
+        for number, name in enumerate(STABLE[:3]):
+            body = access(name, (STABLE[number], 90), (STABLE[number + 3], 10))
+            await self._api.create(path_of("modelaccesses", VICTIM), body)
+
+    async def change(self) -> None:
+        """Create, change or delete one of those that change, or end a pod of one."""
+        name = self._choice.choice(CHANGING)
+        inference, route = (f"{path_of(kind, VICTIM)}/{name}" for kind in ("inferences", "modelaccesses"))
+        if name not in self._present:
+            await self._api.create(path_of("inferences", VICTIM), stable_inference(name))
+            await self._api.create(path_of("modelaccesses", VICTIM), access(name, (name, 1)))
+            self._present.add(name)
+            what = "create"
+        elif (chance := self._choice.random()) < 0.2:
+            await self._api.call("DELETE", route)
+            await self._api.call("DELETE", inference)
+            self._present.discard(name)
+            what = "delete"
+        elif chance < 0.5:
+            scaling = {"minReplicas": self._choice.randint(1, 2)}
+            await self._api.call("PATCH", inference, {"spec": {"scaling": scaling}}, MERGE)
+            what = "replicas"
+        elif chance < 0.8:
+            changed = access(name, (name, self._choice.randint(1, 100)))
+            await self._api.call("PATCH", route, {"spec": changed["spec"]}, MERGE)
+            what = "weights"
+        else:
+            pods = f"/api/v1/namespaces/{VICTIM}/pods?labelSelector=tidegate.io/inference%3D{name}"
+            for pod in await self._api.items(pods):
+                await self._api.call("DELETE", f"/api/v1/namespaces/{VICTIM}/pods/{pod['metadata']['name']}")
+            what = "end pods"
+        self.changes[what] += 1
+
+    async def gets(self) -> Mapping[str, Any]:
+        """All that its stable objects have, without times and versions."""
+        found: dict[str, Any] = {}
+        for kind in ("inferences", "modelaccesses"):
+            for body in await self._api.items(path_of(kind, VICTIM)):
+                if body["metadata"]["name"] in STABLE:
+                    found[f"{kind}/{body['metadata']['name']}"] = without_times(body.get("status") or {})
+        for body in await self._api.items(f"/apis/apps/v1/namespaces/{VICTIM}/deployments"):
+            if body["metadata"]["labels"].get("tidegate.io/inference") in STABLE:
+                available = (body.get("status") or {}).get("availableReplicas", 0)
+                found[f"deployments/{body['metadata']['name']}"] = [body["spec"], available]
+        for name in STABLE[:3]:
+            found[f"routed/{name}"] = await self._shown(f"access/{VICTIM}/{name}")
+        for name in STABLE:
+            found[f"endpoints/{name}"] = await self._shown(f"inference/{VICTIM}/{name}/grpc")
+        return found
+
+    async def _shown(self, name: str) -> Any:
+        async with self._session.get(self._contents, params={"name": name}) as answer:
+            return (await answer.json())["resources"] if answer.status == 200 else answer.status
+
+
+def without_times(value: Any) -> Any:
+    """The same without what changes with time alone, or belongs to the gateways that come and go."""
+    if isinstance(value, dict):
+        left_out = {"lastTransitionTime", "proxies", "gateways", "observedAt"}
+        return {name: without_times(inner) for name, inner in value.items() if name not in left_out}
+    return [without_times(inner) for inner in value] if isinstance(value, list) else value
+
+
+def differences(was: Any, now: Any, path: str = "") -> Iterator[str]:
+    """Say at which places two bodies differ."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        for name in sorted(was.keys() | now.keys()):
+            yield from differences(was.get(name), now.get(name), f"{path}.{name}")
+    elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
+        for number, (one, other) in enumerate(zip(was, now, strict=True)):
+            yield from differences(one, other, f"{path}[{number}]")
+    elif was != now:
+        yield f"{path} was {was} and is {now}"
+
+
+def lacking(gets: Mapping[str, Any]) -> Sequence[str]:
+    """Name the stable objects that are not there, not ready or not routed, with what they say."""
+    expected = (
+        *(f"inferences/{name}" for name in STABLE),
+        *(f"modelaccesses/{name}" for name in STABLE[:3]),
+        *(name for name in gets if name.startswith(("routed/", "endpoints/"))),
+    )
+    return [f"{name}: {gets.get(name)}" for name in expected if not _is_good(gets.get(name))]
+
+
+def _is_good(value: Any) -> bool:
+    """Whether a status says Ready, or an xDS server has shown resources instead of an HTTP status."""
+    if not isinstance(value, dict):
+        return False
+    conditions = value.get("conditions")
+    return conditions is None or any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    )
+
+
+@dataclass(slots=True)
+class Oracles:
+    """Looks at everything once a second."""
+
+    api: Api
+    session: aiohttp.ClientSession
+    replicas: Sequence[Replica]
+    victim: Victim
+    verdict: Verdict
+    before: Mapping[str, Any]
+    behind_since: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(EVERY_S)
+
+    async def look(self) -> None:
+        """Look at each once."""
+        for replica in self.replicas:
+            await self._look_at(replica)
+        await self._generations()
+        gets = await self.victim.gets()
+        for name in sorted(self.before.keys() | gets.keys()):
+            was, now = self.before.get(name), gets.get(name)
+            self.verdict.check(
+                "same for the victim",
+                was == now,
+                lambda: f"{name}: {'; '.join(differences(was, now))}",  # noqa: B023
+            )
+
+    async def _look_at(self, replica: Replica) -> None:
+        process, verdict = replica.process, self.verdict
+        verdict.check("no process ends", process.running, lambda: f"{process.name}: {last_lines(process)}")
+        if process.pid is None:
+            return
+        most = memory_mib(process.pid)[1]
+        verdict.memory_mib[process.name] = round(most, 1)
+        limit = replica.memory_limit_mib
+        verdict.check("memory", most <= limit, lambda: f"{process.name}: {most:.0f} of {limit:.0f} MiB")
+        status, text = await self._answer(f"{replica.probe}/healthz")
+        verdict.check("lives", status == 200, lambda: f"{process.name} answers {status}: {text}")
+        _, page = await self._answer(f"{replica.probe}/metrics")
+        held, crashed = held_and_crashed(page)
+        verdict.held[process.name] = held
+        longer = held.get("all", 0) - held.get(f"{HELD_AT_MOST_S:g}", 0)
+        verdict.check(
+            "event loop", longer == 0, lambda: f"{process.name}: held {longer:g} times for more than 250 ms"
+        )
+        verdict.check("no reconcile crashes", crashed == 0, lambda: f"{process.name}: {crashed:g}")
+
+    async def _answer(self, url: str) -> tuple[int, str]:
+        try:
+            async with self.session.get(url, timeout=aiohttp.ClientTimeout(total=PROBE_WITHIN_S)) as answer:
+                return answer.status, await answer.text()
+        except (OSError, aiohttp.ClientError, TimeoutError) as error:
+            return 0, f"{type(error).__name__} {error}"
+
+    async def _generations(self) -> None:
+        now, behind = time.monotonic(), dict[tuple[str, int], float]()
+        for kind in KINDS:
+            for body in await self.api.items(path_of(kind)):
+                metadata, status = body["metadata"], body.get("status") or {}
+                if metadata.get("deletionTimestamp"):
+                    continue
+                name = f"{kind}/{metadata.get('namespace', '')}/{metadata['name']}"
+                generation, observed = metadata["generation"], status.get("observedGeneration", 0)
+                key = name, generation
+                if observed < generation:
+                    behind[key] = self.behind_since.get(key, now)
+                late = now - behind.get(key, now)
+                self.verdict.check(
+                    "observedGeneration",
+                    late <= FOLLOWS_WITHIN_S,
+                    lambda: f"{name} is at {observed} of {generation} for {late:.0f} s",  # noqa: B023
+                )
+        self.behind_since = behind
+
+
+def held_and_crashed(page: str) -> tuple[dict[str, float], float]:
+    """How often the event loop was held, by bucket, and how many reconciles ended in an error that nobody foresaw."""
+    held, crashed = dict[str, float](), 0.0
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            if sample.name == "tidegate_event_loop_held_seconds_bucket":
+                bound = sample.labels["le"]
+                held["all" if bound == "+Inf" else f"{float(bound):g}"] = sample.value
+            elif sample.name == "tidegate_reconciles_total" and sample.labels["result"] == "crashed":
+                crashed += sample.value
+    return held, crashed
+
+
+def last_lines(process: Process) -> str:
+    """The end of its log."""
+    return process.log.read_text()[-2_000:]
+
+
+def memory_limit_mib(component: str) -> float:
+    """What the chart allows a process."""
+    values = yaml.safe_load((source_root() / "charts" / "tidegate" / "values.yaml").read_text())
+    return float(parse_quantity(values[component]["resources"]["limits"]["memory"])) / 2**20
+
+
+async def often(per_s: float, act: Callable[[], Any], errors: Counter[str]) -> None:
+    """Do something so many times a second, until cancelled; what the API server refuses is counted."""
+    while True:
+        began = time.monotonic()
+        try:
+            await act()
+        except (RefusedError, OSError, aiohttp.ClientError, TimeoutError) as error:
+            errors[str(error)[:80]] += 1
+        await asyncio.sleep(max(1 / per_s - (time.monotonic() - began), 0.0))
+
+
+async def stay_connected(node: str, port: int) -> None:
+    """A gateway whose stream is opened again whenever the server is not there, until cancelled."""
+    while True:
+        with suppress(grpc.aio.AioRpcError):
+            await discover(node, port, lambda _: None)
+        await asyncio.sleep(EVERY_S)
+
+
+async def come_and_go(node: str, ports: Sequence[int], choice: random.Random) -> None:
+    """A gateway whose stream ends now and then, until cancelled."""
+    while True:
+        with suppress(TimeoutError):
+            stream = stay_connected(node, choice.choice(ports))
+            await asyncio.wait_for(stream, choice.uniform(2.0, 20.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """All processes, before anything happens."""
+
+    cluster: SimulatedCluster
+    proxies: Sequence[LyingProxy]
+    replicas: Sequence[Replica]
+    xds_ports: Sequence[int]
+    contents: str
+
+
+@asynccontextmanager
+async def the_scene(files: Path, seed: int) -> AsyncGenerator[Scene]:
+    """Everything runs while the block does."""
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(simulated_cluster(files, NODES))
+        for number in range(NODES):
+            name = objects.node(number)["metadata"]["name"]
+            labels = {"tenant": VICTIM if number % 2 else HOSTILE}
+            await cluster.api.call("PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}}, MERGE)
+        for namespace in (VICTIM, HOSTILE):
+            await make_namespace(cluster.api, namespace)
+        await system_pods(cluster.api)
+        proxies: list[LyingProxy] = []
+        servers: dict[str, str] = {}
+        for number, command in enumerate(("controllers", "xds")):
+            server, proxy = await stack.enter_async_context(
+                lying_proxy(
+                    cluster.control_plane.server, cluster.pki, cluster.credentials(command), seed + number
+                )
+            )
+            servers[command] = server
+            proxies.append(proxy)
+        reports = unused(LOOPBACK)
+        replicas: list[Replica] = []
+        debug = {"PYTHONASYNCIODEBUG": "1"}
+        xds_ports: list[int] = []
+        contents = unused(LOOPBACK)
+        for name, further, server in (("xds", {}, servers["xds"]), ("xds-debug", debug, "")):
+            lies, probe, port = bool(server), unused(LOOPBACK), unused(LOOPBACK)
+            environment = {
+                "TIDEGATE_PROBE_PORT": str(probe),
+                "TIDEGATE_XDS_PORT": str(port),
+                "TIDEGATE_REPORT_PORT": str(unused(LOOPBACK) if lies else reports),
+                "TIDEGATE_CONTENTS_PORT": str(unused(LOOPBACK) if lies else contents),
+                **further,
+            }
+            process = stack.enter_context(cluster.xds(environment, name=name, server=server))
+            replicas.append(Replica(process, f"http://{LOOPBACK}:{probe}", memory_limit_mib("xds")))
+            xds_ports.append(port)
+        for name, further, server in (
+            ("controllers", {}, servers["controllers"]),
+            ("controllers-debug", debug, ""),
+        ):
+            probe = unused(LOOPBACK)
+            environment = {
+                "TIDEGATE_PROBE_PORT": str(probe),
+                "TIDEGATE_REPORT_PORT": str(reports),
+                **further,
+            }
+            process = stack.enter_context(cluster.controllers(environment, name=name, server=server))
+            replicas.append(Replica(process, f"http://{LOOPBACK}:{probe}", memory_limit_mib("controllers")))
+            if server:
+                await leads(cluster.api)
+        shown = f"http://{LOOPBACK}:{contents}/v1/snapshots/current"
+        yield Scene(cluster, proxies, replicas, xds_ports, shown)
+
+
+async def make_namespace(api: Api, name: str) -> None:
+    """A namespace in which pods may be made."""
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    await api.create("/api/v1/namespaces", body)
+    while await api.get(f"/api/v1/namespaces/{name}/serviceaccounts/default") is None:  # noqa: ASYNC110  another process makes it
+        await asyncio.sleep(0.1)
+
+
+async def system_pods(api: Api) -> None:
+    """What stands for the pods of the chart."""
+    path = f"/api/v1/namespaces/{objects.SYSTEM}"
+    while await api.get(f"{path}/serviceaccounts/default") is None:  # noqa: ASYNC110  another process makes it
+        await asyncio.sleep(0.1)
+    await api.create(f"{path}/pods", pod_of("xds", "tidegate-xds-0"))
+    for number in range(GATEWAYS):
+        await api.create(f"{path}/pods", pod_of("gateway", f"gateway-{number}"))
+
+
+async def leads(api: Api) -> None:
+    """Wait until somebody holds the controllers' Lease."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{objects.SYSTEM}/leases/{objects.RELEASE}-controllers"
+    async with asyncio.timeout(CALM_WITHIN_S):
+        while not ((await api.get(path) or {}).get("spec") or {}).get("holderIdentity"):  # noqa: ASYNC110  another process takes it
+            await asyncio.sleep(0.2)
+
+
+async def calm(victim: Victim) -> Mapping[str, Any]:
+    """Return what the victim gets once all that it has is ready, twice in a row the same; raises LocalClusterError."""
+    before: Mapping[str, Any] = {}
+    until = time.monotonic() + CALM_WITHIN_S
+    while time.monotonic() < until:
+        gets = await victim.gets()
+        if gets == before and not lacking(gets):
+            return gets
+        before = gets
+        await asyncio.sleep(2 * EVERY_S)
+    raise LocalClusterError("\n".join((f"not ready after {CALM_WITHIN_S:g} s:", *lacking(before))))
+
+
+async def measured(files: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The whole of it."""
+    errors, choice, verdict = Counter[str](), random.Random(options.seed), Verdict()
+    timeout = aiohttp.ClientTimeout(total=PROBE_WITHIN_S)
+    async with the_scene(files, options.seed) as scene, aiohttp.ClientSession(timeout=timeout) as session:
+        api = scene.cluster.api
+        victim = Victim(api, scene.contents, session, choice)
+        tenant = HostileTenant(api, hostile_kinds(HOSTILE, STABLE[0], VICTIM), random.Random(options.seed))
+        gateways = [
+            asyncio.create_task(stay_connected("gateway-0", scene.xds_ports[-1])),
+            *(
+                asyncio.create_task(come_and_go(f"gateway-{number}", scene.xds_ports, choice))
+                for number in range(1, GATEWAYS)
+            ),
+        ]
+        await victim.create()
+        await api.create(path_of("computepools"), pool_of(HOSTILE))
+        oracles = Oracles(api, session, scene.replicas, victim, verdict, await calm(victim))
+        verdict.began = time.monotonic()
+        for proxy in scene.proxies:
+            proxy.lies = True
+        noise = [
+            asyncio.create_task(often(per_s, act, errors))
+            for per_s, act in (
+                (WRITES_PER_S, tenant.write),
+                (WRITES_PER_S / 3, tenant.change),
+                (1.0, victim.change),
+            )
+        ]
+        watching = asyncio.create_task(oracles.run())
+        await asyncio.wait([watching, *noise, *gateways], timeout=options.minutes * 60)
+        ended = [task for task in (*noise, *gateways, watching) if task.done()]
+        for task in (*noise, watching):
+            task.cancel()
+        for task in ended:
+            task.result()
+        for proxy in scene.proxies:
+            proxy.lies = False
+            proxy.stop()
+        await oracles.look()
+        for task in gateways:
+            task.cancel()
+        await tenant.clear()
+        verdict.check("hostile kinds", not tenant.lacking(), lambda: f"nothing taken of {tenant.lacking()}")
+        told = sum((proxy.told for proxy in scene.proxies), Counter[Any]())
+        return {
+            "minutes": options.minutes,
+            "violations": verdict.violations,
+            "checks": dict(verdict.checks),
+            "memory_mib": verdict.memory_mib,
+            "event_loop_held": verdict.held,
+            "lies_met": dict(told),
+            "hostile_taken": dict(tenant.taken),
+            "hostile_refused": dict(tenant.refused),
+            "victim_changes": dict(victim.changes),
+            "own_errors": dict(errors.most_common(20)),
+        }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--files", type=Path, help="keep the logs and all else there")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="tidegate-neighbours-") as folder:
+        found = asyncio.run(measured(options.files or Path(folder), options))
+    text = json.dumps(found, indent=2, ensure_ascii=False)
+    print(text)
+    if options.output is not None:
+        options.output.write_text(text + "\n")
+    return 1 if found["violations"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""Measures how long something holds the event loop: meanwhile a process answers no probe, renews no lease and reads no watch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Histogram
+
+from tidegate_dataplane.contract.metrics import Catalog
+
+EVERY_S: Final = 0.05
+_SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_SCHEDULER_STATISTICS: Final = Path("/proc/thread-self/schedstat")
+
+EVENT_LOOP: Final = Catalog("tidegate_event_loop_")
+HELD: Final = EVENT_LOOP.histogram(
+    "held_seconds",
+    "How late the event loop came to a timer that is due every 50 ms, less the time that its thread waited for a core.",
+    buckets=_SECONDS,
+)
+
+
+@asynccontextmanager
+async def measured_event_loop(registry: CollectorRegistry) -> AsyncGenerator[None]:
+    """Measure the running event loop while the block runs."""
+    task = asyncio.create_task(_measure(HELD.on(registry), waited_for_core_s))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def waited_for_core_s() -> float:
+    """Return the seconds that this thread was ready to run and had no core, since it began.
+
+    From the second field of the kernel's schedstat, in nanoseconds; 0 where there is no such file.
+    """
+    try:
+        return int(_SCHEDULER_STATISTICS.read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+async def _measure(held: Histogram, waited_s: Callable[[], float]) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        due, waited = loop.time() + EVERY_S, waited_s()
+        await asyncio.sleep(EVERY_S)
+        late = loop.time() - due
+        held.observe(max(late - (waited_s() - waited), 0.0))

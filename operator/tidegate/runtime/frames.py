@@ -1,0 +1,12 @@
+"""How two processes tell where a message ends: eight bytes of length, then the message."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LENGTH_BYTES: Final = 8
+
+
+def frame(payload: bytes) -> bytes:
+    """Return `payload` with its length before it."""
+    return len(payload).to_bytes(LENGTH_BYTES, "big") + payload

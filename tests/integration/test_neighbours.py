@@ -1,0 +1,26 @@
+"""Two minutes of bench/neighbours.py: a tenant that writes whatever it may, and a proxy that lies, trouble nobody else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import neighbours
+import pytest
+from harness.lying_proxy import Lie
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.no_rerun("a neighbour is noticed")
+def test_a_hostile_neighbour_and_a_proxy_that_lies_trouble_nobody_else(tmp_path: Path) -> None:
+    output, files = tmp_path / "found.json", tmp_path / "files"
+    files.mkdir()
+    code = neighbours.main(["--minutes", "2", "--output", str(output), "--files", str(files)])
+    found = json.loads(output.read_text())
+    assert found["violations"] == []
+    assert code == 0
+    # All was tried: each kind was taken, each lie was met, and the victim has changed things meanwhile.
+    assert set(found["lies_met"]) == set(Lie)
+    assert min(found["checks"].values()) >= 1
+    assert set(found["victim_changes"]) == {"create", "delete", "replicas", "weights", "end pods"}
