@@ -38,14 +38,23 @@ import yaml
 from harness.arbitrary_objects import HostileTenant, hostile_kinds
 from harness.discovery import discover
 from harness.lying_proxy import LyingProxy, lying_proxy
-from harness.simulated_cluster import SimulatedCluster, memory_mib, simulated_cluster
+from harness.simulated_cluster import (
+    SimulatedCluster,
+    leading,
+    make_namespace,
+    memory_mib,
+    simulated_cluster,
+    until_pods_may_be_made,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidegate.api.quantities import parse_quantity
+from tidegate.kube import kinds
 from tidegate_localcluster.control_plane import LOOPBACK
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.fleet_demo import objects
 from tidegate_localcluster.fleet_demo.api import MERGE, Api, RefusedError
+from tidegate_localcluster.fleet_demo.site import credentials
 from tidegate_localcluster.ports import unused
 from tidegate_localcluster.process import Process
 from tidegate_localcluster.supplies import source_root
@@ -66,7 +75,13 @@ EVERY_S: Final = 1.0
 PROBE_WITHIN_S: Final = 10.0
 MOST_VIOLATIONS: Final = 50
 WRITES_PER_S: Final = 15.0
-KINDS: Final = ("inferences", "modelaccesses", "featurecomputes", "computepools", "computeoverrides")
+KINDS: Final = (
+    kinds.INFERENCE,
+    kinds.MODEL_ACCESS,
+    kinds.FEATURE_COMPUTE,
+    kinds.COMPUTE_POOL,
+    kinds.COMPUTE_OVERRIDE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +89,8 @@ class Replica:
     """One process of ours that is watched."""
 
     process: Process
-    probe: str
+    probe: int
+    """The port."""
     memory_limit_mib: float
 
 
@@ -134,11 +150,6 @@ def pod_of(component: str, name: str) -> Body:
     return {**body, "metadata": {**body["metadata"], "name": name, "labels": labels}}
 
 
-def path_of(kind: str, namespace: str = "") -> str:
-    """Where the objects of one of our kinds are."""
-    return f"{objects.OURS}{f'/namespaces/{namespace}' if namespace else ''}/{kind}"
-
-
 class Victim:
     """The tenant who wants to be left alone: some objects that stay as they are, and some that change all the time."""
 
@@ -152,20 +163,20 @@ class Victim:
 
     async def create(self) -> None:
         """Create what stays as it is."""
-        await self._api.create(path_of("computepools"), pool_of(VICTIM))
+        await self._api.create(kinds.COMPUTE_POOL.path(), pool_of(VICTIM))
         for name in STABLE:
-            await self._api.create(path_of("inferences", VICTIM), stable_inference(name))
+            await self._api.create(kinds.INFERENCE.path(VICTIM), stable_inference(name))
         for number, name in enumerate(STABLE[:3]):
             body = access(name, (STABLE[number], 90), (STABLE[number + 3], 10))
-            await self._api.create(path_of("modelaccesses", VICTIM), body)
+            await self._api.create(kinds.MODEL_ACCESS.path(VICTIM), body)
 
     async def change(self) -> None:
         """Create, change or delete one of those that change, or end a pod of one."""
         name = self._choice.choice(CHANGING)
-        inference, route = (f"{path_of(kind, VICTIM)}/{name}" for kind in ("inferences", "modelaccesses"))
+        inference, route = kinds.INFERENCE.path(VICTIM, name), kinds.MODEL_ACCESS.path(VICTIM, name)
         if name not in self._present:
-            await self._api.create(path_of("inferences", VICTIM), stable_inference(name))
-            await self._api.create(path_of("modelaccesses", VICTIM), access(name, (name, 1)))
+            await self._api.create(kinds.INFERENCE.path(VICTIM), stable_inference(name))
+            await self._api.create(kinds.MODEL_ACCESS.path(VICTIM), access(name, (name, 1)))
             self._present.add(name)
             what = "create"
         elif (chance := self._choice.random()) < 0.2:
@@ -182,20 +193,24 @@ class Victim:
             await self._api.call("PATCH", route, {"spec": changed["spec"]}, MERGE)
             what = "weights"
         else:
-            pods = f"/api/v1/namespaces/{VICTIM}/pods?labelSelector=tidegate.io/inference%3D{name}"
-            for pod in await self._api.items(pods):
-                await self._api.call("DELETE", f"/api/v1/namespaces/{VICTIM}/pods/{pod['metadata']['name']}")
+            pods = await self._api.items(
+                f"{kinds.POD.path(VICTIM)}?labelSelector=tidegate.io/inference%3D{name}"
+            )
+            for pod in pods:
+                await self._api.call("DELETE", kinds.POD.path(VICTIM, pod["metadata"]["name"]))
             what = "end pods"
         self.changes[what] += 1
 
     async def gets(self) -> Mapping[str, Any]:
         """All that its stable objects have, without times and versions."""
         found: dict[str, Any] = {}
-        for kind in ("inferences", "modelaccesses"):
-            for body in await self._api.items(path_of(kind, VICTIM)):
+        for kind in (kinds.INFERENCE, kinds.MODEL_ACCESS):
+            for body in await self._api.items(kind.path(VICTIM)):
                 if body["metadata"]["name"] in STABLE:
-                    found[f"{kind}/{body['metadata']['name']}"] = without_times(body.get("status") or {})
-        for body in await self._api.items(f"/apis/apps/v1/namespaces/{VICTIM}/deployments"):
+                    found[f"{kind.plural}/{body['metadata']['name']}"] = without_times(
+                        body.get("status") or {}
+                    )
+        for body in await self._api.items(kinds.DEPLOYMENT.path(VICTIM)):
             if body["metadata"]["labels"].get("tidegate.io/inference") in STABLE:
                 available = (body.get("status") or {}).get("availableReplicas", 0)
                 found[f"deployments/{body['metadata']['name']}"] = [body["spec"], available]
@@ -291,9 +306,9 @@ class Oracles:
         verdict.memory_mib[process.name] = round(most, 1)
         limit = replica.memory_limit_mib
         verdict.check("memory", most <= limit, lambda: f"{process.name}: {most:.0f} of {limit:.0f} MiB")
-        status, text = await self._answer(f"{replica.probe}/healthz")
+        status, text = await self._answer(replica.probe, "healthz")
         verdict.check("lives", status == 200, lambda: f"{process.name} answers {status}: {text}")
-        _, page = await self._answer(f"{replica.probe}/metrics")
+        _, page = await self._answer(replica.probe, "metrics")
         held, crashed = held_and_crashed(page)
         verdict.held[process.name] = held
         longer = held.get("all", 0) - held.get(f"{HELD_AT_MOST_S:g}", 0)
@@ -302,7 +317,8 @@ class Oracles:
         )
         verdict.check("no reconcile crashes", crashed == 0, lambda: f"{process.name}: {crashed:g}")
 
-    async def _answer(self, url: str) -> tuple[int, str]:
+    async def _answer(self, port: int, page: str) -> tuple[int, str]:
+        url = f"http://{LOOPBACK}:{port}/{page}"
         try:
             async with self.session.get(url, timeout=aiohttp.ClientTimeout(total=PROBE_WITHIN_S)) as answer:
                 return answer.status, await answer.text()
@@ -312,11 +328,11 @@ class Oracles:
     async def _generations(self) -> None:
         now, behind = time.monotonic(), dict[tuple[str, int], float]()
         for kind in KINDS:
-            for body in await self.api.items(path_of(kind)):
+            for body in await self.api.items(kind.path()):
                 metadata, status = body["metadata"], body.get("status") or {}
                 if metadata.get("deletionTimestamp"):
                     continue
-                name = f"{kind}/{metadata.get('namespace', '')}/{metadata['name']}"
+                name = f"{kind.plural}/{metadata.get('namespace', '')}/{metadata['name']}"
                 generation, observed = metadata["generation"], status.get("observedGeneration", 0)
                 key = name, generation
                 if observed < generation:
@@ -400,7 +416,9 @@ async def the_scene(files: Path, seed: int) -> AsyncGenerator[Scene]:
         for number in range(NODES):
             name = objects.node(number)["metadata"]["name"]
             labels = {"tenant": VICTIM if number % 2 else HOSTILE}
-            await cluster.api.call("PATCH", f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}}, MERGE)
+            await cluster.api.call(
+                "PATCH", kinds.NODE.path(name=name), {"metadata": {"labels": labels}}, MERGE
+            )
         for namespace in (VICTIM, HOSTILE):
             await make_namespace(cluster.api, namespace)
         await system_pods(cluster.api)
@@ -409,70 +427,47 @@ async def the_scene(files: Path, seed: int) -> AsyncGenerator[Scene]:
         for number, command in enumerate(("controllers", "xds")):
             server, proxy = await stack.enter_async_context(
                 lying_proxy(
-                    cluster.control_plane.server, cluster.pki, cluster.credentials(command), seed + number
+                    cluster.control_plane.server,
+                    cluster.pki,
+                    credentials(command, cluster.pki),
+                    seed + number,
                 )
             )
             servers[command] = server
             proxies.append(proxy)
-        reports = unused(LOOPBACK)
+        reports, contents, debug = unused(LOOPBACK), unused(LOOPBACK), {"PYTHONASYNCIODEBUG": "1"}
+        shown = {"TIDEGATE_REPORT_PORT": str(reports), "TIDEGATE_CONTENTS_PORT": str(contents)}
+        hidden = {name: str(unused(LOOPBACK)) for name in shown}
         replicas: list[Replica] = []
-        debug = {"PYTHONASYNCIODEBUG": "1"}
         xds_ports: list[int] = []
-        contents = unused(LOOPBACK)
-        for name, further, server in (("xds", {}, servers["xds"]), ("xds-debug", debug, "")):
-            lies, probe, port = bool(server), unused(LOOPBACK), unused(LOOPBACK)
-            environment = {
-                "TIDEGATE_PROBE_PORT": str(probe),
-                "TIDEGATE_XDS_PORT": str(port),
-                "TIDEGATE_REPORT_PORT": str(unused(LOOPBACK) if lies else reports),
-                "TIDEGATE_CONTENTS_PORT": str(unused(LOOPBACK) if lies else contents),
-                **further,
-            }
+        for name, server, ports in (("xds", servers["xds"], hidden), ("xds-debug", "", {**shown, **debug})):
+            probe, port = unused(LOOPBACK), unused(LOOPBACK)
+            environment = {"TIDEGATE_PROBE_PORT": str(probe), "TIDEGATE_XDS_PORT": str(port), **ports}
             process = stack.enter_context(cluster.xds(environment, name=name, server=server))
-            replicas.append(Replica(process, f"http://{LOOPBACK}:{probe}", memory_limit_mib("xds")))
+            replicas.append(Replica(process, probe, memory_limit_mib("xds")))
             xds_ports.append(port)
-        for name, further, server in (
-            ("controllers", {}, servers["controllers"]),
-            ("controllers-debug", debug, ""),
+        for name, server, further in (
+            ("controllers", servers["controllers"], {}),
+            ("controllers-debug", "", debug),
         ):
             probe = unused(LOOPBACK)
-            environment = {
-                "TIDEGATE_PROBE_PORT": str(probe),
-                "TIDEGATE_REPORT_PORT": str(reports),
-                **further,
-            }
+            environment = {"TIDEGATE_PROBE_PORT": str(probe), "TIDEGATE_REPORT_PORT": str(reports), **further}
             process = stack.enter_context(cluster.controllers(environment, name=name, server=server))
-            replicas.append(Replica(process, f"http://{LOOPBACK}:{probe}", memory_limit_mib("controllers")))
+            replicas.append(Replica(process, probe, memory_limit_mib("controllers")))
             if server:
-                await leads(cluster.api)
-        shown = f"http://{LOOPBACK}:{contents}/v1/snapshots/current"
-        yield Scene(cluster, proxies, replicas, xds_ports, shown)
-
-
-async def make_namespace(api: Api, name: str) -> None:
-    """A namespace in which pods may be made."""
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-    await api.create("/api/v1/namespaces", body)
-    while await api.get(f"/api/v1/namespaces/{name}/serviceaccounts/default") is None:  # noqa: ASYNC110  another process makes it
-        await asyncio.sleep(0.1)
+                async with asyncio.timeout(CALM_WITHIN_S):
+                    await leading(cluster, process)
+        snapshots = f"http://{LOOPBACK}:{contents}/v1/snapshots/current"
+        yield Scene(cluster, proxies, replicas, xds_ports, snapshots)
 
 
 async def system_pods(api: Api) -> None:
     """What stands for the pods of the chart."""
-    path = f"/api/v1/namespaces/{objects.SYSTEM}"
-    while await api.get(f"{path}/serviceaccounts/default") is None:  # noqa: ASYNC110  another process makes it
-        await asyncio.sleep(0.1)
-    await api.create(f"{path}/pods", pod_of("xds", "tidegate-xds-0"))
+    await until_pods_may_be_made(api, objects.SYSTEM)
+    path = kinds.POD.path(objects.SYSTEM)
+    await api.create(path, pod_of("xds", "tidegate-xds-0"))
     for number in range(GATEWAYS):
-        await api.create(f"{path}/pods", pod_of("gateway", f"gateway-{number}"))
-
-
-async def leads(api: Api) -> None:
-    """Wait until somebody holds the controllers' Lease."""
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{objects.SYSTEM}/leases/{objects.RELEASE}-controllers"
-    async with asyncio.timeout(CALM_WITHIN_S):
-        while not ((await api.get(path) or {}).get("spec") or {}).get("holderIdentity"):  # noqa: ASYNC110  another process takes it
-            await asyncio.sleep(0.2)
+        await api.create(path, pod_of("gateway", f"gateway-{number}"))
 
 
 async def calm(victim: Victim) -> Mapping[str, Any]:
@@ -504,7 +499,7 @@ async def measured(files: Path, options: argparse.Namespace) -> dict[str, Any]:
             ),
         ]
         await victim.create()
-        await api.create(path_of("computepools"), pool_of(HOSTILE))
+        await api.create(kinds.COMPUTE_POOL.path(), pool_of(HOSTILE))
         oracles = Oracles(api, session, scene.replicas, victim, verdict, await calm(victim))
         verdict.began = time.monotonic()
         for proxy in scene.proxies:

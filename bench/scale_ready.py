@@ -28,6 +28,8 @@ from harness.simulated_cluster import (
     Requests,
     SimulatedCluster,
     cpu_s,
+    leading,
+    make_namespace,
     memory_mib,
     simulated_cluster,
 )
@@ -114,14 +116,6 @@ async def until_ready(
                 print(f"{len(progress.ready)} of {count} are ready", file=sys.stderr)
             if len(progress.ready) >= count:
                 return
-
-
-async def make_namespace(api: Api, name: str) -> None:
-    """A namespace in which pods may be made."""
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-    await api.create("/api/v1/namespaces", body)
-    while await api.get(f"/api/v1/namespaces/{name}/serviceaccounts/default") is None:  # noqa: ASYNC110  another process makes it
-        await asyncio.sleep(0.1)
 
 
 async def ours(cluster: SimulatedCluster, namespace: str, count: int) -> dict[str, Any]:
@@ -280,20 +274,6 @@ async def restarted(cluster: SimulatedCluster) -> dict[str, Any]:
             "restart_rss_mib": round(now, 1),
             "restart_rss_most_mib": round(most, 1),
         }
-
-
-async def leading(cluster: SimulatedCluster, process: Process) -> None:
-    """Wait until these controllers hold the Lease; raises ProcessDiedError when they end."""
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{objects.SYSTEM}/leases/{objects.RELEASE}-controllers"
-    first = await cluster.api.get(path)
-    began = (first or {}).get("spec", {}).get("renewTime")
-    while True:
-        process.check()
-        lease = await cluster.api.get(path) or {}
-        spec = lease.get("spec", {})
-        if spec.get("holderIdentity") and spec.get("renewTime") != began:
-            return
-        await asyncio.sleep(0.1)
 
 
 async def settled(cluster: SimulatedCluster) -> None:

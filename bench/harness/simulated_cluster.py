@@ -9,7 +9,6 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -26,7 +25,7 @@ from tidegate_localcluster.fleet_demo import objects
 from tidegate_localcluster.fleet_demo.agents import agents
 from tidegate_localcluster.fleet_demo.api import Api, several
 from tidegate_localcluster.fleet_demo.kubelet import Kubelets, Pods
-from tidegate_localcluster.fleet_demo.site import certificates, served
+from tidegate_localcluster.fleet_demo.site import certificates, kubeconfig_of, served, tidegate
 from tidegate_localcluster.pki import KeyPair, Pki
 from tidegate_localcluster.ports import unused
 from tidegate_localcluster.process import Process
@@ -97,35 +96,15 @@ class SimulatedCluster:
     def _running(
         self, command: str, name: str, arguments: Mapping[str, str], server: str
     ) -> Generator[Process]:
-        kubeconfig = self.pki.write_kubeconfig(
-            self.files / f"{name}.kubeconfig",
-            server=server or self.control_plane.server,
-            credentials=self.credentials(command),
-        )
-        environment = {
-            "KUBECONFIG": str(kubeconfig),
-            "POD_NAME": f"tidegate-{name}-0",
-            "POD_NAMESPACE": objects.SYSTEM,
-            "TIDEGATE_RELEASE": objects.RELEASE,
-            "TIDEGATE_LISTEN_ADDRESS": LOOPBACK,
-            "TIDEGATE_PROBE_PORT": str(unused(LOOPBACK)),
-            **arguments,
-        }
-        process = Process(
-            name,
-            [sys.executable, "-m", "tidegate", command],
-            log=self.files / f"{name}.log",
-            environment=environment,
-        )
+        server = server or self.control_plane.server
+        kubeconfig = kubeconfig_of(command, self.pki, server, self.files / f"{name}.kubeconfig")
+        environment = {"TIDEGATE_PROBE_PORT": str(unused(LOOPBACK)), **arguments}
+        process = tidegate(command, kubeconfig, self.files / f"{name}.log", environment, name=name)
         process.start()
         try:
             yield process
         finally:
             process.stop()
-
-    def credentials(self, command: str) -> KeyPair:
-        """Return those of a process of ours, with which it has the rights that the chart gives it."""
-        return self.pki.client(f"tidegate-{command}", user=objects.USERS[command])
 
     def requests(self) -> Requests:
         """All that the controllers have asked so far, by the API server's audit log."""
@@ -153,6 +132,34 @@ async def simulated_cluster(files: Path, nodes: int) -> AsyncGenerator[Simulated
             )
             with _played(server, files / "pki"):
                 yield SimulatedCluster(files, control_plane, pki, api)
+
+
+async def make_namespace(api: Api, name: str) -> None:
+    """Make a namespace, and wait until pods may be made in it."""
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    await api.create("/api/v1/namespaces", body)
+    await until_pods_may_be_made(api, name)
+
+
+async def until_pods_may_be_made(api: Api, namespace: str) -> None:
+    """Wait until the namespace has its ServiceAccount: pods are refused before."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+    while await api.get(path) is None:  # noqa: ASYNC110  another process makes it
+        await asyncio.sleep(0.1)
+
+
+async def leading(cluster: SimulatedCluster, process: Process) -> None:
+    """Wait until these controllers hold the Lease; raises ProcessDiedError when they end."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{objects.SYSTEM}/leases/{objects.RELEASE}-controllers"
+    first = await cluster.api.get(path)
+    began = (first or {}).get("spec", {}).get("renewTime")
+    while True:
+        process.check()
+        lease = await cluster.api.get(path) or {}
+        spec = lease.get("spec", {})
+        if spec.get("holderIdentity") and spec.get("renewTime") != began:
+            return
+        await asyncio.sleep(0.1)
 
 
 def _control_plane(files: Path, pki: Pki) -> ControlPlane:

@@ -7,6 +7,7 @@ or that it takes for the end, becomes one of these two here. What it gets to see
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -46,9 +47,7 @@ class Forever:
 
     def __iter__(self) -> Iterator[float]:
         """Give the pauses before one request's second try, third try, and so on."""
-        failures = 0
-        while True:
-            failures += 1
+        for failures in itertools.count(1):
             yield self._backoff.delay(failures).total_seconds()
 
 
@@ -60,7 +59,6 @@ class CheckedAnswers:
     """
 
     backoff: Backoff
-    monotonic: Callable[[], float] = time.monotonic
     is_closed: Callable[[], bool] = lambda: False
     """Whether the session is closed, as it is after a 401: it may happen during a pause."""
     _failures: dict[tuple[str, bool], int] = field(default_factory=dict[tuple[str, bool], int])
@@ -106,7 +104,7 @@ class CheckedAnswers:
         opened_at = self._opened_at.pop(key, None)
         if opened_at is None:
             return
-        if self.monotonic() - opened_at < _SHORT_S:
+        if time.monotonic() - opened_at < _SHORT_S:
             self._fail(key)
         else:
             self._failures.pop(key, None)
@@ -122,7 +120,7 @@ class CheckedAnswers:
             response.status = HTTPStatus.OK
             _replace_content(response, Lines(_once(_LIST_AGAIN), response.content, lambda: None))
         elif response.status == HTTPStatus.OK:
-            self._opened_at[key] = self.monotonic()
+            self._opened_at[key] = time.monotonic()
             chunks = response.content.iter_any()
             _replace_content(response, Lines(chunks, response.content, lambda: self._fail(key)))
         else:
@@ -150,34 +148,33 @@ class CheckedAnswers:
         self._failures.pop(key, None)
 
 
-class Empty:
-    """A body of which nothing is shown; everything but reading is asked of `reader`."""
+class _StandIn:
+    """Stands before the reader of a body, and gives what aiohttp itself asks of it."""
 
     def __init__(self, reader: aiohttp.StreamReader) -> None:
-        """Stand before `reader`."""
         self._reader = reader
 
     def __getattr__(self, name: str) -> Any:
-        """Give what aiohttp itself asks of a reader."""
         return getattr(self._reader, name)
+
+
+class Empty(_StandIn):
+    """A body of which nothing is shown."""
 
     async def read(self, _size: int = -1) -> bytes:
         """Give nothing."""
         return b""
 
 
-class Lines:
+class Lines(_StandIn):
     """The body of a watch in whole lines, each an event; half a line at the end is left out, as of a connection that broke."""
 
     def __init__(
         self, chunks: AsyncIterator[bytes], reader: aiohttp.StreamReader, fail: Callable[[], None]
     ) -> None:
-        """Read `chunks`; everything else is asked of `reader`. `fail` is called where something is no event that kopf can take."""
-        self._chunks, self._reader, self._fail = chunks, reader, fail
-
-    def __getattr__(self, name: str) -> Any:
-        """Give what aiohttp itself asks of a reader."""
-        return getattr(self._reader, name)
+        """Read `chunks` in place of `reader`. `fail` is called where something is no event that kopf can take."""
+        super().__init__(reader)
+        self._chunks, self._fail = chunks, fail
 
     async def iter_chunked(self, _size: int) -> AsyncIterator[bytes]:
         """Give whole events, many at a time; in place of any ERROR, the one after which kopf lists again.
@@ -251,7 +248,7 @@ def _broken(response: aiohttp.ClientResponse) -> aiohttp.ClientConnectionError:
     return aiohttp.ClientConnectionError(f"HTTP {response.status}")
 
 
-def _replace_content(response: aiohttp.ClientResponse, content: Empty | Lines) -> None:
+def _replace_content(response: aiohttp.ClientResponse, content: _StandIn) -> None:
     response.content = cast("aiohttp.StreamReader", content)
 
 

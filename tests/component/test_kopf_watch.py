@@ -151,18 +151,22 @@ LIES: Mapping[str, Callable[[], web.Response]] = {
 """What an API server, or a proxy before it, may answer."""
 
 
+async def survive(server: ApiServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched(server, folder, monkeypatch) as (store, watching):
+        await eventually(
+            lambda: watching.done() or names(store) == ["listed", "told"], what="what comes after the lies"
+        )
+        assert not watching.done()
+
+
 @pytest.mark.parametrize("name", LIES)
 async def test_no_answer_of_the_api_server_ends_the_process(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """kopf ends when it cannot read an answer, and every task of the process with it."""
     server = ApiServer(an_inference("told", 2), lies=[LIES[name]] * 2)
-    async with watched(server, tmp_path, monkeypatch) as (store, watching):
-        await eventually(
-            lambda: watching.done() or names(store) == ["listed", "told"], what="what comes after the lies"
-        )
-        assert not watching.done()
-        assert not server.left
+    await survive(server, tmp_path, monkeypatch)
+    assert not server.left
 
 
 async def test_no_answer_about_what_there_is_ends_the_process_or_hides_a_kind(
@@ -172,12 +176,8 @@ async def test_no_answer_about_what_there_is_ends_the_process_or_hides_a_kind(
     server = ApiServer(an_inference("told", 2))
     empty = partial(web.json_response, {"groups": [], "resources": []})
     server.discovery = [LIES["html"], LIES["503 in Latin-1"], empty, LIES["404"], LIES["plain"], LIES["half"]]
-    async with watched(server, tmp_path, monkeypatch) as (store, watching):
-        await eventually(
-            lambda: watching.done() or names(store) == ["listed", "told"], what="what comes after the lies"
-        )
-        assert not watching.done()
-        assert not server.discovery
+    await survive(server, tmp_path, monkeypatch)
+    assert not server.discovery
 
 
 async def test_credentials_that_are_refused_while_a_watch_pauses_are_read_again(
@@ -187,12 +187,8 @@ async def test_credentials_that_are_refused_while_a_watch_pauses_are_read_again(
     refused = partial(web.Response, status=401, body=b"\xff\xfe")
     lies = [LIES["400"], LIES["nothing"], refused, LIES["404"], refused]
     server = ApiServer(an_inference("told", 2), lies=lies)
-    async with watched(server, tmp_path, monkeypatch) as (store, watching):
-        await eventually(
-            lambda: watching.done() or names(store) == ["listed", "told"], what="what comes after the lies"
-        )
-        assert not watching.done()
-        assert not server.left
+    await survive(server, tmp_path, monkeypatch)
+    assert not server.left
 
 
 @pytest.mark.parametrize("lie", ["nothing", "ERROR 500", "410"])

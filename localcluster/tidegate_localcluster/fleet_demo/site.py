@@ -18,7 +18,7 @@ from tidegate_localcluster.fleet_demo.api import Api, RefusedError, several
 from tidegate_localcluster.fleet_demo.simulation import day_of
 from tidegate_localcluster.fleet_demo.store import FilledFleet
 from tidegate_localcluster.parts import Parts
-from tidegate_localcluster.pki import Pki
+from tidegate_localcluster.pki import KeyPair, Pki
 from tidegate_localcluster.process import Process
 from tidegate_localcluster.state import Forward, Plan, StateDir
 from tidegate_localcluster.supplies import source_root
@@ -230,17 +230,8 @@ class FleetSite:
 
     def _tidegate(self, name: str) -> Process:
         """`tidegate controllers`, as in a pod of the chart."""
-        credentials = self._pki.client(f"tidegate-{name}", user=objects.USERS[name])
-        kubeconfig = self._pki.write_kubeconfig(
-            self._files.data / f"{name}.kubeconfig", server=self._server, credentials=credentials
-        )
         ports = self._plan.ports
         environment = {
-            "KUBECONFIG": str(kubeconfig),
-            "POD_NAME": f"tidegate-{name}",
-            "POD_NAMESPACE": objects.SYSTEM,
-            "TIDEGATE_RELEASE": objects.RELEASE,
-            "TIDEGATE_LISTEN_ADDRESS": LOOPBACK,
             "TIDEGATE_PROBE_PORT": str(self._plan.probes[name]),
             "TIDEGATE_PROMETHEUS_URL": f"http://{LOOPBACK}:{ports[Forward.PROMETHEUS]}",
             # The simulated gateways have no page of counters: whoever asks for one is told so by our own process.
@@ -248,12 +239,8 @@ class FleetSite:
             "TIDEGATE_MODELS_HOST_PATH": "/models",
             "TIDEGATE_TLS_DIRECTORY": str(certificates(self._pki, self._files.data / "tls")),
         }
-        return Process(
-            name,
-            [sys.executable, "-m", "tidegate", name],
-            log=self._files.logs / f"{name}.log",
-            environment=environment,
-        )
+        kubeconfig = kubeconfig_of(name, self._pki, self._server, self._files.data / f"{name}.kubeconfig")
+        return tidegate(name, kubeconfig, self._files.logs / f"{name}.log", environment)
 
     def _dashboard(self) -> Process:
         """As a person opens it on their own machine: it lets in whoever has the address that it prints."""
@@ -273,6 +260,31 @@ class FleetSite:
 
     async def _open(self) -> bool:
         return entrance(self._files) is not None
+
+
+def credentials(command: str, pki: Pki) -> KeyPair:
+    """Those of a process of Tidegate, with which it has the rights that the chart gives it."""
+    return pki.client(f"tidegate-{command}", user=objects.USERS[command])
+
+
+def kubeconfig_of(command: str, pki: Pki, server: str, path: Path) -> Path:
+    """Writes the kubeconfig of a process of Tidegate for `server`, and returns its path."""
+    return pki.write_kubeconfig(path, server=server, credentials=credentials(command, pki))
+
+
+def tidegate(
+    command: str, kubeconfig: Path, log: Path, environment: Mapping[str, str], *, name: str = ""
+) -> Process:
+    """`tidegate <command>`, as in a pod of the chart but on loopback; of several replicas each has a name."""
+    common = {
+        "KUBECONFIG": str(kubeconfig),
+        "POD_NAME": f"tidegate-{name or command}",
+        "POD_NAMESPACE": objects.SYSTEM,
+        "TIDEGATE_RELEASE": objects.RELEASE,
+        "TIDEGATE_LISTEN_ADDRESS": LOOPBACK,
+    }
+    arguments = [sys.executable, "-m", "tidegate", command]
+    return Process(name or command, arguments, log=log, environment={**common, **environment})
 
 
 def certificates(pki: Pki, folder: Path) -> Path:
