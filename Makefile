@@ -13,7 +13,7 @@ UV := $(shell command -v uv || echo $(TOOLS)/bin/uv)
 endif
 STAMP := .venv/.tidegate-setup
 RUN_TESTS := $(BIN)/python tests/run.py
-LINTERS := mypy pyright ruff lint-imports
+LINTERS := mypy pyright ruff lint-imports vocabulary
 # pip runs through uv where the environment has none, and finds uv here.
 export PATH := $(PATH):$(CURDIR)/$(TOOLS)/bin
 # What mypy knows of a file is told by the file's hash, so that another checkout need not find it out again.
@@ -97,6 +97,8 @@ ruff:
 	@$(BIN)/ruff format --check
 mypy pyright lint-imports:
 	@$(BIN)/$@
+vocabulary:
+	@$(BIN)/python .ci/vocabulary.py
 
 .PHONY: generate
 generate: setup  ## Rewrite what is derived from code: CRDs, the chart's copies, roles, Envoy's bootstrap, dashboards, reference pages
