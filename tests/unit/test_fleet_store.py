@@ -53,7 +53,7 @@ def test_what_was_kept_is_found_again(tmp_path: Path, root: Path, etcd: int) -> 
     assert restored(FilledFleet(tmp_path, root, a_plan()), tmp_path / "a") == ""
     FilledFleet(tmp_path, root, a_plan()).keep(filled(tmp_path / "b"), etcd)
     assert restored(FilledFleet(tmp_path, root, a_plan()), tmp_path / "c") == "filled"
-    assert Path(f"/proc/{etcd}/stat").read_text().split()[2] == "S"
+    assert Path(f"/proc/{etcd}/stat").read_text().split()[2] != "T", "etcd is still stopped"
 
 
 def test_other_sizes_and_other_code_are_other_fleets(tmp_path: Path, root: Path, etcd: int) -> None:
