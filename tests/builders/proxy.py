@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidegate.api.meta import ObjectKey
-from tidegate.routing import wire
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.planner import HostState
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash, version_of
@@ -78,8 +77,9 @@ def a_snapshot(
 
 
 def _scope(name: str, leads_to: Iterable[str]) -> Resource:
-    body = b"".join(wire.text(cluster) for cluster in (name, *sorted(leads_to)))
-    return Resource(name, content_hash([body]), body)
+    clusters = frozenset(leads_to)
+    body = ",".join((name, *sorted(clusters))).encode()
+    return Resource(name, content_hash([body]), body, references=clusters)
 
 
 @dataclass
@@ -287,12 +287,8 @@ class Proxy:
 
 
 def names_in(body: bytes) -> tuple[str, ...]:
-    """The clusters that a scope of `a_snapshot` leads to, behind its own name; names are shorter than 128 bytes."""
-    names: list[str] = []
-    while body:
-        names.append(body[1 : 1 + body[0]].decode())
-        body = body[1 + body[0] :]
-    return tuple(names[1:])
+    """Return the clusters that a scope of `a_snapshot` leads to, as a proxy reads them."""
+    return tuple(body.decode().split(",")[1:])
 
 
 @dataclass

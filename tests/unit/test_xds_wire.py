@@ -127,6 +127,28 @@ def test_hosts_that_are_joined_are_one_scope_and_each_access_has_its_own() -> No
         assert {host["name"] for host in configuration["virtual_hosts"]} == hosts
 
 
+def named_clusters(scope: Resource) -> set[str]:
+    """Return every cluster that the routes of a scope name."""
+    described: Any = protos.described(scope.body)
+    names = set[str]()
+    for host in described["route_configuration"].get("virtual_hosts", ()):
+        for route in host["routes"]:
+            action = route.get("route", {})
+            names.update(action[key] for key in ("cluster",) if key in action)
+            names.update(target["name"] for target in action.get("weighted_clusters", {}).get("clusters", ()))
+            names.update(mirror["cluster"] for mirror in action.get("request_mirror_policies", ()))
+    return names
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(any_fleet())
+def test_a_scope_references_the_clusters_that_its_routes_name(fleet: FleetState) -> None:
+    scopes = SnapshotBuilder(ListenerSettings()).build(plan(fleet)).resources[TypeUrl.SCOPE]
+    assert {name: scope.references for name, scope in scopes.items()} == {
+        name: named_clusters(scope) for name, scope in scopes.items()
+    }
+
+
 NAMES = {BackendKind.PIPELINE: "scene.home"}
 
 

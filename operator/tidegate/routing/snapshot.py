@@ -45,12 +45,14 @@ class Resource:
 
     `body` is a serialised google.protobuf.Any; `version` is a hash of the content.
     `vacant` marks endpoints of which there are none: they must not arrive while a route still leads there.
+    `references` are the names of the clusters that a scope leads to; empty for the other types.
     """
 
     name: str
     version: str
     body: bytes = field(repr=False)
     vacant: bool = False
+    references: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @property
     def stand_in(self) -> bool:
@@ -108,12 +110,12 @@ _EMPTY: Final = version_of({})
 class ResourceSet(Mapping[str, Resource]):
     """All resources of one type; a change copies little of it, and its version is that of the content alone."""
 
-    __slots__ = ("__weakref__", "_compared", "_containing", "_digests", "_resources", "version")
+    __slots__ = ("__weakref__", "_compared", "_digests", "_referencing", "_resources", "version")
 
     def __init__(self) -> None:
         self._set(Sharded(), [_EMPTY] * len(Sharded[str, Resource]().parts))
         self._compared: tuple[ReferenceType[ResourceSet], frozenset[str]] | None = None
-        self._containing: dict[bytes, frozenset[str]] = {}
+        self._referencing: dict[str, frozenset[str]] = {}
 
     def _set(self, resources: Sharded[str, Resource], digests: list[str]) -> None:
         self._resources = resources
@@ -155,11 +157,13 @@ class ResourceSet(Mapping[str, Resource]):
             self._compared = ref(before), self._resources.differing(before.shards)
         return self._compared[1]
 
-    def containing(self, part: bytes) -> frozenset[str]:
-        """The names of those with `part` in their body; remembered, since every proxy that refuses something asks the same."""
-        if part not in self._containing:
-            self._containing[part] = frozenset(name for name, one in self.items() if part in one.body)
-        return self._containing[part]
+    def referencing(self, cluster: str) -> frozenset[str]:
+        """Return the names of the resources that lead to `cluster`; remembered, since every proxy that rejects it asks the same."""
+        if cluster not in self._referencing:
+            self._referencing[cluster] = frozenset(
+                name for name, resource in self.items() if cluster in resource.references
+            )
+        return self._referencing[cluster]
 
 
 def differing(before: Resources, after: Resources) -> frozenset[str]:
@@ -171,6 +175,13 @@ def differing(before: Resources, after: Resources) -> frozenset[str]:
     return frozenset(
         name for name in {**before, **after} if name not in after or after[name] != before.get(name)
     )
+
+
+def referencing(resources: Resources, cluster: str) -> frozenset[str]:
+    """Return the names of those of `resources` that lead to `cluster`."""
+    if isinstance(resources, ResourceSet):
+        return resources.referencing(cluster)
+    return frozenset(name for name, resource in resources.items() if cluster in resource.references)
 
 
 class SnapshotBuilder:
@@ -283,7 +294,8 @@ class _RenderedHost:
     @classmethod
     def of(cls, host: VirtualHost) -> _RenderedHost:
         alias = _resource(host.name, routes.encode_alias(host)) if host.hosts else None
-        return cls(_resource(host.name, protos.any_of(routes.TYPE, routes.encode_scope(host))), alias)
+        body = protos.any_of(routes.TYPE, routes.encode_scope(host))
+        return cls(_resource(host.name, body, references=routes.referenced_clusters(host)), alias)
 
 
 class _ScopeTable:
@@ -317,8 +329,11 @@ class _ScopeTable:
         return Resource(routes.HOSTS, content_hash([self._aliases.version]), body)
 
 
-def _resource(name: str, body: bytes, *, stand_in: bool = False) -> Resource:
-    return Resource(name, f"{_STAND_IN if stand_in else ''}{body_hash(body)}", body)
+def _resource(
+    name: str, body: bytes, *, stand_in: bool = False, references: frozenset[str] = frozenset()
+) -> Resource:
+    version = f"{_STAND_IN if stand_in else ''}{body_hash(body)}"
+    return Resource(name, version, body, references=references)
 
 
 def _keep(known: dict[K, V], key: K, value: V | None) -> None:

@@ -34,12 +34,6 @@ def field(number: int, payload: bytes) -> bytes:
     return _TAGS[number] + (_SHORT[size] if size < _CONTINUES else varint(size)) + payload
 
 
-def text(value: str) -> bytes:
-    """A string as it stands in a field, its length before it; without the field's number."""
-    data = value.encode()
-    return varint(len(data)) + data
-
-
 def number_field(number: int, value: int) -> bytes:
     """One unsigned integer or enum field."""
     return varint(number << 3 | _VARINT) + varint(value)

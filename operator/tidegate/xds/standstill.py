@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from tidegate.routing.envoy import routes
 from tidegate.routing.hosts import HostKey, HostKind
-from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
+from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, referencing
 from tidegate.xds.holdings import BACKENDS, Holdings
-from tidegate.xds.leads import leading_to, leads_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Standstill:
 
     def keeps(self, cluster: str) -> bool:
         """Whether routes that stay as they are may lead to `cluster`, so that it and its endpoints stay too."""
-        return any(not scope.body or leads_to(scope, (cluster,)) is not None for scope in self.running)
+        return any(not scope.body or cluster in scope.references for scope in self.running)
 
 
 NOTHING = Standstill()
@@ -57,10 +56,15 @@ def standstill(holdings: Holdings, goal: Snapshot) -> Standstill:
         return Standstill(refused, scopes)
     missing = holdings.missing_backends()
     for scope in holdings.due(TypeUrl.SCOPE, goal) if missing else ():
-        if not routing.has(scope) and (cluster := leads_to(scope, missing)) is not None:
-            scopes.setdefault(scope.name, missing[cluster])
+        if not routing.has(scope) and (words := _words_on_missing(scope, missing)) is not None:
+            scopes.setdefault(scope.name, words)
     held = (routing.held(name) for name in scopes)
     return Standstill(refused, scopes, tuple(scope for scope in held if scope is not None))
+
+
+def _words_on_missing(scope: Resource, missing: Mapping[str, str]) -> str | None:
+    """Return the proxy's words about the first missing cluster that a scope leads to; None where none is missing."""
+    return next((words for cluster, words in missing.items() if cluster in scope.references), None)
 
 
 def refused_hosts(holdings: Holdings, goal: Snapshot, still: Standstill) -> Mapping[HostKey, str]:
@@ -78,7 +82,7 @@ def _refused_names(holdings: Holdings, goal: Snapshot, still: Standstill) -> Ite
             yield from ((scope, words) for scope in scopes)
     for type_url in BACKENDS:
         for cluster, words in still.refused[type_url].items():
-            yield from ((scope, words) for scope in leading_to(scopes, cluster))
+            yield from ((scope, words) for scope in referencing(scopes, cluster))
     yield from still.scopes.items()
     hosts, routing = scopes.get(routes.HOSTS), holdings.get(TypeUrl.SCOPE)
     if routes.HOSTS in still.scopes and hosts is not None and routing is not None:

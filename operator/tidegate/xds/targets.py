@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from tidegate.routing.snapshot import Resource, Resources, Snapshot, TypeUrl
 from tidegate.xds.gate import Gate
 from tidegate.xds.holdings import Holdings
-from tidegate.xds.leads import leads_to
 from tidegate.xds.standstill import Standstill
 from tidegate.xds.subscription import Subscription
 
@@ -93,7 +92,7 @@ class Targets:
         if (
             subscription.type_url is TypeUrl.SCOPE
             and resource is not None
-            and leads_to(resource, step.unsent)
+            and not step.unsent.isdisjoint(resource.references)
         ):
             return subscription.held(name)
         named = subscription.names is not None

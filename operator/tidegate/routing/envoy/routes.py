@@ -96,6 +96,14 @@ def encode_scope(host: VirtualHost) -> bytes:
     return scope(host.name, _of_an_access(), virtual_hosts([encode_host(host)]))
 
 
+def referenced_clusters(host: VirtualHost) -> frozenset[str]:
+    """Return the names of the clusters that the scope of an access leads to."""
+    rules = [rule for rule in host.rules if rule.unavailable is None]
+    pools = {target.backend for rule in rules for target in rule.targets}
+    pools |= {mirror.backend for rule in rules for mirror in rule.mirrors}
+    return frozenset(cluster_name(pool, protocol) for pool in pools for protocol in Protocol)
+
+
 def encode_hosts(aliases: Iterable[bytes]) -> bytes:
     """The ScopedRouteConfiguration of all hosts, from what `virtual_hosts` made of `encode_alias`."""
     return scope(HOSTS, _of_hosts(), *aliases)
