@@ -1,10 +1,10 @@
-"""What one change costs a gateway with so many accesses: bytes on the wire and processor time, in both dialects of the xDS protocol.
+"""What one change costs a gateway with so many accesses: bytes on the wire and processor time.
 
     python bench/xds_change.py [--accesses 1000] [--changes 20]
 
-One xDS server in this process, two real Envoys (one worker thread each) that run the same fleet, one in each dialect.
-A change is one weight of one access; the next comes when both Envoys have accepted it.
-Prints one JSON document: for each dialect the bytes that Envoy received per change, its processor time, and what it took to start.
+One xDS server in this process, and one real Envoy with one worker thread.
+A change is one weight of one access; the next comes when Envoy has accepted it.
+Prints one JSON document: the bytes that Envoy received per change, its processor time, and what it took to start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from builders.model_access import a_model_access, a_route
 from builders.waiting import eventually
 from fixtures.envoy import ControlPlane, Envoy
 from tidegate.api.model_access import ModelAccess
-from tidegate.routing.bootstrap import Dialect
 from tidegate.routing.hosts import HostKey, HostKind
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -65,13 +64,13 @@ def memory_mib(envoy: Envoy) -> float:
 
 
 async def programmed(control_plane: ControlPlane, access: ModelAccess) -> None:
-    """Until both run it."""
+    """Return when the gateway runs it."""
     host = HostKey(HostKind.ACCESS, access.key)
 
-    async def everywhere() -> bool:
+    async def runs_it() -> bool:
         return control_plane.ledger.programmed(host, access.metadata.generation)
 
-    await eventually(everywhere, f"both run {access.key}")
+    await eventually(runs_it, f"the gateway runs {access.key}")
 
 
 async def received(envoy: Envoy) -> int:
@@ -81,35 +80,25 @@ async def received(envoy: Envoy) -> int:
 
 
 async def run(accesses: int, changes: int) -> dict[str, Any]:
-    """Both gateways side by side."""
+    """Start one gateway with all accesses, and change one after the other."""
     control_plane = ControlPlane()
     fleet = [*(an_access(n, 1, accesses) for n in range(accesses)), *backends(accesses)]
-    control_plane.set(*fleet)
+    snapshot = control_plane.set(*fleet)
     port = await control_plane.start()
-    result: dict[str, Any] = {}
-    envoys: dict[Dialect, Envoy] = {}
     with tempfile.TemporaryDirectory() as folder:
+        envoy = Envoy(Path(folder))
         try:
-            for dialect in Dialect:
-                place = Path(folder) / dialect.name
-                place.mkdir()
-                envoy = Envoy(place, dialect.name.lower())
-                envoy.dialect = dialect
-                started = time.monotonic()
-                await envoy.start(port)
-                envoys[dialect] = envoy
-                snapshot = control_plane.cache.snapshot
-                assert snapshot is not None
-                await control_plane.accepted(snapshot)
-                result[dialect.name.lower()] = {
-                    "start_s": time.monotonic() - started,
-                    "start_cpu_s": cpu_s(envoy),
-                    "start_bytes": await received(envoy),
-                    "memory_mib": memory_mib(envoy),
-                }
+            started = time.monotonic()
+            await envoy.start(port)
+            await control_plane.accepted(snapshot)
+            start = {
+                "start_s": time.monotonic() - started,
+                "start_cpu_s": cpu_s(envoy),
+                "start_bytes": await received(envoy),
+                "memory_mib": memory_mib(envoy),
+            }
             # Reading its statistics costs Envoy more than a change does: once before all changes, and once after.
-            before_bytes = {dialect: await received(envoy) for dialect, envoy in envoys.items()}
-            before_cpu_s = {dialect: cpu_s(envoy) for dialect, envoy in envoys.items()}
+            before_bytes, before_cpu_s = await received(envoy), cpu_s(envoy)
             own_cpu_s, times = time.process_time(), []
             for change in range(changes):
                 access = an_access(change, 2, accesses)
@@ -119,23 +108,19 @@ async def run(accesses: int, changes: int) -> dict[str, Any]:
                 await programmed(control_plane, access)
                 times.append(time.monotonic() - started)
             own_cpu_s = time.process_time() - own_cpu_s
-            after_cpu_s = {dialect: cpu_s(envoy) for dialect, envoy in envoys.items()}
-            for dialect, envoy in envoys.items():
-                result[dialect.name.lower()] |= {
-                    "cpu_s_per_change": (after_cpu_s[dialect] - before_cpu_s[dialect]) / changes,
-                    "bytes_per_change": (await received(envoy) - before_bytes[dialect]) / changes,
-                }
+            envoy_cpu_s = cpu_s(envoy) - before_cpu_s
+            return {
+                "accesses": accesses,
+                "changes": changes,
+                "accepted_median_s": statistics.median(times),
+                "server_cpu_s_per_change": own_cpu_s / changes,
+                **start,
+                "cpu_s_per_change": envoy_cpu_s / changes,
+                "bytes_per_change": (await received(envoy) - before_bytes) / changes,
+            }
         finally:
-            for envoy in envoys.values():
-                envoy.stop()
+            envoy.stop()
             await control_plane.server.stop(at_once=True)
-    return {
-        "accesses": accesses,
-        "changes": changes,
-        "both_accepted_median_s": statistics.median(times),
-        "server_cpu_s_per_change": own_cpu_s / changes,
-        **result,
-    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -44,9 +44,8 @@ def replacements(one: Upstream, other: Upstream, count: int) -> Iterator[Fleet]:
 
 @pytest.mark.no_rerun("a lost request")
 async def test_replacing_the_target_and_deleting_the_old_one_loses_nothing(
-    gateway_of_either_dialect: Gateway,
+    gateway: Gateway,
 ) -> None:
-    gateway = gateway_of_either_dialect
     one, other = await gateway.upstream("one"), await gateway.upstream("other")
     client = await gateway.start(a_model_access(), backend_of("ctr", one))
     load = Load(client, CTR)
@@ -79,9 +78,8 @@ async def test_without_the_gate_the_same_replacements_do_lose_requests(
 
 @pytest.mark.no_rerun("a lost request")
 async def test_a_newer_snapshot_in_the_middle_of_a_change_loses_nothing(
-    gateway_of_either_dialect: Gateway,
+    gateway: Gateway,
 ) -> None:
-    gateway = gateway_of_either_dialect
     one, other = await gateway.upstream("one"), await gateway.upstream("other")
     client = await gateway.start(a_model_access(), backend_of("ctr", one))
     load = Load(client, CTR)
@@ -96,10 +94,9 @@ async def test_a_newer_snapshot_in_the_middle_of_a_change_loses_nothing(
 
 
 async def test_a_changed_cluster_serves_at_once(
-    gateway_of_either_dialect: Gateway,
+    gateway: Gateway,
 ) -> None:
     """It would wait 15 s for its endpoints if they were not sent again."""
-    gateway = gateway_of_either_dialect
     old, new = await gateway.upstream("old"), await gateway.upstream("new")
     client = await gateway.start(a_model_access(), backend_of("ctr", old))
     async with asyncio.timeout(10):
@@ -185,10 +182,7 @@ async def refused(control_plane: ControlPlane) -> str:
 
 
 @pytest.mark.parametrize("type_url", [TypeUrl.SCOPE, TypeUrl.CLUSTER])
-async def test_a_refused_configuration_leaves_the_last_good_one(
-    gateway_of_either_dialect: Gateway, type_url: TypeUrl
-) -> None:
-    gateway = gateway_of_either_dialect
+async def test_a_refused_configuration_leaves_the_last_good_one(gateway: Gateway, type_url: TypeUrl) -> None:
     old, new = await gateway.upstream("old"), await gateway.upstream("new")
     client = await gateway.start(a_model_access(), backend_of("ctr", old), backend_of("new", new))
     control_plane = gateway.control_plane
@@ -293,10 +287,7 @@ async def answers_after_a_refusal(gateway: Gateway, type_url: TypeUrl, bad: Reso
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_what_is_refused_does_not_stop_the_changes_of_others(
-    gateway_of_either_dialect: Gateway, case: str
-) -> None:
-    gateway = gateway_of_either_dialect
+async def test_what_is_refused_does_not_stop_the_changes_of_others(gateway: Gateway, case: str) -> None:
     answer = await answers_after_a_refusal(gateway, *REFUSED[case])
 
     async def by_other() -> bool:
@@ -347,9 +338,8 @@ class TwoAccesses:
 
 
 @pytest_asyncio.fixture
-async def two_accesses(gateway_of_either_dialect: Gateway) -> AsyncIterator[TwoAccesses]:
+async def two_accesses(gateway: Gateway) -> AsyncIterator[TwoAccesses]:
     """The first generation of both runs, under load."""
-    gateway = gateway_of_either_dialect
     one, other = await gateway.upstream("one"), await gateway.upstream("other")
     accesses = [a_model_access(name, routes=[a_route("default", "one")]) for name in ("ctr", "other")]
     client = await gateway.start(*accesses, backend_of("one", one))
@@ -467,9 +457,8 @@ async def test_without_standing_still_the_refused_access_loses_its_target(
 
 
 async def test_the_gateway_serves_on_without_its_xds_server(
-    gateway_of_either_dialect: Gateway,
+    gateway: Gateway,
 ) -> None:
-    gateway = gateway_of_either_dialect
     one, other = await gateway.upstream("one"), await gateway.upstream("other")
     client = await gateway.start(a_model_access(), backend_of("ctr", one))
     load = Load(client, CTR)

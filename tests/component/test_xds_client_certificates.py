@@ -103,10 +103,7 @@ async def calls(client: Client, *headers: Header, access: tuple[Header, ...] = C
     return answer, status
 
 
-async def test_an_identity_lets_in_and_goes_no_further(
-    gateway_of_either_dialect: Gateway, authorities: Authorities
-) -> None:
-    gateway = gateway_of_either_dialect
+async def test_an_identity_lets_in_and_goes_no_further(gateway: Gateway, authorities: Authorities) -> None:
     _, v1 = await prepared(gateway, authorities)
     of_uri = authorities.clients.pair(uris=("urn:other", RANKER))
     of_host = authorities.clients.pair(HOST, uris=("urn:other",))

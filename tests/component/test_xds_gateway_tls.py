@@ -89,8 +89,7 @@ async def rest(client: Client) -> int:
     return status
 
 
-async def test_both_ports_answer_alike(gateway_of_either_dialect: Gateway, authority: Authority) -> None:
-    gateway = gateway_of_either_dialect
+async def test_both_ports_answer_alike(gateway: Gateway, authority: Authority) -> None:
     plain, _ = await prepared(gateway, tls(), front=secret(authority.pair(NAME)))
     client = await gateway.tls_client(trusting(authority))
     for one in (plain, client):
@@ -272,10 +271,9 @@ async def test_without_any_certificate_the_other_port_serves(gateway: Gateway, a
 
 
 async def test_a_certificate_that_envoy_refuses_keeps_nobodys_routes_waiting(
-    gateway_of_either_dialect: Gateway, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that passed our own checks and not Envoy's; here by leaving ours out."""
-    gateway = gateway_of_either_dialect
     good, weak = authority.pair(NAME), authority.pair(NAME, key=rsa.generate_private_key(65537, 1024))
     _, v1 = await prepared(gateway, tls(), front=secret(good))
     client = await gateway.tls_client(trusting(authority))

@@ -57,9 +57,9 @@ async def test_status_dump_and_diff_tell_what_a_change_was(gateway: Gateway) -> 
         snapshot = await gateway.control_plane.push(weights, one)
 
         (proxy,) = (await as_json("status", "--address", address))["proxies"]
-        assert (proxy["node"], proxy["dialect"], proxy["revision"]) == (
+        assert (proxy["node"], proxy["kind"], proxy["revision"]) == (
             "gateway-1",
-            "delta",
+            "gateway",
             snapshot.revision,
         )
         assert set(proxy["types"].values()) == {"SYNCED"}

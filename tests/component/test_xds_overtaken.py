@@ -16,10 +16,9 @@ NEW = (("x-tidegate-access", "ads/new"),)
 
 
 async def test_a_cluster_that_changes_before_its_endpoints_went_out_serves_at_once(
-    gateway_of_either_dialect: Gateway, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A retry budget changes the cluster of an Inference that has only just come: `kubectl apply` of both at once."""
-    gateway = gateway_of_either_dialect
     pod = await gateway.upstream("pod")
     client = await gateway.start(a_model_access(), backend_of("ctr", pod))
     control_plane = gateway.control_plane

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 from builders.model_access import a_model_access, a_route
-from fixtures.envoy import Envoy, Gateway, Load, backend_of
-from tidegate.routing.bootstrap import Dialect
+from fixtures.envoy import Gateway, Load, backend_of
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
 INFER = "/v2/models/ctr/infer"
@@ -92,44 +89,3 @@ async def test_an_access_that_is_deleted_is_not_found_by_either_name(gateway: Ga
     assert [(await client.rest("POST", INFER, headers=one))[0] for one in headers] == [200, 200]
     await gateway.control_plane.push(a_model_access(), backend)
     assert [(await client.rest("POST", INFER, headers=one))[0] for one in headers] == [404, 404]
-
-
-def content(dump: Any) -> Any:
-    """A configuration dump without when and in which response its parts came, in one order."""
-    if isinstance(dump, dict):
-        passing = ("last_updated", "version_info")
-        return {key: content(value) for key, value in dump.items() if key not in passing}
-    if isinstance(dump, list):
-        return sorted((content(item) for item in dump), key=json.dumps)
-    return dump
-
-
-async def running(envoy: Envoy) -> Any:
-    """All that one Envoy was told by its xDS server."""
-    dump = json.loads(await envoy.get_admin("/config_dump?include_eds"))["configs"]
-    told = [part for part in dump if not part["@type"].endswith("BootstrapConfigDump")]
-    return content(told)
-
-
-async def test_both_dialects_lead_to_the_same_configuration(gateway: Gateway, tmp_path: Path) -> None:
-    one, other = await gateway.upstream("one"), await gateway.upstream("other")
-    await gateway.start(a_model_access(), backend_of("ctr", one))
-    (tmp_path / "second").mkdir()
-    second = Envoy(tmp_path / "second", "gateway-2")
-    second.dialect = Dialect.STATE_OF_THE_WORLD
-    plane = gateway.control_plane
-    try:
-        await second.start(plane.port)
-        first_state = await running(gateway.envoy)
-        for turn in range(12):
-            retry = {"attempts": 1, "budgetPercent": 10 + turn}
-            await plane.push(
-                a_model_access(routes=[a_route("default", f"v{turn}", retry=retry)]),
-                *([a_model_access("b", hosts=["b.com"])] if turn % 3 else []),
-                backend_of(f"v{turn}", (one, other)[turn % 2]),
-                *([backend_of("ctr", other)] if turn % 2 else []),
-            )
-            assert await running(gateway.envoy) == await running(second)
-        assert await running(second) != first_state
-    finally:
-        second.stop()

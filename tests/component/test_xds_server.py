@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
+import pytest
 import pytest_asyncio
 
 from builders.fleet import a_backend
@@ -17,8 +18,10 @@ from tidegate.routing import protos
 from tidegate.routing.snapshot import TypeUrl
 from tidegate.xds.server import XdsServerSettings
 
-METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
-REQUEST = "envoy.service.discovery.v3.DiscoveryRequest"
+SERVICE = "/envoy.service.discovery.v3.AggregatedDiscoveryService"
+METHOD = f"{SERVICE}/DeltaAggregatedResources"
+REQUEST = "envoy.service.discovery.v3.DeltaDiscoveryRequest"
+RESPONSE = "envoy.service.discovery.v3.DeltaDiscoveryResponse"
 
 
 @pytest_asyncio.fixture
@@ -59,7 +62,7 @@ async def test_a_proxy_that_reads_nothing_holds_up_nobody_and_is_let_go(
     async with grpc.aio.insecure_channel(f"127.0.0.1:{control_plane.port}") as other:
         quick = await open_stream(other, "quick")
         async with asyncio.timeout(8):  # before the slow one is let go
-            message = protos.decode("envoy.service.discovery.v3.DiscoveryResponse", await quick.read())
+            message = protos.decode(RESPONSE, await quick.read())
         assert len(message.resources) == 3000
 
         async def only_quick() -> bool:
@@ -82,6 +85,42 @@ async def test_rubbish_ends_the_stream_that_it_came_on_alone(
     assert await sound.read() is not grpc.aio.EOF
     sound.cancel()
     mad.cancel()
+
+
+@pytest.mark.parametrize(
+    ("method", "request_type", "user_agent", "advice"),
+    [
+        (
+            "StreamAggregatedResources",
+            "envoy.service.discovery.v3.DiscoveryRequest",
+            "envoy",
+            "set api_type: DELTA_GRPC in Envoy's bootstrap",
+        ),
+        (
+            "DeltaAggregatedResources",
+            REQUEST,
+            "gRPC C-core linux",
+            "gRPC clients use StreamAggregatedResources",
+        ),
+    ],
+    ids=["a gateway with state of the world", "a gRPC client with delta"],
+)
+async def test_a_proxy_with_the_protocol_of_the_other_kind_is_refused(
+    control_plane: ControlPlane,
+    channel: grpc.aio.Channel,
+    method: str,
+    request_type: str,
+    user_agent: str,
+    advice: str,
+) -> None:
+    control_plane.set(a_model_access(), a_backend())
+    call = channel.stream_stream(f"{SERVICE}/{method}")()
+    node = {"id": "gateway-1", "user_agent_name": user_agent}
+    await call.write(protos.encode(request_type, {"type_url": TypeUrl.CLUSTER, "node": node}))
+    async with asyncio.timeout(15):
+        assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert advice in (await call.details() or "")
+    assert control_plane.ledger.connected == 0
 
 
 async def test_a_new_snapshot_reaches_an_idle_stream_without_being_asked_for(
@@ -109,7 +148,7 @@ async def test_stopping_tells_the_proxies_to_go_elsewhere(
 async def test_the_metrics_tell_what_happened(control_plane: ControlPlane, channel: grpc.aio.Channel) -> None:
     control_plane.set(a_model_access(), a_backend())
     stream = await open_stream(channel, "gateway-1")
-    response = protos.decode("envoy.service.discovery.v3.DiscoveryResponse", await stream.read())
+    response = protos.decode(RESPONSE, await stream.read())
     assert control_plane.metric("tidegate_xds_connected_proxies") == 1
     assert control_plane.metric("tidegate_xds_pushes_total", type="cluster") == 1
     await stream.write(

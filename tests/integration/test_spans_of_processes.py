@@ -6,7 +6,7 @@ import asyncio
 import json
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +50,12 @@ def controllers(kept_controllers: KeptControllers, controllers_tls: Path, receiv
 class AcceptingGateway:
     """A stream as a gateway opens it, which accepts all that it gets; a real one would want port 8080 of the machine."""
 
-    METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+    METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 
     def __init__(self, channel: grpc.Channel, node: str) -> None:
-        self._node = node
         self._requests: queue.Queue[bytes | None] = queue.Queue()
         for type_url in (TypeUrl.CLUSTER, TypeUrl.LISTENER, TypeUrl.SCOPE):
-            self._ask(type_url)
+            self._ask(type_url, node={"id": node})
         self._call: Any = channel.stream_stream(self.METHOD)(iter(self._requests.get, None))
         self._thread = threading.Thread(target=self._accept)
         self._thread.start()
@@ -69,22 +68,17 @@ class AcceptingGateway:
     def _accept(self) -> None:
         try:
             for body in self._call:
-                response = protos.decode("envoy.service.discovery.v3.DiscoveryResponse", body)
-                names: list[str] = []
+                response = protos.decode("envoy.service.discovery.v3.DeltaDiscoveryResponse", body)
+                self._ask(response.type_url, response_nonce=response.nonce)
                 if response.type_url == TypeUrl.CLUSTER:
-                    documents = [protos.described(each.SerializeToString()) for each in response.resources]
-                    self._ask(TypeUrl.ENDPOINT, sorted(str(each["name"]) for each in documents))
-                if response.type_url == TypeUrl.ENDPOINT:
-                    documents = [protos.described(each.SerializeToString()) for each in response.resources]
-                    names = sorted(str(each["cluster_name"]) for each in documents)
-                self._ask(response.type_url, names, response.version_info, response.nonce)
+                    names = [cluster.name for cluster in response.resources]
+                    self._ask(TypeUrl.ENDPOINT, resource_names_subscribe=names)
         except grpc.RpcError:
             return
 
-    def _ask(self, type_url: str, names: Sequence[str] = (), version: str = "", nonce: str = "") -> None:
-        fields = {"type_url": type_url, "resource_names": names, "version_info": version}
-        request = {**fields, "response_nonce": nonce, "node": {"id": self._node}}
-        self._requests.put(protos.encode("envoy.service.discovery.v3.DiscoveryRequest", request))
+    def _ask(self, type_url: str, **fields: Any) -> None:
+        request = {"type_url": type_url, **fields}
+        self._requests.put(protos.encode("envoy.service.discovery.v3.DeltaDiscoveryRequest", request))
 
 
 def come(receiver: SpanReceiver, name: str, **attributes: object) -> Received:

@@ -144,7 +144,7 @@ def test_a_calibration_within_no_slo_says_so_and_one_within_none_kept_gives_no_f
 
 def test_what_a_newer_server_says_besides_is_left_out_and_what_is_no_answer_is_refused() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC).isoformat()
-    proxy = {"node": "g", "dialect": "delta", "revision": "r1", "types": {"route": "SYNCED"}, "nack": None}
+    proxy = {"node": "g", "kind": "gateway", "revision": "r1", "types": {"route": "SYNCED"}, "nack": None}
     said = XdsStatusReport.of({"xds-0": {"proxies": [{**proxy, "since": now}]}, "xds-1": {"proxies": []}})
     assert [(one.node, one.server) for one in said.proxies] == [("g", "xds-0")]
     assert "since" not in said.serialised()["proxies"][0]

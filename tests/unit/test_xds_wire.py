@@ -21,7 +21,7 @@ from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import BackendKey, BackendKind, Endpoint, FleetState
 from tidegate.routing.ir import AccessPoolKey, Pool, PoolRole, Protocol
 from tidegate.routing.planner import plan
-from tidegate.routing.snapshot import Resource, SnapshotBuilder, TypeUrl, placeholder_cluster
+from tidegate.routing.snapshot import Resource, SnapshotBuilder, TypeUrl
 from tidegate.xds.messages import DiscoveryResponse, decode_request, encode_response
 
 ENDPOINTS = st.builds(
@@ -182,14 +182,8 @@ def test_the_name_of_an_accesss_own_cluster_tells_what_it_is(role: PoolRole, fal
         "inference/ads/ctr/v3/grpc",
     ],
 )
-def test_a_foreign_cluster_has_no_stand_in(name: str) -> None:
-    assert placeholder_cluster(name) is None
-
-
-def test_a_stand_in_equals_the_cluster_it_stands_for() -> None:
-    fleet = a_fleet(a_model_access(), a_backend("ctr", "10.0.0.1"))
-    clusters = SnapshotBuilder(ListenerSettings()).build(plan(fleet)).resources[TypeUrl.CLUSTER]
-    assert {name: placeholder_cluster(name) for name in clusters} == clusters
+def test_a_foreign_cluster_name_is_not_parsed(name: str) -> None:
+    assert parse_cluster_name(name) is None
 
 
 def test_unknown_fields_are_refused_when_building() -> None:

@@ -29,7 +29,8 @@ class ProxyReport(_Said):
     """One connected proxy."""
 
     node: str
-    dialect: str
+    kind: str
+    """`gateway`, or `grpc-client` for one without a gateway."""
     revision: str | None
     """The last snapshot that it accepted in full; absent or empty before the first."""
     types: Mapping[str, str]

@@ -9,7 +9,6 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 import yaml
@@ -35,13 +34,6 @@ STATS_PATH: Final = "/stats"
 _ADS: Final = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
 
 
-class Dialect(StrEnum):
-    """The two ways to be told of changes, as Envoy names them: what changed alone, or the state of the world each time."""
-
-    DELTA = "DELTA_GRPC"
-    STATE_OF_THE_WORLD = "GRPC"
-
-
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
     """Folders on the gateway: `keys` holds ca.crt, tls.crt and tls.key, `secrets` what `secrets()` makes to name them."""
@@ -65,7 +57,6 @@ class BootstrapSettings:
     metrics_port: int | None = 9902
     max_connections: int = 50_000
     memory_bytes: int = 768 << 20
-    dialect: Dialect = Dialect.DELTA
     tls: TlsFiles | None = None
 
 
@@ -158,7 +149,8 @@ def bootstrap(settings: BootstrapSettings) -> dict[str, object]:
         "admin": {"address": _address("127.0.0.1", settings.admin_port)},
         "dynamic_resources": {
             "ads_config": {
-                "api_type": str(settings.dialect),
+                # The xDS servers serve the other protocol, GRPC, to gRPC clients only.
+                "api_type": "DELTA_GRPC",
                 "transport_api_version": "V3",
                 "set_node_on_first_message_only": True,
                 "grpc_services": [
@@ -370,7 +362,6 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--metrics-port", type=int, default=defaults.metrics_port)
     parser.add_argument("--max-connections", type=int, default=defaults.max_connections)
     parser.add_argument("--memory-bytes", type=int, default=defaults.memory_bytes, help="heap, at most")
-    parser.add_argument("--dialect", type=Dialect, default=defaults.dialect, help="of the xDS protocol")
     parsed = parser.parse_args(arguments)
     sys.stdout.write(render(BootstrapSettings(**vars(parsed))))
 

@@ -380,16 +380,3 @@ def render_secrets(held: Iterable[HeldSecret]) -> Iterator[Resource]:
         else:
             continue
         yield _resource(name, protos.any_of(secrets.TYPE, encoded), stand_in=not good)
-
-
-def placeholder_cluster(name: str) -> Resource | None:
-    """A stand-in for a cluster that this process never knew, to keep it alive until no route leads there.
-
-    It equals the real one where no retry budget was set; where one was, Envoy goes on with the real one while the stand-in waits for endpoints.
-    None for a name that is not one of ours.
-    """
-    parsed = clusters.parse_cluster_name(name)
-    if parsed is None:
-        return None
-    backend, protocol = parsed
-    return render_pool(Pool(backend, ()), protocol)[0]

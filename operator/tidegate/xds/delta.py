@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from tidegate.routing.snapshot import Resource, TypeUrl
 from tidegate.xds.delta_messages import DeltaRequest
+from tidegate.xds.inspection import ProxyKind
 from tidegate.xds.steps import DiscoveryStream
 from tidegate.xds.subscription import WHOLE, WILDCARD, Subscription
 from tidegate.xds.suspects import Change
@@ -62,7 +63,7 @@ class DeltaStream(DiscoveryStream[DeltaRequest]):
     A proxy that comes back names the version of everything that it has, so that it is sent nothing twice, and needs no stand-ins.
     """
 
-    DIALECT: ClassVar[str] = "delta"
+    KIND: ClassVar[ProxyKind] = ProxyKind.GATEWAY
 
     def _take(self, type_url: TypeUrl, request: DeltaRequest, now: float) -> None:
         del now

@@ -20,6 +20,15 @@ PREVIOUS: Final = "previous"
 Document = dict[str, object]
 
 
+class ProxyKind(StrEnum):
+    """The two kinds of xDS clients; each uses one of the two protocols of the aggregated discovery service."""
+
+    GATEWAY = "gateway"
+    """Envoy, with DeltaAggregatedResources."""
+    GRPC_CLIENT = "grpc-client"
+    """A gRPC library without a gateway, with StreamAggregatedResources: the state of the world each time."""
+
+
 class SyncState(StrEnum):
     """How far a proxy is with one type, in the words of Envoy's client status discovery service."""
 
@@ -34,7 +43,7 @@ class ProxyState:
     """One proxy. `revision` is the last snapshot that it accepted in full; `types` is how far it is with each type that it asked for."""
 
     node: str
-    dialect: str
+    kind: ProxyKind
     revision: str
     types: Mapping[TypeUrl, SyncState]
     nack: str | None = None
@@ -152,7 +161,7 @@ def proxies(states: Iterable[ProxyState]) -> list[Document]:
     return [
         {
             "node": state.node,
-            "dialect": state.dialect,
+            "kind": state.kind.value,
             "revision": state.revision,
             "types": {kind.name.lower(): str(how) for kind, how in state.types.items()},
             "nack": state.nack,

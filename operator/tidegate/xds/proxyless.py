@@ -8,13 +8,14 @@ from tidegate.routing.grpc.snapshot import GrpcSnapshotBuilder
 from tidegate.routing.live import RoutingChange
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
+from tidegate.xds.inspection import ProxyKind
 
 _USER_AGENT: Final = "gRPC"
 
 
-def is_grpc_client(user_agent: str) -> bool:
-    """Whether this is how a gRPC library introduces itself: `gRPC C-core …`, `gRPC Java`, `gRPC Go`."""
-    return user_agent.startswith(_USER_AGENT)
+def kind_from_user_agent(user_agent: str) -> ProxyKind:
+    """Return the kind of a proxy by the name it gives itself; gRPC libraries are `gRPC C-core …`, `gRPC Java`, `gRPC Go`."""
+    return ProxyKind.GRPC_CLIENT if user_agent.startswith(_USER_AGENT) else ProxyKind.GATEWAY
 
 
 class GrpcSnapshots:

@@ -1,4 +1,8 @@
-"""The aggregated discovery service on grpc.aio, in both dialects: a thin shell around one `DiscoveryStream` for each proxy."""
+"""The aggregated discovery service on grpc.aio: a thin shell around one `DiscoveryStream` for each proxy.
+
+Each kind of proxy has a protocol of its own: gateways DeltaAggregatedResources, gRPC clients StreamAggregatedResources.
+A stream with the other one is refused at its first request (ADR 56).
+"""
 
 from __future__ import annotations
 
@@ -8,30 +12,38 @@ import itertools
 import time
 from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import grpc.aio
 import structlog
 
 from tidegate.routing.grpc.snapshot import stand_in
-from tidegate.routing.snapshot import Snapshot, placeholder_cluster
+from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.delta import DeltaStream
-from tidegate.xds.delta_messages import decode_delta_request, encode_delta_response
+from tidegate.xds.delta_messages import DeltaRequest, decode_delta_request, encode_delta_response
 from tidegate.xds.gate import GATE_TIMEOUT_S
 from tidegate.xds.identity import ServerCertificate, is_of, may_call_itself, names_of
-from tidegate.xds.inspection import ProxyState
+from tidegate.xds.inspection import ProxyKind, ProxyState
 from tidegate.xds.ledger import AckLedger
-from tidegate.xds.messages import DiscoveryResponse, decode_request, encode_response
+from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse, decode_request, encode_response
 from tidegate.xds.metrics import XdsMetrics
-from tidegate.xds.proxyless import GrpcSnapshots, is_grpc_client
+from tidegate.xds.proxyless import GrpcSnapshots, kind_from_user_agent
 from tidegate.xds.steps import DiscoveryStream, Request
 from tidegate.xds.stream import AdsStream
 
 _SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 _STATE_OF_THE_WORLD: Final = "StreamAggregatedResources"
 _DELTA: Final = "DeltaAggregatedResources"
+
+# What the other kind of proxy reads when it opens a stream.
+_WRONG_PROTOCOL: Final = {
+    ProxyKind.GATEWAY: f"{_DELTA} serves gateways only; gRPC clients use {_STATE_OF_THE_WORLD}",
+    ProxyKind.GRPC_CLIENT: (
+        f"{_STATE_OF_THE_WORLD} serves gRPC clients only; gateways use {_DELTA}: "
+        "set api_type: DELTA_GRPC in Envoy's bootstrap"
+    ),
+}
 
 # A proxy that asks faster than it is answered waits; four types make four requests at a time.
 _MAILBOX_SIZE: Final = 64
@@ -41,7 +53,7 @@ _MAX_REQUEST_BYTES: Final = 64 << 20
 
 _log = structlog.stdlib.get_logger(__name__)
 
-_NOT_WHO_IT_SAYS: Final = "the certificate is not for this node id, or not for a gateway's"
+_WRONG_CERTIFICATE: Final = "the certificate is not for this node id, or not for a gateway's"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -90,7 +102,7 @@ class XdsServer:
         ledger: AckLedger,
         metrics: XdsMetrics,
         *,
-        clients: GrpcSnapshots | None = None,
+        clients: GrpcSnapshots,
         settings: XdsServerSettings = XdsServerSettings(),
         watcher: Watcher | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -120,12 +132,12 @@ class XdsServer:
         server = grpc.aio.server(options=_channel_options(self._settings))
         handlers = {
             _STATE_OF_THE_WORLD: grpc.stream_stream_rpc_method_handler(
-                partial(self._serve, AdsStream),
+                self._serve_grpc_client,
                 request_deserializer=decode_request,
                 response_serializer=encode_response,
             ),
             _DELTA: grpc.stream_stream_rpc_method_handler(
-                partial(self._serve, DeltaStream),
+                self._serve_gateway,
                 request_deserializer=decode_delta_request,
                 response_serializer=encode_delta_response,
             ),
@@ -167,51 +179,50 @@ class XdsServer:
             if session.cache is cache:
                 session.mailbox.wake()
 
-    def _welcome(self, session: _Session[R], request: R) -> SnapshotCache:
-        """Who leads this stream: its first request says whether a gateway or a gRPC client is there."""
-        if self._clients is None or not is_grpc_client(request.user_agent):
+    def _select_cache(self, kind: ProxyKind) -> SnapshotCache:
+        """Return the cache with the snapshots for this kind of proxy; the first gRPC client has its own rendered."""
+        if kind is ProxyKind.GATEWAY:
             return self._cache
-        session.stream.stand_in_with(stand_in)
         if self._client_cache is None:
             self._client_cache = cache = self._clients.open()
             cache.subscribe(lambda: self._wake(cache))
         return self._client_cache
 
-    async def _serve(
-        self, dialect: type[DiscoveryStream[R]], requests: AsyncIterable[R], context: Context
-    ) -> None:
-        session = _Session(
-            number=next(self._numbers),
-            stream=dialect(
-                None,
-                gate_timeout_s=self._settings.gate_timeout_s,
-                placeholder=placeholder_cluster,
-            ),
-            mailbox=_Mailbox[R](),
-            opened_at=self._clock(),
-        )
+    async def _serve_gateway(self, requests: AsyncIterable[DeltaRequest], context: Context) -> None:
+        stream = DeltaStream(None, gate_timeout_s=self._settings.gate_timeout_s)
+        await self._serve(stream, requests, context)
+
+    async def _serve_grpc_client(self, requests: AsyncIterable[DiscoveryRequest], context: Context) -> None:
+        stream = AdsStream(None, gate_timeout_s=self._settings.gate_timeout_s, placeholder=stand_in)
+        await self._serve(stream, requests, context)
+
+    async def _serve(self, stream: DiscoveryStream[R], requests: AsyncIterable[R], context: Context) -> None:
+        session = _Session(next(self._numbers), stream, _Mailbox[R](), opened_at=self._clock())
         self._sessions[session.number] = session
         end: _End | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 reader = tasks.create_task(session.mailbox.fill(requests))
-                end = await self._converse(session, context)
+                end = await self._run_session(session, context)
                 reader.cancel()
         finally:
-            self._part(session, context)
+            self._close_session(session, context)
         if end is not None:
             await context.abort(end.status, end.details)
 
-    async def _converse(self, session: _Session[Any], context: Context) -> _End | None:
-        """Takes what happened and answers, until the proxy goes or this server stops; else why the proxy is let go."""
+    async def _run_session(self, session: _Session[Any], context: Context) -> _End | None:
+        """Handle requests and snapshots until the proxy leaves or this server stops (None), or return why the stream ends."""
         stream = session.stream
         while not self._stopping:
             wait = None if stream.wake_at is None else stream.wake_at - self._clock()
             request = await session.mailbox.next(wait)
             if request is None and session.mailbox.closed:
                 return None
-            if request is not None and not self._is_who_it_says(session, request, context):
-                return _End(grpc.StatusCode.PERMISSION_DENIED, _NOT_WHO_IT_SAYS)
+            if request is not None and session.cache is None:
+                refusal = self._refuse(stream.KIND, request, context)
+                if refusal is not None:
+                    return refusal
+                session.cache = self._select_cache(stream.KIND)
             responses = self._step(session, request)
             if responses and not await self._write(responses, context):
                 details = f"nothing was read for {self._settings.write_timeout_s} s"
@@ -228,26 +239,28 @@ class XdsServer:
             return False
         return True
 
-    def _is_who_it_says(self, session: _Session[R], request: R, context: Context) -> bool:
-        """Whether the certificate is for the node id, which the first request of a stream must name, and for a gateway's if it is none of a gRPC client.
+    def _refuse(self, kind: ProxyKind, request: Request, context: Context) -> _End | None:
+        """Return why a stream for this kind of proxy ends at its first request; None lets the proxy in.
 
-        What a stream is led by is decided at that request too: who is a client by its certificate cannot become a gateway later.
+        Only that request names the node and the user agent, so a client cannot become a gateway later.
         """
-        if not self._identified or session.stream.progress.node:
-            return True
-        node, names = request.node, names_of(context.auth_context())
-        gateway = self._clients is None or not is_grpc_client(request.user_agent)
-        if may_call_itself(node, names) and (not gateway or is_of(node, self._settings.gateways_of)):
-            return True
+        node, peer = request.node, context.peer()
+        if kind_from_user_agent(request.user_agent) is not kind:
+            _log.warning("proxy_uses_wrong_protocol", node=node, user_agent=request.user_agent, peer=peer)
+            return _End(grpc.StatusCode.UNIMPLEMENTED, _WRONG_PROTOCOL[kind])
+        if not self._identified:
+            return None
+        names = names_of(context.auth_context())
+        may_be_gateway = is_of(node, self._settings.gateways_of)
+        if may_call_itself(node, names) and (kind is not ProxyKind.GATEWAY or may_be_gateway):
+            return None
         self._metrics.refused_proxies.inc()
-        _log.warning("proxy_is_not_who_it_says", node=node, names=names, peer=context.peer())
-        return False
+        _log.warning("proxy_is_not_who_it_says", node=node, names=names, peer=peer)
+        return _End(grpc.StatusCode.PERMISSION_DENIED, _WRONG_CERTIFICATE)
 
     def _step(self, session: _Session[R], request: R | None) -> list[DiscoveryResponse]:
         now = self._clock()
         responses: list[DiscoveryResponse] = []
-        if session.cache is None and request is not None:
-            session.cache = self._welcome(session, request)
         snapshot = session.cache.snapshot if session.cache else None
         newer = snapshot is not None and snapshot is not session.snapshot
         if snapshot is not None and newer:
@@ -288,7 +301,7 @@ class XdsServer:
             clients = sum(session.cache is self._client_cache for session in self._sessions.values())
             self._metrics.connected_clients.set(clients)
 
-    def _part(self, session: _Session[Any], context: Context) -> None:
+    def _close_session(self, session: _Session[Any], context: Context) -> None:
         del self._sessions[session.number]
         node = session.stream.progress.node
         self._ledger.closed(session.number, node)
@@ -358,7 +371,7 @@ class _End:
 def _state(session: _Session[Any]) -> ProxyState:
     stream, progress = session.stream, session.stream.progress
     revision = progress.acked.revision if progress.acked else ""
-    return ProxyState(progress.node, stream.DIALECT, revision, stream.states(), progress.nack)
+    return ProxyState(progress.node, stream.KIND, revision, stream.states(), progress.nack)
 
 
 def _channel_options(settings: XdsServerSettings) -> list[tuple[str, int]]:

@@ -26,7 +26,7 @@ from tidegate.routing.planner import HostState
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, version_of
 from tidegate.xds.gate import GATE_TIMEOUT_S, Gate
 from tidegate.xds.holdings import BACKENDS, ORDER, ROUTING, Holdings
-from tidegate.xds.inspection import SyncState
+from tidegate.xds.inspection import ProxyKind, SyncState
 from tidegate.xds.messages import DiscoveryResponse
 from tidegate.xds.standstill import NOTHING, Standstill, refused_hosts, standstill
 from tidegate.xds.subscription import Subscription
@@ -107,12 +107,12 @@ class _Next:
 class DiscoveryStream(ABC, Generic[R]):
     """What both dialects have in common; each adds how its requests (R) are read.
 
-    `DIALECT` is its name, for people.
+    `KIND` is who uses it.
     Every method takes the time in seconds of any steady clock, and returns what to send, in order.
     `placeholder` makes a stand-in for a cluster that a reconnecting proxy has and this process never knew.
     """
 
-    DIALECT: ClassVar[str]
+    KIND: ClassVar[ProxyKind]
 
     def __init__(
         self,
@@ -133,10 +133,6 @@ class DiscoveryStream(ABC, Generic[R]):
         self._still = NOTHING
         self._refused: Mapping[HostKey, str] = {}
         self._nonces = 0
-
-    def stand_in_with(self, placeholder: Callable[[str], Resource | None]) -> None:
-        """Has another maker of stand-ins than the one before."""
-        self._targets.placeholder = placeholder
 
     @property
     def progress(self) -> StreamProgress:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from tidegate.routing.snapshot import TypeUrl
+from tidegate.xds.inspection import ProxyKind
 from tidegate.xds.messages import DiscoveryRequest
 from tidegate.xds.steps import DiscoveryStream
 from tidegate.xds.subscription import WHOLE, WILDCARD, Subscription
@@ -70,7 +71,7 @@ class WorldSubscription(Subscription):
 class AdsStream(DiscoveryStream[DiscoveryRequest]):
     """The stream of one proxy (StreamAggregatedResources); the steps are those of xds.steps."""
 
-    DIALECT: ClassVar[str] = "state of the world"
+    KIND: ClassVar[ProxyKind] = ProxyKind.GRPC_CLIENT
 
     def _take(self, type_url: TypeUrl, request: DiscoveryRequest, now: float) -> None:
         subscription = self._holdings.get(type_url)
