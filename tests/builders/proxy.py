@@ -1,11 +1,10 @@
-"""A proxy that does with discovery responses what Envoy does, one at a time, and remembers what it runs."""
+"""A gateway that does with discovery responses what Envoy does, one at a time, and remembers what it runs."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tidegate.api.meta import ObjectKey
 from tidegate.routing.hosts import HostKey, HostKind
@@ -13,9 +12,7 @@ from tidegate.routing.planner import HostState
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash, version_of
 from tidegate.xds.delta import DeltaStream
 from tidegate.xds.delta_messages import DeltaRequest
-from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse
-from tidegate.xds.steps import DiscoveryStream
-from tidegate.xds.stream import AdsStream
+from tidegate.xds.messages import DiscoveryResponse
 
 CLUSTER, ENDPOINT, LISTENER, SCOPE = TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.LISTENER, TypeUrl.SCOPE
 GATEWAY = "gateway"
@@ -84,14 +81,15 @@ def _scope(name: str, leads_to: Iterable[str]) -> Resource:
 
 @dataclass
 class Proxy:
-    """Envoy, as far as discovery goes, in the dialect 'state of the world'.
+    """Envoy, as far as discovery goes.
 
     `clusters` and `endpoints` are what serves; a new or changed cluster is in `warming` until its endpoints come after it.
     `scopes` is what its workers route by, `noted` what it has taken note of, and `to_workers` what of a response they are to be told.
+    `known` are the versions that it tells the next server, and `opened` the types that it has asked this one for.
     `outbox` holds requests that have not reached the server, `inbox` responses that have not reached the proxy.
     """
 
-    stream: DiscoveryStream[Any]
+    stream: DeltaStream
     node: str = "gateway-1"
     clusters: dict[str, str] = field(default_factory=dict)
     warming: dict[str, str] = field(default_factory=dict)
@@ -103,32 +101,30 @@ class Proxy:
     refuses_names: set[str] = field(default_factory=set)
     refuses_versions: set[str] = field(default_factory=set)
     inbox: deque[DiscoveryResponse] = field(default_factory=deque)
-    outbox: deque[Any] = field(default_factory=deque)
+    outbox: deque[DeltaRequest] = field(default_factory=deque)
     received: list[DiscoveryResponse] = field(default_factory=list)
     names: dict[TypeUrl, frozenset[str]] = field(default_factory=dict)
-    nonces: dict[TypeUrl, str] = field(default_factory=dict)
-    versions: dict[TypeUrl, str] = field(default_factory=dict)
+    known: dict[TypeUrl, dict[str, str]] = field(default_factory=dict)
+    opened: set[TypeUrl] = field(default_factory=set)
     now: float = 0.0
 
-    @staticmethod
-    def a_stream(snapshot: Snapshot | None, **options: Any) -> DiscoveryStream[Any]:
-        """The server's side of a stream in this proxy's dialect."""
-        return AdsStream(snapshot, **options)
-
-    def connect(self, stream: DiscoveryStream[Any] | None = None) -> None:
-        """Opens the stream, or a new one: then everything that it was subscribed to is asked for again."""
+    def connect(self, stream: DeltaStream | None = None) -> None:
+        """Opens the stream, or a new one: asks again for everything that it was subscribed to, and says what it has."""
         if stream is not None:
             self.stream = stream
         self.inbox.clear()
         self.outbox.clear()
-        self.nonces.clear()
+        self.opened.clear()
         for type_url in (CLUSTER, ENDPOINT, LISTENER, SCOPE):
             if type_url in self.names or type_url in {CLUSTER, LISTENER}:
                 self._subscribe(type_url)
 
     def _subscribe(self, type_url: TypeUrl) -> None:
         """The first request of a type on a stream."""
-        self._ask(type_url)
+        self.opened.add(type_url)
+        names = self.names.get(type_url, frozenset())
+        versions = dict(self.known.get(type_url, {}))
+        self.outbox.append(DeltaRequest(type_url, subscribe=names, versions=versions, node=self.node))
 
     def server_takes(self) -> None:
         """The oldest request arrives at the server."""
@@ -148,12 +144,11 @@ class Proxy:
         response = self.inbox.popleft()
         self.received.append(response)
         type_url = TypeUrl(response.type_url)
-        self.nonces[type_url] = response.nonce
         if type_url is SCOPE and not self._take_note(response):
-            self._ask(type_url, error="no, thank you")
+            self._answer(response, error="no, thank you")
             return response
         if any(self.is_bad(type_url, one) for one in response.resources) or type_url in self.refuses:
-            self._ask(type_url, error="no, thank you")
+            self._answer(response, error="no, thank you")
             if type_url is CLUSTER and type_url not in self.refuses:
                 # Refused as a whole, and yet: each of the good ones is taken.
                 good = tuple(one for one in response.resources if not self.is_bad(type_url, one))
@@ -166,7 +161,7 @@ class Proxy:
                 )
             return response
         self._remember(type_url, response)
-        self._ask(type_url)
+        self._answer(response)
         self._apply(type_url, response)
         return response
 
@@ -179,7 +174,10 @@ class Proxy:
         )
 
     def _remember(self, type_url: TypeUrl, response: DiscoveryResponse) -> None:
-        self.versions[type_url] = response.version
+        known = self.known.setdefault(type_url, {})
+        known.update({resource.name: resource.version for resource in response.resources})
+        for name in response.removed:
+            known.pop(name, None)
 
     def settle(self) -> list[DiscoveryResponse]:
         """Everything on the way arrives, until nothing is; what the proxy received."""
@@ -222,7 +220,7 @@ class Proxy:
 
     def _take_note(self, response: DiscoveryResponse) -> bool:
         """Takes note of each scope, in order, until it refuses one; what it has noted already is nothing new when it comes again."""
-        for name in self._gone_scopes(response):
+        for name in self.noted.keys() & set(response.removed):
             self.noted.pop(name, None)
             self.to_workers[name] = None
         for scope in response.resources:
@@ -235,9 +233,6 @@ class Proxy:
             self.to_workers[scope.name] = names_in(scope.body)
         return True
 
-    def _gone_scopes(self, response: DiscoveryResponse) -> set[str]:
-        return self.noted.keys() - {scope.name for scope in response.resources}
-
     def _apply_scopes(self) -> None:
         for name, leads_to in self.to_workers.items():
             if leads_to is None:
@@ -248,7 +243,9 @@ class Proxy:
 
     def _clusters_of(self, response: DiscoveryResponse) -> dict[str, str]:
         """Every cluster that there is to be after `response`, and its version."""
-        return {resource.name: resource.version for resource in response.resources}
+        changed = {resource.name: resource.version for resource in response.resources}
+        clusters = {**self.clusters, **self.warming, **changed}
+        return {name: version for name, version in clusters.items() if name not in response.removed}
 
     def _apply_clusters(self, wanted: Mapping[str, str]) -> None:
         for name in [name for name in self.clusters if name not in wanted]:
@@ -262,82 +259,19 @@ class Proxy:
                 self.warming[name] = version
         names = frozenset(wanted)
         if names != self.names.get(ENDPOINT, frozenset()):
-            self._want(ENDPOINT, names)
+            self._want_endpoints(names)
 
-    def _want(self, type_url: TypeUrl, names: frozenset[str]) -> None:
-        """Other names than before, told to the server."""
-        self.names[type_url] = names
-        self._ask(type_url)
-
-    def _ask(self, type_url: TypeUrl, error: str | None = None) -> None:
-        """As Envoy does: a request that still waits to be sent is brought up to date instead of sent twice."""
-        request = DiscoveryRequest(
-            type_url=type_url,
-            names=self.names.get(type_url, frozenset()),
-            version=self.versions.get(type_url, ""),
-            nonce=self.nonces.get(type_url, ""),
-            error=error,
-            node=self.node,
-        )
-        for index, waiting in enumerate(self.outbox):
-            if waiting.type_url == type_url:
-                self.outbox[index] = request
-                return
-        self.outbox.append(request)
-
-
-def names_in(body: bytes) -> tuple[str, ...]:
-    """Return the clusters that a scope of `a_snapshot` leads to, as a proxy reads them."""
-    return tuple(body.decode().split(",")[1:])
-
-
-@dataclass
-class DeltaProxy(Proxy):
-    """Envoy in the dialect 'delta'. `known` are the versions that it tells the next server."""
-
-    known: dict[TypeUrl, dict[str, str]] = field(default_factory=dict)
-    opened: set[TypeUrl] = field(default_factory=set)
-
-    @staticmethod
-    def a_stream(snapshot: Snapshot | None, **options: Any) -> DiscoveryStream[Any]:
-        """The server's side of a stream in this proxy's dialect."""
-        return DeltaStream(snapshot, **{key: options[key] for key in options if key != "placeholder"})
-
-    def connect(self, stream: DiscoveryStream[Any] | None = None) -> None:
-        """Opens the stream, or a new one, and says what it has."""
-        self.opened.clear()
-        super().connect(stream)
-
-    def _subscribe(self, type_url: TypeUrl) -> None:
-        self.opened.add(type_url)
-        names = self.names.get(type_url, frozenset())
-        versions = dict(self.known.get(type_url, {}))
-        self.outbox.append(DeltaRequest(type_url, subscribe=names, versions=versions, node=self.node))
-
-    def _remember(self, type_url: TypeUrl, response: DiscoveryResponse) -> None:
-        known = self.known.setdefault(type_url, {})
-        known.update({resource.name: resource.version for resource in response.resources})
-        for name in response.removed:
-            known.pop(name, None)
-
-    def _clusters_of(self, response: DiscoveryResponse) -> dict[str, str]:
-        changed = {resource.name: resource.version for resource in response.resources}
-        clusters = {**self.clusters, **self.warming, **changed}
-        return {name: version for name, version in clusters.items() if name not in response.removed}
-
-    def _gone_scopes(self, response: DiscoveryResponse) -> set[str]:
-        return self.noted.keys() & set(response.removed)
-
-    def _want(self, type_url: TypeUrl, names: frozenset[str]) -> None:
-        before = self.names.get(type_url, frozenset())
-        self.names[type_url] = names
+    def _want_endpoints(self, names: frozenset[str]) -> None:
+        """Other endpoints than before, told to the server in the request that still waits to be sent, if there is one."""
+        before = self.names.get(ENDPOINT, frozenset())
+        self.names[ENDPOINT] = names
         for name in before - names:
-            self.known.get(type_url, {}).pop(name, None)
-        if type_url not in self.opened:
-            self._subscribe(type_url)
+            self.known.get(ENDPOINT, {}).pop(name, None)
+        if ENDPOINT not in self.opened:
+            self._subscribe(ENDPOINT)
             return
         for index, waiting in enumerate(self.outbox):
-            if waiting.type_url == type_url:
+            if waiting.type_url == ENDPOINT:
                 # What was given up and is wanted again must be sent again.
                 self.outbox[index] = replace(
                     waiting,
@@ -345,8 +279,13 @@ class DeltaProxy(Proxy):
                     unsubscribe=(waiting.unsubscribe | (before - names)) - names,
                 )
                 return
-        self.outbox.append(DeltaRequest(type_url, names - before, before - names))
+        self.outbox.append(DeltaRequest(ENDPOINT, names - before, before - names))
 
-    def _ask(self, type_url: TypeUrl, error: str | None = None) -> None:
-        """The answer to the newest response; every one is answered."""
-        self.outbox.append(DeltaRequest(type_url, nonce=self.nonces.get(type_url, ""), error=error))
+    def _answer(self, response: DiscoveryResponse, error: str | None = None) -> None:
+        """Every response is answered."""
+        self.outbox.append(DeltaRequest(response.type_url, nonce=response.nonce, error=error))
+
+
+def names_in(body: bytes) -> tuple[str, ...]:
+    """Return the clusters that a scope of `a_snapshot` leads to, as a proxy reads them."""
+    return tuple(body.decode().split(",")[1:])

@@ -15,13 +15,14 @@ from builders.model_access import a_model_access
 from stages.examples import examples
 from tidegate.api.meta import ObjectKey
 from tidegate.routing import protos, wire
-from tidegate.routing.envoy import endpoints, routes
+from tidegate.routing.envoy import clusters, endpoints, routes
 from tidegate.routing.envoy.clusters import cluster_name, parse_cluster_name
 from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.fleet import BackendKey, BackendKind, Endpoint, FleetState
 from tidegate.routing.ir import AccessPoolKey, Pool, PoolRole, Protocol
 from tidegate.routing.planner import plan
 from tidegate.routing.snapshot import Resource, SnapshotBuilder, TypeUrl
+from tidegate.xds.delta_messages import DeltaRequest, decode_delta_request, encode_delta_response
 from tidegate.xds.messages import DiscoveryResponse, decode_request, encode_response
 
 ENDPOINTS = st.builds(
@@ -109,6 +110,34 @@ def test_a_request_is_read() -> None:
 )
 def test_a_refusal_is_read_even_without_words(detail: dict[str, object], expected: str) -> None:
     assert decode_request(protos.encode(REQUEST, {"error_detail": detail})).error == expected
+
+
+def test_a_delta_response_is_what_envoy_reads() -> None:
+    body = protos.any_of(clusters.TYPE, protos.encode(clusters.TYPE, {"name": "a"}))
+    response = DiscoveryResponse(TypeUrl.LISTENER, "v1", "7", (Resource("a", "1", body),), ("b", "c"))
+    read = protos.decode("envoy.service.discovery.v3.DeltaDiscoveryResponse", encode_delta_response(response))
+    assert (read.system_version_info, read.type_url, read.nonce) == ("v1", TypeUrl.LISTENER, "7")
+    assert [
+        (resource.name, resource.version, resource.resource.SerializeToString())
+        for resource in read.resources
+    ] == [("a", "1", body)]
+    assert list(read.removed_resources) == ["b", "c"]
+
+
+def test_a_delta_request_is_read_as_envoy_writes_it() -> None:
+    fields = {
+        "type_url": TypeUrl.CLUSTER,
+        "resource_names_subscribe": ["a"],
+        "resource_names_unsubscribe": ["b"],
+        "initial_resource_versions": {"c": "1"},
+        "response_nonce": "7",
+        "error_detail": {"code": 3, "message": "no"},
+        "node": {"id": "gateway-1"},
+    }
+    data = protos.encode("envoy.service.discovery.v3.DeltaDiscoveryRequest", fields)
+    assert decode_delta_request(data) == DeltaRequest(
+        TypeUrl.CLUSTER, frozenset("a"), frozenset("b"), {"c": "1"}, "7", "no", "gateway-1"
+    )
 
 
 def test_rubbish_is_refused() -> None:

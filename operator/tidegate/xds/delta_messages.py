@@ -1,4 +1,4 @@
-"""Delta discovery requests as plain values, and discovery responses as that dialect has them on the wire."""
+"""Delta discovery requests as plain values, and discovery responses as delta has them on the wire."""
 
 from __future__ import annotations
 

@@ -82,8 +82,7 @@ class Gate:
 
     def holds_back(self, endpoints: Subscription, resource: Resource) -> bool:
         """Whether these are no endpoints where the proxy has some, or may have some from an earlier stream."""
-        held = endpoints.held(resource.name)
-        return resource.vacant and (self.warm if held is None else not held.vacant)
+        return resource.vacant and endpoints.may_have_endpoints(resource.name)
 
     def routes_settled(self, goal: Snapshot, still: Standstill) -> bool:
         """Whether the proxy runs the goal's listeners and routes but for those that stand still, so that nothing else leads to what is not in the goal."""

@@ -37,7 +37,7 @@ class DiscoveryRequest:
 class DiscoveryResponse:
     """What the server says: all resources of the type (CDS, LDS), or those that changed (EDS, RDS).
 
-    In the delta dialect always those that changed, and `removed` names those that are deleted.
+    With delta always those that changed, and `removed` names those that are deleted.
     """
 
     type_url: str

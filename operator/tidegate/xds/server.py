@@ -17,7 +17,6 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import grpc.aio
 import structlog
 
-from tidegate.routing.grpc.snapshot import stand_in
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.delta import DeltaStream
@@ -193,7 +192,7 @@ class XdsServer:
         await self._serve(stream, requests, context)
 
     async def _serve_grpc_client(self, requests: AsyncIterable[DiscoveryRequest], context: Context) -> None:
-        stream = AdsStream(None, gate_timeout_s=self._settings.gate_timeout_s, placeholder=stand_in)
+        stream = AdsStream(None, gate_timeout_s=self._settings.gate_timeout_s)
         await self._serve(stream, requests, context)
 
     async def _serve(self, stream: DiscoveryStream[R], requests: AsyncIterable[R], context: Context) -> None:

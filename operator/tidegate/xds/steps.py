@@ -1,4 +1,4 @@
-"""One proxy's aggregated discovery stream as a pure state machine, whichever dialect it speaks: events in, responses out.
+"""One proxy's aggregated discovery stream as a pure state machine, events in, responses out.
 
 The steps of a change are make before break, gated on what the proxy has accepted (xds.gate):
 
@@ -17,13 +17,13 @@ Once a proxy is known to run a snapshot in full, only what differs from that is 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from tidegate.routing.hosts import HostKey
 from tidegate.routing.planner import HostState
-from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, version_of
+from tidegate.routing.snapshot import Snapshot, TypeUrl, version_of
 from tidegate.xds.gate import GATE_TIMEOUT_S, Gate
 from tidegate.xds.holdings import BACKENDS, ORDER, ROUTING, Holdings
 from tidegate.xds.inspection import ProxyKind, SyncState
@@ -35,7 +35,7 @@ from tidegate.xds.targets import Step, Target, Targets
 
 
 class Request(Protocol):
-    """What requests of both dialects have; the last two are empty in all but the first of a stream."""
+    """What the requests of both protocols have; the last two are empty in all but the first of a stream."""
 
     @property
     def type_url(self) -> str: ...
@@ -105,29 +105,20 @@ class _Next:
 
 
 class DiscoveryStream(ABC, Generic[R]):
-    """What both dialects have in common; each adds how its requests (R) are read.
+    """What the streams of both kinds of proxies have in common; each adds how its requests (R) are read.
 
-    `KIND` is who uses it.
     Every method takes the time in seconds of any steady clock, and returns what to send, in order.
-    `placeholder` makes a stand-in for a cluster that a reconnecting proxy has and this process never knew.
     """
 
     KIND: ClassVar[ProxyKind]
 
-    def __init__(
-        self,
-        snapshot: Snapshot | None,
-        *,
-        gate_timeout_s: float = GATE_TIMEOUT_S,
-        placeholder: Callable[[str], Resource | None] | None = None,
-    ) -> None:
+    def __init__(self, snapshot: Snapshot | None, *, gate_timeout_s: float = GATE_TIMEOUT_S) -> None:
         self.counters = Counters()
         self._node = ""
         self._goal = snapshot
         self._holdings = Holdings()
         self._gate = Gate(self._holdings, gate_timeout_s)
-        self._targets = Targets(self._holdings, self._gate, placeholder)
-        self._repeats_until: float | None = None
+        self._targets = Targets(self._holdings, self._gate)
         self._acked: Snapshot | None = None
         self._running: Running | None = None
         self._still = NOTHING
@@ -156,7 +147,7 @@ class DiscoveryStream(ABC, Generic[R]):
     @property
     def wake_at(self) -> float | None:
         """When `on_time` has something to do, if nothing else happens before."""
-        return min((at for at in (self._gate.opens_at, self._repeats_until) if at is not None), default=None)
+        return self._gate.opens_at
 
     def on_snapshot(self, snapshot: Snapshot, now: float) -> list[DiscoveryResponse]:
         """A newer state to lead the proxy to; what was on the way to the older one stays valid or is replaced."""
@@ -171,11 +162,11 @@ class DiscoveryStream(ABC, Generic[R]):
             type_url = TypeUrl(request.type_url)
         except ValueError:
             return []
-        self._take(type_url, request, now)
+        self._take(type_url, request)
         return self._advance(now)
 
     @abstractmethod
-    def _take(self, type_url: TypeUrl, request: R, now: float) -> None:
+    def _take(self, type_url: TypeUrl, request: R) -> None:
         """What a request says of the subscription to a type, and of the response that it answers."""
 
     def on_time(self, now: float) -> list[DiscoveryResponse]:
@@ -196,9 +187,6 @@ class DiscoveryStream(ABC, Generic[R]):
     def _advance(self, now: float) -> list[DiscoveryResponse]:
         """Sends all that may go out now. One response of a type is under way at a time, so a slow proxy meets only the newest."""
         goal = self._goal
-        asked_for_endpoints = self._holdings.get(TypeUrl.ENDPOINT) is not None
-        if self._repeats_until is not None and (asked_for_endpoints or now >= self._repeats_until):
-            self._repeats_until = None
         if goal is None:
             return []
         still = standstill(self._holdings, goal)
@@ -210,13 +198,12 @@ class DiscoveryStream(ABC, Generic[R]):
             self.counters.gate_misses += misses
             step = replace(step, unsent=self._holdings.unsent_clusters(goal))
             routing = dict(self._next_routes(step))
-        backends_complete = self._holdings.backends_complete(goal)
         responses: list[DiscoveryResponse] = []
         for type_url in ORDER:
             subscription = self._holdings.get(type_url)
-            if subscription is None or not self._may_send(subscription, gate_open=gate_open):
+            if subscription is None or subscription.in_flight is not None:
                 continue
-            if type_url in BACKENDS and backends_complete and (settled or not self._gate.warm):
+            if type_url in ROUTING and not gate_open:
                 continue
             following = routing.get(type_url) if type_url in ROUTING else self._next(subscription, step)
             if following is not None:
@@ -229,14 +216,6 @@ class DiscoveryStream(ABC, Generic[R]):
         ):
             self._runs(goal, still)
         return responses
-
-    def _may_send(self, subscription: Subscription, *, gate_open: bool) -> bool:
-        if subscription.in_flight is not None:
-            return False
-        if subscription.type_url in ROUTING:
-            return gate_open
-        # The endpoints that a returning proxy asks for tell which clusters it has: wait for them before deleting any.
-        return subscription.type_url is not TypeUrl.CLUSTER or self._repeats_until is None
 
     def _next_routes(self, step: Step) -> Iterator[tuple[TypeUrl, _Next]]:
         """The listeners and routes that wait to be sent."""
@@ -263,7 +242,7 @@ class DiscoveryStream(ABC, Generic[R]):
         if type_url is TypeUrl.CLUSTER and endpoints is not None:
             endpoints.forget(gone)
             # A changed cluster waits for its endpoints, even for those that the proxy had before.
-            endpoints.doubt(subscription.may_change(change) - gone)
+            endpoints.doubt(change.keys() - gone)
         return DiscoveryResponse(
             type_url,
             following.version,

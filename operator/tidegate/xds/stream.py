@@ -1,92 +1,86 @@
-"""The stream of a proxy that speaks 'state of the world': each request repeats all names, each response all clusters or listeners."""
+"""The stream of a gRPC client without a gateway (StreamAggregatedResources): state of the world.
+
+Each request repeats all names, and each response all clusters or listeners.
+A gRPC library asks for everything by name: listeners first, then the clusters of their routes, then the endpoints of those.
+It takes the resources of a response one by one, so what it rejects concerns nothing else.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar
 
-from tidegate.routing.snapshot import TypeUrl
+from tidegate.routing.grpc.snapshot import stand_in
+from tidegate.routing.snapshot import Resource, TypeUrl
 from tidegate.xds.inspection import ProxyKind
 from tidegate.xds.messages import DiscoveryRequest
 from tidegate.xds.steps import DiscoveryStream
-from tidegate.xds.subscription import WHOLE, WILDCARD, Subscription
+from tidegate.xds.subscription import WHOLE, Subscription
 from tidegate.xds.suspects import Change
-
-# A proxy that comes with resources repeats all its subscriptions in one burst; this is long for a burst.
-_REPEATS_WITHIN_S: Final = 0.5
 
 
 @dataclass(slots=True)
 class WorldSubscription(Subscription):
-    """One type on one stream in this dialect: what a response leaves out is deleted, so what stays is repeated.
+    """One type on the stream of a gRPC client.
 
-    What a refused response changed is therefore halved beside all that the proxy has accepted before.
+    `returning` are the names of what the client has from an earlier stream, and of which nothing else is known.
     """
 
+    returning: Set[str] = frozenset()
+
+    @classmethod
+    def first(cls, type_url: TypeUrl, request: DiscoveryRequest) -> WorldSubscription:
+        """Return the subscription that the first request of a type opens."""
+        returning = request.names if request.version else frozenset[str]()
+        return cls(type_url, set(request.names), returning=returning, _touched=set(returning))
+
     def content(self, change: Change) -> Change:
-        """The whole set after `change` where a response is the whole set."""
+        """Return all clusters or listeners as they are after `change`: the client deletes those that a response leaves out."""
         if self.type_url not in WHOLE:
             return change
         whole = {**(self.accepted or {}), **change}
         return {name: resource for name, resource in whole.items() if resource is not None}
 
-    def send(self, change: Change, nonce: str) -> frozenset[str]:
-        """`change` is on its way; what was sent and refused before, and is not in it, is deleted as well."""
-        before, self.sent = self.sent, dict(self.sent)
-        if self.type_url in WHOLE:
-            self.sent = dict(self.accepted or {})
-        Subscription.send(self, change, nonce)  # super() does not know the class with slots
-        gone = frozenset(before.keys() - self.sent.keys())
-        self._touched |= gone
-        return gone
+    def may_have_endpoints(self, name: str) -> bool:
+        """Return whether the client has endpoints under `name`, or may have some from an earlier stream."""
+        held = self.held(name)
+        return name in self.returning if held is None else not held.vacant
 
-    def may_change(self, change: Change) -> Set[str]:
-        """Of everything that was refused some part may be in use, and is put back if it is not sent again."""
-        return change.keys() | self.suspects.refused.keys()
+    def kept(self, name: str) -> Resource | None:
+        """Return what keeps `name` as it is. A response without a cluster from an earlier stream would delete that cluster."""
+        held = self.held(name)
+        if held is None and self.type_url is TypeUrl.CLUSTER and name in self.returning:
+            return stand_in(name)
+        return held
 
     def refuse(self, error: str) -> None:
-        """The proxy refused what is in flight and keeps what it had.
-
-        Who asks for clusters or listeners by name is a gRPC client: it takes each by itself and goes on with all that are good.
-        To halve a response would take them away from it, so it is left with what it was sent.
-        """
-        if self.type_url not in WHOLE or self.names is None:
-            Subscription.refuse(self, error)
-            return
+        """Record that the client rejects some of a response; it uses the rest, and goes on with what it had of those."""
         self.accept()
         self.error = error
 
     def ask_for(self, names: Set[str]) -> None:
-        """The proxy's newest list of names. Nothing changes for one that asked for everything."""
+        """Replace the names by those of the newest request."""
         if self.names is None or names == self.names:
             return
         gone = frozenset(self.names - names)
         self._touched |= self.names ^ names
-        self.names = names
-        if self.type_url not in WHOLE:
-            self.forget(gone)
+        self.names = set(names)
+        self.returning -= gone
+        self.forget(gone)
 
 
 class AdsStream(DiscoveryStream[DiscoveryRequest]):
-    """The stream of one proxy (StreamAggregatedResources); the steps are those of xds.steps."""
+    """The stream of one gRPC client; the steps are those of xds.steps."""
 
     KIND: ClassVar[ProxyKind] = ProxyKind.GRPC_CLIENT
 
-    def _take(self, type_url: TypeUrl, request: DiscoveryRequest, now: float) -> None:
+    def _take(self, type_url: TypeUrl, request: DiscoveryRequest) -> None:
         subscription = self._holdings.get(type_url)
         if not isinstance(subscription, WorldSubscription):
-            self._subscribe(type_url, request, now)
+            self._gate.warm = self._gate.warm or bool(request.version)
+            self._holdings.subscriptions[type_url] = WorldSubscription.first(type_url, request)
         elif request.nonce == subscription.nonce:
             self._answered(subscription, request.error)
             subscription.ask_for(request.names)
         # Else it answers an older response; it answers the newer one too, with its newest list of names.
-
-    def _subscribe(self, type_url: TypeUrl, request: DiscoveryRequest, now: float) -> None:
-        if request.version and not self._gate.warm:
-            self._gate.warm = True
-            self._repeats_until = now + _REPEATS_WITHIN_S
-        everything = type_url in WHOLE and (not request.names or WILDCARD in request.names)
-        self._holdings.subscriptions[type_url] = WorldSubscription(
-            type_url, None if everything else request.names
-        )

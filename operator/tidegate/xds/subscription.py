@@ -1,9 +1,9 @@
-"""What one proxy has of one type of resource, and what it said about it; the two dialects differ in how a response says it."""
+"""What one proxy has of one type of resource, and what it said about it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,14 +11,11 @@ from tidegate.routing.snapshot import Resource, Resources, TypeUrl, differing
 from tidegate.xds.suspects import Change, Suspects
 
 # What of these types a proxy has and the server does not is deleted; of the others it is left alone.
-# In a state of the world, a response of these types is therefore the whole set.
 WHOLE: Final = frozenset({TypeUrl.CLUSTER, TypeUrl.LISTENER, TypeUrl.SCOPE})
 
 # Envoy takes note of each scope of a response until it meets one that it refuses, tells its workers of none, and takes
 # the same scope for known when it comes again. So it is led back to what it accepted first.
 TAKES_NOTE: Final = frozenset({TypeUrl.SCOPE})
-
-WILDCARD: Final = "*"
 
 
 @dataclass(slots=True)
@@ -33,7 +30,7 @@ class Subscription(ABC):
     """
 
     type_url: TypeUrl
-    names: Set[str] | None
+    names: set[str] | None
     accepted: dict[str, Resource] | None = None
     sent: dict[str, Resource] = field(default_factory=dict[str, Resource])
     in_flight: Change | None = None
@@ -83,6 +80,15 @@ class Subscription(ABC):
         if held is None:
             return False
         return held.version == resource.version or (resource.stand_in and not held.stand_in)
+
+    def kept(self, name: str) -> Resource | None:
+        """Return what keeps `name` as it is."""
+        return self.held(name)
+
+    def may_have_endpoints(self, name: str) -> bool:
+        """Return whether the proxy has endpoints under `name`."""
+        held = self.held(name)
+        return held is not None and not held.vacant
 
     def lacks(self, name: str) -> bool:
         """Whether the proxy has nothing under `name`, for certain."""
@@ -139,10 +145,6 @@ class Subscription(ABC):
         _drop(self.sent, gone)
         return gone
 
-    def may_change(self, change: Change) -> Set[str]:
-        """The names under which a response that makes `change` may give the proxy something else than it has in use."""
-        return change.keys()
-
     def doubt(self, names: Collection[str]) -> None:
         """What the proxy has under `names` is to be sent again, though it still counts as what it has.
 
@@ -191,8 +193,9 @@ class Subscription(ABC):
                 _drop(held, names)
         _drop(self._doubted, names)
         self._in_doubt.difference_update(names)
-        self.suspects.forget(names)
-        self._forgive()
+        if self.suspects.refused:
+            self.suspects.forget(names)
+            self._forgive()
 
     def _forgive(self) -> None:
         if not self.suspects.refused:

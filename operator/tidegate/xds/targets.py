@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tidegate.routing.snapshot import Resource, Resources, Snapshot, TypeUrl
@@ -36,13 +36,11 @@ class Step:
 class Targets:
     """The targets of one stream.
 
-    `placeholder` makes a stand-in for a cluster that a returning proxy has and this process never knew.
     `_left` are the endpoints of clusters that the proxy was sent and that the goal no longer has, or has otherwise.
     """
 
     holdings: Holdings
     gate: Gate
-    placeholder: Callable[[str], Resource | None] | None = None
     _left: dict[str, Resource] = field(default_factory=dict[str, Resource])
 
     def remember(self, before: Snapshot | None, newer: Snapshot) -> None:
@@ -74,13 +72,8 @@ class Targets:
         """The names under which the proxy may have something else than it should."""
         seen = subscription.candidates(resources)
         yield from seen
-        others: Iterable[str] = ()
-        endpoints = self.holdings.get(TypeUrl.ENDPOINT)
         if subscription.type_url is TypeUrl.ENDPOINT:
-            others = self._left
-        elif subscription.type_url is TypeUrl.CLUSTER and self.gate.warm and self.placeholder and endpoints:
-            others = (name for name in endpoints.names or () if name not in resources)
-        yield from (name for name in others if name not in seen)
+            yield from (name for name in self._left if name not in seen)
 
     def _wanted(self, subscription: Subscription, step: Step, name: str) -> Resource | None:
         if subscription.type_url is TypeUrl.ENDPOINT:
@@ -99,14 +92,8 @@ class Targets:
         if resource is None and subscription.type_url is TypeUrl.CLUSTER and (named or not step.breaks(name)):
             # A route of the proxy's may still lead there. Who asks by name (a gRPC client) accepts routes before it
             # uses them, and says itself when it is done with a cluster.
-            return subscription.held(name) or self._stand_in(subscription, name)
+            return subscription.kept(name)
         return resource
-
-    def _stand_in(self, clusters: Subscription, name: str) -> Resource | None:
-        """For a cluster from an earlier stream: the proxy still asks for its endpoints, so it is there."""
-        endpoints = self.holdings.get(TypeUrl.ENDPOINT)
-        known = endpoints is None or name not in (endpoints.names or ()) or name in clusters.sent
-        return None if known or not self.gate.warm or self.placeholder is None else self.placeholder(name)
 
     def _wanted_endpoints(self, subscription: Subscription, step: Step, name: str) -> Resource | None:
         clusters = self.holdings.get(TypeUrl.CLUSTER)
