@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from builders.proxy import CLUSTER, ENDPOINT, LISTENER, names_in
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash, version_of
-from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse
-from tidegate.xds.stream import AdsStream
+from tidegate.xds.messages import DiscoveryResponse, SotwRequest
+from tidegate.xds.protocols import SotwStream
 
 CTR = "ctr.ads.tidegate"
 
@@ -44,18 +44,18 @@ class GrpcClient:
     Of clusters and listeners it drops those that it has and that a response leaves out; those go to `deleted` until they are back.
     """
 
-    stream: AdsStream
+    stream: SotwStream
     wanted: dict[TypeUrl, frozenset[str]] = field(default_factory=dict)
     resources: dict[TypeUrl, dict[str, Resource]] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
     refuses_names: set[str] = field(default_factory=set)
     inbox: deque[DiscoveryResponse] = field(default_factory=deque)
-    outbox: deque[DiscoveryRequest] = field(default_factory=deque)
+    outbox: deque[SotwRequest] = field(default_factory=deque)
     received: list[DiscoveryResponse] = field(default_factory=list)
     nonces: dict[TypeUrl, str] = field(default_factory=dict)
     versions: dict[TypeUrl, str] = field(default_factory=dict)
 
-    def connect(self, stream: AdsStream | None = None) -> None:
+    def connect(self, stream: SotwStream | None = None) -> None:
         """Open the stream, or a new one, and ask again for everything."""
         self.stream = stream or self.stream
         self.inbox.clear()
@@ -137,7 +137,5 @@ class GrpcClient:
     def _ask(self, type_url: TypeUrl, error: str | None = None) -> None:
         names, nonce = self.wanted[type_url], self.nonces.get(type_url, "")
         version = self.versions.get(type_url, "")
-        request = DiscoveryRequest(
-            type_url, names, version, nonce, error, node="web-1", user_agent="gRPC C-core"
-        )
+        request = SotwRequest(type_url, names, version, nonce, error, node="web-1", user_agent="gRPC C-core")
         self.outbox.append(request)

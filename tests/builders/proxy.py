@@ -10,9 +10,8 @@ from tidegate.api.meta import ObjectKey
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.planner import HostState
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash, version_of
-from tidegate.xds.delta import DeltaStream
-from tidegate.xds.delta_messages import DeltaRequest
-from tidegate.xds.messages import DiscoveryResponse
+from tidegate.xds.messages import DeltaRequest, DiscoveryResponse
+from tidegate.xds.protocols import DeltaStream
 
 CLUSTER, ENDPOINT, LISTENER, SCOPE = TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.LISTENER, TypeUrl.SCOPE
 GATEWAY = "gateway"

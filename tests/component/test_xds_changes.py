@@ -21,9 +21,9 @@ from tidegate.routing.fleet import Backend
 from tidegate.routing.hosts import HostKey, HostKind
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash, version_of
 from tidegate.xds import subscription
-from tidegate.xds.gate import Gate
+from tidegate.xds.held_back import HeldBack
 from tidegate.xds.server import XdsServerSettings
-from tidegate.xds.standstill import Standstill
+from tidegate.xds.stream import DiscoveryStream, Phase
 
 CTR = (("x-tidegate-access", "ads/ctr"),)
 ACCESS = HostKey(HostKind.ACCESS, ObjectKey("ads", "ctr"))
@@ -61,11 +61,10 @@ async def test_replacing_the_target_and_deleting_the_old_one_loses_nothing(
 
 
 @pytest.mark.slow(CONTROL)
-async def test_without_the_gate_the_same_replacements_do_lose_requests(
+async def test_without_phases_the_same_replacements_do_lose_requests(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Gate, "lets_routes_out", lambda *_, **__: True)
-    monkeypatch.setattr(Gate, "routes_settled", lambda *_: True)
+    monkeypatch.setattr(DiscoveryStream, "_read_phase", lambda *_: Phase.BREAK)
     one, other = await gateway.upstream("one"), await gateway.upstream("other")
     client = await gateway.start(a_model_access(), backend_of("ctr", one))
     load = Load(client, CTR)
@@ -426,11 +425,11 @@ async def test_what_was_refused_along_with_another_is_in_force_once_it_is_accept
 
 
 @pytest.mark.slow(CONTROL)
-async def test_without_leading_it_back_first_it_is_accepted_and_not_in_force(
+async def test_without_a_roll_back_first_it_is_accepted_and_not_in_force(
     two_accesses: TwoAccesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: Envoy says that it has the scope, and its workers go on with the one before."""
-    monkeypatch.setattr(subscription, "TAKES_NOTE", frozenset())
+    monkeypatch.setattr(subscription, "ROLLED_BACK_TYPES", frozenset())
     plane = two_accesses.plane
     good = plane.build(*two_accesses.fleet("v3", 3))
     plane.cache.set(with_another(good, TypeUrl.SCOPE, a_refused_scope("access/ads/other")))
@@ -440,11 +439,11 @@ async def test_without_leading_it_back_first_it_is_accepted_and_not_in_force(
 
 
 @pytest.mark.slow(CONTROL)
-async def test_without_standing_still_the_refused_access_loses_its_target(
+async def test_if_nothing_is_held_back_the_refused_access_loses_its_target(
     two_accesses: TwoAccesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control: old clusters go although a route that was refused still leads there."""
-    monkeypatch.setattr(Standstill, "keeps", lambda *_: False)
+    monkeypatch.setattr(HeldBack, "keeps", lambda *_: False)
     plane = two_accesses.plane
     good = plane.build(*two_accesses.fleet("v2", 2))
     plane.cache.set(with_another(good, TypeUrl.SCOPE, a_refused_scope("access/ads/other")))

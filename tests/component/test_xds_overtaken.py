@@ -10,7 +10,7 @@ from builders.model_access import a_model_access, a_route
 from fixtures.envoy import Gateway, backend_of
 from tidegate.routing.snapshot import TypeUrl
 from tidegate.xds.messages import DiscoveryResponse
-from tidegate.xds.steps import DiscoveryStream
+from tidegate.xds.stream import DiscoveryStream
 
 NEW = (("x-tidegate-access", "ads/new"),)
 

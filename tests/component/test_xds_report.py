@@ -19,7 +19,7 @@ from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.report import ProxyReport
 from tidegate.xds.report_server import report_application
-from tidegate.xds.steps import Running, StreamProgress
+from tidegate.xds.stream import Running, StreamProgress
 from tidegate_controllers.proxies import Proxies
 
 FIRST = a_snapshot({"a": 1}, routes_to=["a"], generation=1)

@@ -9,8 +9,8 @@ from builders.grpc_client import CTR, GrpcClient, a_client_snapshot, cluster
 from builders.proxy import CLUSTER, ENDPOINT, LISTENER
 from stages.examples import examples
 from tidegate.routing.snapshot import Snapshot, TypeUrl
-from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse
-from tidegate.xds.stream import AdsStream
+from tidegate.xds.messages import DiscoveryResponse, SotwRequest
+from tidegate.xds.protocols import SotwStream
 
 OLD = a_client_snapshot({"old": 1, "other": 1}, routes_to=["old"])
 NEW = a_client_snapshot({"new": 1, "other": 1}, routes_to=["new"])
@@ -18,7 +18,7 @@ NEW = a_client_snapshot({"new": 1, "other": 1}, routes_to=["new"])
 
 def a_settled_client(snapshot: Snapshot = OLD) -> GrpcClient:
     """A client that has everything that it asked for."""
-    client = GrpcClient(AdsStream(snapshot))
+    client = GrpcClient(SotwStream(snapshot))
     client.connect()
     client.settle()
     assert client.broken_routes() == []
@@ -34,7 +34,7 @@ def contents(responses: list[DiscoveryResponse]) -> list[tuple[TypeUrl, list[str
 
 
 def test_a_client_gets_what_it_names_and_nothing_else() -> None:
-    client = GrpcClient(AdsStream(OLD))
+    client = GrpcClient(SotwStream(OLD))
     client.connect()
     assert contents(client.settle()) == [
         (LISTENER, [CTR]),
@@ -44,7 +44,7 @@ def test_a_client_gets_what_it_names_and_nothing_else() -> None:
 
 
 def test_a_name_that_does_not_exist_is_answered_with_nothing() -> None:
-    client = GrpcClient(AdsStream(a_client_snapshot({"old": 1}, routes_to=None)))
+    client = GrpcClient(SotwStream(a_client_snapshot({"old": 1}, routes_to=None)))
     client.connect()
     assert contents(client.settle()) == [(LISTENER, [])]
     client.set(OLD)
@@ -81,7 +81,7 @@ def test_a_response_with_a_changed_cluster_repeats_the_others() -> None:
 
 def test_a_client_that_rejects_one_cluster_keeps_the_others() -> None:
     """It takes each by itself; a response without the good ones would delete them."""
-    client = GrpcClient(AdsStream(a_client_snapshot({"good": 1, "bad": 1}, routes_to=["good", "bad"])))
+    client = GrpcClient(SotwStream(a_client_snapshot({"good": 1, "bad": 1}, routes_to=["good", "bad"])))
     client.refuses_names = {cluster("bad")}
     client.connect()
     client.settle()
@@ -101,19 +101,19 @@ def test_endpoints_that_fall_to_none_are_held_back_until_the_routes_have_left() 
 
 
 def test_the_answer_to_an_older_response_is_no_answer_to_the_newer() -> None:
-    stream, names = AdsStream(OLD), frozenset({cluster("old")})
-    (first,) = stream.on_request(DiscoveryRequest(CLUSTER, names), 0)
-    stream.on_request(DiscoveryRequest(CLUSTER, names, nonce=first.nonce), 0)
+    stream, names = SotwStream(OLD), frozenset({cluster("old")})
+    (first,) = stream.on_request(SotwRequest(CLUSTER, names), 0)
+    stream.on_request(SotwRequest(CLUSTER, names, nonce=first.nonce), 0)
     (second,) = stream.on_snapshot(a_client_snapshot({"old": 2}, routes_to=["old"]), 0)
-    stream.on_request(DiscoveryRequest(CLUSTER, names, nonce=first.nonce, error="late"), 0)
+    stream.on_request(SotwRequest(CLUSTER, names, nonce=first.nonce, error="late"), 0)
     assert stream.counters.nacks == {}
-    stream.on_request(DiscoveryRequest(CLUSTER, names, nonce=second.nonce), 0)
+    stream.on_request(SotwRequest(CLUSTER, names, nonce=second.nonce), 0)
     assert stream.counters.acks == {CLUSTER: 2}
 
 
 def test_a_client_that_comes_back_keeps_a_cluster_that_the_server_never_knew() -> None:
     client = a_settled_client()
-    client.connect(AdsStream(NEW))
+    client.connect(SotwStream(NEW))
     client.server_takes()
     client.client_takes()
     assert contents(client.received[-1:]) == [(CLUSTER, [cluster("old")])]
@@ -140,7 +140,7 @@ def fleets(draw: st.DrawFn) -> Snapshot:
 )
 def test_no_order_of_events_leads_a_route_to_what_the_client_lost(steps: list[Snapshot | str]) -> None:
     goal: Snapshot | None = None
-    client = GrpcClient(AdsStream(None))
+    client = GrpcClient(SotwStream(None))
     client.connect()
     for step in [*steps, OLD]:
         if isinstance(step, Snapshot):
@@ -151,7 +151,7 @@ def test_no_order_of_events_leads_a_route_to_what_the_client_lost(steps: list[Sn
         elif step == "client" and client.inbox:
             client.client_takes()
         elif step == "reconnect":
-            client.connect(AdsStream(goal))
+            client.connect(SotwStream(goal))
         assert client.broken_routes() == []
     while client.inbox or client.outbox:
         if client.outbox:

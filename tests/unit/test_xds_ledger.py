@@ -15,7 +15,7 @@ from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.ledger import AckLedger
 from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, from_json, proxies_of, to_json
-from tidegate.xds.steps import Running, StreamProgress
+from tidegate.xds.stream import Running, StreamProgress
 
 CTR = CTR_HOST
 FIRST = a_snapshot({"a": 1}, routes_to=["a"], generation=1)

@@ -23,11 +23,10 @@ from builders.proxy import (
 )
 from stages.examples import examples
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
-from tidegate.xds.delta import DeltaStream
-from tidegate.xds.delta_messages import DeltaRequest
-from tidegate.xds.gate import GATE_TIMEOUT_S
 from tidegate.xds.inspection import SyncState
-from tidegate.xds.messages import DiscoveryResponse
+from tidegate.xds.messages import DeltaRequest, DiscoveryResponse
+from tidegate.xds.protocols import DeltaStream
+from tidegate.xds.stream import GATE_TIMEOUT_S
 
 OLD = a_snapshot({"old": 1}, routes_to=["old"])
 NEW = a_snapshot({"new": 1}, routes_to=["new"])
@@ -452,6 +451,22 @@ def test_silence_holds_up_the_routes_for_the_gates_time_and_is_counted() -> None
     proxy.wait(0.1)
     assert kinds(list(proxy.inbox)) == [SCOPE]
     assert proxy.stream.counters.gate_misses == 1
+    assert proxy.stream.wake_at is None
+
+
+def test_an_answer_in_time_is_no_miss() -> None:
+    proxy = a_settled_proxy(gate_timeout_s=10)
+    proxy.set(NEW)
+    proxy.wait(9.9)
+    proxy.settle()
+    proxy.wait(100)
+    assert proxy.routes_to == ("new",)
+    assert proxy.stream.counters.gate_misses == 0
+
+
+def test_where_no_route_waits_silence_is_not_measured() -> None:
+    proxy = a_settled_proxy()
+    proxy.set(a_snapshot({"old": 1, "new": 1}, routes_to=["old"]))
     assert proxy.stream.wake_at is None
 
 

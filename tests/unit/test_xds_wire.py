@@ -22,8 +22,14 @@ from tidegate.routing.fleet import BackendKey, BackendKind, Endpoint, FleetState
 from tidegate.routing.ir import AccessPoolKey, Pool, PoolRole, Protocol
 from tidegate.routing.planner import plan
 from tidegate.routing.snapshot import Resource, SnapshotBuilder, TypeUrl
-from tidegate.xds.delta_messages import DeltaRequest, decode_delta_request, encode_delta_response
-from tidegate.xds.messages import DiscoveryResponse, decode_request, encode_response
+from tidegate.xds.messages import (
+    DeltaRequest,
+    DiscoveryResponse,
+    decode_delta_request,
+    decode_sotw_request,
+    encode_delta_response,
+    encode_sotw_response,
+)
 
 ENDPOINTS = st.builds(
     Endpoint,
@@ -83,7 +89,7 @@ def test_virtual_hosts_of_any_fleet_are_what_protobuf_writes(fleet: FleetState) 
 @given(st.lists(st.binary(max_size=300), max_size=4), st.text(), st.text())
 def test_a_response_is_what_protobuf_reads(bodies: list[bytes], version: str, nonce: str) -> None:
     resources = tuple(Resource("r", "v", wire.packed_any("t", body)) for body in bodies)
-    data = encode_response(DiscoveryResponse(TypeUrl.SCOPE, version, nonce, resources))
+    data = encode_sotw_response(DiscoveryResponse(TypeUrl.SCOPE, version, nonce, resources))
     message = protos.decode("envoy.service.discovery.v3.DiscoveryResponse", data)
     assert (message.version_info, message.nonce, message.type_url) == (version, nonce, TypeUrl.SCOPE)
     assert [resource.value for resource in message.resources] == bodies
@@ -100,7 +106,7 @@ def test_a_request_is_read() -> None:
             "node": {"id": "gateway-1"},
         },
     )
-    request = decode_request(data)
+    request = decode_sotw_request(data)
     assert request.names == {"a", "b"}
     assert (request.version, request.nonce, request.node, request.error) == ("v", "7", "gateway-1", None)
 
@@ -109,7 +115,7 @@ def test_a_request_is_read() -> None:
     ("detail", "expected"), [({"code": 3, "message": "no"}, "no"), ({"code": 3}, "code 3"), ({}, "code 0")]
 )
 def test_a_refusal_is_read_even_without_words(detail: dict[str, object], expected: str) -> None:
-    assert decode_request(protos.encode(REQUEST, {"error_detail": detail})).error == expected
+    assert decode_sotw_request(protos.encode(REQUEST, {"error_detail": detail})).error == expected
 
 
 def test_a_delta_response_is_what_envoy_reads() -> None:
@@ -142,7 +148,7 @@ def test_a_delta_request_is_read_as_envoy_writes_it() -> None:
 
 def test_rubbish_is_refused() -> None:
     with pytest.raises(DecodeError):
-        decode_request(b"\xff\xff\xff")
+        decode_sotw_request(b"\xff\xff\xff")
 
 
 def test_hosts_that_are_joined_are_one_scope_and_each_access_has_its_own() -> None:

@@ -11,7 +11,7 @@ from tidegate.routing.planner import HostState
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
 from tidegate.xds.report import ProxyReport, ReportedHost, ReportedProxy, ReportedRefusal
-from tidegate.xds.steps import Running, StreamProgress
+from tidegate.xds.stream import Running, StreamProgress
 
 # A proxy that comes back goes on with what it had; for how many that left this is remembered.
 _REMEMBERED_NODES = 1_000

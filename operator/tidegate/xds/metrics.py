@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from tidegate.routing.gateway_secrets import HeldSecret
 from tidegate.routing.snapshot import TypeUrl
-from tidegate.xds.steps import Counters
+from tidegate.xds.stream import Counters
 from tidegate_dataplane.contract.metrics import Catalog
 
 _LABELS = {

@@ -1,4 +1,4 @@
-"""The snapshots for gRPC clients that speak xDS themselves; nothing is rendered before the first of them connects."""
+"""The snapshots for gRPC clients without a gateway; nothing is rendered before the first of them connects."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ def kind_from_user_agent(user_agent: str) -> ProxyKind:
 
 
 class GrpcSnapshots:
-    """Follows the routing beside the gateways' snapshots."""
+    """Renders the same routing as the gateways' snapshots have, for gRPC clients."""
 
     def __init__(self) -> None:
         self._builder = GrpcSnapshotBuilder()
         self._cache = SnapshotCache()
-        self._asked = False
+        self._open = False
         self._ready = False
 
     def take(self, change: RoutingChange) -> None:
-        """A change of the routing; the first is the whole."""
+        """Apply a change of the routing; the first one contains everything."""
         self._builder.take(change)
         self._ready = True
         self._publish()
 
     @property
     def rendered(self) -> Snapshot | None:
-        """The newest, None while nobody has asked."""
+        """The newest snapshot; None before the first client."""
         return self._cache.snapshot
 
     def open(self) -> SnapshotCache:
-        """The cache that gRPC clients are led by; the first caller waits for the rendering."""
-        if not self._asked:
-            self._asked = True
+        """Return the cache of these snapshots; the first call renders one."""
+        if not self._open:
+            self._open = True
             self._publish()
         return self._cache
 
     def _publish(self) -> None:
-        if self._asked and self._ready:
+        if self._open and self._ready:
             self._cache.set(self._builder.snapshot())

@@ -19,17 +19,22 @@ import structlog
 
 from tidegate.routing.snapshot import Snapshot
 from tidegate.xds.cache import SnapshotCache
-from tidegate.xds.delta import DeltaStream
-from tidegate.xds.delta_messages import DeltaRequest, decode_delta_request, encode_delta_response
-from tidegate.xds.gate import GATE_TIMEOUT_S
 from tidegate.xds.identity import ServerCertificate, is_of, may_call_itself, names_of
 from tidegate.xds.inspection import ProxyKind, ProxyState
 from tidegate.xds.ledger import AckLedger
-from tidegate.xds.messages import DiscoveryRequest, DiscoveryResponse, decode_request, encode_response
+from tidegate.xds.messages import (
+    DeltaRequest,
+    DiscoveryResponse,
+    SotwRequest,
+    decode_delta_request,
+    decode_sotw_request,
+    encode_delta_response,
+    encode_sotw_response,
+)
 from tidegate.xds.metrics import XdsMetrics
+from tidegate.xds.protocols import DeltaStream, SotwStream
 from tidegate.xds.proxyless import GrpcSnapshots, kind_from_user_agent
-from tidegate.xds.steps import DiscoveryStream, Request
-from tidegate.xds.stream import AdsStream
+from tidegate.xds.stream import GATE_TIMEOUT_S, DiscoveryStream, Request
 
 _SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 _STATE_OF_THE_WORLD: Final = "StreamAggregatedResources"
@@ -44,10 +49,10 @@ _WRONG_PROTOCOL: Final = {
     ),
 }
 
-# A proxy that asks faster than it is answered waits; four types make four requests at a time.
+# A proxy that sends requests faster than we answer them waits; it has one request of each type in flight.
 _MAILBOX_SIZE: Final = 64
 
-# A proxy's list of endpoints comes back with each ACK: 60 bytes for each of its clusters.
+# The first request of a gateway that reconnects names all its resources with their versions.
 _MAX_REQUEST_BYTES: Final = 64 << 20
 
 _log = structlog.stdlib.get_logger(__name__)
@@ -61,14 +66,14 @@ R = TypeVar("R", bound=Request)
 
 
 class Watcher(Protocol):
-    """Hears how far gateways are with the newest snapshot; must not block."""
+    """Is notified of how far gateways are with the newest snapshot; must not block."""
 
     def accepted(self, node: str, snapshot: Snapshot, seconds: float) -> None:
-        """A gateway runs it, so many seconds after it was there or after the gateway came."""
+        """Take note that a gateway runs `snapshot`, `seconds` after the snapshot was set or the gateway connected."""
         ...
 
     def refused(self, node: str, message: str) -> None:
-        """A gateway refused a part of it, in these words."""
+        """Take note that a gateway rejected a part of it, for the reason in `message`."""
         ...
 
 
@@ -76,10 +81,10 @@ class Watcher(Protocol):
 class XdsServerSettings:
     """Times of one server, in seconds.
 
-    `write_timeout_s`: a proxy that reads nothing for so long is let go, and reconnects.
-    `gateways_of`: with certificates, the namespace whose nodes may be gateways; nodes of all others get what gRPC clients
-    get, which has no keys in it. Empty: every node may.
-    `max_connection_age_s`: how often a proxy is sent to connect anew, so that the proxies spread over the replicas.
+    `write_timeout_s`: the stream of a proxy that reads nothing for this long ends, and the proxy reconnects.
+    `gateways_of`: with certificates, the namespace whose nodes may be gateways; nodes of all others may be gRPC clients,
+    whose snapshots contain no keys. Empty: every node may be a gateway.
+    `max_connection_age_s`: when a proxy must reconnect, so that the proxies spread over the replicas.
     """
 
     gate_timeout_s: float = GATE_TIMEOUT_S
@@ -92,7 +97,7 @@ class XdsServerSettings:
 class XdsServer:
     """Serves the snapshots of `cache` to Envoy proxies and writes what they accept into `ledger`.
 
-    gRPC clients that speak xDS themselves are led by `clients` instead, and no condition waits for them: they are their owners'.
+    gRPC clients without a gateway get the snapshots of `clients` instead, and no condition waits for them.
     """
 
     def __init__(
@@ -123,17 +128,17 @@ class XdsServer:
         cache.subscribe(self._changed)
 
     async def start(self, address: str, certificate: ServerCertificate | None = None) -> int:
-        """Listens on `address` (`host:port`, port 0 for any) and returns the port.
+        """Listen on `address` (`host:port`, port 0 for any) and return the port.
 
-        With a `certificate` each proxy must show one as well, which is for its node id; without, anybody is served.
-        Raises RuntimeError when the address is not to be had.
+        With a `certificate` each proxy must show one for its node id too; without, every proxy is served.
+        Raises RuntimeError if the address is not available.
         """
         server = grpc.aio.server(options=_channel_options(self._settings))
         handlers = {
             _STATE_OF_THE_WORLD: grpc.stream_stream_rpc_method_handler(
                 self._serve_grpc_client,
-                request_deserializer=decode_request,
-                response_serializer=encode_response,
+                request_deserializer=decode_sotw_request,
+                response_serializer=encode_sotw_response,
             ),
             _DELTA: grpc.stream_stream_rpc_method_handler(
                 self._serve_gateway,
@@ -152,7 +157,7 @@ class XdsServer:
         return port
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Ends every stream in good order, so that the proxies go to another replica at once, and stops listening.
+        """End every stream with OK, so that the proxies connect to another replica immediately, and stop listening.
 
         `at_once` cuts the connections instead, as a crash would.
         """
@@ -165,7 +170,7 @@ class XdsServer:
         await self._server.stop(None if at_once else self._settings.drain_s)
 
     def states(self) -> list[ProxyState]:
-        """How far every connected proxy is."""
+        """Return how far every connected proxy is."""
         sessions = [session for session in self._sessions.values() if session.stream.progress.node]
         return [_state(session) for session in sessions]
 
@@ -191,8 +196,8 @@ class XdsServer:
         stream = DeltaStream(None, gate_timeout_s=self._settings.gate_timeout_s)
         await self._serve(stream, requests, context)
 
-    async def _serve_grpc_client(self, requests: AsyncIterable[DiscoveryRequest], context: Context) -> None:
-        stream = AdsStream(None, gate_timeout_s=self._settings.gate_timeout_s)
+    async def _serve_grpc_client(self, requests: AsyncIterable[SotwRequest], context: Context) -> None:
+        stream = SotwStream(None, gate_timeout_s=self._settings.gate_timeout_s)
         await self._serve(stream, requests, context)
 
     async def _serve(self, stream: DiscoveryStream[R], requests: AsyncIterable[R], context: Context) -> None:
@@ -229,7 +234,7 @@ class XdsServer:
         return None
 
     async def _write(self, responses: Sequence[DiscoveryResponse], context: Context) -> bool:
-        """Whether the proxy reads."""
+        """Send `responses`; return False if the proxy does not read them in time."""
         try:
             async with asyncio.timeout(self._settings.write_timeout_s):
                 for response in responses:
@@ -309,7 +314,7 @@ class XdsServer:
 
 
 class _Mailbox(Generic[R]):
-    """What a stream is to look at next: requests in their order, and wake-ups, of which many are as good as one."""
+    """The inputs of a stream: requests in their order, and wake-ups, which count once however many there are."""
 
     def __init__(self) -> None:
         self._requests: asyncio.Queue[R] = asyncio.Queue(_MAILBOX_SIZE)
@@ -317,11 +322,11 @@ class _Mailbox(Generic[R]):
         self.closed = False
 
     def wake(self) -> None:
-        """Makes `next` return, now or the next time that it is called."""
+        """Make `next` return, now or the next time that it is called."""
         self._awake.set()
 
     async def fill(self, requests: AsyncIterable[R]) -> None:
-        """Takes requests in until there are no more."""
+        """Put requests in until there are no more."""
         try:
             async for request in requests:
                 await self._requests.put(request)
@@ -331,7 +336,7 @@ class _Mailbox(Generic[R]):
             self._awake.set()
 
     async def next(self, timeout_s: float | None) -> R | None:
-        """The next request; None after a wake-up, after `timeout_s`, or at the end."""
+        """Return the next request; None after a wake-up, after `timeout_s`, or at the end."""
         if self._requests.empty() and not self.closed:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -344,8 +349,8 @@ class _Mailbox(Generic[R]):
 class _Session(Generic[R]):
     """One open stream.
 
-    `cache` leads it, None before its first request; `snapshot` is the last that it was told of, `running` and `nack` the last that were recorded.
-    `counted`: its proxy is among those connected.
+    `cache` has its snapshots, None before its first request; `snapshot` is the last that it was given.
+    `running` and `nack` are the last that were recorded; `counted`: its proxy is among those connected.
     """
 
     number: int
@@ -361,7 +366,7 @@ class _Session(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Why a stream is ended."""
+    """Why a stream ends."""
 
     status: grpc.StatusCode
     details: str

@@ -1,86 +1,341 @@
-"""The stream of a gRPC client without a gateway (StreamAggregatedResources): state of the world.
+"""One proxy's aggregated discovery stream as a pure state machine: requests, snapshots and the time go in, responses come out.
 
-Each request repeats all names, and each response all clusters or listeners.
-A gRPC library asks for everything by name: listeners first, then the clusters of their routes, then the endpoints of those.
-It takes the resources of a response one by one, so what it rejects concerns nothing else.
+An update is make before break, in three phases:
+
+                          a newer snapshot, in any phase
+                                       │
+                                       ▼
+    ┌─────────────────┐  the proxy   ┌─────────────────┐  the proxy  ┌─────────────────┐
+    │      MAKE       │  has them,   │     SWITCH      │  runs them  │      BREAK      │
+    │ clusters, both  ├─────────────►│    listeners    ├────────────►│ clusters and    ├───► in sync
+    │ old and new,    │  or says     │    and routes   │             │ endpoints that  │
+    │ and endpoints   │  nothing for │                 │             │ the goal has    │
+    │                 │  10 s        │                 │             │ no longer       │
+    └─────────────────┘              └─────────────────┘             └─────────────────┘
+
+The phase is not remembered. Each event reads it off what the proxy has acknowledged, so a newer snapshot in the middle of
+an update simply changes the goal, and an update that needs no MAKE starts with SWITCH or BREAK.
+The time limit ends only MAKE: BREAK takes away what routes lead to, so it needs the proxy's proof that they do not.
+
+Two things do not take part: secrets of the TLS port go out in every phase, and no other type waits for them.
+A rejected resource stays as the proxy has it, and so do the routes that lead to it (xds.held_back), until the next
+snapshot has something else there; everything else goes on.
+
+Once a proxy is known to run a snapshot in full, only what differs from that snapshot is checked: the work of an update is
+proportional to its size, whatever the size of the fleet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import dataclass
-from typing import ClassVar
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
-from tidegate.routing.grpc.snapshot import stand_in
-from tidegate.routing.snapshot import Resource, TypeUrl
-from tidegate.xds.inspection import ProxyKind
-from tidegate.xds.messages import DiscoveryRequest
-from tidegate.xds.steps import DiscoveryStream
-from tidegate.xds.subscription import WHOLE, Subscription
-from tidegate.xds.suspects import Change
+from tidegate.routing.hosts import HostKey
+from tidegate.routing.planner import HostState
+from tidegate.routing.snapshot import Snapshot, TypeUrl
+from tidegate.xds.held_back import NOTHING, find_held_back, rejected_hosts
+from tidegate.xds.inspection import ProxyKind, SyncState
+from tidegate.xds.messages import DiscoveryResponse
+from tidegate.xds.state import BACKENDS, ORDER, ROUTES, StreamState
+from tidegate.xds.subscription import Change, Subscription
+from tidegate.xds.targets import Targets, Update
+
+GATE_TIMEOUT_S: Final = 10.0
+"""How long listeners and routes wait for a proxy that does not answer."""
+
+
+class Phase(Enum):
+    """The phases of an update; the module's docstring has the diagram."""
+
+    MAKE = auto()
+    SWITCH = auto()
+    BREAK = auto()
+
+
+class Request(Protocol):
+    """What the requests of both protocols have; the last two are empty in all but the first of a stream."""
+
+    @property
+    def type_url(self) -> str: ...
+
+    @property
+    def node(self) -> str: ...
+
+    @property
+    def user_agent(self) -> str: ...
+
+
+R = TypeVar("R", bound=Request)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a proxy runs: `snapshot`, except for the objects in `others`, of which it rejected what the snapshot has.
+
+    None in `others`: it runs nothing of that object.
+    """
+
+    snapshot: Snapshot
+    others: Mapping[HostKey, HostState | None] = field(default_factory=dict[HostKey, HostState | None])
+
+    def host(self, key: HostKey) -> HostState | None:
+        """Return what the proxy runs of one object; None for nothing."""
+        return self.others[key] if key in self.others else self.snapshot.hosts.get(key)
+
+    @property
+    def hosts(self) -> Mapping[HostKey, HostState]:
+        """What the proxy runs of every object."""
+        if not self.others:
+            return self.snapshot.hosts
+        return {key: state for key, state in {**self.snapshot.hosts, **self.others}.items() if state}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProgress:
+    """How far a stream is.
+
+    `acked`: the last snapshot that the proxy accepted in full, deletions included.
+    `running`: the last that it accepted except for what it rejected.
+    `refused`: the objects of which it rejected what the present goal has, with its reasons.
+    `nack`: the reason of its last NACK.
+    `warm`: it came with resources from an earlier stream.
+    """
+
+    node: str
+    acked: Snapshot | None
+    nack: str | None
+    warm: bool
+    running: Running | None = None
+    refused: Mapping[HostKey, str] = field(default_factory=dict[HostKey, str])
 
 
 @dataclass(slots=True)
-class WorldSubscription(Subscription):
-    """One type on the stream of a gRPC client.
+class Counters:
+    """What happened on the stream so far."""
 
-    `returning` are the names of what the client has from an earlier stream, and of which nothing else is known.
+    pushes: dict[TypeUrl, int] = field(default_factory=dict[TypeUrl, int])
+    acks: dict[TypeUrl, int] = field(default_factory=dict[TypeUrl, int])
+    nacks: dict[TypeUrl, int] = field(default_factory=dict[TypeUrl, int])
+    gate_misses: int = 0
+
+
+class DiscoveryStream(ABC, Generic[R]):
+    """What the streams of both kinds of proxies have in common; each adds how its requests (R) are read.
+
+    Every method takes the time in seconds of any steady clock, and returns what to send, in order.
     """
 
-    returning: Set[str] = frozenset()
+    KIND: ClassVar[ProxyKind]
 
-    @classmethod
-    def first(cls, type_url: TypeUrl, request: DiscoveryRequest) -> WorldSubscription:
-        """Return the subscription that the first request of a type opens."""
-        returning = request.names if request.version else frozenset[str]()
-        return cls(type_url, set(request.names), returning=returning, _touched=set(returning))
+    def __init__(self, snapshot: Snapshot | None, *, gate_timeout_s: float = GATE_TIMEOUT_S) -> None:
+        self.counters = Counters()
+        self._node = ""
+        self._goal = snapshot
+        self._state = StreamState()
+        self._targets = Targets(self._state)
+        self._gate_timeout_s = gate_timeout_s
+        self._routes_wait_since: float | None = None
+        self._acked: Snapshot | None = None
+        self._running: Running | None = None
+        self._rejected: Mapping[HostKey, str] = {}
+        self._nonces = 0
 
-    def content(self, change: Change) -> Change:
-        """Return all clusters or listeners as they are after `change`: the client deletes those that a response leaves out."""
-        if self.type_url not in WHOLE:
-            return change
-        whole = {**(self.accepted or {}), **change}
-        return {name: resource for name, resource in whole.items() if resource is not None}
+    @property
+    def progress(self) -> StreamProgress:
+        """How far the proxy is, and why it rejects what it rejects."""
+        return StreamProgress(
+            self._node, self._acked, self._state.error, self._state.warm, self._running, self._rejected
+        )
 
-    def may_have_endpoints(self, name: str) -> bool:
-        """Return whether the client has endpoints under `name`, or may have some from an earlier stream."""
-        held = self.held(name)
-        return name in self.returning if held is None else not held.vacant
+    def states(self) -> Mapping[TypeUrl, SyncState]:
+        """Return how far the proxy is with each type that it subscribes to."""
+        return {
+            type_url: self._sync_state(subscription)
+            for type_url, subscription in self._state.subscriptions.items()
+        }
 
-    def kept(self, name: str) -> Resource | None:
-        """Return what keeps `name` as it is. A response without a cluster from an earlier stream would delete that cluster."""
-        held = self.held(name)
-        if held is None and self.type_url is TypeUrl.CLUSTER and name in self.returning:
-            return stand_in(name)
-        return held
+    def _sync_state(self, subscription: Subscription) -> SyncState:
+        if subscription.error is not None:
+            return SyncState.NACKED
+        if self._goal is None:
+            return SyncState.NOT_SENT
+        runs_all = self._state.runs_all(subscription.type_url, self._goal)
+        return SyncState.SYNCED if runs_all else SyncState.STALE
 
-    def refuse(self, error: str) -> None:
-        """Record that the client rejects some of a response; it uses the rest, and goes on with what it had of those."""
-        self.accept()
-        self.error = error
+    @property
+    def wake_at(self) -> float | None:
+        """When `on_time` has something to do, if nothing else happens before."""
+        if self._routes_wait_since is None:
+            return None
+        return self._routes_wait_since + self._gate_timeout_s
 
-    def ask_for(self, names: Set[str]) -> None:
-        """Replace the names by those of the newest request."""
-        if self.names is None or names == self.names:
+    def on_snapshot(self, snapshot: Snapshot, now: float) -> list[DiscoveryResponse]:
+        """Make `snapshot` the goal; what is in flight stays valid or is replaced."""
+        self._targets.note_overtaken(self._goal, snapshot)
+        self._goal = snapshot
+        return self._advance(now)
+
+    def on_request(self, request: R, now: float) -> list[DiscoveryResponse]:
+        """Take a subscription, an ACK or a NACK. Types that are not served are left unanswered."""
+        self._node = self._node or request.node
+        try:
+            type_url = TypeUrl(request.type_url)
+        except ValueError:
+            return []
+        self._apply_request(type_url, request)
+        return self._advance(now)
+
+    def on_time(self, now: float) -> list[DiscoveryResponse]:
+        """Take note of the time."""
+        return self._advance(now)
+
+    @abstractmethod
+    def _apply_request(self, type_url: TypeUrl, request: R) -> None:
+        """Apply a request to the subscription of its type."""
+
+    def _open_subscription(self, subscription: Subscription, *, warm: bool) -> None:
+        """Add a subscription; `warm`: the proxy has resources of this type from an earlier stream."""
+        self._state.subscriptions[subscription.type_url] = subscription
+        self._state.warm = self._state.warm or warm
+
+    def _record_answer(self, subscription: Subscription, error: str | None) -> None:
+        """Record the proxy's answer to what is in flight; `error` is the reason of a NACK."""
+        if subscription.in_flight is None:
             return
-        gone = frozenset(self.names - names)
-        self._touched |= self.names ^ names
-        self.names = set(names)
-        self.returning -= gone
-        self.forget(gone)
+        if error is None:
+            _count(self.counters.acks, subscription.type_url)
+            subscription.record_ack()
+        else:
+            _count(self.counters.nacks, subscription.type_url)
+            subscription.record_nack(error)
+
+    def _advance(self, now: float) -> list[DiscoveryResponse]:
+        """Send everything that may go out in the present phase."""
+        goal = self._goal
+        if goal is None:
+            return []
+        update = Update(goal, find_held_back(self._state, goal))
+        self._rejected = rejected_hosts(self._state, goal, update.held_back)
+        match self._enter_phase(update, now):
+            case Phase.MAKE:
+                return self._make(update)
+            case Phase.SWITCH:
+                return self._switch(update)
+            case Phase.BREAK:
+                return self._break(update)
+
+    def _enter_phase(self, update: Update, now: float) -> Phase:
+        """Return the present phase, and measure how long routes wait in MAKE."""
+        phase = self._read_phase(update)
+        if phase is Phase.MAKE and self._has_routes_to_send(update):
+            if self._routes_wait_since is None:
+                self._routes_wait_since = now
+            if now - self._routes_wait_since < self._gate_timeout_s:
+                return Phase.MAKE
+            self.counters.gate_misses += 1
+            phase = Phase.SWITCH
+        self._routes_wait_since = None
+        return phase
+
+    def _read_phase(self, update: Update) -> Phase:
+        """Return the phase that follows from what the proxy has acknowledged."""
+        if self._runs_routes(update):
+            return Phase.BREAK
+        return Phase.SWITCH if self._state.has_backends(update.goal) else Phase.MAKE
+
+    def _runs_routes(self, update: Update) -> bool:
+        """Return whether the proxy runs the goal's listeners and routes except those that are held back."""
+        if not any(type_url in self._state.subscriptions for type_url in ROUTES):
+            # A new proxy has none. One with resources from an earlier stream has, and subscribes in a moment.
+            return not self._state.warm
+        return all(self._is_settled(type_url, update) for type_url in ROUTES)
+
+    def _is_settled(self, type_url: TypeUrl, update: Update) -> bool:
+        """Return whether the proxy runs the goal's resources of this type except those that are held back."""
+        names = self._state.differing(type_url, update.goal)
+        return names is not None and all(
+            update.held_back.is_exempt(type_url, name, update.goal) for name in names
+        )
+
+    def _has_routes_to_send(self, update: Update) -> bool:
+        subscriptions = (self._state.get(type_url) for type_url in ROUTES)
+        return any(
+            subscription is not None
+            and subscription.in_flight is None
+            and subscription.next_change(self._targets.find(subscription, update)) is not None
+            for subscription in subscriptions
+        )
+
+    def _make(self, update: Update) -> list[DiscoveryResponse]:
+        """Send new clusters and endpoints beside the old ones."""
+        return self._send_types((*BACKENDS, TypeUrl.SECRET), update)
+
+    def _switch(self, update: Update) -> list[DiscoveryResponse]:
+        """Send listeners and routes too, except routes to clusters that a silent proxy was never sent."""
+        return self._send_types(ORDER, replace(update, unsent=self._state.unsent_clusters(update.goal)))
+
+    def _break(self, update: Update) -> list[DiscoveryResponse]:
+        """Delete what no route leads to any more, and note when the proxy is in sync.
+
+        The only routes left to send are held back ones that go back to what the proxy had.
+        """
+        update = replace(update, breaking=True)
+        responses = self._send_types(ORDER, update)
+        if all(self._is_settled(type_url, update) for type_url in (*BACKENDS, TypeUrl.SECRET)):
+            self._record_in_sync(update)
+        return responses
+
+    def _send_types(self, types: Iterable[TypeUrl], update: Update) -> list[DiscoveryResponse]:
+        """Send what differs of these types. One response of each is in flight at a time, so a slow proxy gets only the newest state."""
+        responses: list[DiscoveryResponse] = []
+        for type_url in types:
+            subscription = self._state.get(type_url)
+            if subscription is None or subscription.in_flight is not None:
+                continue
+            change = subscription.next_change(self._targets.find(subscription, update))
+            if change is not None:
+                responses.append(self._send(subscription, change, update.goal))
+        return responses
+
+    def _send(self, subscription: Subscription, change: Change, goal: Snapshot) -> DiscoveryResponse:
+        type_url = subscription.type_url
+        self._nonces += 1
+        _count(self.counters.pushes, type_url)
+        content = sorted(subscription.content(change).items())
+        gone = subscription.record_sent(change, str(self._nonces))
+        endpoints = self._state.get(TypeUrl.ENDPOINT)
+        if type_url is TypeUrl.CLUSTER and endpoints is not None:
+            endpoints.forget(gone)
+            # A changed cluster waits for its endpoints, even for those that the proxy had before.
+            endpoints.mark_for_resend(change.keys() - gone)
+        return DiscoveryResponse(
+            type_url,
+            goal.versions[type_url],
+            subscription.nonce,
+            tuple(resource for _, resource in content if resource is not None),
+            tuple(name for name, resource in content if resource is None),
+        )
+
+    def _record_in_sync(self, update: Update) -> None:
+        """Record that the proxy runs the goal and nothing else, except for what it rejected."""
+        goal, before = update.goal, self._running
+        if update.held_back is NOTHING:
+            self._acked = goal
+        else:
+            self._check_only_what_differs(goal)
+        others = {host: None if before is None else before.host(host) for host in self._rejected}
+        if before is None or before.snapshot is not goal or before.others != others:
+            self._running = Running(goal, others)
+
+    def _check_only_what_differs(self, goal: Snapshot) -> None:
+        for type_url, subscription in self._state.subscriptions.items():
+            differing = self._state.differing(type_url, goal)
+            if differing is not None:
+                subscription.mark_complete(goal.resources[type_url], but=differing)
 
 
-class AdsStream(DiscoveryStream[DiscoveryRequest]):
-    """The stream of one gRPC client; the steps are those of xds.steps."""
-
-    KIND: ClassVar[ProxyKind] = ProxyKind.GRPC_CLIENT
-
-    def _take(self, type_url: TypeUrl, request: DiscoveryRequest) -> None:
-        subscription = self._holdings.get(type_url)
-        if not isinstance(subscription, WorldSubscription):
-            self._gate.warm = self._gate.warm or bool(request.version)
-            self._holdings.subscriptions[type_url] = WorldSubscription.first(type_url, request)
-        elif request.nonce == subscription.nonce:
-            self._answered(subscription, request.error)
-            subscription.ask_for(request.names)
-        # Else it answers an older response; it answers the newer one too, with its newest list of names.
+def _count(counter: dict[TypeUrl, int], type_url: TypeUrl) -> None:
+    counter[type_url] = counter.get(type_url, 0) + 1

@@ -1,32 +1,118 @@
-"""What one proxy has of one type of resource, and what it said about it."""
+"""What one proxy has of one type of resource, and what it reported about it.
+
+The life of one resource on a stream:
+
+                   send                ACK
+      not sent ───────────► in flight ─────► accepted
+                                │                ▲
+                                │ NACK           │ ACK of a batch
+                                ▼                │
+                            suspected ───────────┘
+                                │ NACK of a response with nothing else in it
+                                ▼
+                            rejected ──► not sent, once there is something else under its name
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tidegate.routing.snapshot import Resource, Resources, TypeUrl, differing
-from tidegate.xds.suspects import Change, Suspects
 
-# What of these types a proxy has and the server does not is deleted; of the others it is left alone.
-WHOLE: Final = frozenset({TypeUrl.CLUSTER, TypeUrl.LISTENER, TypeUrl.SCOPE})
+Change = dict[str, Resource | None]
+"""Resources by name; None for one that is deleted."""
 
-# Envoy takes note of each scope of a response until it meets one that it refuses, tells its workers of none, and takes
-# the same scope for known when it comes again. So it is led back to what it accepted first.
-TAKES_NOTE: Final = frozenset({TypeUrl.SCOPE})
+Target = Mapping[str, Resource | None]
+"""What a proxy should have under each name where that may differ from what it has; None for nothing."""
+
+# The server deletes what a proxy has of these types and the goal has not. It leaves the other types alone: endpoints go
+# with their cluster.
+DELETED_TYPES: Final = frozenset({TypeUrl.CLUSTER, TypeUrl.LISTENER, TypeUrl.SCOPE})
+
+# Envoy records every scope up to the rejected one without publishing any to its workers, then ignores those scopes as
+# unchanged when they are sent again. So scopes of a rejected response first go back to what Envoy accepted.
+ROLLED_BACK_TYPES: Final = frozenset({TypeUrl.SCOPE})
+
+
+@dataclass(slots=True)
+class NackBisector:
+    """Finds the resources that a proxy rejects; a proxy rejects a response as a whole, and does not always name the resource.
+
+    `suspects` is everything from rejected responses that was not accepted since.
+    It goes out again in batches, each half as large as the last rejected one and twice as large as the last accepted one.
+    `rejected` has the resources that were rejected alone, with the proxy's reason.
+    They wait until there is something else under their name.
+    """
+
+    suspects: Change = field(default_factory=Change)
+    rejected: dict[str, str] = field(default_factory=dict[str, str])
+    _batch_size: int = 1
+
+    def record_nack(self, change: Change, reason: str) -> None:
+        """Suspect all of `change`; reject its resource if it has only one."""
+        self.suspects |= change
+        for name in change:
+            self.rejected.pop(name, None)
+        if len(change) == 1:
+            self.rejected |= dict.fromkeys(change, reason)
+        self._batch_size = max(1, len(change) // 2)
+
+    def record_ack(self, names: Iterable[str]) -> None:
+        """Clear the suspects that the proxy accepted, and let the next batch be larger."""
+        if self.suspects:
+            self._batch_size *= 2
+            self.forget(names)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Clear `names` of all suspicion."""
+        for name in names:
+            self.suspects.pop(name, None)
+            self.rejected.pop(name, None)
+
+    def next_batch(self, change: Change) -> Change:
+        """Return the part of `change` to send next: what was never rejected, then suspects; nothing if only rejected ones are left."""
+        if not self.suspects:
+            return change
+        fresh = {name: resource for name, resource in change.items() if not self.is_suspect(name, resource)}
+        if fresh:
+            return fresh
+        names = sorted(change.keys() - self.rejected.keys())
+        return {name: change[name] for name in names[: self._batch_size]}
+
+    def is_suspect(self, name: str, resource: Resource | None) -> bool:
+        """Return whether exactly this (None: its deletion) was in a rejected response."""
+        if name not in self.suspects:
+            return False
+        suspect = self.suspects[name]
+        return (suspect and suspect.version) == (resource and resource.version)
+
+    def rejected_in(self, resources: Resources) -> Mapping[str, str]:
+        """Return the reasons by name for what was rejected alone and is still in `resources`."""
+        return {
+            name: reason
+            for name, reason in self.rejected.items()
+            if self.is_suspect(name, resources.get(name))
+        }
 
 
 @dataclass(slots=True)
 class Subscription(ABC):
     """One type on one stream.
 
-    `names` None: everything there is.
-    `accepted`: what the proxy acknowledged, None before the first time. `sent`: the last that it was sent, accepted or not.
-    `in_flight`: what the response that it has not answered changes. `error` is the reason of its last NACK while anything of that is refused.
-    `unseen` is what it had before this stream, of which the version is known and nothing else.
-    `_doubted` is what it is to be sent again, with the nonce of the last response before that was known.
+    `names`: what the proxy subscribes to; None for everything.
+    `accepted`: what the proxy acknowledged last, by name; None before its first answer.
+    `sent`: what it was sent last, accepted or not.
+    `in_flight`: what the response that it has not answered changes.
+    `error`: the reason of its last NACK, as long as something of that response is suspected or rejected.
+    `unseen`: what it has from an earlier stream, of which only the version is known.
+
+    `_complete_with` and `_touched`: the proxy runs exactly this set of resources, except for the touched names.
+    So only these names, and those that differ between this set and a newer one, have to be checked.
+    `_to_roll_back`: names that go out again as they were accepted before anything else does.
+    `_to_resend`: accepted names that must go out again, with the nonce of the last response before that was known.
     """
 
     type_url: TypeUrl
@@ -34,127 +120,121 @@ class Subscription(ABC):
     accepted: dict[str, Resource] | None = None
     sent: dict[str, Resource] = field(default_factory=dict[str, Resource])
     in_flight: Change | None = None
-    suspects: Suspects = field(default_factory=Suspects)
+    bisector: NackBisector = field(default_factory=NackBisector)
     nonce: str = ""
     error: str | None = None
     unseen: dict[str, Resource] = field(default_factory=dict[str, Resource])
-    _base: Resources | None = None
+    _complete_with: Resources | None = None
     _touched: set[str] = field(default_factory=set[str])
-    _in_doubt: set[str] = field(default_factory=set[str])
-    _doubted: dict[str, str] = field(default_factory=dict[str, str])
+    _to_roll_back: set[str] = field(default_factory=set[str])
+    _to_resend: dict[str, str] = field(default_factory=dict[str, str])
 
     def is_complete(self, resources: Resources) -> bool:
-        """Whether it is known that the proxy has of these all that it is to have, and nothing else."""
-        return self._base is resources and not self._touched
+        """Return whether the proxy is known to run exactly `resources`, as far as it subscribes to them."""
+        return self._complete_with is resources and not self._touched
 
-    def completed(self, resources: Resources, but: Collection[str] = ()) -> None:
-        """Remembers that, `but` for some names: from now on only these and what differs or is touched need be looked at."""
-        self._base = resources
+    def mark_complete(self, resources: Resources, *, but: Collection[str] = ()) -> None:
+        """Record that the proxy runs exactly `resources`, except for the names in `but`."""
+        self._complete_with = resources
         self._touched = set(but)
 
-    def candidates(self, resources: Resources) -> Collection[str]:
-        """The names under which the proxy may have something else than `resources`."""
-        if self._base is None:
+    def names_to_check(self, resources: Resources) -> Collection[str]:
+        """Return the names under which the proxy may have something else than `resources`."""
+        if self._complete_with is None:
             return {*resources, *self.sent, *(self.accepted or ()), *self._touched}
-        changed = differing(self._base, resources)
+        changed = differing(self._complete_with, resources)
         return changed if not self._touched else self._touched.union(changed)
 
     @property
-    def answered(self) -> bool:
-        """Whether the proxy has said anything yet about what it was sent, or came with something."""
+    def has_answered(self) -> bool:
+        """Whether the proxy has answered any response, or came with resources from an earlier stream."""
         return self.accepted is not None or self.error is not None
 
     def wants(self, name: str) -> bool:
-        """Whether the proxy asked for it."""
+        """Return whether the proxy subscribes to `name`."""
         return self.names is None or name in self.names
 
-    def held(self, name: str) -> Resource | None:
-        """What the proxy last accepted under `name`."""
+    def get(self, name: str) -> Resource | None:
+        """Return what the proxy last accepted under `name`."""
         return None if self.accepted is None else self.accepted.get(name)
 
-    def has(self, resource: Resource) -> bool:
-        """Whether the proxy runs exactly this, or what this only stands in for, for certain: of a refused response some part may be in use."""
-        if resource.name in self.suspects.refused or resource.name in self._doubted:
+    def runs(self, resource: Resource) -> bool:
+        """Return whether the proxy certainly runs this, or what this only stands in for. Of a rejected response some part may be in use."""
+        if resource.name in self.bisector.suspects or resource.name in self._to_resend:
             return False
-        held = self.held(resource.name)
-        if held is None:
+        accepted = self.get(resource.name)
+        if accepted is None:
             return False
-        return held.version == resource.version or (resource.stand_in and not held.stand_in)
-
-    def kept(self, name: str) -> Resource | None:
-        """Return what keeps `name` as it is."""
-        return self.held(name)
-
-    def may_have_endpoints(self, name: str) -> bool:
-        """Return whether the proxy has endpoints under `name`."""
-        held = self.held(name)
-        return held is not None and not held.vacant
+        return accepted.version == resource.version or (resource.stand_in and not accepted.stand_in)
 
     def lacks(self, name: str) -> bool:
-        """Whether the proxy has nothing under `name`, for certain."""
-        return self.held(name) is None and name not in self.suspects.refused
-
-    def missing(self) -> Mapping[str, str]:
-        """The names under which the proxy refused what is to be there and has nothing from before, with its words."""
-        return {name: words for name, words in self.suspects.condemned.items() if self.held(name) is None}
+        """Return whether the proxy certainly has nothing under `name`."""
+        return self.get(name) is None and name not in self.bisector.suspects
 
     def was_sent(self, resource: Resource) -> bool:
-        """Whether this is the last that the proxy was sent under its name."""
+        """Return whether this is the last that the proxy was sent under its name."""
         sent = self.sent.get(resource.name)
         return sent is not None and sent.version == resource.version
 
-    def to_send(self, target: Mapping[str, Resource | None]) -> Change | None:
-        """What the next response changes if the proxy is to have `target`, which says so for every name where that may differ from what it has.
+    def is_emptied_by(self, endpoints: Resource) -> bool:
+        """Return whether the proxy has endpoints where `endpoints` are none."""
+        if not endpoints.vacant:
+            return False
+        accepted = self.get(endpoints.name)
+        return accepted is not None and not accepted.vacant
 
-        None when there is nothing to say. What was refused by itself is not sent again as it was.
-        """
-        if self._in_doubt:
-            return {name: self.held(name) for name in self._in_doubt}
-        change = self._changed(target)
-        if not change:
-            # Who asks for everything is told when there is nothing, or would wait for it.
-            untold = not self.answered and self.type_url in WHOLE
-            return change if untold else None
-        return self.suspects.portion_of(change) or None
+    def to_keep(self, name: str) -> Resource | None:
+        """Return what leaves `name` as the proxy has it."""
+        return self.get(name)
 
-    def _changed(self, target: Mapping[str, Resource | None]) -> Change:
+    def next_change(self, target: Target) -> Change | None:
+        """Return what the next response changes to bring the proxy to `target`; None if there is nothing to send."""
+        if self._to_roll_back:
+            return {name: self.get(name) for name in self._to_roll_back}
+        change = self._difference(target)
+        if change:
+            return self.bisector.next_batch(change) or None
+        # A proxy waits for the first response of these types, even if that is empty.
+        return change if not self.has_answered and self.type_url in DELETED_TYPES else None
+
+    def _difference(self, target: Target) -> Change:
         change: Change = {
             name: resource
             for name, resource in target.items()
-            if resource is not None and not self.has(resource) and resource is not self.unseen.get(name)
+            if resource is not None and not self.runs(resource) and resource is not self.unseen.get(name)
         }
-        if self.type_url in WHOLE:
+        if self.type_url in DELETED_TYPES:
             gone = (name for name, resource in target.items() if resource is None)
             change.update((name, None) for name in gone if not self.lacks(name))
         return change
 
     @abstractmethod
     def content(self, change: Change) -> Change:
-        """What a response holds that makes `change`: resources, and None for names that it deletes."""
+        """Return what a response contains that makes `change`: resources, and None for names that it deletes."""
 
-    def send(self, change: Change, nonce: str) -> frozenset[str]:
-        """`change` is on its way; returns the names of which the proxy forgets what belongs to them: what is deleted."""
+    def record_sent(self, change: Change, nonce: str) -> frozenset[str]:
+        """Record that `change` is in flight; return the names that it deletes."""
         self.nonce = nonce
         self.in_flight = change
         gone = frozenset(name for name, resource in change.items() if resource is None)
         for name, resource in change.items():
-            if resource is None or not self.has(resource):
+            if resource is None or not self.runs(resource):
                 self._touched.add(name)
             if resource is not None:
                 self.sent[name] = resource
         _drop(self.sent, gone)
         return gone
 
-    def doubt(self, names: Collection[str]) -> None:
-        """What the proxy has under `names` is to be sent again, though it still counts as what it has.
+    def mark_for_resend(self, names: Collection[str]) -> None:
+        """Have `names` sent again, although they count as accepted.
 
-        The answer to a response that is under way already says nothing about it.
+        The answer to a response that is in flight already says nothing about them.
         """
         self._touched.update(names)
-        self._doubted.update(dict.fromkeys(names, self.nonce))
+        self._to_resend.update(dict.fromkeys(names, self.nonce))
 
-    def accept(self) -> None:
-        """The proxy acknowledged what is in flight."""
+    def record_ack(self) -> None:
+        """Record that the proxy accepted what is in flight."""
         change = self.in_flight or {}
         self.in_flight = None
         self.accepted = {} if self.accepted is None else self.accepted
@@ -164,41 +244,41 @@ class Subscription(ABC):
                 self.accepted.pop(name, None)
             else:
                 self.accepted[name] = resource
-            if self._doubted.get(name) != self.nonce:
-                self._doubted.pop(name, None)
-        if self._in_doubt:
-            self._in_doubt = set()
+            if self._to_resend.get(name) != self.nonce:
+                self._to_resend.pop(name, None)
+        if self._to_roll_back:
+            self._to_roll_back = set()
         else:
-            self.suspects.accept(change)
-        self._forgive()
+            self.bisector.record_ack(change)
+        self._clear_error()
 
-    def refuse(self, error: str) -> None:
-        """The proxy refused what is in flight and keeps what it had."""
+    def record_nack(self, reason: str) -> None:
+        """Record that the proxy rejected what is in flight, and keeps what it had."""
         change = self.in_flight or {}
         self.in_flight = None
         self._touched |= change.keys()
-        self.error = error
-        if self._in_doubt:
-            self._in_doubt = set()
+        self.error = reason
+        if self._to_roll_back:
+            self._to_roll_back = set()
             return
-        self.suspects.refuse(change, error)
-        if self.type_url in TAKES_NOTE and len(change) > 1:
-            self._in_doubt = change.keys() - self.unseen.keys()
+        self.bisector.record_nack(change, reason)
+        if self.type_url in ROLLED_BACK_TYPES and len(change) > 1:
+            self._to_roll_back = change.keys() - self.unseen.keys()
 
     def forget(self, names: Collection[str]) -> None:
-        """The proxy has dropped these, so they are to be sent again if it asks again."""
+        """Forget what the proxy has under `names`, which it dropped; they are sent again if it subscribes again."""
         self._touched.update(names)
-        for held in (self.accepted, self.sent, self.in_flight):
-            if held is not None:
-                _drop(held, names)
-        _drop(self._doubted, names)
-        self._in_doubt.difference_update(names)
-        if self.suspects.refused:
-            self.suspects.forget(names)
-            self._forgive()
+        for by_name in (self.accepted, self.sent, self.in_flight, self.unseen):
+            if by_name is not None:
+                _drop(by_name, names)
+        _drop(self._to_resend, names)
+        self._to_roll_back.difference_update(names)
+        if self.bisector.suspects:
+            self.bisector.forget(names)
+            self._clear_error()
 
-    def _forgive(self) -> None:
-        if not self.suspects.refused:
+    def _clear_error(self) -> None:
+        if not self.bisector.suspects:
             self.error = None
 
 

@@ -1,117 +1,112 @@
-"""What a proxy should have of one type at the present step: the goal, but for what is held back or kept until the routes have moved."""
+"""What a proxy should have of one type now: for each name what the goal has, what the proxy has accepted, or nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tidegate.routing.snapshot import Resource, Resources, Snapshot, TypeUrl
-from tidegate.xds.gate import Gate
-from tidegate.xds.holdings import Holdings
-from tidegate.xds.standstill import Standstill
-from tidegate.xds.subscription import Subscription
-
-Target = Mapping[str, Resource | None]
-"""Resources by name, None for one that is not to be there: every name under which the proxy may have something else."""
+from tidegate.xds.held_back import HeldBack
+from tidegate.xds.state import StreamState
+from tidegate.xds.subscription import Subscription, Target
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Where the proxy is on its way: `breaking` once its routes have moved, but for those of `still`.
+class Update:
+    """Where a proxy is on its way to `goal`.
 
-    `unsent` are clusters of the goal that the proxy cannot have: a route that leads there would be refused.
+    `breaking`: it runs the goal's routes, except those that are held back, so nothing else leads to what the goal has not.
+    `unsent`: clusters of the goal that it was never sent, so that it would reject a route that leads there.
     """
 
     goal: Snapshot
-    still: Standstill
-    breaking: bool
+    held_back: HeldBack
+    breaking: bool = False
     unsent: frozenset[str] = frozenset()
 
-    def breaks(self, cluster: str) -> bool:
-        """Whether nothing leads to a cluster any more that the goal does not lead to."""
-        return self.breaking and not self.still.keeps(cluster)
+    def may_reference(self, cluster: str) -> bool:
+        """Return whether the proxy may have a route that leads to `cluster`."""
+        return not self.breaking or self.held_back.keeps(cluster)
+
+    def blocks(self, scope: Resource) -> bool:
+        """Return whether `scope` leads to a cluster that the proxy cannot use."""
+        if scope.name in self.held_back.scopes:
+            return self.held_back.blocks(scope.name)
+        return not self.unsent.isdisjoint(scope.references)
 
 
 @dataclass(slots=True)
 class Targets:
     """The targets of one stream.
 
-    `_left` are the endpoints of clusters that the proxy was sent and that the goal no longer has, or has otherwise.
+    `_overtaken`: the endpoints of clusters that the proxy was sent last in a version that the goal no longer has.
     """
 
-    holdings: Holdings
-    gate: Gate
-    _left: dict[str, Resource] = field(default_factory=dict[str, Resource])
+    state: StreamState
+    _overtaken: dict[str, Resource] = field(default_factory=dict[str, Resource])
 
-    def remember(self, before: Snapshot | None, newer: Snapshot) -> None:
-        """Keeps the endpoints of clusters that the proxy was sent and that `newer` no longer has as they were."""
-        clusters = self.holdings.get(TypeUrl.CLUSTER)
+    def note_overtaken(self, before: Snapshot | None, newer: Snapshot) -> None:
+        """Remember the endpoints of clusters that the proxy was sent and that `newer` does not have as they were."""
+        clusters = self.state.get(TypeUrl.CLUSTER)
         if before is None or clusters is None:
             return
-        was, wanted = before.resources[TypeUrl.CLUSTER], newer.resources[TypeUrl.CLUSTER]
-        overtaken = [
-            name
-            for name in {*self._left, *clusters.candidates(wanted)}
-            if name in clusters.sent and not _was_sent(clusters, wanted.get(name))
-        ]
+        was, now = before.resources[TypeUrl.CLUSTER], newer.resources[TypeUrl.CLUSTER]
         endpoints = before.resources[TypeUrl.ENDPOINT]
-        known = {
-            name: (endpoints if _was_sent(clusters, was.get(name)) else self._left).get(name)
-            for name in overtaken
+        overtaken = {
+            name: (endpoints if _was_sent(clusters, was.get(name)) else self._overtaken).get(name)
+            for name in {*self._overtaken, *clusters.names_to_check(now)}
+            if name in clusters.sent and not _was_sent(clusters, now.get(name))
         }
-        self._left = {name: one for name, one in known.items() if one is not None}
+        self._overtaken = {name: resource for name, resource in overtaken.items() if resource is not None}
 
-    def of(self, subscription: Subscription, step: Step) -> Target:
-        """What the proxy should have of this type now."""
+    def find(self, subscription: Subscription, update: Update) -> Target:
+        """Return what the proxy should have of this type now, for every name under which it may have something else."""
+        resources = update.goal.resources[subscription.type_url]
         return {
-            name: self._wanted(subscription, step, name) if subscription.wants(name) else None
-            for name in self._candidates(subscription, step.goal.resources[subscription.type_url])
+            name: self._choose(subscription, update, name) if subscription.wants(name) else None
+            for name in self._names_to_check(subscription, resources)
         }
 
-    def _candidates(self, subscription: Subscription, resources: Resources) -> Iterator[str]:
-        """The names under which the proxy may have something else than it should."""
-        seen = subscription.candidates(resources)
-        yield from seen
+    def _names_to_check(self, subscription: Subscription, resources: Resources) -> Iterator[str]:
+        names = subscription.names_to_check(resources)
+        yield from names
         if subscription.type_url is TypeUrl.ENDPOINT:
-            yield from (name for name in self._left if name not in seen)
+            yield from (name for name in self._overtaken if name not in names)
 
-    def _wanted(self, subscription: Subscription, step: Step, name: str) -> Resource | None:
-        if subscription.type_url is TypeUrl.ENDPOINT:
-            return self._wanted_endpoints(subscription, step, name)
-        resource = step.goal.resources[subscription.type_url].get(name)
-        if subscription.type_url is TypeUrl.SCOPE and name in step.still.scopes:
-            # Refused anyway, or it would lead to what is not there.
-            return resource if name in step.still.refused[TypeUrl.SCOPE] else subscription.held(name)
-        if (
-            subscription.type_url is TypeUrl.SCOPE
-            and resource is not None
-            and not step.unsent.isdisjoint(resource.references)
-        ):
-            return subscription.held(name)
-        named = subscription.names is not None
-        if resource is None and subscription.type_url is TypeUrl.CLUSTER and (named or not step.breaks(name)):
-            # A route of the proxy's may still lead there. Who asks by name (a gRPC client) accepts routes before it
-            # uses them, and says itself when it is done with a cluster.
-            return subscription.kept(name)
+    def _choose(self, subscription: Subscription, update: Update, name: str) -> Resource | None:
+        type_url = subscription.type_url
+        if type_url is TypeUrl.ENDPOINT:
+            endpoints = self._endpoints_to_send(update.goal, name)
+            if endpoints is None or (update.may_reference(name) and subscription.is_emptied_by(endpoints)):
+                return subscription.to_keep(name)
+            return endpoints
+        resource = update.goal.resources[type_url].get(name)
+        if type_url is TypeUrl.SCOPE and resource is not None and update.blocks(resource):
+            return subscription.to_keep(name)
+        # A gRPC client accepts routes before it uses them, and names a cluster for as long as it needs it.
+        kept = subscription.names is not None or update.may_reference(name)
+        if type_url is TypeUrl.CLUSTER and resource is None and kept:
+            return subscription.to_keep(name)
         return resource
 
-    def _wanted_endpoints(self, subscription: Subscription, step: Step, name: str) -> Resource | None:
-        clusters = self.holdings.get(TypeUrl.CLUSTER)
-        resource = step.goal.resources[TypeUrl.ENDPOINT].get(name)
-        # A cluster that was overtaken before its endpoints went out gets them all the same: Envoy acknowledges no
-        # clusters while one of them waits for its endpoints, and would wait 15 s for these.
-        left = self._left.get(name) if clusters is not None and name in clusters.sent else None
-        if resource is None:
-            return left
-        cluster = step.goal.resources[TypeUrl.CLUSTER].get(name)
-        if clusters is not None and cluster is not None and not clusters.was_sent(cluster):
-            # The endpoints of a changed cluster go after it, never before: it would wait for them in vain.
-            # One that was refused may wait already as it was before, and for these.
-            refused = name in clusters.suspects.refused
-            resource = left if left is not None or not refused else resource
-        if resource is None or (not step.breaks(name) and self.gate.holds_back(subscription, resource)):
-            return subscription.held(name)
-        return resource
+    def _endpoints_to_send(self, goal: Snapshot, name: str) -> Resource | None:
+        """Return the endpoints that belong to the cluster as the proxy was last sent it; None for none.
+
+        Envoy waits up to 15 s for endpoints after a change of their cluster, and acknowledges no clusters meanwhile.
+        So endpoints go out after their cluster, never before, and those of a cluster that was overtaken go out too.
+        """
+        clusters = self.state.get(TypeUrl.CLUSTER)
+        endpoints = goal.resources[TypeUrl.ENDPOINT].get(name)
+        overtaken = self._overtaken.get(name) if clusters is not None and name in clusters.sent else None
+        if endpoints is None:
+            return overtaken
+        cluster = goal.resources[TypeUrl.CLUSTER].get(name)
+        if clusters is None or cluster is None or clusters.was_sent(cluster):
+            return endpoints
+        if overtaken is None and name in clusters.bisector.suspects:
+            # Envoy may use this cluster of a rejected response as it was before, and wait for these.
+            return endpoints
+        return overtaken
 
 
 def _was_sent(clusters: Subscription, cluster: Resource | None) -> bool:

@@ -1,0 +1,137 @@
+"""The two protocols: how each kind of proxy subscribes, what a response to it contains, and how its requests are read.
+
+Gateways use delta (DeltaAggregatedResources): requests and responses contain what changed, so a change costs its own size on the wire.
+A gateway that reconnects names the version of everything that it has, so it is sent only what differs.
+
+gRPC clients use state of the world (StreamAggregatedResources): each request repeats all names, and each response all clusters or listeners.
+A gRPC library asks for everything by name: listeners first, then the clusters of their routes, then the endpoints of those.
+It takes the resources of a response one by one, so what it rejects concerns nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tidegate.routing.grpc.snapshot import stand_in
+from tidegate.routing.snapshot import Resource, TypeUrl
+from tidegate.xds.inspection import ProxyKind
+from tidegate.xds.messages import DeltaRequest, SotwRequest
+from tidegate.xds.stream import DiscoveryStream
+from tidegate.xds.subscription import DELETED_TYPES, Change, Subscription
+
+
+@dataclass(slots=True)
+class DeltaSubscription(Subscription):
+    """One type on the stream of a gateway: all clusters, listeners and scopes; endpoints and secrets by name."""
+
+    @classmethod
+    def open(cls, type_url: TypeUrl, names: Set[str], versions: Mapping[str, str]) -> DeltaSubscription:
+        """Return the subscription that the first request of a type opens.
+
+        `versions` are those of the resources that the gateway has from an earlier stream.
+        """
+        unseen = {name: Resource(name, version, b"") for name, version in versions.items()}
+        return cls(
+            type_url,
+            None if type_url in DELETED_TYPES else set(names),
+            accepted=dict(unseen) if unseen else None,
+            sent=dict(unseen),
+            unseen=unseen,
+        )
+
+    def content(self, change: Change) -> Change:
+        """Return `change`, and nothing else."""
+        return change
+
+    def subscribe(self, added: Set[str], removed: Set[str]) -> None:
+        """Apply the names that a request adds and removes. A name that is added again is sent again."""
+        if self.names is not None:
+            self.names -= removed
+            self.names |= added
+            self.forget(removed)
+        self.forget(added)
+
+
+class DeltaStream(DiscoveryStream[DeltaRequest]):
+    """The stream of one gateway."""
+
+    KIND: ClassVar[ProxyKind] = ProxyKind.GATEWAY
+
+    def _apply_request(self, type_url: TypeUrl, request: DeltaRequest) -> None:
+        subscription = self._state.get(type_url)
+        if isinstance(subscription, DeltaSubscription):
+            if request.nonce and request.nonce == subscription.nonce:
+                self._record_answer(subscription, request.error)
+            subscription.subscribe(request.subscribe, request.unsubscribe)
+        else:
+            opened = DeltaSubscription.open(type_url, request.subscribe, request.versions)
+            self._open_subscription(opened, warm=bool(request.versions))
+
+
+@dataclass(slots=True)
+class SotwSubscription(Subscription):
+    """One type on the stream of a gRPC client.
+
+    `returning` are the names of what the client has from an earlier stream; nothing else is known of that.
+    """
+
+    returning: Set[str] = frozenset()
+
+    @classmethod
+    def open(cls, type_url: TypeUrl, names: Set[str], *, warm: bool) -> SotwSubscription:
+        """Return the subscription that the first request of a type opens; `warm`: the client has resources from an earlier stream."""
+        returning = names if warm else frozenset[str]()
+        return cls(type_url, set(names), returning=returning, _touched=set(returning))
+
+    def content(self, change: Change) -> Change:
+        """Return `change`, or all clusters or listeners as they are after it: the client deletes those that a response leaves out."""
+        if self.type_url not in DELETED_TYPES:
+            return change
+        after = {**(self.accepted or {}), **change}
+        return {name: resource for name, resource in after.items() if resource is not None}
+
+    def is_emptied_by(self, endpoints: Resource) -> bool:
+        """Return whether the client has endpoints, or may have some from an earlier stream, where `endpoints` are none."""
+        if not endpoints.vacant:
+            return False
+        accepted = self.get(endpoints.name)
+        return endpoints.name in self.returning if accepted is None else not accepted.vacant
+
+    def to_keep(self, name: str) -> Resource | None:
+        """Return what leaves `name` as the client has it. A cluster from an earlier stream needs something in its place, or is deleted."""
+        accepted = self.get(name)
+        if accepted is None and self.type_url is TypeUrl.CLUSTER and name in self.returning:
+            return stand_in(name)
+        return accepted
+
+    def record_nack(self, reason: str) -> None:
+        """Record that the client rejected some of a response; it uses the rest."""
+        self.record_ack()
+        self.error = reason
+
+    def replace_names(self, names: Set[str]) -> None:
+        """Subscribe to `names` and to nothing else."""
+        if self.names is None or names == self.names:
+            return
+        gone = self.names - names
+        self._touched |= self.names ^ names
+        self.names = set(names)
+        self.returning -= gone
+        self.forget(gone)
+
+
+class SotwStream(DiscoveryStream[SotwRequest]):
+    """The stream of one gRPC client."""
+
+    KIND: ClassVar[ProxyKind] = ProxyKind.GRPC_CLIENT
+
+    def _apply_request(self, type_url: TypeUrl, request: SotwRequest) -> None:
+        subscription, warm = self._state.get(type_url), bool(request.version)
+        if not isinstance(subscription, SotwSubscription):
+            self._open_subscription(SotwSubscription.open(type_url, request.names, warm=warm), warm=warm)
+        elif request.nonce == subscription.nonce:
+            self._record_answer(subscription, request.error)
+            subscription.replace_names(request.names)
+        # Else it answers an older response; it answers the newer one too, with its newest list of names.

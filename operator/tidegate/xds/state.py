@@ -1,0 +1,131 @@
+"""What one proxy has of every type of resource, compared with what a snapshot has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl
+from tidegate.xds.subscription import DELETED_TYPES, Subscription
+
+ORDER: Final = (TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.SECRET, TypeUrl.LISTENER, TypeUrl.SCOPE)
+"""The order in which the types are sent."""
+
+BACKENDS: Final = (TypeUrl.CLUSTER, TypeUrl.ENDPOINT)
+ROUTES: Final = (TypeUrl.LISTENER, TypeUrl.SCOPE)
+
+# A proxy subscribes to these by itself, and to the other types once it has something that needs them.
+_FIRST: Final = (TypeUrl.CLUSTER, TypeUrl.LISTENER)
+
+# A proxy that subscribes to all clusters (listeners) needs the endpoints (scopes) of all of them.
+_FOLLOWS: Final = {TypeUrl.ENDPOINT: TypeUrl.CLUSTER, TypeUrl.SCOPE: TypeUrl.LISTENER}
+
+
+@dataclass(slots=True)
+class StreamState:
+    """The subscriptions of one stream, by type, and what follows from all of them together.
+
+    `warm`: the proxy came with resources from an earlier stream.
+    """
+
+    subscriptions: dict[TypeUrl, Subscription] = field(default_factory=dict[TypeUrl, Subscription])
+    warm: bool = False
+
+    def get(self, type_url: TypeUrl) -> Subscription | None:
+        """Return the subscription to a type; None if the proxy has not subscribed to it."""
+        return self.subscriptions.get(type_url)
+
+    @property
+    def error(self) -> str | None:
+        """Why the proxy rejects something, in its words; None if it rejects nothing."""
+        errors = (subscription.error for subscription in self.subscriptions.values())
+        return next((error for error in errors if error is not None), None)
+
+    @property
+    def has_rejected_resources(self) -> bool:
+        """Whether some resource is known to be rejected by itself."""
+        return any(subscription.bisector.rejected for subscription in self.subscriptions.values())
+
+    def rejected(self, type_url: TypeUrl, goal: Snapshot) -> Mapping[str, str]:
+        """Return the reasons by name for what the proxy rejected of the goal."""
+        subscription = self.get(type_url)
+        return {} if subscription is None else subscription.bisector.rejected_in(goal.resources[type_url])
+
+    def missing_clusters(self) -> Mapping[str, str]:
+        """Return the clusters that the proxy cannot use because it rejected them or their endpoints and has none from before, with its reasons."""
+        return {
+            name: reason
+            for type_url in BACKENDS
+            if (subscription := self.get(type_url)) is not None
+            for name, reason in subscription.bisector.rejected.items()
+            if subscription.get(name) is None
+        }
+
+    def unsent_clusters(self, goal: Snapshot) -> frozenset[str]:
+        """Return the clusters of the goal that the proxy subscribes to and was never sent."""
+        clusters = self.get(TypeUrl.CLUSTER)
+        if clusters is None:
+            return frozenset()
+        return frozenset(
+            cluster.name
+            for cluster in self.expected(TypeUrl.CLUSTER, goal)
+            if cluster.name not in clusters.sent
+        )
+
+    def expected(self, type_url: TypeUrl, goal: Snapshot) -> Iterator[Resource]:
+        """Yield the resources of the goal that the proxy needs and that it is not known to run."""
+        own, deciding = self.get(type_url), self.get(_FOLLOWS.get(type_url, type_url))
+        everything = deciding is not None and deciding.names is None
+        if own is None and not everything:
+            return
+        resources = goal.resources[type_url]
+        for name in resources if own is None else own.names_to_check(resources):
+            resource = resources.get(name)
+            if resource is not None and (everything or (own is not None and own.wants(name))):
+                yield resource
+
+    def differing(self, type_url: TypeUrl, goal: Snapshot) -> frozenset[str] | None:
+        """Return the names under which the proxy runs something else than the goal; None if it owes an answer or has not subscribed."""
+        own, resources = self.get(type_url), goal.resources[type_url]
+        if own is None:
+            never = frozenset(resource.name for resource in self.expected(type_url, goal))
+            return None if type_url in _FIRST else never
+        if own.is_complete(resources):
+            return frozenset()
+        if own.in_flight is not None or (type_url in DELETED_TYPES and not own.has_answered):
+            return None
+        names = {resource.name for resource in self.expected(type_url, goal) if not own.runs(resource)}
+        if type_url in DELETED_TYPES:
+            names.update(
+                name
+                for name in own.names_to_check(resources)
+                if name not in resources and not own.lacks(name)
+            )
+        if not names:
+            own.mark_complete(resources)
+        return frozenset(names)
+
+    def runs_all(self, type_url: TypeUrl, goal: Snapshot) -> bool:
+        """Return whether the proxy runs the goal's resources of this type and nothing else."""
+        names = self.differing(type_url, goal)
+        return names is not None and not names
+
+    def has_backends(self, goal: Snapshot) -> bool:
+        """Return whether the proxy accepted every cluster of the goal and the endpoints of each, except those that it rejected."""
+        clusters, endpoints = self.get(TypeUrl.CLUSTER), self.get(TypeUrl.ENDPOINT)
+        if clusters is not None and not clusters.has_answered:
+            return False
+        rejected = self.rejected(TypeUrl.CLUSTER, goal)
+        if not all(
+            cluster.name in rejected or (clusters is not None and clusters.runs(cluster))
+            for cluster in self.expected(TypeUrl.CLUSTER, goal)
+        ):
+            return False
+        exempt = {*rejected, *self.rejected(TypeUrl.ENDPOINT, goal)}
+        # Routes do not wait for endpoints that become none: these are held back until the routes have moved.
+        return all(
+            expected.name in exempt
+            or (endpoints is not None and (endpoints.runs(expected) or endpoints.is_emptied_by(expected)))
+            for expected in self.expected(TypeUrl.ENDPOINT, goal)
+        )
