@@ -2,13 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
 
 from tidegate.routing.snapshot import Resource, Resources, Snapshot, TypeUrl
 from tidegate.xds.held_back import HeldBack
-from tidegate.xds.state import StreamState
+from tidegate.xds.state import BACKENDS, StreamState
 from tidegate.xds.subscription import Subscription, Target
+
+
+class Action(Enum):
+    """What to do with one name."""
+
+    SEND = auto()
+    """The proxy should have what the goal has. `NackBisector` does not send again what the proxy rejected."""
+    KEEP = auto()
+    """The proxy should have what it accepted last."""
+    DROP = auto()
+    """The proxy should have nothing; endpoints and secrets are never deleted."""
+
+
+class InGoal(Enum):
+    """What the goal has under one name."""
+
+    YES = auto()
+    EMPTIED = auto()
+    """No endpoints, where the proxy has some."""
+    NO = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the table; None stands for both.
+
+    `referenced`: the proxy may have a route that leads to this cluster.
+    `blocked`: this scope leads to a cluster that the proxy cannot use.
+    """
+
+    type_url: TypeUrl
+    in_goal: InGoal
+    referenced: bool | None
+    blocked: bool | None
+    action: Action
+
+
+TABLE: Final = (
+    #   type              in the goal     referenced blocked  action
+    Row(TypeUrl.CLUSTER, InGoal.YES, None, None, Action.SEND),
+    Row(TypeUrl.CLUSTER, InGoal.NO, True, None, Action.KEEP),
+    Row(TypeUrl.CLUSTER, InGoal.NO, False, None, Action.DROP),
+    Row(TypeUrl.ENDPOINT, InGoal.YES, None, None, Action.SEND),
+    Row(TypeUrl.ENDPOINT, InGoal.EMPTIED, True, None, Action.KEEP),
+    Row(TypeUrl.ENDPOINT, InGoal.EMPTIED, False, None, Action.SEND),
+    Row(TypeUrl.ENDPOINT, InGoal.NO, None, None, Action.KEEP),
+    Row(TypeUrl.SCOPE, InGoal.YES, None, False, Action.SEND),
+    Row(TypeUrl.SCOPE, InGoal.YES, None, True, Action.KEEP),
+    Row(TypeUrl.SCOPE, InGoal.NO, None, None, Action.DROP),
+    Row(TypeUrl.LISTENER, InGoal.YES, None, None, Action.SEND),
+    Row(TypeUrl.LISTENER, InGoal.NO, None, None, Action.DROP),
+    Row(TypeUrl.SECRET, InGoal.YES, None, None, Action.SEND),
+    Row(TypeUrl.SECRET, InGoal.NO, None, None, Action.DROP),
+)
+
+_BOTH: Final = (False, True)
+# The table by type and columns, for the first update of a proxy: that decides about every resource that there is.
+_ACTIONS: Final[Mapping[TypeUrl, Mapping[tuple[bool, bool, bool, bool], Action]]] = {
+    type_url: {
+        (row.in_goal is not InGoal.NO, row.in_goal is InGoal.EMPTIED, referenced, blocked): row.action
+        for row in TABLE
+        if row.type_url is type_url
+        for referenced in (_BOTH if row.referenced is None else (row.referenced,))
+        for blocked in (_BOTH if row.blocked is None else (row.blocked,))
+    }
+    for type_url in TypeUrl
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +145,23 @@ class Targets:
     def _choose(self, subscription: Subscription, update: Update, name: str) -> Resource | None:
         type_url = subscription.type_url
         if type_url is TypeUrl.ENDPOINT:
-            endpoints = self._endpoints_to_send(update.goal, name)
-            if endpoints is None or (update.may_reference(name) and subscription.is_emptied_by(endpoints)):
+            resource = self._endpoints_to_send(update.goal, name)
+        else:
+            resource = update.goal.resources[type_url].get(name)
+        referenced = type_url in BACKENDS and (
+            update.may_reference(name)
+            # A gRPC client accepts routes before it uses them, and names a cluster for as long as it needs it.
+            or (type_url is TypeUrl.CLUSTER and subscription.names is not None)
+        )
+        blocked = type_url is TypeUrl.SCOPE and resource is not None and update.blocks(resource)
+        emptied = resource is not None and subscription.is_emptied_by(resource)
+        match _ACTIONS[type_url][resource is not None, emptied, referenced, blocked]:
+            case Action.SEND:
+                return resource
+            case Action.KEEP:
                 return subscription.to_keep(name)
-            return endpoints
-        resource = update.goal.resources[type_url].get(name)
-        if type_url is TypeUrl.SCOPE and resource is not None and update.blocks(resource):
-            return subscription.to_keep(name)
-        # A gRPC client accepts routes before it uses them, and names a cluster for as long as it needs it.
-        kept = subscription.names is not None or update.may_reference(name)
-        if type_url is TypeUrl.CLUSTER and resource is None and kept:
-            return subscription.to_keep(name)
-        return resource
+            case Action.DROP:
+                return None
 
     def _endpoints_to_send(self, goal: Snapshot, name: str) -> Resource | None:
         """Return the endpoints that belong to the cluster as the proxy was last sent it; None for none.
