@@ -35,7 +35,6 @@ pytest_plugins = [
     "fixtures.standing",
     "fixtures.mps",
     "fixtures.gpu_fleet",
-    "fixtures.dra",
     "fixtures.kueue",
     "fixtures.kafka",
 ]

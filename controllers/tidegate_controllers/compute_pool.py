@@ -15,15 +15,10 @@ from tidegate.runtime.clock import Clock
 from tidegate_controllers.allocations import Allocations
 from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.overrides import Overrides
-from tidegate_controllers.shared_claims import SharedClaims
 from tidegate_controllers.sharing import Sharing
 
 _UNTIL_KNOWN: Final = timedelta(milliseconds=200)
 """How soon to look again while the first listings of nodes and pods are under way."""
-_UNTIL_SAID: Final = timedelta(milliseconds=200)
-"""How soon the status says what has just been refused, or taken."""
-_UNTIL_TAKEN: Final = timedelta(seconds=30)
-"""How soon to write again what the API server refused."""
 
 
 class ComputePoolReconciler:
@@ -37,12 +32,10 @@ class ComputePoolReconciler:
         overrides: Overrides,
         allocations: Allocations,
         sharing: Sharing | None,
-        claims: SharedClaims,
         clock: Clock,
     ) -> None:
         """`sharing` is None where no node agents run."""
         self._sharing = sharing
-        self._claims = claims
         self._writer = writer
         self._overrides = overrides
         self._allocations = allocations
@@ -63,12 +56,9 @@ class ComputePoolReconciler:
         self._occupancy.begin()
         if not self._occupancy.known or (self._sharing is not None and not self._sharing.known):
             return _UNTIL_KNOWN
-        if not self._claims.known(pool):
-            return _UNTIL_KNOWN
         now = self._clock.now()
         slices = self._views.slices(pool)
         sharing = self._sharing.plan(pool, slices, now) if self._sharing is not None else None
-        refused = self._claims.refused(pool)
         observed = PoolObserved(
             pool,
             now,
@@ -76,17 +66,10 @@ class ComputePoolReconciler:
             self._overrides.about(OverrideKind.COMPUTE_POOL, key, now),
             self._allocations.get(key),
             sharing,
-            self._claims.missing(pool) or refused,
         )
         plan = plan_pool(observed)
         # What is done about a node is written before it is done, so that no attempt is forgotten.
         await self._writer.status(COMPUTE_POOL, body, plan)
         if self._sharing is not None and sharing is not None:
             await self._sharing.carry_out(pool, sharing, self._writer.cluster, self._writer.fence)
-        await self._claims.carry_out(pool, self._claims.plan(pool), slices, self._writer)
-        if self._claims.refused(pool) != refused:
-            return _UNTIL_SAID
-        if refused:
-            # Nothing wakes us when a quota is raised.
-            return min(_UNTIL_TAKEN, plan.requeue_after or _UNTIL_TAKEN)
         return plan.requeue_after

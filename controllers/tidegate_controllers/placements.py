@@ -14,24 +14,13 @@ from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
 from tidegate.kube.pool_views import PoolViews
 from tidegate.kube.views import Views
-from tidegate.planning.claims import (
-    NOTHING_BOOKED,
-    Booking,
-    Claim,
-    GpuShare,
-    SeatedPod,
-    claim,
-    remainders,
-    seated_pod,
-)
+from tidegate.planning.claims import Claim, SeatedPod, claim, remainders, seated_pod
 from tidegate.planning.compute_pool import readiness
 from tidegate.planning.deployments import Holding
 from tidegate.planning.placement import Placing, place, without_pool
 from tidegate.planning.pool_claims import PoolClaims
 from tidegate.planning.replicas import settled
 from tidegate.resources.names import INFERENCE_LABEL, label_value
-from tidegate.resources.sharing.choice import sharing_of
-from tidegate_controllers.gpus import Gpus
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.stores import Owners, Stores
 
@@ -47,8 +36,6 @@ class PoolParts:
     views: PoolViews
     occupancy: Occupancy
     ownership: Ownership
-    gpus: Gpus | None = None
-    """Those that pods share by claims; None where nobody does."""
 
 
 class Placements:
@@ -63,14 +50,13 @@ class Placements:
         self._claims: defaultdict[str, PoolClaims] = defaultdict(PoolClaims)
         self._of: dict[ObjectKey, Mapping[str, Claim]] = {}
         self._live: dict[ObjectKey, Holding] = {}
-        self._booked: dict[ObjectKey, Booking] = {}
+        self._booked: dict[ObjectKey, int] = {}
         self._given: dict[ObjectKey, int] = {}
         """The share that each was last told of."""
         self._specs: dict[str, object] = {}
         self._takes: dict[ObjectKey, tuple[Reason, int]] = {}
         """Whom a pool takes: what it says of itself, and the slices of its largest node."""
         self._wakes: list[Wake] = []
-        self._gpu_wakes: list[Callable[[str], None]] = []
         self._owners = (
             *(
                 Owners(each, INFERENCE_LABEL, self._holding_changed)
@@ -101,13 +87,8 @@ class Placements:
             return True
         if not self._parts.pools.store.synced.is_set():
             return False
-        pool = self._pool(inference.spec.placement)
-        if pool is None:
+        if self._pool(inference.spec.placement) is None:
             return True
-        if self._parts.gpus is not None and sharing_of(pool).together is not None:
-            self._parts.gpus.begin()
-            if not self._parts.gpus.known:
-                return False
         self._parts.occupancy.begin()
         return self._parts.occupancy.known
 
@@ -130,8 +111,7 @@ class Placements:
         placing = place(wanted, live, pool, slices, claims)
         self._given[inference.key] = claims.shares(pool, slices).replicas(inference.key)
         if placing.seat is not None and placing.replicas:
-            booked = placing.replicas * placement.slices
-            self._booked[inference.key] = Booking(booked, placing.seat.gpu_claim)
+            self._booked[inference.key] = placing.replicas * placement.slices
         self._claim_again(inference.key)
         if label not in self._of.get(inference.key, {}):
             # As the caches have it: the Inference is gone by now, or wants to be elsewhere.
@@ -143,11 +123,7 @@ class Placements:
         if self._booked.pop(key, None) is not None:
             self._claim_again(key)
 
-    def subscribe_gpus(self, wake: Callable[[str], None]) -> None:
-        """Calls `wake` with the label of each pool of which somebody has other slices of GPUs than before."""
-        self._gpu_wakes.append(wake)
-
-    def pools_with_label(self, label: str) -> Iterable[ObjectKey]:
+    def _pools_with_label(self, label: str) -> Iterable[ObjectKey]:
         """The pools whose pods carry this label: one, but for names of the same beginning and hash."""
         return [key for key in self._parts.pools.store.keys() if label_value(key.name) == label]  # noqa: SIM118
 
@@ -202,10 +178,6 @@ class Placements:
             self._claims[pool].put(each)
         if now:
             self._of[key] = now
-        for pool in before.keys() | now.keys():
-            if _gpus(before.get(pool)) != _gpus(now.get(pool)):
-                for wake in self._gpu_wakes:
-                    wake(pool)
         for pool, each in before.items():
             if _leaves_more(each, now.get(pool)):
                 self._wake_those_that_gain(pool)
@@ -221,7 +193,7 @@ class Placements:
         if placement is None:
             return remainders(key, live, pods, None)
         pool = label_value(placement.pool)
-        wanted = claim(settled(inference, live), placement, live, pods, self._booked.get(key, NOTHING_BOOKED))
+        wanted = claim(settled(inference, live), placement, live, pods, self._booked.get(key, 0))
         return {**remainders(key, live, pods, pool), pool: wanted}
 
     def _claims_on(self, label: str) -> PoolClaims:
@@ -243,13 +215,9 @@ class Placements:
     def _wake_those_that_gain(self, label: str) -> None:
         """Calls those alone that are given more than they were told last: in a full pool that is nobody, however many wait."""
         claims = self._claims_on(label)
-        for key in self.pools_with_label(label):
+        for key in self._pools_with_label(label):
             pool = self._parts.pools.get(key)
             if pool is None:
-                continue
-            if sharing_of(pool).together is not None:
-                # Which GPU has room for whom is known once they are all shared out, and that is asked for each by itself.
-                self._wake_all(claims.waiting())
                 continue
             gains = claims.shares(pool, self._parts.views.slices(pool)).gains()
             self._wake_all([one for one, replicas in gains.items() if replicas > self._given.get(one, 0)])
@@ -258,10 +226,6 @@ class Placements:
         for key in keys:
             for wake in self._wakes:
                 wake(key)
-
-
-def _gpus(claim: Claim | None) -> Mapping[str, GpuShare]:
-    return claim.gpus if claim is not None else {}
 
 
 def _leaves_more(before: Claim, now: Claim | None) -> bool:

@@ -13,10 +13,8 @@ from tidegate.resources.names import ACCESS_LABEL, FEATURE_COMPUTE_LABEL, INFERE
 from tidegate.routing.hosts import HostKind
 from tidegate.runtime.workqueue import WorkQueue
 from tidegate_controllers.accesses import Accesses
-from tidegate_controllers.gpus import Gpus
 from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.proxies import Proxies
-from tidegate_controllers.shared_claims import SharedClaims
 from tidegate_controllers.sharing import Sharing
 from tidegate_controllers.stores import Owners, Stores
 
@@ -101,18 +99,11 @@ def connect(stores: Stores, accesses: Accesses, queues: Queues, proxies: Proxies
     accesses.subscribe_rivals(queues.accesses.add)
 
 
-@dataclass(frozen=True, slots=True)
-class PoolSources:
-    """What a pool's status and claims depend on, besides the pool."""
+def connect_pools(stores: Stores, queues: Queues, occupancy: Occupancy, sharing: Sharing | None) -> None:
+    """Wake all pools at every change of a node, of what runs there, or of a pool: there are few pools.
 
-    occupancy: Occupancy
-    sharing: Sharing | None
-    gpus: Gpus | None
-    claims: SharedClaims
-
-
-def connect_pools(stores: Stores, queues: Queues, sources: PoolSources) -> None:
-    """From now on every change of a node, of what runs there, or of a pool wakes all pools: there are few."""
+    `sharing` is None where no node agents run.
+    """
 
     def wake_all(_node: str = "") -> None:
         for pool in stores.pools.keys():  # noqa: SIM118 - a store, not a dict
@@ -132,12 +123,9 @@ def connect_pools(stores: Stores, queues: Queues, sources: PoolSources) -> None:
             queues.pools.add(key)
 
     stores.pools.subscribe(changed)
-    sources.occupancy.subscribe(wake_all)
-    if sources.sharing is not None:
-        sources.sharing.subscribe(wake_all)
-    if sources.gpus is not None:
-        sources.gpus.subscribe(wake_all)
-    sources.claims.subscribe(queues.pools.add)
+    occupancy.subscribe(wake_all)
+    if sharing is not None:
+        sharing.subscribe(wake_all)
 
 
 def connect_overrides(stores: Stores, overrides: Overrides, queues: Queues) -> None:

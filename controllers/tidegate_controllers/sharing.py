@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from tidegate.api.compute_pool import ComputePool, MpsBackend
+from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
 from tidegate.errors import TidegateError
 from tidegate.kube.fence import Fence
@@ -96,7 +96,7 @@ class Sharing:
     def plan(self, pool: ComputePool, slices: PoolSlices, now: datetime) -> SharingPlan | None:
         """What is wrong with the nodes of `pool`; None where they do not share GPUs by the device plugin."""
         mps = pool.spec.slice.mps
-        if mps is None or mps.backend is not MpsBackend.DEVICE_PLUGIN:
+        if mps is None:
             return None
         views = self._views(pool, slices)
         plan = plan_sharing(pool, views, self._suspicions.get(pool.key, {}), now)

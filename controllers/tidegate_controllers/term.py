@@ -32,7 +32,6 @@ from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.compute_override import ComputeOverrideReconciler
 from tidegate_controllers.compute_pool import ComputePoolReconciler
 from tidegate_controllers.feature_compute import FeatureComputeReconciler
-from tidegate_controllers.gpus import Gpus
 from tidegate_controllers.inference import InferenceReconciler
 from tidegate_controllers.known import Known
 from tidegate_controllers.left_out import tell_of_left_out
@@ -41,11 +40,10 @@ from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.placements import Placements, PoolParts
 from tidegate_controllers.proxies import Proxies
-from tidegate_controllers.queues import PoolSources, Queues, connect, connect_overrides, connect_pools
+from tidegate_controllers.queues import Queues, connect, connect_overrides, connect_pools
 from tidegate_controllers.release import Measurements
 from tidegate_controllers.room import Room
 from tidegate_controllers.serving import Observer
-from tidegate_controllers.shared_claims import SharedClaims
 from tidegate_controllers.sharing import Sharing
 from tidegate_controllers.stores import Stores
 from tidegate_controllers.workloads import Workloads
@@ -68,8 +66,6 @@ class Parts:
     allocator: AllocatorParts
     sharing: Sharing | None
     """None where no node agents run."""
-    gpus: Gpus | None
-    """None where no pool may share GPUs by claims."""
     serving: Serving
     gateway: str
     """Where clients inside the cluster reach the gateways, `host:port`."""
@@ -145,17 +141,15 @@ class Terms:
         )
         self._pools = Parsed(ComputePool, parts.stores.pools, strictly=True)
         connect(parts.stores, self._known.accesses, self.queues, parts.proxies)
-        self._views = PoolViews(self._pools, parts.occupancy, parts.gpus)
+        self._views = PoolViews(self._pools, parts.occupancy)
         self._placements = Placements(
-            PoolParts(self._pools, self._views, parts.occupancy, parts.ownership, parts.gpus),
+            PoolParts(self._pools, self._views, parts.occupancy, parts.ownership),
             self._known.inferences,
             parts.stores,
         )
         self._placements.connect(self.queues.inferences.add)
         parts.workloads.subscribe(self.queues.inferences.add)
-        self._claims = SharedClaims(parts.gpus, self._placements, parts.stores.pods)
-        sources = PoolSources(parts.occupancy, parts.sharing, parts.gpus, self._claims)
-        connect_pools(parts.stores, self.queues, sources)
+        connect_pools(parts.stores, self.queues, parts.occupancy, parts.sharing)
         self._overrides = Overrides(Parsed(ComputeOverride, parts.stores.overrides, strictly=True))
         connect_overrides(parts.stores, self._overrides, self.queues)
         self._decisions = Parsed(AllocationDecision, parts.stores.decisions)
@@ -196,7 +190,6 @@ class Terms:
                 self._overrides,
                 self._allocations,
                 parts.sharing,
-                self._claims,
                 parts.clock,
             ),
             allocator=self._allocator(fence),

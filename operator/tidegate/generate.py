@@ -14,7 +14,6 @@ from tidegate.grafana import catalogue as grafana
 from tidegate.kube.permissions import (
     AUTH_RULES,
     CERTIFICATE_RULES,
-    CLAIM_RULES,
     CLUSTER_RULES,
     GATEWAY_TLS_RULES,
     NAMESPACE_RULES,
@@ -67,7 +66,6 @@ _RULES: Final[Mapping[str, Mapping[Process, tuple[Rule, ...]]]] = {
     "review": REVIEW_RULES,
     "release": RELEASE_RULES,
     "sharing": SHARING_RULES,
-    "claims": CLAIM_RULES,
     "auth": AUTH_RULES,
     "gateway-tls": GATEWAY_TLS_RULES,
     "proxy": PROXY_RULES,

@@ -110,10 +110,6 @@ class Settings(BaseSettings):
         8444
     )
 
-    shared_claims: Annotated[
-        bool, Field(description="Whether ComputePools may have backend SharedClaim, which is experimental.")
-    ] = False
-
     xds_port: Annotated[
         int, Field(ge=0, le=65535, description="Where gateways and gRPC clients are told.")
     ] = 18000

@@ -65,39 +65,6 @@ def node_body(
     }
 
 
-def gpu_slice_body(
-    node: str,
-    gpus: int,
-    *,
-    generation: int = 1,
-    memory: str = "81559Mi",
-    kind: str = "gpu",
-    tainted: tuple[int, ...] = (),
-) -> dict[str, Any]:
-    """The ResourceSlice of a node with so many GPUs, as NVIDIA's DRA driver publishes it."""
-    taint = {"key": "gpu.nvidia.com/xid", "effect": "NoSchedule"}
-    devices = [
-        {
-            "name": f"gpu-{index}",
-            "attributes": {"type": {"string": kind}, "uuid": {"string": f"GPU-{node}-{index}"}},
-            "capacity": {"memory": {"value": memory}},
-            **({"taints": [taint]} if index in tainted else {}),
-        }
-        for index in range(gpus)
-    ]
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": node},
-        "spec": {
-            "driver": "gpu.nvidia.com",
-            "nodeName": node,
-            "pool": {"name": node, "generation": generation, "resourceSliceCount": 1},
-            "devices": devices,
-        },
-    }
-
-
 def pod_on(
     node: str,
     name: str = "p",

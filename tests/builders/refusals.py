@@ -1004,7 +1004,6 @@ COMPUTE_POOL_REFUSALS: Sequence[Refusal] = (
     ),
     _pool("slice-none", ".slice", "set exactly one of cpu and mps", slice={"cpu": None}),
     _pool("slice-two", ".slice", "set exactly one of cpu and mps", slice={"mps": _MPS}),
-    _mps("mps-backend", ".backend", "Unsupported value", backend="Magic"),
     _mps("mps-one-slice", ".slicesPerGPU", "greater than or equal to 2", slicesPerGPU=1),
     _mps("mps-many-slices", ".slicesPerGPU", "less than or equal to 48", slicesPerGPU=49),
     _mps("mps-root", ".runAsUser", "greater than or equal to 1", runAsUser=0),
@@ -1086,13 +1085,6 @@ REFUSED_CHANGES: tuple[RefusedChange, ...] = (
         compute_pool_body("changed", slice={"cpu": None, "mps": _MPS}),
         "spec.slice",
         "slices cannot change from cpu to mps or back",
-    ),
-    RefusedChange(
-        "device-plugin-to-claims",
-        compute_pool_body("changed-backend", slice={"cpu": None, "mps": _MPS}),
-        compute_pool_body("changed-backend", slice={"cpu": None, "mps": {**_MPS, "backend": "SharedClaim"}}),
-        "spec.slice.mps.backend",
-        "backend cannot change",
     ),
     RefusedChange(
         "from-requests-to-a-batch",

@@ -15,7 +15,6 @@ from builders.inference import an_inference
 from builders.model_access import a_model_access
 from builders.pipeline import some_callees
 from fixtures.golden import CheckGolden
-from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.feature_compute import FeaturesObserved, plan_features
 from tidegate.planning.inference import InferenceObserved, plan_inference
@@ -25,7 +24,6 @@ from tidegate.planning.plan import Plan
 from tidegate.planning.serving_status import Verdict
 from tidegate.resources.settings import ServingSettings
 from tidegate.resources.sharing.choice import sharing_of
-from tidegate.resources.sharing.shared_claim import claim_name, resource_claim
 
 FOLDER = Path(__file__).parent / "objects"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -121,22 +119,6 @@ def test_inference_on_a_slice_of_a_gpu(check_golden: CheckGolden) -> None:
     plan = plan_inference(InferenceObserved(inference, NOW, epoch=7, placing=placing), SETTINGS)
 
     check_golden(FOLDER / "inference-gpu.yaml", _documents(plan))
-
-
-def test_inference_on_a_gpu_that_pods_share_by_a_claim(check_golden: CheckGolden) -> None:
-    mps = {"backend": "SharedClaim", "slicesPerGPU": 4, "runAsUser": 1000, "cpu": "4", "memory": "16Gi"}
-    pool = a_compute_pool("gpu-a", slice={"cpu": None, "mps": mps})
-    claim = claim_name("gpu-a", 4, 0)
-    inference = an_inference(placement={"pool": "gpu-a"}, replicas=2)
-    seat = replace(sharing_of(pool).seat(1, inference.spec.tier), gpu_claim=claim)
-    placing = Placing(seat, 2, Verdict(True, Reason.PLACED, ""))
-    plan = plan_inference(InferenceObserved(inference, NOW, epoch=7, placing=placing), SETTINGS)
-    made = resource_claim(pool, ObjectKey("ads", claim), 81559 << 20)
-
-    check_golden(
-        FOLDER / "inference-shared-gpu.yaml",
-        f"{_documents(plan)}---\n{yaml.safe_dump(dict(made), width=120)}",
-    )
 
 
 def test_feature_compute(check_golden: CheckGolden) -> None:

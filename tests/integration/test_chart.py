@@ -223,25 +223,6 @@ def test_node_agents_and_the_rights_that_they_need_come_together_or_not_at_all(h
     }
 
 
-def test_claims_and_the_rights_to_them_come_together_or_not_at_all(helm: Path) -> None:
-    added = rendered(helm, {"sharedClaims.enabled": True}).keys() - rendered(helm).keys()
-    assert added == {
-        ("ClusterRole", "tidegate-controllers-claims"),
-        ("ClusterRoleBinding", "tidegate-controllers-claims"),
-        ("ValidatingAdmissionPolicy", "tidegate-gate-bounds"),
-        ("ValidatingAdmissionPolicyBinding", "tidegate-gate-bounds"),
-        ("ValidatingAdmissionPolicy", "tidegate-claim-bounds"),
-        ("ValidatingAdmissionPolicyBinding", "tidegate-claim-bounds"),
-    }
-
-    def told(values: dict[str, object]) -> bool:
-        pod = rendered(helm, values)["Deployment", "tidegate-controllers"]["spec"]["template"]["spec"]
-        return {"name": "TIDEGATE_SHARED_CLAIMS", "value": "true"} in pod["containers"][0]["env"]
-
-    assert told({"sharedClaims.enabled": True})
-    assert not told({})
-
-
 def dashboards(objects: Objects) -> Mapping[str, Mapping[str, Any]]:
     """The ConfigMaps with dashboards, by name."""
     found = {name: each for (kind, name), each in objects.items() if kind == "ConfigMap"}

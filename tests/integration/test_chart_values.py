@@ -144,7 +144,7 @@ def before(section: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     "sections",
     [
-        ("networkPolicy", "nodeAgent", "sharedClaims", "grafana.dashboards", "metrics.podMonitor"),
+        ("networkPolicy", "nodeAgent", "grafana.dashboards", "metrics.podMonitor"),
         ("metrics.serviceMonitor", "metrics.rules"),  # of both monitors there is one
     ],
     ids=" ".join,
@@ -312,7 +312,6 @@ def test_common_labels_and_annotations_are_on_every_object_and_every_pod(helm: P
     values = {
         **COMMON,
         "nodeAgent.enabled": True,
-        "sharedClaims.enabled": True,
         "networkPolicy.enabled": True,
         "metrics.podMonitor.enabled": True,
         "metrics.rules.enabled": True,
@@ -535,11 +534,10 @@ def test_the_dashboard_may_act_as_those_alone_who_are_named(helm: Path) -> None:
     assert not [name for kind, name in rendered(helm) if name.endswith("impersonates")]
 
 
-@pytest.mark.parametrize("value", ["nodeAgent.enabled", "sharedClaims.enabled"])
-def test_a_release_of_some_namespaces_gets_no_rights_to_nodes(helm: Path, value: str) -> None:
-    refused = template(helm, {value: True, "watchNamespaces": ["ads"]})
+def test_a_release_of_some_namespaces_gets_no_rights_to_nodes(helm: Path) -> None:
+    refused = template(helm, {"nodeAgent.enabled": True, "watchNamespaces": ["ads"]})
     assert refused.returncode != 0
-    assert f"{value} needs a release that serves all namespaces" in refused.stderr
+    assert "nodeAgent.enabled needs a release that serves all namespaces" in refused.stderr
 
 
 def test_a_release_of_some_namespaces_has_its_rights_there_alone(helm: Path) -> None:

@@ -116,7 +116,6 @@ BODIES: tuple[Body, ...] = (
         slice={
             "cpu": None,
             "mps": {
-                "backend": "DevicePlugin",
                 "slicesPerGPU": 4,
                 "runAsUser": 1000,
                 "cpu": "1",

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from builders.allocator import a_member, observed
-from builders.compute_pool import a_compute_pool
 from tidegate.api.inference import Tier
 from tidegate.planning.autoscalers import AutoscalerView, autoscaler_view, bound, most_replicas
 
@@ -71,13 +69,6 @@ def test_floors_of_other_tiers_and_the_ceiling_of_its_own_are_kept() -> None:
 def test_replicas_of_several_slices_are_counted_whole() -> None:
     large = a_member(held=1, least=1, most=None, slices=3)
     assert most_replicas(observed(large), large) == 2
-
-
-def test_replicas_that_share_one_gpu_are_as_many_as_its_slices() -> None:
-    mps = {"slicesPerGPU": 4, "cpu": "1", "memory": "1Gi"}
-    for backend, most in (("SharedClaim", 4), ("DevicePlugin", 8)):
-        pool = a_compute_pool("gpu-a", slice={"cpu": None, "mps": {**mps, "backend": backend}})
-        assert most_replicas(replace(observed(CTR), pool=pool), CTR) == most
 
 
 def test_what_is_left_out_keeps_what_it_has() -> None:

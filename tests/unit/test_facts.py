@@ -13,7 +13,6 @@ from tidegate.planning.deployments import deployment_view
 from tidegate.planning.node_sharing import slice_pod
 from tidegate.planning.nodes import occupant
 from tidegate.planning.pods import pod_view
-from tidegate.planning.shared_claims import claim_pod
 from tidegate.processes.signals import owners_of
 from tidegate_controllers.placements import seated_pod
 
@@ -23,7 +22,6 @@ READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], object]]] = {
     "pods as planners see them": pod_view,
     "what takes room on a node": occupant,
     "pods on slices": slice_pod,
-    "pods on a shared GPU": claim_pod,
     "pods with a seat": seated_pod,
     "whose a pod is": lambda body: owners_of([body]),
 }
@@ -93,7 +91,7 @@ def pods_of(file: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "file", ["inference-file.yaml", "inference-pool.yaml", "inference-shared-gpu.yaml", "pipeline.yaml"]
+    "file", ["inference-file.yaml", "inference-pool.yaml", "inference-gpu.yaml", "pipeline.yaml"]
 )
 @pytest.mark.parametrize("reader", READERS)
 def test_whoever_reads_a_pod_reads_the_same_of_what_is_kept(file: str, reader: str) -> None:

@@ -61,28 +61,6 @@ class Told:
         return Heard(self.report.model_copy(update={"node": node}), timedelta())
 
 
-class NoClaims:
-    """Pools whose GPUs nobody shares by claims."""
-
-    def known(self, pool: ComputePool) -> bool:
-        del pool
-        return True
-
-    def missing(self, pool: ComputePool) -> str:
-        del pool
-        return ""
-
-    def refused(self, pool: ComputePool) -> str:
-        del pool
-        return ""
-
-    def plan(self, pool: ComputePool) -> None:
-        del pool
-
-    async def carry_out(self, *_: object) -> None:
-        """Nothing."""
-
-
 class Clock:
     def __init__(self) -> None:
         self.at = datetime(2026, 11, 1, tzinfo=UTC)
@@ -152,7 +130,6 @@ class World:
             Overrides(Parsed(ComputeOverride, self.stores.overrides)),
             Allocations(lambda _: None),
             self.sharing,
-            cast(Any, NoClaims()),
             cast(Any, self.clock),
         )
         self.occupancy.begin()

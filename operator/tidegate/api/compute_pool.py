@@ -78,35 +78,9 @@ class CpuSlice(ApiModel):
     ]
 
 
-class MpsBackend(StrEnum):
-    """Who shares a GPU out under MPS."""
-
-    DEVICE_PLUGIN = "DevicePlugin"
-    SHARED_CLAIM = "SharedClaim"
-
-
 class MpsSlice(ApiModel):
     """A slice of a GPU under NVIDIA's MPS, and the CPU and memory beside it."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            cel="self.backend == oldSelf.backend",
-            message="backend cannot change, since a node has the device plugin or the DRA driver: make another ComputePool "
-            "with other nodes and move Inferences to it",
-            check=lambda _: True,  # only the API server sees the object as it was
-            field="backend",
-        ),
-    )
-
-    backend: Annotated[
-        MpsBackend,
-        Field(
-            description="DevicePlugin: NVIDIA's device plugin shares the GPUs out and offers nvidia.com/gpu.shared. "
-            "Its configuration on each node is the administrator's; the condition SharingConfigured says what is "
-            "missing. SharedClaim, experimental: NVIDIA's DRA driver does, by one ResourceClaim for each GPU that pods of one "
-            "namespace share; all replicas of an Inference are on one GPU. It cannot be changed."
-        ),
-    ] = MpsBackend.DEVICE_PLUGIN
     slices_per_gpu: Annotated[
         int,
         Field(
@@ -115,8 +89,8 @@ class MpsSlice(ApiModel):
             ge=2,
             le=48,
             description="Number of equal slices of each GPU, 2 to 48 (16 on GPUs before compute capability 7.5): each has "
-            "that part of its memory and at most that part of its processors. After a change the nodes have to be "
-            "drained, and with DevicePlugin labelled anew, one by one.",
+            "that part of its memory and at most that part of its processors. After a change, drain each node and "
+            "change its label, one node at a time.",
         ),
     ]
     run_as_user: Annotated[
@@ -161,8 +135,9 @@ class SliceSpec(ApiModel):
     mps: Annotated[
         MpsSlice | None,
         Field(
-            description="GPU slices under MPS. A pod has one slice and is one process on one GPU: what limits a slice, "
-            "limits a process, and two slices would not be twice as much."
+            description="GPU slices under MPS, which NVIDIA's device plugin offers as nvidia.com/gpu.shared. The administrator "
+            "configures it on each node, and the condition SharingConfigured says what is missing. A pod has one slice and is "
+            "one process on one GPU: the limits of a slice are those of a process, so two slices would not be twice as much."
         ),
     ] = None
 

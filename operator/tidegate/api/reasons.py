@@ -34,7 +34,6 @@ class Reason(StrEnum):
     TIER_FULL = "TierFull"
     TOO_MANY_SLICES = "TooManySlices"
     MODEL_NOT_SHAREABLE = "ModelNotShareable"
-    SCALING_UNSUPPORTED = "ScalingUnsupported"
     # Inference: versions
     MODEL_LOADED = "ModelLoaded"
     LOADING = "Loading"

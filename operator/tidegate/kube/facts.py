@@ -23,7 +23,6 @@ _POD_METADATA: Final = (
     "annotations",
     "ownerReferences",
 )
-_POD_SPEC: Final = ("nodeName", "schedulingGates", "resourceClaims")
 _POD_STATUS: Final = ("phase", "reason", "podIP", "podIPs")
 _POD_CONDITIONS: Final = frozenset({"Ready", "PodScheduled"})
 _OCCUPYING: Final = ("nodeName", "overhead", "resources")
@@ -53,7 +52,7 @@ def pod_facts(body: Manifest) -> Manifest:
     conditions = [each for each in status.get("conditions") or () if each["type"] in _POD_CONDITIONS]
     return {
         "metadata": only(body["metadata"], *_POD_METADATA),
-        "spec": {**only(body.get("spec"), *_POD_SPEC), **occupying(body)},
+        "spec": occupying(body),
         "status": {**only(status, *_POD_STATUS), "conditions": conditions, **statuses},
     }
 

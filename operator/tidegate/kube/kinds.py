@@ -62,10 +62,6 @@ HORIZONTAL_POD_AUTOSCALER: Final = Kind(
     "autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers"
 )
 LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases")
-RESOURCE_CLAIM: Final = Kind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
-"""Dynamic resource allocation, from Kubernetes 1.34 on: devices that pods share by naming the claim."""
-RESOURCE_SLICE: Final = Kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", namespaced=False)
-DEVICE_CLASS: Final = Kind("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", namespaced=False)
 EVENT: Final = Kind("", "v1", "Event", "events")
 NAMESPACE: Final = Kind("", "v1", "Namespace", "namespaces", namespaced=False)
 CUSTOM_RESOURCE_DEFINITION: Final = Kind(
@@ -103,9 +99,6 @@ KINDS: Final = (
     POD_DISRUPTION_BUDGET,
     HORIZONTAL_POD_AUTOSCALER,
     LEASE,
-    RESOURCE_CLAIM,
-    RESOURCE_SLICE,
-    DEVICE_CLASS,
     EVENT,
     NAMESPACE,
 )

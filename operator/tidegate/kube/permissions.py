@@ -152,18 +152,6 @@ SHARING_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
 """Rules where node agents run, besides the others. An admission policy of the chart bounds them: of a node, one taint may be
 changed; of pods, ours and the device plugin's may be deleted."""
 
-CLAIM_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
-    Process.CONTROLLERS: (
-        # As for the others: before a claim is made for a pool.
-        Rule("tidegate.io", ("computepools",), ("get",)),
-        Rule("resource.k8s.io", ("resourceslices", "deviceclasses"), _FOLLOW),
-        Rule("resource.k8s.io", ("resourceclaims",), (*_FOLLOW, "create", "patch", "delete")),
-        Rule("", ("pods",), ("patch",)),
-    ),
-}
-"""Rules where GPUs are shared by claims, besides the others. An admission policy of the chart bounds them: of pods, the scheduling
-gate of ours may be taken away; of ResourceClaims, ours may be made and deleted."""
-
 RELEASE_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.CONTROLLERS: (
         Rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),

@@ -1,27 +1,12 @@
 """The slices of every pool as they are now, worked out anew for those nodes alone that have changed."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
 from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
 from tidegate.planning.pool_slices import PoolSlices, PoolTally, elders, part_of
-from tidegate.resources.sharing.gpus import Gpu
-
-
-class PublishedGpus(Protocol):
-    """The GPUs that a DRA driver publishes."""
-
-    def of(self, node: str) -> tuple[Gpu, ...]:
-        """Those of a node."""
-        ...
-
-    def subscribe(self, subscriber: Callable[[str], None]) -> None:
-        """Calls `subscriber` with each node of which they have changed."""
-        ...
 
 
 @dataclass(slots=True)
@@ -35,19 +20,13 @@ class _View:
 class PoolViews:
     """With a thousand nodes and as many Inferences, each of these would otherwise ask about all of those."""
 
-    def __init__(
-        self, pools: Parsed[ComputePool], occupancy: Occupancy, gpus: PublishedGpus | None = None
-    ) -> None:
-        """`gpus` are those that a DRA driver publishes; None where nobody shares them by claims."""
+    def __init__(self, pools: Parsed[ComputePool], occupancy: Occupancy) -> None:
         self._pools = pools
-        self._gpus = gpus
         self._occupancy = occupancy
         self._views: dict[ObjectKey, _View] = {}
         self._specs: dict[ObjectKey, object] = {}
         pools.store.subscribe(self._pool_changed)
         occupancy.subscribe(self._node_changed)
-        if gpus is not None:
-            gpus.subscribe(self._node_changed)
 
     def slices(self, pool: ComputePool) -> PoolSlices:
         """The slices of a pool that is in the cache, as it is there."""
@@ -62,8 +41,6 @@ class PoolViews:
 
     def _look_at(self, view: _View, pool: ComputePool, name: str) -> None:
         node = self._occupancy.node(name)
-        if node is not None and self._gpus is not None:
-            node = replace(node, gpus=self._gpus.of(name))
         occupants = self._occupancy.occupants(name)
         part = part_of(pool, node, occupants, view.elder) if node is not None else None
         if part is None:

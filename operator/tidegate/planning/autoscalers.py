@@ -8,7 +8,6 @@ from tidegate.api.inference import Tier
 from tidegate.api.meta import GROUP, ObjectKey
 from tidegate.planning.allocation_view import AllocationObserved, Member, least_of
 from tidegate.resources.names import BOUNDED_ANNOTATION, MOST_REPLICAS_LABEL
-from tidegate.resources.sharing.choice import sharing_of
 
 _KIND: Final = "Inference"
 
@@ -68,8 +67,7 @@ def most_replicas(observed: AllocationObserved, member: Member, marked: Containe
     ceiling = tiers.of(own).ceiling
     if ceiling is not None:
         room = min(room, ceiling - least[own])
-    together, most = sharing_of(observed.pool).together, max(room, 0) // member.slices
-    return most if together is None else min(most, together)
+    return max(room, 0) // member.slices
 
 
 def bound(view: AutoscalerView, most: int) -> Mapping[str, Any] | None:

@@ -9,7 +9,6 @@ from tidegate.api.meta import ObjectKey
 from tidegate.planning.deployments import Holding
 from tidegate.planning.pods import is_ready
 from tidegate.resources.names import POOL_LABEL, SLICES_LABEL, TIER_LABEL, label_value
-from tidegate.resources.sharing.shared_claim import claim_of_pod
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
@@ -25,8 +24,6 @@ class SeatedPod:
     tier: str
     answers: bool = False
     """Whether it is ready, and not on its way out."""
-    gpu_claim: str = ""
-    """The ResourceClaim of the GPU that it shares; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +33,6 @@ class NodeSeats:
     answering: int = 0
     silent: int = 0
     """Those of pods that start, fail, or are on their way out."""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuShare:
-    """Slices that an Inference has of the GPU of one ResourceClaim."""
-
-    taken: int = 0
-    """Those that are its own: of pods, or given to its Deployment."""
-    seated: int = 0
-    """Those of pods that have a node."""
-
-
-@dataclass(frozen=True, slots=True)
-class Booking:
-    """Slices that an Inference has just been given, while its Deployment is being written."""
-
-    slices: int = 0
-    gpu_claim: str = ""
-    """The ResourceClaim of their GPU; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +62,6 @@ class Claim:
     """Its pods in this pool that answer."""
     seats: Mapping[str, NodeSeats] = field(default_factory=dict[str, NodeSeats])
     """Slices that its pods have in this pool, by node."""
-    gpu_claim: str = ""
-    """The ResourceClaim that its Deployment's pods name in this pool; empty for none."""
-    gpus: Mapping[str, GpuShare] = field(default_factory=dict[str, GpuShare])
-    """Slices of GPUs that are its own, by ResourceClaim, where pods share each by one."""
 
     @property
     def kept(self) -> int:
@@ -105,9 +79,6 @@ class Claim:
         return max(replicas * self.slices, self.held, seated, self.booked)
 
 
-NOTHING_BOOKED: Final = Booking()
-
-
 def seated_pod(body: Mapping[str, Any]) -> SeatedPod | None:
     """Reads a pod of ours, whose labels are believed; None while it has no node, once it has ended, and where it has no slices."""
     labels, spec = body["metadata"].get("labels") or {}, body.get("spec") or {}
@@ -122,7 +93,6 @@ def seated_pod(body: Mapping[str, Any]) -> SeatedPod | None:
         int(slices),
         labels.get(TIER_LABEL, ""),
         answers=answers,
-        gpu_claim=claim_of_pod(spec),
     )
 
 
@@ -131,7 +101,7 @@ def claim(
     placement: Placement,
     live: Holding | None,
     pods: Sequence[SeatedPod] = (),
-    booked: Booking = NOTHING_BOOKED,
+    booked: int = 0,
 ) -> Claim:
     """The claim of an Inference on the pool of this placement; `live` is its Deployment, `pods` are those of any pool."""
     pool = label_value(placement.pool)
@@ -149,11 +119,9 @@ def claim(
         scaled=inference.spec.scaling is not None,
         pods=_beyond(held, pool, pods),
         spares=inference.decided_spares,
-        booked=booked.slices,
+        booked=booked,
         ready=sum(each.answers for each in pods if each.pool == pool),
         seats=_seats(pool, pods),
-        gpu_claim=live.gpu_claim if live is not None and live.pool == pool else "",
-        gpus=_gpus(held, live, pool, pods, booked),
     )
 
 
@@ -171,8 +139,7 @@ def remainders(
     for pool, tier in tiers.items():
         if pool != wanted:
             held, of = _held(live, pool), Tier(tier) if tier in set(Tier) else Tier.REALTIME
-            gpus = _gpus(held, live, pool, pods, NOTHING_BOOKED)
-            found[pool] = Claim(key, of, 1, 0, held, "", pods=_beyond(held, pool, pods), gpus=gpus)
+            found[pool] = Claim(key, of, 1, 0, held, "", pods=_beyond(held, pool, pods))
     return found
 
 
@@ -188,21 +155,6 @@ def _seats(pool: str, pods: Iterable[SeatedPod]) -> Mapping[str, NodeSeats]:
             answering, silent = (each.slices, 0) if each.answers else (0, each.slices)
             seats[each.node] = NodeSeats(before.answering + answering, before.silent + silent)
     return seats
-
-
-def _gpus(
-    held: int, live: Holding | None, pool: str, pods: Iterable[SeatedPod], booked: Booking
-) -> Mapping[str, GpuShare]:
-    seated: dict[str, int] = {}
-    for each in pods:
-        if each.pool == pool and each.gpu_claim:
-            seated[each.gpu_claim] = seated.get(each.gpu_claim, 0) + each.slices
-    taken = dict(seated)
-    given = (booked.gpu_claim, booked.slices), (live.gpu_claim if live is not None else "", held)
-    for name, slices in given:
-        if name and slices:
-            taken[name] = max(taken.get(name, 0), slices)
-    return {name: GpuShare(slices, seated.get(name, 0)) for name, slices in taken.items()}
 
 
 def _beyond(held: int, pool: str, pods: Iterable[SeatedPod]) -> Mapping[str, int]:

@@ -41,8 +41,6 @@ class PoolObserved:
     """What its allocator last came to; None while it has not looked in this term, so that what was said stays."""
     sharing: SharingPlan | None = None
     """What is wrong with the sharing of its GPUs; None where there is none, or no node agent runs."""
-    claims_missing: str = ""
-    """Why no GPU of the cluster can be shared by claims, and what to do; empty where it can, or the pool does not want it."""
 
 
 def plan_pool(observed: PoolObserved) -> Plan:
@@ -151,15 +149,13 @@ def _sharing(observed: PoolObserved) -> tuple[Condition, ...]:
         return ()
     wrong = slices.unshared
     verdict = Verdict(True, Reason.SHARING_CONFIGURED, f"{_nodes(len(slices.nodes))} share their GPUs out")
-    if observed.claims_missing:
-        verdict = Verdict(False, Reason.SHARING_NOT_CONFIGURED, observed.claims_missing)
-    elif wrong:
+    if wrong:
         first = wrong[0]
         runs = sum(first.used.values())
         pods = f"; {runs} slices of it are in use" if runs else ""
-        said = first.unconfigured or first.outdated
         message = (
-            f"{len(wrong)} of {_nodes(len(slices.nodes))}; the first is node {first.node}, which {said}{pods}"
+            f"{len(wrong)} of {_nodes(len(slices.nodes))}; the first is node {first.node}, which "
+            f"{first.unconfigured}{pods}"
         )
         verdict = Verdict(False, Reason.SHARING_NOT_CONFIGURED, message)
     return (condition(ConditionType.SHARING_CONFIGURED, verdict, pool.metadata.generation),)
@@ -182,10 +178,6 @@ def readiness(pool: ComputePool, slices: PoolSlices) -> Verdict:
         found = health(slices)
         return Verdict(False, found.reason, found.message)
     if slices.healthy == 0:
-        outdated = next((node for node in slices.unshared if node.outdated), None)
-        if outdated is not None:
-            message = f"no GPU is shared out as spec.slice says yet: node {outdated.node} {outdated.outdated}"
-            return Verdict(False, Reason.SHARING_NOT_CONFIGURED, message)
         takes = sharing_of(pool).slice_takes
         asks = " and ".join(
             f"{name} {amount_text(name, size)}" for name, size in takes.items() if name != "pods"

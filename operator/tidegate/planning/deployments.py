@@ -14,7 +14,6 @@ from tidegate.resources.names import (
     TIER_LABEL,
 )
 from tidegate.resources.serving import template_hash
-from tidegate.resources.sharing.shared_claim import claim_of_pod
 
 Template = Mapping[str, Any]
 
@@ -40,11 +39,6 @@ class Holding(Protocol):
     @property
     def tier(self) -> str:
         """Their tier."""
-        ...
-
-    @property
-    def gpu_claim(self) -> str:
-        """The ResourceClaim of the GPU that they share; empty for none."""
         ...
 
 
@@ -85,8 +79,6 @@ class DeploymentView:
     """Slices of each pod."""
     tier: str = ""
     """The tier of its pods."""
-    gpu_claim: str = ""
-    """The ResourceClaim of the GPU that its pods share; empty for none."""
 
     @property
     def digest(self) -> str:
@@ -117,7 +109,6 @@ def deployment_view(body: Mapping[str, Any]) -> DeploymentView:
         pool=labels.get(POOL_LABEL, ""),
         slices=int(slices) if slices.isdecimal() else 0,
         tier=labels.get(TIER_LABEL, ""),
-        gpu_claim=claim_of_pod(body["spec"]["template"]["spec"]),
         template=body["spec"]["template"],
         complete=seen and ended and status.get("readyReplicas", 0) > 0,
         overdue=seen and progress.get("reason") == "ProgressDeadlineExceeded" and updated > 0,

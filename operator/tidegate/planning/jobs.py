@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from tidegate.api.meta import ObjectKey
 from tidegate.resources.names import POOL_LABEL, RUN_LABEL, SLICES_LABEL, TIER_LABEL
-from tidegate.resources.sharing.shared_claim import claim_of_pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,6 @@ class JobView:
     slices: int = 0
     """Slices of each pod."""
     tier: str = ""
-    gpu_claim: str = ""
-    """The ResourceClaim of the GPU that its pods share; empty for none."""
 
     @property
     def finished(self) -> bool:
@@ -79,7 +76,6 @@ def job_view(body: Mapping[str, Any]) -> JobView:
         pool=labels.get(POOL_LABEL, ""),
         slices=int(slices) if slices.isdecimal() else 0,
         tier=labels.get(TIER_LABEL, ""),
-        gpu_claim=claim_of_pod(spec["template"].get("spec") or {}),
     )
 
 

@@ -9,7 +9,6 @@ from tidegate.api.compute_pool import TaintEffect, Toleration, TolerationOperato
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.room import Amounts, amounts, asked
 from tidegate.resources.names import MANAGED_BY, MANAGER, POOL_LABEL, TIER_LABEL
-from tidegate.resources.sharing.gpus import Gpu
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _TOLERATED_BY_ALL: Final = "node.kubernetes.io/memory-pressure"
@@ -42,8 +41,6 @@ class NodeView:
     taints: tuple[Taint, ...]
     ready_since: datetime | None = None
     """When it last became ready; None where that is not said."""
-    gpus: tuple[Gpu, ...] = ()
-    """Those that a DRA driver publishes, where somebody asks for them."""
 
     def selected_by(self, selector: Mapping[str, str]) -> bool:
         """Whether it has all these labels."""

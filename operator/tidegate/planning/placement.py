@@ -4,7 +4,7 @@ What an Inference has been given it keeps: only what is still to start waits for
 come and go without anybody else's moving, and a node that fails takes nothing from those on the others.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Tier
@@ -12,11 +12,10 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.claims import Claim
 from tidegate.planning.compute_pool import readiness
 from tidegate.planning.deployments import Holding
-from tidegate.planning.gpu_choice import GpuChoice, GpuLedger
 from tidegate.planning.pool_claims import PoolClaims
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.serving_status import Verdict
-from tidegate.planning.sharing_out import STILL_GIVES, Admission, Ledger, share_out
+from tidegate.planning.sharing_out import STILL_GIVES, Admission, Ledger
 from tidegate.resources.sharing.backend import Seat
 from tidegate.resources.sharing.choice import sharing_of
 
@@ -43,41 +42,16 @@ def place(
     wanted: Claim, live: Holding | None, pool: ComputePool, slices: PoolSlices, claims: PoolClaims
 ) -> Placing:
     """What `pool` gives the Inference behind `wanted`, one of `claims`, which are all of the pool."""
-    sharing = sharing_of(pool)
-    if sharing.together is not None:
-        return _settled(_place_on_gpu(wanted, sharing.together, pool, slices, claims), wanted, live)
     shares = claims.shares(pool, slices)
     replicas = shares.replicas(wanted.key)
     verdict = _verdict(wanted, replicas, pool, slices, shares.ledger)
-    return _settled(Placing(sharing.seat(wanted.slices, wanted.tier), replicas, verdict), wanted, live)
-
-
-def _place_on_gpu(
-    wanted: Claim, per_gpu: int, pool: ComputePool, slices: PoolSlices, claims: PoolClaims
-) -> Placing:
-    """As `place`, where all pods of an Inference share one GPU of so many slices."""
-    gpus = GpuLedger.of(pool, per_gpu, slices.gpus, claims)
-    # Slices of GPUs that are still shared as the pool said before are not counted, so nobody who stays there takes any.
-    counted = tuple(each for each in claims if each.key == wanted.key or not gpus.is_outdated(each))
-    given = share_out(pool, slices, counted, gpus)
-    replicas = given[wanted.key]
-    verdict = _verdict(wanted, replicas, pool, slices, Ledger.of(pool, slices, counted, given))
-    if replicas and gpus.choice(wanted.key) is None:
-        gpus.give(wanted, replicas)
-    seat, gpu = sharing_of(pool).seat(wanted.slices, wanted.tier), gpus.choice(wanted.key)
-    if gpu is None:
-        return Placing(seat, replicas, verdict)
-    replicas, asked = min(replicas, gpu.room), wanted.replicas - wanted.spares
-    if replicas < asked and (gpu.outdated or gpu.room <= replicas or asked > per_gpu):
-        verdict = _gpu_full(wanted, gpu, replicas, pool, slices)
-    return Placing(replace(seat, gpu_claim=gpu.claim), replicas, verdict)
+    return _settled(
+        Placing(sharing_of(pool).seat(wanted.slices, wanted.tier), replicas, verdict), wanted, live
+    )
 
 
 def _settled(placing: Placing, wanted: Claim, live: Holding | None) -> Placing:
     """What becomes of pods that run now, elsewhere or of another size, once their Inference is to have `placing`."""
-    if placing.seat is not None and placing.seat.gpu_claim and wanted.held:
-        # It stays where it is, or nothing of it runs there any more.
-        return placing
     running = live.replicas if live is not None else 0
     stays = min(running, wanted.replicas)
     if placing.replicas < stays:
@@ -115,33 +89,6 @@ def _verdict(wanted: Claim, replicas: int, pool: ComputePool, slices: PoolSlices
         f"{short}: of {slices.healthy} healthy slices {max(ledger.room(wanted.tier), 0)} are left to tier "
         f"{wanted.tier.value} ({tiers}); {lower}, or add nodes to the pool"
     )
-    return Verdict(False, Reason.POOL_FULL, message, stalled=True)
-
-
-def _gpu_full(wanted: Claim, gpu: GpuChoice, given: int, pool: ComputePool, slices: PoolSlices) -> Verdict:
-    """All replicas share one GPU, and it has too few slices for them, whatever the pool has."""
-    name, asked, per_gpu = pool.metadata.name, wanted.replicas - wanted.spares, sharing_of(pool).together or 0
-    short = f"ComputePool {name} gives {given} of {asked} replicas"
-    if asked > per_gpu:
-        message = (
-            f"{short}: all replicas of an Inference share one GPU of {per_gpu} slices there; set spec.replicas to {per_gpu} at "
-            "most, or share the requests out over several Inferences by a ModelAccess"
-        )
-    elif gpu.outdated:
-        message = (
-            f"{short}: ResourceClaim {gpu.claim} is of another slicesPerGPU than {per_gpu}, and nobody comes to it; drain its "
-            "node, and they start on another GPU"
-        )
-    elif gpu.claim:
-        message = (
-            f"{short}: ResourceClaim {gpu.claim} has no more slices for it, and all replicas of an Inference share one "
-            "GPU; lower spec.replicas, or make a second Inference for the rest"
-        )
-    else:
-        message = (
-            f"{short}: each of {slices.gpus} GPUs is shared by a ResourceClaim already, and none of namespace "
-            f"{wanted.key.namespace} has a free slice; lower spec.replicas of others here, or add nodes to the pool"
-        )
     return Verdict(False, Reason.POOL_FULL, message, stalled=True)
 
 

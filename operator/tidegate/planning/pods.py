@@ -11,8 +11,6 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.room import Amounts, asked
 from tidegate.resources.batch import SHARD
 from tidegate.resources.names import CALLS_ANNOTATION, SOURCE_LABEL, TEMPLATE_ANNOTATION
-from tidegate.resources.pod import SLICE_GATE
-from tidegate.resources.sharing.shared_claim import claim_of_pod
 
 _QUIET_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 _IMAGE_WAITS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
@@ -48,7 +46,7 @@ class PodView:
     """Hash of the pod template that it was made from."""
     trouble: Trouble | None = None
     unschedulable: str = ""
-    """The scheduler's words when no node takes the pod, or what it waits for before the scheduler looks at it."""
+    """The scheduler's message while no node takes the pod."""
     asks: Amounts = field(default_factory=dict[str, Decimal])
     """What it asks of a node."""
     killed_for_memory: datetime | None = None
@@ -100,15 +98,8 @@ def pod_view(body: Mapping[str, Any]) -> PodView:
         last_words=_last_words(status),
         addresses=() if finished else _addresses(status),
         asks=asked(body),
-        unschedulable=_unschedulable(body, scheduled),
+        unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else "",
     )
-
-
-def _unschedulable(body: Mapping[str, Any], scheduled: Mapping[str, Any]) -> str:
-    spec = body.get("spec") or {}
-    if any(each["name"] == SLICE_GATE for each in spec.get("schedulingGates") or ()):
-        return f"waits until ResourceClaim {claim_of_pod(spec)} has a slice of its GPU for it"
-    return str(scheduled.get("message", "")) if scheduled.get("reason") == "Unschedulable" else ""
 
 
 def is_ready(body: Mapping[str, Any]) -> bool:

@@ -35,12 +35,6 @@ class NodeSlices:
     """Slices of `total` whose devices have failed."""
     failed: str = ""
     """Which devices have failed, in a few words; empty when all work."""
-    gpus: int = 0
-    """Whole GPUs behind `total`, where pods share each by a claim."""
-    gpu_bytes: int = 0
-    """Memory of the smallest one."""
-    outdated: str = ""
-    """What still shares a GPU out as the pool says no more; empty for nothing. The node's other GPUs are not concerned."""
 
     @property
     def healthy(self) -> int:
@@ -69,10 +63,6 @@ class PoolSlices:
     """Slices that pods can be given now."""
     largest: int = 0
     """The most slices that one pod can ever be given, once that node is empty."""
-    gpus: int = 0
-    """GPUs of the nodes that take pods, where pods share each by a claim."""
-    gpu_bytes: int = 0
-    """Memory of the smallest of the pool's GPUs; zero where there is none."""
     used_by_tier: Mapping[str, int] = field(default_factory=dict[str, int])
     """Slices that the pool's pods have, by tier."""
     healthy_nodes: frozenset[str] = frozenset()
@@ -82,7 +72,7 @@ class PoolSlices:
     failing: tuple[NodeSlices, ...] = ()
     """Nodes that take pods, on some of their devices."""
     unshared: tuple[NodeSlices, ...] = ()
-    """Nodes that do not share themselves out, or not all of their GPUs, as the pool says."""
+    """Nodes that do not share themselves out as the pool says."""
 
     def used(self, tier: str) -> int:
         """Slices that pods of a tier have."""
@@ -147,7 +137,6 @@ class PoolTally:
         self._sums: Counter[str] = Counter()
         self._used: Counter[str] = Counter()
         self._sizes: Counter[int] = Counter()
-        self._gpu_bytes: Counter[int] = Counter()
         self._healthy_nodes: set[str] = set()
         self._healthy_nodes_before: frozenset[str] | None = frozenset()
         """None where they have changed since `slices` was last asked for."""
@@ -180,8 +169,6 @@ class PoolTally:
             healthy=self._sums["healthy"],
             free=self._sums["free"],
             largest=max(self._sizes, default=0),
-            gpus=self._sums["gpus"],
-            gpu_bytes=min(self._gpu_bytes, default=0),
             used_by_tier=dict(self._used),
             healthy_nodes=self._healthy_nodes_before,
             faulty=tuple(self._faulty.by_name),
@@ -202,12 +189,8 @@ class PoolTally:
         self._sums["total"] += sign * part.total
         self._sums["healthy"] += sign * part.healthy
         self._sums["free"] += sign * part.free
-        if part.gpus:
-            _change(self._gpu_bytes, part.gpu_bytes, sign)
         for tier, slices in part.used.items():
             _change(self._used, tier, sign * slices)
-        if not part.fault:
-            self._sums["gpus"] += sign * part.gpus
         if part.healthy:
             self._healthy_nodes_before = None
             (self._healthy_nodes.add if sign > 0 else self._healthy_nodes.discard)(part.node)
@@ -216,7 +199,7 @@ class PoolTally:
             self._faulty.change(part, sign)
         elif part.failed:
             self._failing.change(part, sign)
-        if part.unconfigured or part.outdated:
+        if part.unconfigured:
             self._unshared.change(part, sign)
 
 
@@ -247,9 +230,8 @@ def _change(counts: Counter[KeyT], key: KeyT, more: int) -> None:
 def _node_slices(
     node: NodeView, occupants: Sequence[Occupant], pool: ComputePool, sharing: SharingBackend
 ) -> NodeSlices:
-    takes, published = sharing.slice_takes, sharing.published(node.gpus)
-    has = {**node.allocatable, **published.offers}
-    unconfigured = sharing.unconfigured(node.labels, has).replace("<node>", node.name)
+    takes = sharing.slice_takes
+    unconfigured = sharing.unconfigured(node.labels, node.allocatable).replace("<node>", node.name)
     fault = node.fault(sharing.tolerations) or (
         unconfigured and "does not share its GPUs out as the pool says"
     )
@@ -259,11 +241,11 @@ def _node_slices(
         if each.pool == name:
             used[each.tier] = used.get(each.tier, 0) + _slices(each.asks, takes)
     strangers = total(each.asks for each in occupants if each.pool != name)
-    fitting = _fitting(has, strangers, takes)
+    fitting = _fitting(node.allocatable, strangers, takes)
     if unconfigured:
         return NodeSlices(node.name, fitting, used, fault, unconfigured)
     well = sharing.offered_when_well(node.labels)
-    whole = _fitting({**has, **well}, strangers, takes)
+    whole = _fitting({**node.allocatable, **well}, strangers, takes)
     return NodeSlices(
         node.name,
         whole,
@@ -271,9 +253,6 @@ def _node_slices(
         fault,
         withdrawn=whole - fitting,
         failed=_failed(node.allocatable, well),
-        gpus=published.gpus,
-        gpu_bytes=published.memory_bytes,
-        outdated=published.outdated.replace("<node>", node.name),
     )
 
 

@@ -10,7 +10,6 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
 from tidegate.planning.claims import Claim
 from tidegate.planning.compute_pool import readiness
-from tidegate.planning.gpu_choice import GpuLedger
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.resources.sharing.backend import Refused, SharingBackend
 from tidegate.resources.sharing.choice import sharing_of
@@ -19,13 +18,8 @@ STILL_GIVES: Final = frozenset({Reason.POOL_READY, Reason.FLOORS_EXCEED_POOL})
 """What a pool says of itself while it takes pods."""
 
 
-def share_out(
-    pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim], gpus: GpuLedger | None = None
-) -> Mapping[ObjectKey, int]:
-    """Pods for every claim: those that it has, and for the rest what is left to its tier, by tier and age; spares last.
-
-    Where pods share each GPU by a claim, `gpus` says who has which: nobody is given slices that its GPU has not.
-    """
+def share_out(pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim]) -> Mapping[ObjectKey, int]:
+    """Pods for every claim: those that it has, and for the rest what is left to its tier, by tier and age; spares last."""
     given = {each.key: each.kept for each in claims}
     if readiness(pool, slices).reason not in STILL_GIVES:
         return given
@@ -33,10 +27,6 @@ def share_out(
     admission = Admission.of(pool, slices)
     waiting = [each for each in claims if each.kept < each.replicas]
     waiting.sort(key=lambda one: (order[one.tier], one.made, one.key))
-    if gpus is not None:
-        for each in sorted(claims, key=lambda one: (order[one.tier], one.made, one.key)):
-            if each.kept and each.kept == each.replicas:
-                gpus.give(each, each.kept)  # those that move to another GPU come before those that start
     wanted = [(each, each.replicas - each.spares) for each in waiting]
     wanted += [(each, each.replicas) for each in waiting if each.spares]
     for each, replicas in wanted:
@@ -45,11 +35,7 @@ def share_out(
         # What it has beyond that, of another size or on its way out, is room for itself and for nobody else.
         left = ledger.room(each.tier) + has - before * each.slices
         more = min(replicas - before, left // each.slices)
-        if more <= 0 or admission.refusal(each) is not None:
-            continue
-        if gpus is not None:
-            more = gpus.give(each, before + more) - before
-        if more > 0:
+        if more > 0 and admission.refusal(each) is None:
             given[each.key] += more
             ledger.has[each.tier] += each.has(given[each.key], ledger.nodes) - has
     return given
@@ -102,12 +88,6 @@ class Admission:
 
     def refusal(self, wanted: Claim) -> Refused | None:
         """Why no replica of this Inference gets a place; None where it may."""
-        if wanted.scaled and self.sharing.together is not None:
-            message = (
-                "the allocator does not count GPU by GPU, as pools with backend SharedClaim are shared: set spec.replicas "
-                f"instead of spec.scaling, {self.sharing.together} at most, or use a pool with backend DevicePlugin"
-            )
-            return Refused(Reason.SCALING_UNSUPPORTED, message)
         said = self.sharing.refusal(wanted.slices, wanted.model)
         if said is not None or wanted.slices <= self.largest:
             return said

@@ -40,7 +40,6 @@ from tidegate.triton.node_agents import NodeAgentClient
 from tidegate_controllers.allocator import FIELD_MANAGER, AllocatorParts
 from tidegate_controllers.allocator_metrics import AllocatorMetrics
 from tidegate_controllers.autoscalers import Autoscalers
-from tidegate_controllers.gpus import Gpus
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.ownership import Ownership
@@ -120,7 +119,6 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         helpers = Helpers(plugin_pods, settings.sharing_plugin, settings.sharing_daemon)
         metrics = SharingMetrics(registry)
         sharing = Sharing(node_agents, helpers, stores, ownership, occupancy, metrics)
-        gpus = Gpus(client) if settings.shared_claims else None
         parts = Parts(
             client,
             stores,
@@ -132,7 +130,6 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
             measurements,
             allocator,
             sharing if settings.sharing_namespace else None,
-            gpus,
             lambda: settings.serving(known_by.identity.trusted),
             gateway,
             clock,
@@ -167,8 +164,6 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
                 tasks.create_task(occupancy.run(client))
                 tasks.create_task(workloads.run())
                 tasks.create_task(known_by.keep(lambda: terms.queues.wake_pods(stores)))
-                if gpus is not None:
-                    tasks.create_task(gpus.run())
                 await synced((*stores, xds_pods, gateway_pods))
                 await election.run(terms.lead)
 

@@ -6,7 +6,6 @@ from typing import Final
 from tidegate.kube.permissions import (
     AUTH_RULES,
     CERTIFICATE_RULES,
-    CLAIM_RULES,
     CLUSTER_RULES,
     GATEWAY_TLS_RULES,
     PEOPLE_RULES,
@@ -104,7 +103,6 @@ def _side_by_side(granted: Mapping[str, Granted]) -> str:
 def _added() -> Iterable[tuple[str, ...]]:
     of_values = (
         ("nodeAgent.enabled", SHARING_RULES, "everywhere; admission policies bound what is written"),
-        ("sharedClaims.enabled", CLAIM_RULES, "everywhere; admission policies bound what is written"),
         ("auth.namespaces", AUTH_RULES, "in these namespaces"),
         ("gateway.tls.secrets", GATEWAY_TLS_RULES, "in the release's namespace, these Secrets alone"),
         (

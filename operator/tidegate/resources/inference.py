@@ -172,5 +172,4 @@ def _seated(pod: ServingPod, seat: Seat) -> ServingPod:
         env=seat.env,
         run_as_user=seat.run_as_user or pod.run_as_user,
         shared_memory_of_node=seat.shared_memory_of_node,
-        gpu_claim=seat.gpu_claim,
     )

@@ -16,10 +16,6 @@ METRICS_PORT: Final = 8002
 AGENT_CPU: Final = "50m"
 AGENT_MEMORY: Final = "128Mi"
 """What the agent asks of its node, beside what the server asks for."""
-SLICE_GATE: Final = "tidegate.io/slice"
-"""Scheduling gate of a pod until the claim of its GPU has a slice for it."""
-POD_CLAIM: Final = "gpu"
-"""What that claim is called within a pod."""
 DESIRED_FILE: Final = "desired.json"
 CLIENT_CA_FILE: Final = "client-ca.crt"
 
@@ -109,8 +105,6 @@ class ServingPod:
     run_as_user: int = 65532
     shared_memory_of_node: bool = False
     """Whether the node mounts a /dev/shm into the server that all of its pods share."""
-    gpu_claim: str = ""
-    """ResourceClaim of the GPU that the server shares with others; empty for none."""
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
     """Besides those that every pod has."""
 
@@ -134,9 +128,6 @@ def pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object
         spec["nodeSelector"] = dict(pod.node_selector)
     if pod.tolerations:
         spec["tolerations"] = [dict(each) for each in pod.tolerations]
-    if pod.gpu_claim:
-        spec["resourceClaims"] = [{"name": POD_CLAIM, "resourceClaimName": pod.gpu_claim}]
-        spec["schedulingGates"] = [{"name": SLICE_GATE}]
     return {
         "metadata": {
             "labels": dict(pod.labels),
@@ -276,13 +267,10 @@ def _triton(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
 
 
 def _resources(pod: ServingPod) -> dict[str, object]:
-    resources: dict[str, object] = {
+    return {
         "requests": {"cpu": pod.cpu, "memory": pod.memory, **pod.devices},
         "limits": {"memory": pod.memory, **pod.devices},
     }
-    if pod.gpu_claim:
-        resources["claims"] = [{"name": POD_CLAIM}]
-    return resources
 
 
 def _triton_command(pod: ServingPod) -> str:

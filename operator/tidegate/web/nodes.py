@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from tidegate.api.compute_pool import ComputePool, MpsBackend
+from tidegate.api.compute_pool import ComputePool
 from tidegate.kube.client import KubeClient
 from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.pool_views import PoolViews
@@ -37,13 +37,7 @@ class Nodes:
                 self._changes.tell(f"computepools/{pool.key}")
 
     def of(self, pool: ComputePool) -> Mapping[str, NodeSlices] | None:
-        """Every node of a pool, by name; None while that is not known, or may not be.
-
-        Nor are they known where GPUs are shared by claims: how many slices there are is what the DRA driver publishes.
-        """
-        mps = pool.spec.slice.mps
-        if mps is not None and mps.backend is MpsBackend.SHARED_CLAIM:
-            return None
+        """Return every node of a pool, by name; None while nodes are not read yet, or may not be read."""
         self.occupancy.begin()
         if not (self.occupancy.known and self._fleet.pods.synced.is_set()):
             return None

@@ -52,12 +52,4 @@ MESSAGES: Final = {
         "whole slice.",
         "Export the model as ONNX or TensorRT, or place it in a pool of CPU slices.",
     ),
-    Reason.SCALING_UNSUPPORTED: Message(
-        "TG1208",
-        Level.ERROR,
-        "The pool shares its GPUs by claims (backend SharedClaim), and the allocator does not count GPU by "
-        "GPU.",
-        "Set spec.replicas instead of spec.scaling, or place the Inference in a pool with backend "
-        "DevicePlugin.",
-    ),
 }

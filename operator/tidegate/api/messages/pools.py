@@ -62,9 +62,7 @@ MESSAGES: Final = {
         "TG4009",
         Level.ERROR,
         "A node does not share its GPUs out as the pool says, so its slices are not healthy: it has another "
-        "configuration of the device plugin, or offers another number of slices than it should. With backend "
-        "SharedClaim: the API server or the node lacks what is needed for it, or a GPU is still shared out as"
-        " the pool said before.",
+        "configuration of the device plugin, or offers another number of slices than it should.",
         "Run the commands in the message; a node is drained first, since the change restarts MPS under all "
         "pods.",
     ),

@@ -1,6 +1,6 @@
 """What every way of sharing nodes out in slices can say: what a slice takes of a node, and what a pod on slices looks like."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Protocol
@@ -11,7 +11,6 @@ from tidegate.api.quantities import canonical, parse_quantity
 from tidegate.api.reasons import Reason
 from tidegate.resources.names import POOL_LABEL, SLICES_LABEL, label_value
 from tidegate.resources.pod import AGENT_CPU, AGENT_MEMORY
-from tidegate.resources.sharing.gpus import Gpu
 
 Taken = Mapping[str, Decimal]
 """By resource, in base units: cores, bytes, devices."""
@@ -36,22 +35,6 @@ class Seat:
     """User of the pod; None for that of every pod of ours."""
     shared_memory_of_node: bool = False
     """Whether the node mounts a /dev/shm into the server that all of its pods share."""
-    gpu_claim: str = ""
-    """ResourceClaim of the GPU that the pod shares; empty for none. Such a pod waits for its slice at a scheduling gate."""
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What the GPUs of one node that a DRA driver publishes are to a pool."""
-
-    offers: Taken = field(default_factory=dict[str, Decimal])
-    """What the node offers by them, beside what its kubelet counts."""
-    gpus: int = 0
-    """How many of them the pool's claims may have."""
-    memory_bytes: int = 0
-    """Memory of the smallest one."""
-    outdated: str = ""
-    """Which claim of the pool shares a GPU out as the pool says no more; empty for none. Reads on after the node's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +56,6 @@ class SharingBackend(Protocol):
     @property
     def tolerations(self) -> tuple[Toleration, ...]:
         """Taints that pods on slices may land on: what a node is judged by, and what each seat has."""
-        ...
-
-    @property
-    def together(self) -> int | None:
-        """How many replicas of one Inference there may be, where all of them share one GPU; None where they need not."""
-        ...
-
-    def published(self, gpus: Sequence[Gpu]) -> Published:
-        """What a node's GPUs are to the pool where a DRA driver publishes them; nothing for other ways of sharing."""
         ...
 
     def refusal(self, slices: int, model: ModelFormat) -> Refused | None:

@@ -1,18 +1,15 @@
 """Which way of sharing a pool's spec asks for."""
 
-from tidegate.api.compute_pool import ComputePool, MpsBackend
+from tidegate.api.compute_pool import ComputePool
 from tidegate.errors import InvalidSpecError
 from tidegate.resources.sharing.backend import SharingBackend
 from tidegate.resources.sharing.cpu import CpuSharing
 from tidegate.resources.sharing.device_plugin import DevicePluginSharing
-from tidegate.resources.sharing.shared_claim import SharedClaimSharing
 
 
 def sharing_of(pool: ComputePool) -> SharingBackend:
     """The pool's way of sharing; the API's rules see to it that there is one."""
     one = pool.spec.slice
-    if one.mps is not None and one.mps.backend is MpsBackend.SHARED_CLAIM:
-        return SharedClaimSharing(pool, one.mps)
     if one.mps is not None:
         return DevicePluginSharing(pool, one.mps)
     if one.cpu is not None:

@@ -1,6 +1,6 @@
 """CPU slices: so many cores and so much memory of a node, requested by pods as any others are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -8,14 +8,12 @@ from tidegate.api.compute_pool import ComputePool, CpuSlice, Toleration
 from tidegate.api.inference import ModelFormat, Tier
 from tidegate.api.quantities import parse_quantity
 from tidegate.resources.sharing.backend import (
-    Published,
     Refused,
     Seat,
     Taken,
     left_for_server,
     pool_labels,
 )
-from tidegate.resources.sharing.gpus import Gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +36,6 @@ class CpuSharing:
     def tolerations(self) -> tuple[Toleration, ...]:
         """The pool's own."""
         return self.pool.spec.tolerations
-
-    @property
-    def together(self) -> None:
-        """Replicas need not be together."""
-        return
-
-    def published(self, gpus: Sequence[Gpu]) -> Published:
-        """No DRA driver is asked."""
-        del gpus
-        return Published()
 
     def refusal(self, slices: int, model: ModelFormat) -> Refused | None:
         """Any number and any model will do, as far as a node has room."""

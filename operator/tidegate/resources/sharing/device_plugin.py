@@ -5,7 +5,7 @@ What the plugin reads and does is described in its README, section "With CUDA MP
 and has one slice; one MPS server takes processes of one user; a changed configuration restarts MPS under all pods of a node.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -15,14 +15,12 @@ from tidegate.api.inference import ModelFormat, Tier
 from tidegate.api.quantities import parse_quantity
 from tidegate.api.reasons import Reason
 from tidegate.resources.sharing.backend import (
-    Published,
     Refused,
     Seat,
     Taken,
     left_for_server,
     pool_labels,
 )
-from tidegate.resources.sharing.gpus import Gpu
 
 SHARED_GPU: Final = "nvidia.com/gpu.shared"
 CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"
@@ -119,16 +117,6 @@ class DevicePluginSharing:
     def tolerations(self) -> tuple[Toleration, ...]:
         """The pool's own, and the one of the taint that GPU nodes usually have."""
         return gpu_tolerations(self.pool)
-
-    @property
-    def together(self) -> None:
-        """Replicas need not be together."""
-        return
-
-    def published(self, gpus: Sequence[Gpu]) -> Published:
-        """No DRA driver is asked."""
-        del gpus
-        return Published()
 
     def refusal(self, slices: int, model: ModelFormat) -> Refused | None:
         """A pod has one slice, and all of its GPU work is in Triton's own process."""
