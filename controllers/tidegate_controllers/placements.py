@@ -110,7 +110,7 @@ class Placements:
         claims.put(wanted)
         placing = place(wanted, live, pool, slices, claims)
         self._given[inference.key] = claims.shares(pool, slices).replicas(inference.key)
-        if placing.seat is not None and placing.replicas:
+        if placing.resources is not None and placing.replicas:
             self._booked[inference.key] = placing.replicas * placement.slices
         self._claim_again(inference.key)
         if label not in self._of.get(inference.key, {}):

@@ -28,7 +28,7 @@ from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.sharing_health import SharingPlan, Suspicion, plan_sharing
 from tidegate.planning.sharing_repairs import OrderNode, RemovePod, Step, TaintNode, strays
 from tidegate.resources.names import POOL_LABEL, label_value
-from tidegate.resources.sharing.device_plugin import labels_fit
+from tidegate.resources.slices import labels_fit
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.sharing_metrics import SharingMetrics

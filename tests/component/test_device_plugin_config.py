@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fixtures.go_programs import go_program
 from tidegate.main import app
-from tidegate.resources.sharing.device_plugin import SHARED_GPU
+from tidegate.resources.slices import SHARED_GPU
 
 
 def read(text: str) -> subprocess.CompletedProcess[str]:

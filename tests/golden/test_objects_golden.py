@@ -23,7 +23,7 @@ from tidegate.planning.placement import Placing
 from tidegate.planning.plan import Plan
 from tidegate.planning.serving_status import Verdict
 from tidegate.resources.settings import ServingSettings
-from tidegate.resources.sharing.choice import sharing_of
+from tidegate.resources.slices import slice_resources
 
 FOLDER = Path(__file__).parent / "objects"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -104,8 +104,8 @@ def test_inference_on_slices_of_a_pool(check_golden: CheckGolden) -> None:
     toleration = {"key": "dedicated", "value": "ads", "effect": "NoSchedule"}
     pool = a_compute_pool(slice={"cpu": {"cpu": "500m", "memory": "1Gi"}}, tolerations=[toleration])
     inference = an_inference(placement={"pool": "cpu-a", "slices": 2}, replicas=2)
-    seat = sharing_of(pool).seat(2, inference.spec.tier)
-    placing = Placing(seat, 2, Verdict(True, Reason.PLACED, ""))
+    resources = slice_resources(pool, 2, inference.spec.tier)
+    placing = Placing(resources, 2, Verdict(True, Reason.PLACED, ""))
     plan = plan_inference(InferenceObserved(inference, NOW, epoch=7, placing=placing), SETTINGS)
 
     check_golden(FOLDER / "inference-pool.yaml", _documents(plan))
@@ -115,7 +115,8 @@ def test_inference_on_a_slice_of_a_gpu(check_golden: CheckGolden) -> None:
     mps = {"slicesPerGPU": 4, "runAsUser": 1000, "cpu": "4", "memory": "16Gi"}
     pool = a_compute_pool("gpu-a", slice={"cpu": None, "mps": mps})
     inference = an_inference(placement={"pool": "gpu-a"}, tier="nearline", model={"format": "TensorRT"})
-    placing = Placing(sharing_of(pool).seat(1, inference.spec.tier), 1, Verdict(True, Reason.PLACED, ""))
+    resources = slice_resources(pool, 1, inference.spec.tier)
+    placing = Placing(resources, 1, Verdict(True, Reason.PLACED, ""))
     plan = plan_inference(InferenceObserved(inference, NOW, epoch=7, placing=placing), SETTINGS)
 
     check_golden(FOLDER / "inference-gpu.yaml", _documents(plan))

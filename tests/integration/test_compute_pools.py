@@ -16,7 +16,7 @@ from fixtures.pools import Pools
 from fixtures.processes import Running
 from tidegate.api.reasons import Reason
 from tidegate.resources.names import INFERENCE_LABEL
-from tidegate.resources.sharing.device_plugin import SHARED_GPU
+from tidegate.resources.slices import SHARED_GPU
 
 pytestmark = pytest.mark.usefixtures("controllers")
 

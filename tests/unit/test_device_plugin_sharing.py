@@ -19,7 +19,7 @@ from tidegate.planning.placement import place
 from tidegate.planning.plan import Plan
 from tidegate.planning.pool_claims import PoolClaims
 from tidegate.planning.pool_slices import pool_slices
-from tidegate.resources.sharing.choice import sharing_of
+from tidegate.resources.slices import slice_resources
 from tidegate_localcluster.fleet import GPUS_PER_NODE, REPLICAS_PER_GPU, simulated_gpu_node
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -159,17 +159,17 @@ def test_a_change_of_the_slices_size_says_which_of_them_are_still_in_use() -> No
 
 
 def test_a_pod_gets_one_device_one_user_and_its_tiers_priority() -> None:
-    sharing = sharing_of(gpu_pool(tolerations=[{"key": "dedicated", "value": "ads"}]))
-    seat = sharing.seat(1, Tier.REALTIME)
+    pool = gpu_pool(tolerations=[{"key": "dedicated", "value": "ads"}])
+    resources = slice_resources(pool, 1, Tier.REALTIME)
 
-    assert seat.devices == {"nvidia.com/gpu.shared": "1"}
-    assert seat.run_as_user == 1000
-    assert seat.env == {"CUDA_MPS_CLIENT_PRIORITY": "0"}
-    assert seat.node_selector == {"pool": "a", "nvidia.com/mps.capable": "true"}
-    assert [each["key"] for each in seat.tolerations] == ["nvidia.com/gpu", "dedicated"]
-    assert (seat.cpu, seat.memory) == ("1950m", "8064Mi")
+    assert resources.devices == {"nvidia.com/gpu.shared": "1"}
+    assert resources.run_as_user == 1000
+    assert resources.env == {"CUDA_MPS_CLIENT_PRIORITY": "0"}
+    assert resources.node_selector == {"pool": "a", "nvidia.com/mps.capable": "true"}
+    assert [each["key"] for each in resources.tolerations] == ["nvidia.com/gpu", "dedicated"]
+    assert (resources.cpu, resources.memory) == ("1950m", "8064Mi")
     for tier in (Tier.NEARLINE, Tier.OFFLINE):
-        assert sharing.seat(1, tier).env == {"CUDA_MPS_CLIENT_PRIORITY": "1"}
+        assert slice_resources(pool, 1, tier).env == {"CUDA_MPS_CLIENT_PRIORITY": "1"}
 
 
 @pytest.mark.parametrize(

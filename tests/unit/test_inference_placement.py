@@ -19,7 +19,7 @@ from tidegate.planning.replicas import settled
 from tidegate.planning.serving_status import Verdict
 from tidegate.resources.inference import source_digest
 from tidegate.resources.settings import ServingSettings
-from tidegate.resources.sharing.choice import sharing_of
+from tidegate.resources.slices import slice_resources
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = ServingSettings(dataplane_image="dataplane:1", triton_image="triton:1", models_host_path="/models")
@@ -32,7 +32,7 @@ def inference(**spec: Any) -> Inference:
 
 
 def given(replicas: int, verdict: Verdict = PLACED) -> Placing:
-    return Placing(sharing_of(a_compute_pool()).seat(1, inference().spec.tier), replicas, verdict)
+    return Placing(slice_resources(a_compute_pool(), 1, inference().spec.tier), replicas, verdict)
 
 
 def planned(placing: Placing | None, found: Inference | None = None, **observed: Any) -> Plan:

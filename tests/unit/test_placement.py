@@ -66,12 +66,12 @@ def test_every_replica_gets_its_slices_and_the_pods_the_size_of_them() -> None:
     placing = placed(a_claim(slices=2, replicas=3))
 
     assert (placing.replicas, placing.verdict.reason) == (3, Reason.PLACED)
-    seat = placing.seat
-    assert seat is not None
+    resources = placing.resources
+    assert resources is not None
     # Two slices, less what the agent beside the server asks for.
-    assert (seat.cpu, seat.memory) == ("1950m", "1920Mi")
-    assert seat.node_selector == {"pool": "a"}
-    assert seat.labels == {"tidegate.io/pool": "cpu-a", "tidegate.io/slices": "2"}
+    assert (resources.cpu, resources.memory) == ("1950m", "1920Mi")
+    assert resources.node_selector == {"pool": "a"}
+    assert resources.labels == {"tidegate.io/pool": "cpu-a", "tidegate.io/slices": "2"}
 
 
 def test_a_full_pool_gives_what_it_has_and_names_the_figures() -> None:
@@ -173,7 +173,7 @@ def test_a_node_that_fails_takes_nothing_from_what_was_given() -> None:
 def test_without_a_pool_what_runs_stays() -> None:
     placing = without_pool("cpu-a", 5, running(3))
 
-    assert (placing.seat, placing.replicas) == (None, 3)
+    assert (placing.resources, placing.replicas) == (None, 3)
     assert placing.verdict.reason is Reason.POOL_NOT_FOUND
     assert "its 3 pods stay as they are" in placing.verdict.message
 
@@ -193,10 +193,10 @@ def test_pods_that_move_wait_until_there_is_room_for_as_many_as_run(
     wanted = claim(inference, Placement(pool="cpu-a", slices=slices), live)
     full = a_claim("other", replicas=6, held=6)
     waiting = placed(wanted, full, live=live)
-    assert (waiting.seat, waiting.replicas, waiting.verdict.holds) == (None, 3, False)
+    assert (waiting.resources, waiting.replicas, waiting.verdict.holds) == (None, 3, False)
 
     moving = placed(wanted, live=live)
-    assert moving.seat is not None
+    assert moving.resources is not None
     assert (moving.replicas, moving.verdict.holds) == (3, True)
 
 
@@ -224,7 +224,7 @@ def test_pods_that_wait_for_a_larger_size_keep_the_slices_that_they_have() -> No
 def test_fewer_replicas_are_carried_out_though_the_pool_has_no_room_for_those_that_move() -> None:
     wanted, full = a_claim(replicas=2), a_claim("other", replicas=8, held=8)
     placing = placed(wanted, full, live=running(4, pool="cpu-b"))
-    assert (placing.seat, placing.replicas, placing.verdict.holds) == (None, 2, False)
+    assert (placing.resources, placing.replicas, placing.verdict.holds) == (None, 2, False)
     assert without_pool("cpu-a", 0, running(3)).replicas == 0
 
 

@@ -213,13 +213,13 @@ def test_an_inference_that_waits_for_another_pool_keeps_its_slices_until_its_pod
     world.inference("moves", "cpu-b")
     world.inference("new")
     moving = world.of("moves")
-    assert (moving.seat, moving.replicas) == (None, 4)
+    assert (moving.resources, moving.replicas) == (None, 4)
     assert world.of("new").replicas == 0
 
     world.deployment("full", 0, "cpu-b", gone=True)
     world.inference("full", "cpu-b", gone=True)
     assert "moves" in world.woken
-    assert world.of("moves").seat is not None
+    assert world.of("moves").resources is not None
     world.deployment("moves", 4, "cpu-b")
     world.placements.forget(ObjectKey("ads", "moves"))
     assert world.of("new").replicas == 0  # its pods drain

@@ -23,7 +23,7 @@ from tidegate.kube.parsed import Parsed
 from tidegate.kube.pool_views import PoolViews
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.node_sharing import SHARING_TAINT, Heard
-from tidegate.resources.sharing.device_plugin import SHARED_GPU
+from tidegate.resources.slices import SHARED_GPU
 from tidegate_controllers.allocations import Allocations
 from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.compute_pool import ComputePoolReconciler

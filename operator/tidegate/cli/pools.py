@@ -19,6 +19,6 @@ def register(app: typer.Typer) -> None:
 def device_plugin_config(slices_per_gpu: SlicesPerGpu, output: Output = Format.TEXT) -> None:
     """Print the key and the value to put into the device plugin's ConfigMap (its Helm values: config.map)."""
     from tidegate.reports.device_plugin import DevicePluginReport
-    from tidegate.resources.sharing.device_plugin import config_key, plugin_config
+    from tidegate.resources.slices import config_key, plugin_config
 
     show(DevicePluginReport(key=config_key(slices_per_gpu), config=plugin_config(slices_per_gpu)), output)

@@ -93,7 +93,7 @@ class _Run:
 def plan_batch(observed: "InferenceObserved", batch: Batch, settings: ServingSettings) -> Plan:
     """The Job and the status that bring a run to its end; a run that is complete needs nothing."""
     inference = observed.inference
-    objects = batch_objects(inference, batch, settings, observed.seat, observed.replicas)
+    objects = batch_objects(inference, batch, settings, observed.slice_resources, observed.replicas)
     job: Any = objects[-1]
     run = _run(observed, batch, job["metadata"]["name"])
     status = _status(observed, run, template_hash(job["spec"]["template"]))
@@ -187,7 +187,7 @@ def _ended_at(observed: "InferenceObserved", run: _Run) -> datetime | None:
     if run.complete:
         return run.completed_at
     if observed.left_alone:
-        # Without a seat nobody knows which Job it would be.
+        # Which Job it would be depends on the resources that its pool gives.
         return run.before.ended_at if run.before is not None else None
     return run.job.ended if run.job is not None and run.job.gave_up else None
 

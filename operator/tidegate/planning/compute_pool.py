@@ -22,7 +22,7 @@ from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.room import amount_text
 from tidegate.planning.serving_status import Verdict, condition, standing
 from tidegate.planning.sharing_health import SharingPlan
-from tidegate.resources.sharing.choice import sharing_of
+from tidegate.resources.slices import slice_requests
 
 _NAMED = 3
 """Nodes that a message names; the number says how many there are."""
@@ -178,9 +178,10 @@ def readiness(pool: ComputePool, slices: PoolSlices) -> Verdict:
         found = health(slices)
         return Verdict(False, found.reason, found.message)
     if slices.healthy == 0:
-        takes = sharing_of(pool).slice_takes
         asks = " and ".join(
-            f"{name} {amount_text(name, size)}" for name, size in takes.items() if name != "pods"
+            f"{name} {amount_text(name, size)}"
+            for name, size in slice_requests(pool).items()
+            if name != "pods"
         )
         message = (
             f"a slice asks for {asks}, and none of {_nodes(len(slices.nodes))} has that beside what runs there from "

@@ -73,7 +73,7 @@ from tidegate.resources.inference import desired_state, inference_objects, infer
 from tidegate.resources.manifest import Manifest
 from tidegate.resources.serving import deployment_of, template_digest
 from tidegate.resources.settings import ServingSettings
-from tidegate.resources.sharing.backend import Seat
+from tidegate.resources.slices import SliceResources
 from tidegate_dataplane.contract import AgentReport, DesiredState, FailureReason, VersionFailure
 
 _WORKING: Final = timedelta(milliseconds=500)
@@ -113,14 +113,14 @@ class InferenceObserved:
     """What Kueue says of them; None where the spec names no queue."""
 
     @property
-    def seat(self) -> Seat | None:
+    def slice_resources(self) -> SliceResources | None:
         """What its pool gives each pod, if there is a pool."""
-        return self.placing.seat if self.placing is not None else None
+        return self.placing.resources if self.placing is not None else None
 
     @property
     def left_alone(self) -> bool:
         """Whether its pool cannot say what a pod should look like, so that those that there are stay."""
-        return self.placing is not None and self.placing.seat is None
+        return self.placing is not None and self.placing.resources is None
 
     @property
     def replicas(self) -> int:
@@ -154,7 +154,7 @@ def plan_inference(observed: InferenceObserved, settings: ServingSettings) -> Pl
         text is not None and memory.committed is not None and same_order(memory.committed, swap.committed)
     )
     start = text if unchanged and text is not None else swap.committed.to_json()
-    objects = inference_objects(inference, settings, start, observed.seat, observed.replicas)
+    objects = inference_objects(inference, settings, start, observed.slice_resources, observed.replicas)
     rollout = _rollout(observed, objects, swap)
     pods = rollout_verdict(inference, observed.pods, rollout, _pods(observed, rollout.template))
     status = _status(observed, target, replicas, swap, pods)
@@ -219,9 +219,8 @@ def _outgrown(pod: PodView, observed: InferenceObserved) -> bool:
         return False
     if observed.left_alone:
         return False
-    seat = observed.seat
-    wanted = parse_quantity(seat.memory if seat else observed.inference.spec.own_resources.memory)
-    return bool(pod.memory_limit) and parse_quantity(pod.memory_limit) != wanted
+    resources = observed.slice_resources or observed.inference.spec.own_resources
+    return bool(pod.memory_limit) and parse_quantity(pod.memory_limit) != parse_quantity(resources.memory)
 
 
 def _memory(inference: Inference, text: str | None) -> Memory:

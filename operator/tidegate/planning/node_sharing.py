@@ -11,7 +11,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.api.repairs import SharingFault
 from tidegate.planning.nodes import NodeView
 from tidegate.resources.names import POOL_LABEL
-from tidegate.resources.sharing.device_plugin import GPU_COUNT_LABEL, SHARED_GPU
+from tidegate.resources.slices import GPU_COUNT_LABEL, SHARED_GPU
 from tidegate_dataplane.contract.sharing import DaemonState, MpsClient, NodeReport, ServerStatus
 
 SHARING_TAINT: Final = "tidegate.io/sharing"

@@ -16,15 +16,14 @@ from tidegate.planning.pool_claims import PoolClaims
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.serving_status import Verdict
 from tidegate.planning.sharing_out import STILL_GIVES, Admission, Ledger
-from tidegate.resources.sharing.backend import Seat
-from tidegate.resources.sharing.choice import sharing_of
+from tidegate.resources.slices import SliceResources, slice_resources
 
 
 @dataclass(frozen=True, slots=True)
 class Placing:
     """What an Inference's pool gives it now."""
 
-    seat: Seat | None
+    resources: SliceResources | None
     """What each pod gets; None leaves the pods that there are as they are, but for those beyond `replicas`."""
     replicas: int
     verdict: Verdict
@@ -46,7 +45,7 @@ def place(
     replicas = shares.replicas(wanted.key)
     verdict = _verdict(wanted, replicas, pool, slices, shares.ledger)
     return _settled(
-        Placing(sharing_of(pool).seat(wanted.slices, wanted.tier), replicas, verdict), wanted, live
+        Placing(slice_resources(pool, wanted.slices, wanted.tier), replicas, verdict), wanted, live
     )
 
 

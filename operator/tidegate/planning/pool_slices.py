@@ -11,8 +11,12 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.planning.nodes import NodeView, Occupant
 from tidegate.planning.room import Amounts, total
 from tidegate.resources.names import label_value
-from tidegate.resources.sharing.backend import SharingBackend, Taken
-from tidegate.resources.sharing.choice import sharing_of
+from tidegate.resources.slices import (
+    expected_devices,
+    find_misconfiguration,
+    pool_tolerations,
+    slice_requests,
+)
 
 KeyT = TypeVar("KeyT", str, int)
 
@@ -116,7 +120,7 @@ def part_of(
     owner = next((each for each in elder if node.selected_by(each.spec.node_selector)), None)
     if owner is not None:
         return SharedNode(node.name, owner.metadata.name)
-    return _node_slices(node, occupants, pool, sharing_of(pool))
+    return _node_slices(node, occupants, pool)
 
 
 def together(parts: Iterable[NodeSlices | SharedNode]) -> PoolSlices:
@@ -227,63 +231,61 @@ def _change(counts: Counter[KeyT], key: KeyT, more: int) -> None:
         del counts[key]
 
 
-def _node_slices(
-    node: NodeView, occupants: Sequence[Occupant], pool: ComputePool, sharing: SharingBackend
-) -> NodeSlices:
-    takes = sharing.slice_takes
-    unconfigured = sharing.unconfigured(node.labels, node.allocatable).replace("<node>", node.name)
-    fault = node.fault(sharing.tolerations) or (
+def _node_slices(node: NodeView, occupants: Sequence[Occupant], pool: ComputePool) -> NodeSlices:
+    requests = slice_requests(pool)
+    unconfigured = find_misconfiguration(pool, node.labels, node.allocatable).replace("<node>", node.name)
+    fault = node.fault(pool_tolerations(pool)) or (
         unconfigured and "does not share its GPUs out as the pool says"
     )
     name = label_value(pool.metadata.name)
     used: dict[str, int] = {}
-    for each in occupants:
-        if each.pool == name:
-            used[each.tier] = used.get(each.tier, 0) + _slices(each.asks, takes)
-    strangers = total(each.asks for each in occupants if each.pool != name)
-    fitting = _fitting(node.allocatable, strangers, takes)
+    for pod in occupants:
+        if pod.pool == name:
+            used[pod.tier] = used.get(pod.tier, 0) + _count_slices_of_pod(pod.asks, requests)
+    others = total(pod.asks for pod in occupants if pod.pool != name)
+    fitting = _count_slices_that_fit(node.allocatable, others, requests)
     if unconfigured:
         return NodeSlices(node.name, fitting, used, fault, unconfigured)
-    well = sharing.offered_when_well(node.labels)
-    whole = _fitting({**node.allocatable, **well}, strangers, takes)
+    expected = expected_devices(pool, node.labels)
+    whole = _count_slices_that_fit({**node.allocatable, **expected}, others, requests)
     return NodeSlices(
         node.name,
         whole,
         used,
         fault,
         withdrawn=whole - fitting,
-        failed=_failed(node.allocatable, well),
+        failed=_describe_failed(node.allocatable, expected),
     )
 
 
-def _failed(allocatable: Amounts, well: Taken) -> str:
+def _describe_failed(allocatable: Amounts, expected: Amounts) -> str:
     return " and ".join(
-        f"offers {allocatable.get(name, Decimal(0)):f} of {due:f} {name}"
-        for name, due in well.items()
-        if allocatable.get(name, Decimal(0)) < due
+        f"offers {allocatable.get(name, Decimal(0)):f} of {count:f} {name}"
+        for name, count in expected.items()
+        if allocatable.get(name, Decimal(0)) < count
     )
 
 
-def _fitting(allocatable: Amounts, taken: Amounts, takes: Taken) -> int:
-    """How many slices fit beside what strangers take."""
+def _count_slices_that_fit(allocatable: Amounts, others: Amounts, requests: Amounts) -> int:
+    """Return how many slices fit next to what `others`, the pods from outside the pool, ask for."""
     return min(
         max(
             int(
-                ((allocatable.get(name, Decimal(0)) - taken.get(name, Decimal(0))) / size).to_integral_value(
+                ((allocatable.get(name, Decimal(0)) - others.get(name, Decimal(0))) / size).to_integral_value(
                     ROUND_FLOOR
                 )
             ),
             0,
         )
-        for name, size in takes.items()
+        for name, size in requests.items()
     )
 
 
-def _slices(asks: Amounts, takes: Taken) -> int:
-    """How many slices a pod has. One from before a change of the slice's size may have more or less than it asked for."""
+def _count_slices_of_pod(asks: Amounts, requests: Amounts) -> int:
+    """Return how many slices a pod has; after a change of the slice's size, an older pod has another number than it asked for."""
     return max(
         int((asks.get(name, Decimal(0)) / size).to_integral_value(ROUND_CEILING))
-        for name, size in takes.items()
+        for name, size in requests.items()
         if name != _PODS
     )
 

@@ -11,8 +11,7 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.claims import Claim
 from tidegate.planning.compute_pool import readiness
 from tidegate.planning.pool_slices import PoolSlices
-from tidegate.resources.sharing.backend import Refused, SharingBackend
-from tidegate.resources.sharing.choice import sharing_of
+from tidegate.resources.slices import PlacementRefusal, refuse_replica
 
 STILL_GIVES: Final = frozenset({Reason.POOL_READY, Reason.FLOORS_EXCEED_POOL})
 """What a pool says of itself while it takes pods."""
@@ -77,22 +76,22 @@ class Ledger:
 class Admission:
     """Whom a pool takes at all, however many slices are free."""
 
-    sharing: SharingBackend
+    pool: ComputePool
     largest: int
     """Slices of the largest node."""
 
     @classmethod
     def of(cls, pool: ComputePool, slices: PoolSlices) -> Self:
         """The rules of a pool as its nodes are now."""
-        return cls(sharing_of(pool), slices.largest)
+        return cls(pool, slices.largest)
 
-    def refusal(self, wanted: Claim) -> Refused | None:
+    def refusal(self, wanted: Claim) -> PlacementRefusal | None:
         """Why no replica of this Inference gets a place; None where it may."""
-        said = self.sharing.refusal(wanted.slices, wanted.model)
+        said = refuse_replica(self.pool, wanted.slices, wanted.model)
         if said is not None or wanted.slices <= self.largest:
             return said
         message = (
             f"a replica wants {wanted.slices} slices on one node, and the largest has {self.largest}: "
             f"set spec.placement.slices to {self.largest} at most, and more replicas instead"
         )
-        return Refused(Reason.TOO_MANY_SLICES, message)
+        return PlacementRefusal(Reason.TOO_MANY_SLICES, message)

@@ -20,7 +20,7 @@ from tidegate.resources.nearline import PROMPT_DRAIN, PROMPT_EXIT_S
 from tidegate.resources.pod import CONTAINER_SECURITY, ServingPod, field_env, pod_template, reading_mounts
 from tidegate.resources.serving import Workload, config_map, marked, owned_object, template_hash
 from tidegate.resources.settings import ServingSettings
-from tidegate.resources.sharing.backend import Seat
+from tidegate.resources.slices import SliceResources
 from tidegate_dataplane.contract import BatchOrder, Column, DesiredState
 
 SHARD: Final = "shard"
@@ -56,15 +56,19 @@ def batch_order(inference: Inference, batch: Batch) -> BatchOrder:
 
 
 def batch_objects(
-    inference: Inference, batch: Batch, settings: ServingSettings, seat: Seat | None, parallelism: int
+    inference: Inference,
+    batch: Batch,
+    settings: ServingSettings,
+    slices: SliceResources | None,
+    parallelism: int,
 ) -> tuple[Manifest, ...]:
     """Every child of an Inference with a batch; the Job, which is the last, is called after its template and its queue."""
     # Neither term nor generation is in it: no order ever follows, and the same run keeps its ConfigMap.
     ordered = desired_state(inference, settings, epoch=0).model_copy(
         update={"generation": 0, "batch": batch_order(inference, batch), "stream": None}
     )
-    workload = _workload(inference, ordered, seat, parallelism)
-    template = _template(inference, batch, workload, settings, seat)
+    workload = _workload(inference, ordered, slices, parallelism)
+    template = _template(inference, batch, workload, settings, slices)
     name = child_name("inf", inference.metadata.name, _identity(batch, template))
     job = owned_object(
         workload, "batch/v1", "Job", name, {"spec": _job(batch, template, parallelism)}, placed=True
@@ -88,8 +92,10 @@ def _queued(job: Manifest, batch: Batch) -> Manifest:
     return {**job, "metadata": {**metadata, "labels": labels}, "spec": {**spec, "suspend": True}}
 
 
-def _workload(inference: Inference, ordered: DesiredState, seat: Seat | None, parallelism: int) -> Workload:
-    workload = inference_workload(inference, ordered.to_json(), seat, parallelism)
+def _workload(
+    inference: Inference, ordered: DesiredState, slices: SliceResources | None, parallelism: int
+) -> Workload:
+    workload = inference_workload(inference, ordered.to_json(), slices, parallelism)
     run = ordered.batch.run if ordered.batch is not None else ""
     return replace(
         workload,
@@ -129,9 +135,13 @@ def _job(batch: Batch, template: Mapping[str, object], parallelism: int) -> dict
 
 
 def _template(
-    inference: Inference, batch: Batch, workload: Workload, settings: ServingSettings, seat: Seat | None
+    inference: Inference,
+    batch: Batch,
+    workload: Workload,
+    settings: ServingSettings,
+    slices: SliceResources | None,
 ) -> dict[str, Any]:
-    pod = serving_pod(inference, workload, settings, seat)
+    pod = serving_pod(inference, workload, settings, slices)
     uris = (inference.spec.model.uri, batch.input.uri)
     pod = replace(
         pod,
@@ -140,7 +150,7 @@ def _template(
         claims=claims(uris),
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
-    if seat is not None:
+    if slices is not None:
         pod = replace(pod, cpu=_left(pod.cpu, SHARD_CPU), memory=_left(pod.memory, SHARD_MEMORY))
     template: dict[str, Any] = pod_template(pod, settings)
     spec = template["spec"]

@@ -30,7 +30,7 @@ from tidegate.resources.pod import DEFAULT_ACCOUNT, ServingPod
 from tidegate.resources.sample_log import sample_order, sample_secret, sample_url
 from tidegate.resources.serving import Workload, workload_objects
 from tidegate.resources.settings import ServingSettings
-from tidegate.resources.sharing.backend import Seat
+from tidegate.resources.slices import SliceResources
 from tidegate_dataplane.contract import (
     BatchingMode as AgentBatching,
 )
@@ -96,11 +96,11 @@ def inference_selector(inference: Inference) -> dict[str, str]:
 
 
 def inference_workload(
-    inference: Inference, start: str, seat: Seat | None = None, replicas: int | None = None
+    inference: Inference, start: str, slices: SliceResources | None = None, replicas: int | None = None
 ) -> Workload:
-    """The workload of an Inference whose starting pods begin with the DesiredState JSON `start`.
+    """Return the workload of an Inference whose starting pods begin with the DesiredState JSON `start`.
 
-    `seat` is what a pool gives each pod, and `replicas` how many it gives one; without them the spec decides.
+    `slices` is what a pool gives each pod, and `replicas` how many pods get it; without them the spec decides.
     """
     selector, scaling = inference_selector(inference), inference.spec.scaling
     return Workload(
@@ -109,7 +109,7 @@ def inference_workload(
         owner=owner_reference("tidegate.io/v1alpha1", "Inference", inference.metadata),
         selector=selector,
         labels={**selector, TIER_LABEL: inference.spec.tier.value},
-        placed=seat.labels if seat is not None else {},
+        placed=slices.labels if slices is not None else {},
         source=source_digest(inference),
         replicas=inference.spec.replicas if replicas is None else replicas,
         desired=start,
@@ -123,21 +123,21 @@ def inference_objects(
     inference: Inference,
     settings: ServingSettings,
     start: str,
-    seat: Seat | None = None,
+    slices: SliceResources | None = None,
     replicas: int | None = None,
 ) -> tuple[Manifest, ...]:
-    """Every child of an Inference, whole, in the order of application; `seat` and `replicas` as in `inference_workload`."""
-    workload = inference_workload(inference, start, seat, replicas)
-    pod = serving_pod(inference, workload, settings, seat)
+    """Return every child of an Inference, whole, in the order of application; the rest as in `inference_workload`."""
+    workload = inference_workload(inference, start, slices, replicas)
+    pod = serving_pod(inference, workload, settings, slices)
     if inference.spec.nearline is not None:
         pod = replace(pod, agent_env=PROMPT_DRAIN, exit_timeout_s=PROMPT_EXIT_S)
     return workload_objects(workload, pod, settings)
 
 
 def serving_pod(
-    inference: Inference, workload: Workload, settings: ServingSettings, seat: Seat | None = None
+    inference: Inference, workload: Workload, settings: ServingSettings, slices: SliceResources | None = None
 ) -> ServingPod:
-    """The pod of an Inference, before what its tier asks for; `seat` as in `inference_workload`."""
+    """Return the pod of an Inference, before what its tier asks for; `slices` as in `inference_workload`."""
     own = inference.spec.own_resources
     uris = (inference.spec.model.uri,)
     pod = ServingPod(
@@ -157,19 +157,16 @@ def serving_pod(
         results_secret=results_secret(inference),
         host_models=reads_host(uris) and bool(settings.models_host_path),
     )
-    return pod if seat is None else _seated(pod, seat)
-
-
-def _seated(pod: ServingPod, seat: Seat) -> ServingPod:
-    """The pod as its pool has it."""
+    if slices is None:
+        return pod
     return replace(
         pod,
-        cpu=seat.cpu,
-        memory=seat.memory,
-        node_selector=seat.node_selector,
-        tolerations=seat.tolerations,
-        devices=seat.devices,
-        env=seat.env,
-        run_as_user=seat.run_as_user or pod.run_as_user,
-        shared_memory_of_node=seat.shared_memory_of_node,
+        cpu=slices.cpu,
+        memory=slices.memory,
+        node_selector=slices.node_selector,
+        tolerations=slices.tolerations,
+        devices=slices.devices,
+        env=slices.env,
+        run_as_user=slices.run_as_user or pod.run_as_user,
+        shared_memory_of_node=slices.shared_memory_of_node,
     )
