@@ -52,7 +52,7 @@ class Fleet:
         parts = PoolParts(self.pools, self.views, self.occupancy, ownership)
         self.placements = Placements(parts, self.inferences, self.stores)
         self.woken: list[ObjectKey] = []
-        self.placements.connect(self.woken.append)
+        self.placements.subscribe(self.woken.append)
         self.occupancy.begin()
         self._version = 0
         self.observe(self.stores.pools, compute_pool_body())
@@ -104,7 +104,7 @@ class Fleet:
         self.deployment(number + 1, SLICES - number % 2)
         inference = self.inferences.get(ObjectKey("ads", f"m{number}"))
         assert inference is not None
-        self.placements.of(inference)
+        self.placements.place(inference)
         self.placements.forget(inference.key)
 
     def plan(self, number: int) -> None:

@@ -29,13 +29,13 @@ from tidegate.planning.carrying_out import Progress, Share, carry_out, given_up,
 from tidegate.planning.claims import Claim
 from tidegate.planning.corrections import Corrections, corrections
 from tidegate.planning.decision import Solved, newest_first, plan_decision, stale
-from tidegate.planning.deployments import Holding
+from tidegate.planning.deployments import LiveWorkload
 from tidegate.planning.freeze import freeze, next_begin
 from tidegate.planning.overrides import JUST_AFTER, next_end
 from tidegate.planning.pool_allocation import PoolAllocation, pool_allocation
+from tidegate.planning.pool_claims import refuse_claim
 from tidegate.planning.predicted import predicted
 from tidegate.planning.shards_left import shards_left
-from tidegate.planning.sharing_out import Admission
 from tidegate.planning.signals import Signals
 from tidegate.planning.triggers import Circumstances, cause, trigger
 from tidegate.resources.names import POOL_LABEL, label_value
@@ -387,22 +387,21 @@ class Allocator:
     def _observe(self, pool: ComputePool) -> AllocationObserved:
         name = pool.metadata.name
         slices = self._known.views.slices(pool)
-        admission = Admission.of(pool, slices)
         healthy = slices.healthy_nodes
         members: list[Member] = []
         elsewhere = leaving = 0
-        for claim in self._known.placements.claims(name):
+        for claim in self._known.placements.list_claims(name):
             inference = self._known.inferences.get(claim.key)
             if inference is None or not _wants(inference, name):
-                leaving += claim.has(0, healthy)
+                leaving += claim.count_slices(0, healthy)
                 continue
-            astray = [seats for node, seats in claim.seats.items() if node not in healthy]
-            elsewhere += sum(seats.answering for seats in astray)
-            lost = sum(seats.silent for seats in astray)
-            apart = _apart(inference, claim, self._known.placements.live(claim.key))
-            refused = admission.refusal(claim)
-            said = refused.message if refused is not None else ""
-            members.append(Member(inference, claim, claim.ready, apart, said, lost))
+            unhealthy = [share for node, share in claim.nodes.items() if node not in healthy]
+            elsewhere += sum(share.ready for share in unhealthy)
+            lost = sum(share.not_ready for share in unhealthy)
+            apart = _apart(inference, claim, self._known.placements.find_workload(claim.key))
+            refusal = refuse_claim(pool, slices, claim)
+            refused = refusal.message if refusal is not None else ""
+            members.append(Member(inference, claim, claim.ready, apart, refused, lost))
         now = self._clock.now()
         return AllocationObserved(
             pool=pool,
@@ -430,7 +429,7 @@ def _wants(inference: Inference, pool: str) -> bool:
     return not deleted and placement is not None and placement.pool == pool
 
 
-def _apart(inference: Inference, claim: Claim, live: Holding | None) -> str:
+def _apart(inference: Inference, claim: Claim, live: LiveWorkload | None) -> str:
     """Why nothing can be decided about an Inference now, or empty."""
     if live is None:
         # Of a batch that is done nobody misses the Job.

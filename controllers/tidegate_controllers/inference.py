@@ -57,11 +57,11 @@ class InferenceReconciler:
         if body is None or body["metadata"].get("deletionTimestamp"):
             return None  # its children go with it, through their owner references
         try:
-            inference = settled(Inference.parse(body), self._placements.live(key))
+            inference = settled(Inference.parse(body), self._placements.find_workload(key))
         except InvalidSpecError as error:
             await self._writer.refuse(INFERENCE, body, str(error), self._clock.now())
             return None
-        if not (self._placements.known(inference) and self._workloads.known(inference)):
+        if not (self._placements.has_synced(inference) and self._workloads.known(inference)):
             return _UNTIL_LISTED
         if inference.status.allocation is not None:
             note({DECISION: inference.status.allocation.decision})
@@ -94,7 +94,7 @@ class InferenceReconciler:
             deployment=serving.deployment,
             refusal=serving.refusal,
             rooms=serving.rooms,
-            placing=self._placements.of(inference),
+            placement=self._placements.place(inference),
             jobs=serving.jobs,
             queueing=self._workloads.of(inference),
             overrides=self._overrides.about(OverrideKind.INFERENCE, inference.key, now),

@@ -14,10 +14,16 @@ from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
 from tidegate.kube.pool_views import PoolViews
 from tidegate.kube.views import Views
-from tidegate.planning.claims import Claim, SeatedPod, claim, remainders, seated_pod
+from tidegate.planning.claims import (
+    AssignedPod,
+    Claim,
+    make_claim,
+    make_remaining_claims,
+    read_assigned_pod,
+)
 from tidegate.planning.compute_pool import readiness
-from tidegate.planning.deployments import Holding
-from tidegate.planning.placement import Placing, place, without_pool
+from tidegate.planning.deployments import LiveWorkload
+from tidegate.planning.placement import PlacementResult, place, place_without_pool
 from tidegate.planning.pool_claims import PoolClaims
 from tidegate.planning.replicas import settled
 from tidegate.resources.names import INFERENCE_LABEL, label_value
@@ -25,12 +31,12 @@ from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.stores import Owners, Stores
 
 Wake = Callable[[ObjectKey], None]
-HoldingT = TypeVar("HoldingT", bound=Holding)
+LiveWorkloadT = TypeVar("LiveWorkloadT", bound=LiveWorkload)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolParts:
-    """What is known of pools: their specs, their slices, and whether nodes and pods are known at all."""
+    """What placement reads of pools: their specs, their slices, and which nodes and pods there are."""
 
     pools: Parsed[ComputePool]
     views: PoolViews
@@ -39,7 +45,10 @@ class PoolParts:
 
 
 class Placements:
-    """Gives each Inference its share of its pool, and calls those that wait when a pool has changed."""
+    """Places each Inference in its pool, and wakes those that gain from a change of the pool.
+
+    Everything here is by the pool's label, which is all that Deployments and pods carry of its name.
+    """
 
     def __init__(self, parts: PoolParts, inferences: Parsed[Inference], stores: Stores) -> None:
         self._parts = parts
@@ -47,27 +56,28 @@ class Placements:
         self._deployments = stores.deployment_views
         self._jobs = stores.job_views
         self._pods = stores.pods
-        self._claims: defaultdict[str, PoolClaims] = defaultdict(PoolClaims)
-        self._of: dict[ObjectKey, Mapping[str, Claim]] = {}
-        self._live: dict[ObjectKey, Holding] = {}
-        self._booked: dict[ObjectKey, int] = {}
-        self._given: dict[ObjectKey, int] = {}
-        """The share that each was last told of."""
+        self._pool_claims: defaultdict[str, PoolClaims] = defaultdict(PoolClaims)
+        self._claims: dict[ObjectKey, Mapping[str, Claim]] = {}
+        self._workloads: dict[ObjectKey, LiveWorkload] = {}
+        self._assumed: dict[ObjectKey, int] = {}
+        """Slices that were given by `place` and may not be in the caches yet."""
+        self._replicas: dict[ObjectKey, int] = {}
+        """Replicas that the last `place` of each Inference gave it."""
         self._specs: dict[str, object] = {}
-        self._takes: dict[ObjectKey, tuple[Reason, int]] = {}
-        """Whom a pool takes: what it says of itself, and the slices of its largest node."""
+        self._limits: dict[ObjectKey, tuple[Reason, int]] = {}
+        """What decides which claims a pool refuses: its readiness, and the slices of its largest node."""
         self._wakes: list[Wake] = []
         self._owners = (
             *(
-                Owners(each, INFERENCE_LABEL, self._holding_changed)
-                for each in (stores.deployments, stores.jobs)
+                Owners(store, INFERENCE_LABEL, self._update_workload)
+                for store in (stores.deployments, stores.jobs)
             ),
-            Owners(stores.pods, INFERENCE_LABEL, self._claim_again),
+            Owners(stores.pods, INFERENCE_LABEL, self._update_claims),
         )
         inferences.store.subscribe(self._inference_changed)
 
-    def connect(self, wake: Wake) -> None:
-        """From now on calls `wake` for Inferences whose pool has changed in a way that concerns them."""
+    def subscribe(self, wake: Wake) -> None:
+        """Call `wake` for Inferences whose pool has changed in a way that concerns them."""
         store = self._parts.pools.store
         self._wakes.append(wake)
 
@@ -81,146 +91,149 @@ class Placements:
 
         store.subscribe(pool_changed)
 
-    def known(self, inference: Inference) -> bool:
-        """Whether everything has been listed that decides about it; listing begins with the first who asks."""
+    def has_synced(self, inference: Inference) -> bool:
+        """Return whether everything is listed that decides about an Inference; the first call begins the listing."""
         if inference.spec.placement is None:
             return True
         if not self._parts.pools.store.synced.is_set():
             return False
-        if self._pool(inference.spec.placement) is None:
+        if self._find_pool(inference.spec.placement) is None:
             return True
         self._parts.occupancy.begin()
         return self._parts.occupancy.known
 
-    def of(self, inference: Inference) -> Placing | None:
-        """What the pool of an Inference gives it; None where its spec names no pool.
+    def place(self, inference: Inference) -> PlacementResult | None:
+        """Return what the pool of an Inference gives it; None if its spec names no pool.
 
-        What it is given counts as its own from here on, until `forget`.
+        We assume from here on that it has what it is given, until `forget`.
         """
-        placement = inference.spec.placement
-        self.forget(inference.key)
+        key, placement = inference.key, inference.spec.placement
+        self.forget(key)
         if placement is None:
             return None
-        pool, live = self._pool(placement), self.live(inference.key)
+        pool, live = self._find_pool(placement), self.find_workload(key)
         if pool is None:
-            return without_pool(placement.pool, settled(inference, live).spec.replicas, live)
-        wanted = claim(settled(inference, live), placement, live, self._seated(inference.key))
-        label = label_value(placement.pool)
-        claims, slices = self._claims[label], self._parts.views.slices(pool)
-        claims.put(wanted)
-        placing = place(wanted, live, pool, slices, claims)
-        self._given[inference.key] = claims.shares(pool, slices).replicas(inference.key)
-        if placing.resources is not None and placing.replicas:
-            self._booked[inference.key] = placing.replicas * placement.slices
-        self._claim_again(inference.key)
-        if label not in self._of.get(inference.key, {}):
-            # As the caches have it: the Inference is gone by now, or wants to be elsewhere.
-            claims.remove(inference.key)
-        return placing
+            return place_without_pool(placement.pool, settled(inference, live).spec.replicas, live)
+        label, slices = label_value(placement.pool), self._parts.views.slices(pool)
+        claims = self._pool_claims[label]
+        claim = make_claim(settled(inference, live), placement, live, self._find_assigned_pods(key))
+        claims.put(claim)
+        result = place(claim, live, pool, slices, claims)
+        self._replicas[key] = claims.assign_slices(pool, slices).count_replicas(key)
+        if result.resources is not None and result.replicas:
+            self._assumed[key] = result.replicas * placement.slices
+        self._update_claims(key)
+        if label not in self._claims.get(key, {}):
+            # By the caches, which are newer, the Inference is gone or names another pool.
+            claims.remove(key)
+        return result
 
     def forget(self, key: ObjectKey) -> None:
-        """What was given has been written or refused: the caches say what it has."""
-        if self._booked.pop(key, None) is not None:
-            self._claim_again(key)
+        """Assume nothing more: what `place` gave is written or refused, and the caches have the outcome."""
+        if self._assumed.pop(key, None) is not None:
+            self._update_claims(key)
 
-    def _pools_with_label(self, label: str) -> Iterable[ObjectKey]:
-        """The pools whose pods carry this label: one, but for names of the same beginning and hash."""
-        return [key for key in self._parts.pools.store.keys() if label_value(key.name) == label]  # noqa: SIM118
+    def list_claims(self, pool: str) -> Sequence[Claim]:
+        """Return the claims of Inferences that ask for slices of a pool or still have some, by key."""
+        return sorted(self._claims_on(label_value(pool)), key=lambda claim: claim.key)
 
-    def claims(self, pool: str) -> Sequence[Claim]:
-        """Who wants slices of a pool, or still has some, as the caches have it now; by key."""
-        return sorted(self._claims_on(label_value(pool)), key=lambda each: each.key)
+    def find_workload(self, key: ObjectKey) -> LiveWorkload | None:
+        """Return the Deployment of an Inference, or the Job of its batch, if there is one."""
+        return self._workloads.get(key)
 
-    def _pool(self, placement: Placement) -> ComputePool | None:
+    def _find_pool(self, placement: Placement) -> ComputePool | None:
         pool = self._parts.pools.get(ObjectKey("", placement.pool))
         return pool if pool is not None and pool.metadata.deletion_timestamp is None else None
 
-    def live(self, key: ObjectKey) -> Holding | None:
-        """The Deployment of an Inference, or the Job of its batch, if there is one."""
-        return self._live.get(key)
-
-    def _seated(self, key: ObjectKey) -> Sequence[SeatedPod]:
+    def _find_assigned_pods(self, key: ObjectKey) -> Sequence[AssignedPod]:
         bodies = self._pods.by_label(INFERENCE_LABEL, label_value(key.name), namespace=key.namespace)
         own = filter(self._parts.ownership.owns_pod, bodies)
-        return tuple(pod for pod in map(seated_pod, own) if pod is not None)
+        return tuple(pod for pod in map(read_assigned_pod, own) if pod is not None)
 
     def _inference_changed(self, key: ObjectKey) -> None:
-        if key in self._live:
-            self._claim_again(key)
+        if key in self._workloads:
+            self._update_claims(key)
         else:
-            # In a first listing a Deployment may come before its Inference, and is nobody's until then.
-            self._holding_changed(key)
+            # A first listing may have the Deployment before its Inference; it has no owner until then.
+            self._update_workload(key)
 
-    def _holding_changed(self, key: ObjectKey) -> None:
-        views: tuple[Holding, ...] = (
-            *self._own(DEPLOYMENT, self._deployments, key),
-            *self._own(JOB, self._jobs, key),
+    def _update_workload(self, key: ObjectKey) -> None:
+        workloads: tuple[LiveWorkload, ...] = (
+            *self._find_owned(DEPLOYMENT, self._deployments, key),
+            *self._find_owned(JOB, self._jobs, key),
         )
-        self._live.pop(key, None)
-        if views:
-            # Of several Jobs, one is on its way out, and the other one has no pods before it is gone.
-            self._live[key] = max(views, key=lambda view: view.replicas)
-        self._claim_again(key)
+        self._workloads.pop(key, None)
+        if workloads:
+            # Of several Jobs one is terminating, and the other has no pods until that one is gone.
+            self._workloads[key] = max(workloads, key=lambda workload: workload.replicas)
+        self._update_claims(key)
 
-    def _own(self, kind: Kind, views: Views[HoldingT], key: ObjectKey) -> Sequence[HoldingT]:
-        """Those of a kind's objects that are an Inference's own."""
+    def _find_owned(self, kind: Kind, views: Views[LiveWorkloadT], key: ObjectKey) -> Sequence[LiveWorkloadT]:
+        """Return the objects of a kind that an Inference owns."""
         name, owns = label_value(key.name), self._parts.ownership.owns_workload
         bodies = views.store.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
-        found = views.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
-        return [view for body, view in zip(bodies, found, strict=True) if owns(kind, body)]
+        workloads = views.by_label(INFERENCE_LABEL, name, namespace=key.namespace)
+        return [workload for body, workload in zip(bodies, workloads, strict=True) if owns(kind, body)]
 
-    def _claim_again(self, key: ObjectKey) -> None:
-        """The Inference, its Deployment or one of its pods has changed."""
-        before, now = self._of.pop(key, {}), self._claims_of(key)
+    def _update_claims(self, key: ObjectKey) -> None:
+        """Claim again after a change of the Inference, its Deployment or one of its pods."""
+        before, now = self._claims.pop(key, {}), self._make_claims(key)
         for pool in before.keys() - now.keys():
-            self._claims[pool].remove(key)
-        for pool, each in now.items():
-            self._claims[pool].put(each)
+            self._pool_claims[pool].remove(key)
+        for pool, claim in now.items():
+            self._pool_claims[pool].put(claim)
         if now:
-            self._of[key] = now
-        for pool, each in before.items():
-            if _leaves_more(each, now.get(pool)):
-                self._wake_those_that_gain(pool)
+            self._claims[key] = now
+        for pool, claim in before.items():
+            if _leaves_more(claim, now.get(pool)):
+                self._wake_gaining(pool)
 
-    def _claims_of(self, key: ObjectKey) -> Mapping[str, Claim]:
-        """By pool: the one that it wants, and those where it still has something."""
-        inference, live, pods = self._inferences.get(key), self.live(key), self._seated(key)
+    def _make_claims(self, key: ObjectKey) -> Mapping[str, Claim]:
+        """Make the claims of an Inference by pool: on the one that it names, and on those where it still has slices."""
+        inference, live = self._inferences.get(key), self.find_workload(key)
+        pods = self._find_assigned_pods(key)
         if inference is None or inference.metadata.deletion_timestamp is not None:
-            self._booked.pop(key, None)
-            self._given.pop(key, None)
-            return remainders(key, live, pods, None)
+            self._assumed.pop(key, None)
+            self._replicas.pop(key, None)
+            return make_remaining_claims(key, live, pods, None)
         placement = inference.spec.placement
         if placement is None:
-            return remainders(key, live, pods, None)
+            return make_remaining_claims(key, live, pods, None)
         pool = label_value(placement.pool)
-        wanted = claim(settled(inference, live), placement, live, pods, self._booked.get(key, 0))
-        return {**remainders(key, live, pods, pool), pool: wanted}
+        claim = make_claim(settled(inference, live), placement, live, pods, self._assumed.get(key, 0))
+        return {**make_remaining_claims(key, live, pods, pool), pool: claim}
 
     def _claims_on(self, label: str) -> PoolClaims:
-        return self._claims.get(label) or PoolClaims()
+        return self._pool_claims.get(label) or PoolClaims()
 
     def _pool_status_changed(self, key: ObjectKey) -> None:
-        """Slices have come or gone, which is of interest to those that get some, or the pool takes others than before."""
+        """Wake those that gain from slices that came, or all that wait if the pool now refuses other claims."""
         pool, label = self._parts.pools.get(key), label_value(key.name)
         if pool is None:
             return
         slices = self._parts.views.slices(pool)
-        takes = readiness(pool, slices).reason, slices.largest
-        if self._takes.get(key) == takes:
-            self._wake_those_that_gain(label)
+        limits = readiness(pool, slices).reason, slices.largest
+        if self._limits.get(key) == limits:
+            self._wake_gaining(label)
             return
-        self._takes[key] = takes
-        self._wake_all(self._claims_on(label).waiting())
+        self._limits[key] = limits
+        self._wake_all(self._claims_on(label).find_pending())
 
-    def _wake_those_that_gain(self, label: str) -> None:
-        """Calls those alone that are given more than they were told last: in a full pool that is nobody, however many wait."""
+    def _wake_gaining(self, label: str) -> None:
+        """Wake only Inferences that get more than `place` gave them last: none in a full pool, however many wait."""
         claims = self._claims_on(label)
-        for key in self._pools_with_label(label):
-            pool = self._parts.pools.get(key)
-            if pool is None:
-                continue
-            gains = claims.shares(pool, self._parts.views.slices(pool)).gains()
-            self._wake_all([one for one, replicas in gains.items() if replicas > self._given.get(one, 0)])
+        # One pool, unless the names of several have the same beginning and hash.
+        for key in self._parts.pools.store.keys():  # noqa: SIM118 - a store, not a dict
+            pool = self._parts.pools.get(key) if label_value(key.name) == label else None
+            if pool is not None:
+                gains = claims.assign_slices(pool, self._parts.views.slices(pool)).find_gains()
+                self._wake_all(
+                    [
+                        gaining
+                        for gaining, replicas in gains.items()
+                        if replicas > self._replicas.get(gaining, 0)
+                    ]
+                )
 
     def _wake_all(self, keys: Iterable[ObjectKey]) -> None:
         for key in keys:
@@ -229,7 +242,7 @@ class Placements:
 
 
 def _leaves_more(before: Claim, now: Claim | None) -> bool:
-    """Whether there may be more for others than before."""
+    """Return whether there may be more for others than before."""
     if now is None:
         return True
-    return now.taken < before.taken or now.replicas * now.slices < before.replicas * before.slices
+    return now.all_slices < before.all_slices or now.replicas * now.slices < before.replicas * before.slices

@@ -147,7 +147,7 @@ class Terms:
             self._known.inferences,
             parts.stores,
         )
-        self._placements.connect(self.queues.inferences.add)
+        self._placements.subscribe(self.queues.inferences.add)
         parts.workloads.subscribe(self.queues.inferences.add)
         connect_pools(parts.stores, self.queues, parts.occupancy, parts.sharing)
         self._overrides = Overrides(Parsed(ComputeOverride, parts.stores.overrides, strictly=True))

@@ -19,7 +19,7 @@ from tidegate.api.reasons import Reason
 from tidegate.planning.feature_compute import FeaturesObserved, plan_features
 from tidegate.planning.inference import InferenceObserved, plan_inference
 from tidegate.planning.pipelines import PipelinesObserved, plan_pipelines
-from tidegate.planning.placement import Placing
+from tidegate.planning.placement import PlacementResult
 from tidegate.planning.plan import Plan
 from tidegate.planning.serving_status import Verdict
 from tidegate.resources.settings import ServingSettings
@@ -105,8 +105,8 @@ def test_inference_on_slices_of_a_pool(check_golden: CheckGolden) -> None:
     pool = a_compute_pool(slice={"cpu": {"cpu": "500m", "memory": "1Gi"}}, tolerations=[toleration])
     inference = an_inference(placement={"pool": "cpu-a", "slices": 2}, replicas=2)
     resources = slice_resources(pool, 2, inference.spec.tier)
-    placing = Placing(resources, 2, Verdict(True, Reason.PLACED, ""))
-    plan = plan_inference(InferenceObserved(inference, NOW, epoch=7, placing=placing), SETTINGS)
+    placement = PlacementResult(resources, 2, Verdict(True, Reason.PLACED, ""))
+    plan = plan_inference(InferenceObserved(inference, NOW, epoch=7, placement=placement), SETTINGS)
 
     check_golden(FOLDER / "inference-pool.yaml", _documents(plan))
 
@@ -116,8 +116,8 @@ def test_inference_on_a_slice_of_a_gpu(check_golden: CheckGolden) -> None:
     pool = a_compute_pool("gpu-a", slice={"cpu": None, "mps": mps})
     inference = an_inference(placement={"pool": "gpu-a"}, tier="nearline", model={"format": "TensorRT"})
     resources = slice_resources(pool, 1, inference.spec.tier)
-    placing = Placing(resources, 1, Verdict(True, Reason.PLACED, ""))
-    plan = plan_inference(InferenceObserved(inference, NOW, epoch=7, placing=placing), SETTINGS)
+    placement = PlacementResult(resources, 1, Verdict(True, Reason.PLACED, ""))
+    plan = plan_inference(InferenceObserved(inference, NOW, epoch=7, placement=placement), SETTINGS)
 
     check_golden(FOLDER / "inference-gpu.yaml", _documents(plan))
 

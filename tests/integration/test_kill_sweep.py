@@ -31,8 +31,8 @@ Writer.children, Writer.status = later, first
 
 BLIND_TO_DRAINS = """
 from tidegate_controllers.placements import Placements
-seated = Placements._seated
-Placements._seated = lambda self, key: tuple(pod for pod in seated(self, key) if pod.answers)
+find = Placements._find_assigned_pods
+Placements._find_assigned_pods = lambda self, key: tuple(pod for pod in find(self, key) if pod.ready)
 """
 """An operator that counts a slice as free as soon as the pod on it is told to end."""
 

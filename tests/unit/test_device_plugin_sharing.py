@@ -182,10 +182,10 @@ def test_a_pod_gets_one_device_one_user_and_its_tiers_priority() -> None:
 )
 def test_a_pod_is_one_process_on_one_slice(slices: int, model: ModelFormat, reason: Reason) -> None:
     pool = gpu_pool()
-    wanted = Claim(ObjectKey("ads", "ctr"), Tier.REALTIME, slices, 1, 0, "", model)
-    placing = place(wanted, None, pool, pool_slices(pool, [node_view(gpu_node())], {}), PoolClaims((wanted,)))
-    assert placing.verdict.reason is reason
-    assert placing.replicas == int(reason is Reason.PLACED)
+    claim = Claim(ObjectKey("ads", "ctr"), Tier.REALTIME, slices, 1, 0, "", model)
+    result = place(claim, None, pool, pool_slices(pool, [node_view(gpu_node())], {}), PoolClaims((claim,)))
+    assert result.verdict.reason is reason
+    assert result.replicas == int(reason is Reason.PLACED)
 
 
 def test_a_simulated_node_is_as_its_pool_says() -> None:

@@ -14,7 +14,7 @@ from tidegate.planning.node_sharing import slice_pod
 from tidegate.planning.nodes import occupant
 from tidegate.planning.pods import pod_view
 from tidegate.processes.signals import owners_of
-from tidegate_controllers.placements import seated_pod
+from tidegate_controllers.placements import read_assigned_pod
 
 OBJECTS: Final = Path(__file__).resolve().parents[1] / "golden" / "objects"
 NOW: Final = "2026-01-01T00:00:00Z"
@@ -22,7 +22,7 @@ READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], object]]] = {
     "pods as planners see them": pod_view,
     "what takes room on a node": occupant,
     "pods on slices": slice_pod,
-    "pods with a seat": seated_pod,
+    "pods on assigned slices": read_assigned_pod,
     "whose a pod is": lambda body: owners_of([body]),
 }
 

@@ -166,10 +166,10 @@ class ControlPlane:
         inference = self.inferences.get(ObjectKey("ads", GOOD))
         assert inference is not None
         assert named
-        placing = self.placements.of(inference)
+        placement = self.placements.place(inference)
         self.placements.forget(inference.key)
         views = self.stores.pod_views.by_label(INFERENCE_LABEL, GOOD, namespace="ads")
-        return named, placing, views
+        return named, placement, views
 
     def faults(self) -> Mapping[str, str]:
         return {**self.feed.faults.now, **self.routing.faults.now, **self.builder.faults.now}

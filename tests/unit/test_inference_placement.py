@@ -13,7 +13,7 @@ from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
 from tidegate.planning.deployments import DeploymentView, deployment_view
 from tidegate.planning.inference import InferenceObserved, plan_inference
-from tidegate.planning.placement import Placing, without_pool
+from tidegate.planning.placement import PlacementResult, place_without_pool
 from tidegate.planning.plan import Plan
 from tidegate.planning.replicas import settled
 from tidegate.planning.serving_status import Verdict
@@ -31,12 +31,12 @@ def inference(**spec: Any) -> Inference:
     return an_inference(replicas=2, placement={"pool": "cpu-a"}, **spec)
 
 
-def given(replicas: int, verdict: Verdict = PLACED) -> Placing:
-    return Placing(slice_resources(a_compute_pool(), 1, inference().spec.tier), replicas, verdict)
+def given(replicas: int, verdict: Verdict = PLACED) -> PlacementResult:
+    return PlacementResult(slice_resources(a_compute_pool(), 1, inference().spec.tier), replicas, verdict)
 
 
-def planned(placing: Placing | None, found: Inference | None = None, **observed: Any) -> Plan:
-    asked = InferenceObserved(found or inference(), NOW, epoch=1, placing=placing, **observed)
+def planned(placement: PlacementResult | None, found: Inference | None = None, **observed: Any) -> Plan:
+    asked = InferenceObserved(found or inference(), NOW, epoch=1, placement=placement, **observed)
     return plan_inference(asked, SETTINGS)
 
 
@@ -98,7 +98,7 @@ def test_all_given_and_serving_is_ready() -> None:
 
 def test_a_pool_that_is_gone_changes_nothing_of_what_runs() -> None:
     before = serving(planned(given(2)), 2)
-    plan = planned(without_pool("cpu-a", 2, before["deployment"]), **before)
+    plan = planned(place_without_pool("cpu-a", 2, before["deployment"]), **before)
 
     assert deployment(plan) is None
     assert plan.delete == ()
@@ -109,7 +109,7 @@ def test_a_pool_that_is_gone_changes_nothing_of_what_runs() -> None:
 def test_a_change_that_needs_the_pool_waits_for_it_and_is_not_called_ready() -> None:
     before = serving(planned(given(2)), 2)
     changed = inference(batching={"mode": "Fixed"})
-    plan = planned(without_pool("cpu-a", 2, before["deployment"]), changed, **before)
+    plan = planned(place_without_pool("cpu-a", 2, before["deployment"]), changed, **before)
 
     assert deployment(plan) is None
     assert condition(plan, "Ready")["reason"] == "PoolNotFound"
@@ -118,14 +118,14 @@ def test_a_change_that_needs_the_pool_waits_for_it_and_is_not_called_ready() -> 
 
 def test_fewer_replicas_than_are_wanted_are_not_ready_without_the_pool() -> None:
     before = serving(planned(given(1, FULL)), 1)
-    plan = planned(without_pool("cpu-a", 2, before["deployment"]), **before)
+    plan = planned(place_without_pool("cpu-a", 2, before["deployment"]), **before)
     assert condition(plan, "Ready")["reason"] == "PoolNotFound"
 
 
 def test_fewer_replicas_are_carried_out_without_the_pool_and_in_the_same_pods() -> None:
     before = serving(planned(given(2)), 2)
     fewer = an_inference(replicas=1, placement={"pool": "cpu-a"})
-    plan = planned(without_pool("cpu-a", 1, before["deployment"]), fewer, **before)
+    plan = planned(place_without_pool("cpu-a", 1, before["deployment"]), fewer, **before)
 
     applied = deployment(plan)
     assert applied["spec"]["replicas"] == 1

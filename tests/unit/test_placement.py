@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -16,13 +17,13 @@ from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Placement, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.planning.claims import Claim, claim
+from tidegate.planning.claims import Claim, make_claim
+from tidegate.planning.compute_pool import readiness
 from tidegate.planning.deployments import DeploymentView
 from tidegate.planning.nodes import node_view
-from tidegate.planning.placement import Placing, place, without_pool
-from tidegate.planning.pool_claims import PoolClaims
+from tidegate.planning.placement import PlacementResult, place, place_without_pool
+from tidegate.planning.pool_claims import ASSIGNING_REASONS, Ledger, PoolClaims, refuse_claim
 from tidegate.planning.pool_slices import PoolSlices, pool_slices
-from tidegate.planning.sharing_out import Ledger, share_out
 
 TEMPLATE: dict[str, Any] = {"metadata": {}, "spec": {}}
 
@@ -39,11 +40,11 @@ def a_claim(
     tier: Tier = Tier.REALTIME,
     slices: int = 1,
     replicas: int = 1,
-    held: int = 0,
-    made: str = "",
+    assigned: int = 0,
+    created: str = "",
     spares: int = 0,
 ) -> Claim:
-    return Claim(ObjectKey("ads", name), tier, slices, replicas, held, made, spares=spares)
+    return Claim(ObjectKey("ads", name), tier, slices, replicas, assigned, created, spares=spares)
 
 
 def running(replicas: int, *, slices: int = 1, pool: str = "cpu-a") -> DeploymentView:
@@ -57,16 +58,48 @@ def placed(
     cpus: tuple[int, ...] = (4, 4),
     live: DeploymentView | None = None,
     **spec: Any,
-) -> Placing:
+) -> PlacementResult:
     pool = a_compute_pool(**spec)
     return place(wanted, live, pool, slices_of(pool, *cpus), PoolClaims((wanted, *others)))
 
 
-def test_every_replica_gets_its_slices_and_the_pods_the_size_of_them() -> None:
-    placing = placed(a_claim(slices=2, replicas=3))
+def assigned_replicas(
+    pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim]
+) -> Mapping[ObjectKey, int]:
+    assignments = PoolClaims(claims).assign_slices(pool, slices)
+    return {claim.key: assignments.count_replicas(claim.key) for claim in claims}
 
-    assert (placing.replicas, placing.verdict.reason) == (3, Reason.PLACED)
-    resources = placing.resources
+
+def assign_one_after_the_other(
+    pool: ComputePool, slices: PoolSlices, claims: Sequence[Claim]
+) -> tuple[Mapping[ObjectKey, int], Ledger]:
+    """Assign slices to each claim by itself: the rule in its plainest form. Returns replicas, and what each tier has then."""
+    ledger, nodes = Ledger(), slices.healthy_nodes
+    for claim in claims:
+        ledger.assign(claim.tier, claim.count_slices(claim.kept_replicas, nodes))
+    replicas = {claim.key: claim.kept_replicas for claim in claims}
+    if readiness(pool, slices).reason not in ASSIGNING_REASONS:
+        return replicas, ledger
+    rank = {tier: number for number, tier in enumerate(Tier)}
+    ordered = sorted(claims, key=lambda claim: (rank[claim.tier], claim.created, claim.key))
+    without_spares = [(claim, claim.replicas - claim.spares) for claim in ordered]
+    for claim, desired in (*without_spares, *((claim, claim.replicas) for claim in ordered)):
+        before = replicas[claim.key]
+        assigned = claim.count_slices(before, nodes)
+        # What it has beyond its replicas, of another size or of terminating pods, is room for its own alone.
+        room = ledger.count_room(claim.tier, pool, slices) + assigned - before * claim.slices
+        more = min(desired - before, room // claim.slices)
+        if more > 0 and refuse_claim(pool, slices, claim) is None:
+            replicas[claim.key] += more
+            ledger.assign(claim.tier, claim.count_slices(before + more, nodes) - assigned)
+    return replicas, ledger
+
+
+def test_every_replica_gets_its_slices_and_the_pods_the_size_of_them() -> None:
+    result = placed(a_claim(slices=2, replicas=3))
+
+    assert (result.replicas, result.verdict.reason) == (3, Reason.PLACED)
+    resources = result.resources
     assert resources is not None
     # Two slices, less what the agent beside the server asks for.
     assert (resources.cpu, resources.memory) == ("1950m", "1920Mi")
@@ -75,12 +108,12 @@ def test_every_replica_gets_its_slices_and_the_pods_the_size_of_them() -> None:
 
 
 def test_a_full_pool_gives_what_it_has_and_names_the_figures() -> None:
-    placing = placed(a_claim(replicas=5), a_claim("other", replicas=6, held=6, tier=Tier.OFFLINE))
+    result = placed(a_claim(replicas=5), a_claim("other", replicas=6, assigned=6, tier=Tier.OFFLINE))
 
-    assert placing.replicas == 2
-    assert placing.verdict.reason is Reason.POOL_FULL
-    assert placing.verdict.stalled
-    assert placing.verdict.message == (
+    assert result.replicas == 2
+    assert result.verdict.reason is Reason.POOL_FULL
+    assert result.verdict.stalled
+    assert result.verdict.message == (
         "ComputePool cpu-a gives 2 of 5 replicas their 1 slice: of 8 healthy slices 0 are left to tier realtime "
         "(realtime has 2, nearline has 0, offline has 6); lower spec.replicas or spec.placement.slices, "
         "or add nodes to the pool"
@@ -89,21 +122,21 @@ def test_a_full_pool_gives_what_it_has_and_names_the_figures() -> None:
 
 def test_where_replicas_are_decided_the_range_is_what_to_change() -> None:
     wanted = replace(a_claim(replicas=5), scaled=True)
-    message = placed(wanted, a_claim("other", replicas=6, held=6, tier=Tier.OFFLINE)).verdict.message
+    message = placed(wanted, a_claim("other", replicas=6, assigned=6, tier=Tier.OFFLINE)).verdict.message
     assert "lower spec.scaling.minReplicas or spec.placement.slices, or add nodes" in message
 
 
 def test_what_is_held_is_kept_and_those_that_wait_come_by_tier_and_age() -> None:
     pool = a_compute_pool()
     claims = (
-        a_claim("held", tier=Tier.OFFLINE, replicas=5, held=5),
-        a_claim("young", replicas=2, made="2026-01-02"),
-        a_claim("old", replicas=2, made="2026-01-01"),
-        a_claim("patient", tier=Tier.NEARLINE, replicas=2, made="2025-01-01"),
+        a_claim("held", tier=Tier.OFFLINE, replicas=5, assigned=5),
+        a_claim("young", replicas=2, created="2026-01-02"),
+        a_claim("old", replicas=2, created="2026-01-01"),
+        a_claim("patient", tier=Tier.NEARLINE, replicas=2, created="2025-01-01"),
     )
-    given_ = share_out(pool, slices_of(pool, 4, 4), claims)
+    replicas = assigned_replicas(pool, slices_of(pool, 4, 4), claims)
 
-    assert {key.name: count for key, count in given_.items()} == {
+    assert {key.name: count for key, count in replicas.items()} == {
         "held": 5,
         "old": 2,
         "young": 1,
@@ -112,11 +145,11 @@ def test_what_is_held_is_kept_and_those_that_wait_come_by_tier_and_age() -> None
 
 
 def test_a_spare_waits_until_everybody_has_what_they_need_and_nobody_misses_it() -> None:
-    old = a_claim("old", replicas=3, held=2, made="2025", spares=1)
-    new = a_claim("new", replicas=1, made="2026")
-    placing = placed(old, new, cpus=(3,), live=running(2))
-    assert placing.replicas == 2
-    assert placing.verdict.holds
+    old = a_claim("old", replicas=3, assigned=2, created="2025", spares=1)
+    new = a_claim("new", replicas=1, created="2026")
+    result = placed(old, new, cpus=(3,), live=running(2))
+    assert result.replicas == 2
+    assert result.verdict.holds
     assert placed(new, old, cpus=(3,)).replicas == 1
     enough = placed(old, new, cpus=(4,), live=running(2))
     assert enough.replicas == 3
@@ -130,52 +163,52 @@ def test_a_floor_is_kept_for_its_tier_used_or_not() -> None:
     assert "realtime has 0 and a floor of 6" in batch.verdict.message
     assert (
         placed(
-            a_claim(replicas=6), a_claim("batch", tier=Tier.OFFLINE, held=2, replicas=2), tiers=tiers
+            a_claim(replicas=6), a_claim("batch", tier=Tier.OFFLINE, assigned=2, replicas=2), tiers=tiers
         ).replicas
         == 6
     )
 
 
 def test_a_ceiling_is_not_passed_though_there_is_room() -> None:
-    placing = placed(a_claim(tier=Tier.OFFLINE, replicas=4), tiers={"offline": {"ceiling": 3}})
+    result = placed(a_claim(tier=Tier.OFFLINE, replicas=4), tiers={"offline": {"ceiling": 3}})
 
-    assert placing.replicas == 3
-    assert placing.verdict.reason is Reason.TIER_FULL
-    assert "tier offline has 3 slices and a ceiling of 3" in placing.verdict.message
+    assert result.replicas == 3
+    assert result.verdict.reason is Reason.TIER_FULL
+    assert "tier offline has 3 slices and a ceiling of 3" in result.verdict.message
 
 
 def test_more_slices_than_any_node_has_are_refused_with_the_number_that_would_do() -> None:
-    placing = placed(a_claim(slices=6), cpus=(4, 5))
+    result = placed(a_claim(slices=6), cpus=(4, 5))
 
-    assert placing.replicas == 0
-    assert placing.verdict.reason is Reason.TOO_MANY_SLICES
-    assert "the largest has 5: set spec.placement.slices to 5 at most" in placing.verdict.message
+    assert result.replicas == 0
+    assert result.verdict.reason is Reason.TOO_MANY_SLICES
+    assert "the largest has 5: set spec.placement.slices to 5 at most" in result.verdict.message
 
 
 def test_a_pool_that_takes_no_pods_says_why() -> None:
     pool = a_compute_pool()
     wanted = a_claim()
-    placing = place(wanted, None, pool, slices_of(pool, 4, cordoned=True), PoolClaims((wanted,)))
+    result = place(wanted, None, pool, slices_of(pool, 4, cordoned=True), PoolClaims((wanted,)))
 
-    assert placing.verdict.reason is Reason.POOL_NOT_READY
-    assert "node node-0 is cordoned" in placing.verdict.message
-    assert not placing.verdict.stalled
+    assert result.verdict.reason is Reason.POOL_NOT_READY
+    assert "node node-0 is cordoned" in result.verdict.message
+    assert not result.verdict.stalled
 
 
 def test_a_node_that_fails_takes_nothing_from_what_was_given() -> None:
     pool = a_compute_pool()
-    wanted = a_claim(replicas=4, held=4)
-    placing = place(wanted, running(4), pool, slices_of(pool, 4, ready=False), PoolClaims((wanted,)))
+    wanted = a_claim(replicas=4, assigned=4)
+    result = place(wanted, running(4), pool, slices_of(pool, 4, ready=False), PoolClaims((wanted,)))
 
-    assert (placing.replicas, placing.verdict.holds) == (4, True)
+    assert (result.replicas, result.verdict.holds) == (4, True)
 
 
 def test_without_a_pool_what_runs_stays() -> None:
-    placing = without_pool("cpu-a", 5, running(3))
+    result = place_without_pool("cpu-a", 5, running(3))
 
-    assert (placing.resources, placing.replicas) == (None, 3)
-    assert placing.verdict.reason is Reason.POOL_NOT_FOUND
-    assert "its 3 pods stay as they are" in placing.verdict.message
+    assert (result.resources, result.replicas) == (None, 3)
+    assert result.verdict.reason is Reason.POOL_NOT_FOUND
+    assert "its 3 pods stay as they are" in result.verdict.message
 
 
 @pytest.mark.parametrize(
@@ -190,8 +223,8 @@ def test_pods_that_move_wait_until_there_is_room_for_as_many_as_run(
     live: DeploymentView, slices: int
 ) -> None:
     inference = an_inference(replicas=3, placement={"pool": "cpu-a", "slices": slices})
-    wanted = claim(inference, Placement(pool="cpu-a", slices=slices), live)
-    full = a_claim("other", replicas=6, held=6)
+    wanted = make_claim(inference, Placement(pool="cpu-a", slices=slices), live)
+    full = a_claim("other", replicas=6, assigned=6)
     waiting = placed(wanted, full, live=live)
     assert (waiting.resources, waiting.replicas, waiting.verdict.holds) == (None, 3, False)
 
@@ -203,9 +236,9 @@ def test_pods_that_move_wait_until_there_is_room_for_as_many_as_run(
 def test_what_an_inference_leaves_is_nobody_elses_until_its_pods_are_gone() -> None:
     """It was given another pool or deleted: its Deployment, then its pods on their way out, still have their slices."""
     newcomer = a_claim("new", replicas=4)
-    leaving = a_claim("old", tier=Tier.OFFLINE, replicas=0, held=4)
+    leaving = a_claim("old", tier=Tier.OFFLINE, replicas=0, assigned=4)
     assert placed(newcomer, leaving, cpus=(4,)).replicas == 0
-    draining = replace(leaving, held=0, pods={"node-0": 3})
+    draining = replace(leaving, assigned=0, pods={"node-0": 3})
     assert placed(newcomer, draining, cpus=(4,)).replicas == 1
     assert placed(newcomer, replace(draining, pods={}), cpus=(4,)).replicas == 4
 
@@ -216,16 +249,16 @@ def test_pods_that_end_on_a_lost_node_take_nothing_of_the_others() -> None:
 
 
 def test_pods_that_wait_for_a_larger_size_keep_the_slices_that_they_have() -> None:
-    larger = a_claim("old", slices=3, replicas=4, held=4, tier=Tier.OFFLINE)
+    larger = a_claim("old", slices=3, replicas=4, assigned=4, tier=Tier.OFFLINE)
     assert placed(a_claim("new"), larger, cpus=(4,)).replicas == 0
     assert placed(larger, cpus=(12,), live=running(4)).replicas == 4
 
 
 def test_fewer_replicas_are_carried_out_though_the_pool_has_no_room_for_those_that_move() -> None:
-    wanted, full = a_claim(replicas=2), a_claim("other", replicas=8, held=8)
-    placing = placed(wanted, full, live=running(4, pool="cpu-b"))
-    assert (placing.resources, placing.replicas, placing.verdict.holds) == (None, 2, False)
-    assert without_pool("cpu-a", 0, running(3)).replicas == 0
+    wanted, full = a_claim(replicas=2), a_claim("other", replicas=8, assigned=8)
+    result = placed(wanted, full, live=running(4, pool="cpu-b"))
+    assert (result.resources, result.replicas, result.verdict.holds) == (None, 2, False)
+    assert place_without_pool("cpu-a", 0, running(3)).replicas == 0
 
 
 _CLAIMS = st.lists(
@@ -235,10 +268,10 @@ _CLAIMS = st.lists(
         tier=st.sampled_from(Tier),
         slices=st.integers(1, 5),
         replicas=st.integers(0, 9),
-        held=st.integers(0, 12),
-        made=st.sampled_from(["", "2026-01-01", "2026-01-02"]),
+        assigned=st.integers(0, 12),
+        created=st.sampled_from(["", "2026-01-01", "2026-01-02"]),
         pods=st.dictionaries(st.sampled_from(["node-0", "node-1", "lost"]), st.integers(1, 4)),
-        booked=st.integers(0, 4),
+        assumed=st.integers(0, 4),
         spares=st.integers(0, 2),
     ),
     max_size=7,
@@ -260,12 +293,12 @@ def test_no_tier_grows_into_anothers_floor_above_its_ceiling_or_beyond_the_pool(
     }
     pool = a_compute_pool(tiers=tiers)
     slices = slices_of(pool, cpus, 4)
-    given_ = share_out(pool, slices, claims)
+    replicas = assigned_replicas(pool, slices, claims)
 
-    has = {tier: sum(given_[c.key] * c.slices for c in claims if c.tier is tier) for tier in Tier}
-    kept = {tier: sum(c.kept * c.slices for c in claims if c.tier is tier) for tier in Tier}
-    for each in claims:
-        assert each.kept <= given_[each.key] <= each.replicas
+    has = {tier: sum(replicas[c.key] * c.slices for c in claims if c.tier is tier) for tier in Tier}
+    kept = {tier: sum(c.kept_replicas * c.slices for c in claims if c.tier is tier) for tier in Tier}
+    for claim in claims:
+        assert claim.kept_replicas <= replicas[claim.key] <= claim.replicas
     for tier in Tier:
         if has[tier] == kept[tier]:
             continue  # it has not grown
@@ -277,7 +310,7 @@ def test_no_tier_grows_into_anothers_floor_above_its_ceiling_or_beyond_the_pool(
             if other is not tier
         )
         assert sum(has.values()) + reserved <= slices.healthy
-    assert given_ == share_out(pool, slices, list(reversed(claims)))
+    assert replicas == assigned_replicas(pool, slices, list(reversed(claims)))
 
 
 _TIERS = st.dictionaries(
@@ -292,18 +325,18 @@ _CHANGE = st.one_of(
 )
 
 
-def assert_shares_are_what_sharing_out_gives(
-    claims: PoolClaims, pool: ComputePool, slices: PoolSlices
-) -> None:
-    given_ = share_out(pool, slices, tuple(claims))
-    shares = claims.shares(pool, slices)
-    assert {each.key: shares.replicas(each.key) for each in claims} == given_
-    assert shares.ledger.has == Ledger.of(pool, slices, claims, given_).has
-    assert shares.gains() == {each.key: given_[each.key] for each in claims if given_[each.key] > each.kept}
+def assert_assigned_one_after_the_other(claims: PoolClaims, pool: ComputePool, slices: PoolSlices) -> None:
+    replicas, ledger = assign_one_after_the_other(pool, slices, tuple(claims))
+    assignments = claims.assign_slices(pool, slices)
+    assert {claim.key: assignments.count_replicas(claim.key) for claim in claims} == replicas
+    assert assignments.ledger.assigned == ledger.assigned
+    assert assignments.find_gains() == {
+        claim.key: replicas[claim.key] for claim in claims if replicas[claim.key] > claim.kept_replicas
+    }
 
 
 @given(changes=st.lists(_CHANGE, max_size=12))
-def test_after_any_changes_the_shares_that_are_kept_are_what_sharing_out_gives(
+def test_after_any_changes_slices_are_assigned_as_if_one_after_the_other(
     changes: list[tuple[str, Any]],
 ) -> None:
     claims, pool, slices = PoolClaims(), a_compute_pool(), slices_of(a_compute_pool(), 20, 4)
@@ -317,11 +350,11 @@ def test_after_any_changes_the_shares_that_are_kept_are_what_sharing_out_gives(
             slices = slices_of(pool, *value)
         else:
             pool = a_compute_pool(tiers=value)
-        assert_shares_are_what_sharing_out_gives(claims, pool, slices)
+        assert_assigned_one_after_the_other(claims, pool, slices)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_shares_of_very_many_are_what_sharing_out_gives(seed: int) -> None:
+def test_slices_of_very_many_claims_are_assigned_as_if_one_after_the_other(seed: int) -> None:
     random = Random(seed)
     pool = a_compute_pool(tiers={"nearline": {"ceiling": 400}, "offline": {"floor": 60}})
     slices = slices_of(pool, 1200, 40)
@@ -332,8 +365,8 @@ def test_the_shares_of_very_many_are_what_sharing_out_gives(seed: int) -> None:
             tier=random.choice(tuple(Tier)),
             slices=random.choice((1, 1, 2, 7)),
             replicas=random.randrange(4),
-            held=random.randrange(3),
-            made=str(random.randrange(20)),
+            assigned=random.randrange(3),
+            created=str(random.randrange(20)),
             spares=random.randrange(2),
         )
 
@@ -343,4 +376,4 @@ def test_the_shares_of_very_many_are_what_sharing_out_gives(seed: int) -> None:
             claims.put(any_claim())
             claims.remove(ObjectKey("ads", str(random.randrange(600))))
         slices = slices_of(pool, random.choice((900, 1200, 3000)), 40)
-        assert_shares_are_what_sharing_out_gives(claims, pool, slices)
+        assert_assigned_one_after_the_other(claims, pool, slices)

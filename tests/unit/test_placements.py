@@ -18,8 +18,8 @@ from tidegate.api.meta import ObjectKey
 from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
 from tidegate.kube.pool_views import PoolViews
-from tidegate.planning.claims import NodeSeats
-from tidegate.planning.placement import Placing
+from tidegate.planning.claims import NodeShare
+from tidegate.planning.placement import PlacementResult
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.placements import Placements, PoolParts
@@ -40,7 +40,7 @@ class World:
         parts = PoolParts(pools, self.views, occupancy, ownership)
         self.placements = Placements(parts, self.inferences, self.stores)
         self.woken: set[str] = set()
-        self.placements.connect(lambda key: self.woken.add(key.name))
+        self.placements.subscribe(lambda key: self.woken.add(key.name))
         self._version = 0
         self._nodes = occupancy._nodes
         occupancy.begin()
@@ -117,12 +117,12 @@ class World:
         }
         self.has(self.stores.pods, body, gone=gone)
 
-    def of(self, name: str) -> Placing:
+    def of(self, name: str) -> PlacementResult:
         inference = self.inferences.get(ObjectKey("ads", name))
         assert inference is not None
-        placing = self.placements.of(inference)
-        assert placing is not None
-        return placing
+        result = self.placements.place(inference)
+        assert result is not None
+        return result
 
 
 def _labels(name: str, pool: str) -> dict[str, str]:
@@ -197,10 +197,10 @@ def test_one_that_was_deleted_while_it_was_looked_at_claims_nothing() -> None:
     was = world.inferences.get(ObjectKey("ads", "gone"))
     assert was is not None
     world.inference("gone", gone=True)
-    placing = world.placements.of(was)
-    assert placing is not None
-    assert placing.replicas == 0
-    assert [claim.key.name for claim in world.placements.claims("cpu-a")] == ["full"]
+    result = world.placements.place(was)
+    assert result is not None
+    assert result.replicas == 0
+    assert [claim.key.name for claim in world.placements.list_claims("cpu-a")] == ["full"]
 
 
 def test_an_inference_that_waits_for_another_pool_keeps_its_slices_until_its_pods_are_gone() -> None:
@@ -278,8 +278,8 @@ def test_owner_references_that_lead_to_no_inference_make_a_pod_nobodys(forgery: 
     world.deployment("ctr", 1, name="other")
     world.job("inf-ctr-1", "ctr")
     world.forged("ads", **forgery)
-    assert [claim.taken for claim in world.placements.claims("cpu-a")] == [1, 1]
-    assert [claim.taken for claim in world.placements.claims("cpu-b")] == []
+    assert [claim.all_slices for claim in world.placements.list_claims("cpu-a")] == [1, 1]
+    assert [claim.all_slices for claim in world.placements.list_claims("cpu-b")] == []
     assert world.slices("cpu-a").total == 3
 
 
@@ -312,8 +312,8 @@ def test_in_whatever_order_they_are_listed_pods_are_their_inferences_own(order: 
     }
     for step in order:
         steps[step]()
-    (claim,) = world.placements.claims("cpu-a")
-    assert claim.seats == {"node-a": NodeSeats(silent=1)}
+    (claim,) = world.placements.list_claims("cpu-a")
+    assert claim.nodes == {"node-a": NodeShare(not_ready=1)}
     (node,) = world.slices("cpu-a").nodes
     assert (node.total, node.used) == (4, {"offline": 1})
 

@@ -63,7 +63,7 @@ class Member:
     @property
     def pods(self) -> int:
         """Pods that it has been given, those that still start and warm spares included."""
-        return max(self.claim.held, self.claim.booked) // self.claim.slices
+        return max(self.claim.assigned, self.claim.assumed) // self.claim.slices
 
     @property
     def held(self) -> int:
@@ -79,7 +79,7 @@ class Member:
     def taken(self) -> int:
         """Slices that it has where somebody else could have them."""
         claim = self.claim
-        return max(claim.held, sum(claim.pods.values()) - self.lost, claim.booked)
+        return max(claim.assigned, sum(claim.pods.values()) - self.lost, claim.assumed)
 
     @property
     def serving(self) -> int:

@@ -149,7 +149,7 @@ def _status(observed: "InferenceObserved", run: _Run, template: str) -> Inferenc
     said = (
         *standing(_ready(observed, run, verdict), generation),
         condition(ConditionType.COMPLETE, verdict, generation),
-        *placement_conditions(observed.placing, pods, generation),
+        *placement_conditions(observed.placement, pods, generation),
         *override_conditions(observed.overrides, generation, effective=inference.spec.scaling is not None),
     )
     before = without_placement(inference, inference.status.conditions)
@@ -208,9 +208,9 @@ def _verdict(observed: "InferenceObserved", run: _Run, pods: Verdict) -> Verdict
     so_far = f"{_bucketed(run.done, shards)} of {shards} shards of run {run.name} are done"
     if run.job is not None and run.job.gave_up:
         return _given_up(observed, run.job, so_far)
-    placing = observed.placing
-    if placing is not None and not placing.verdict.holds and observed.replicas == 0:
-        return placing.verdict
+    placement = observed.placement
+    if placement is not None and not placement.verdict.holds and observed.replicas == 0:
+        return placement.verdict
     if observed.replicas == 0 and run.done < shards:
         return Verdict(False, Reason.SCALED_TO_ZERO, f"spec.replicas is 0; {so_far}, and the rest waits")
     queued = _queued(observed, run)

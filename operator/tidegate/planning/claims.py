@@ -1,4 +1,4 @@
-"""Claims: what each Inference wants of a pool, and what it has there, until the last of its pods is gone."""
+"""Claims: what each Inference asks of a pool, and the slices that it has there until the last of its pods is gone."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from tidegate.api.inference import Inference, ModelFormat, Placement, Tier
 from tidegate.api.meta import ObjectKey
-from tidegate.planning.deployments import Holding
+from tidegate.planning.deployments import LiveWorkload
 from tidegate.planning.pods import is_ready
 from tidegate.resources.names import POOL_LABEL, SLICES_LABEL, TIER_LABEL, label_value
 
@@ -14,7 +14,7 @@ _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
-class SeatedPod:
+class AssignedPod:
     """A pod of ours that has a node, and slices of a pool there."""
 
     pool: str
@@ -22,145 +22,142 @@ class SeatedPod:
     node: str
     slices: int
     tier: str
-    answers: bool = False
-    """Whether it is ready, and not on its way out."""
+    ready: bool = False
+    """Whether it is ready, and not terminating."""
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSeats:
+class NodeShare:
     """Slices of one node that an Inference's pods have."""
 
-    answering: int = 0
-    silent: int = 0
-    """Those of pods that start, fail, or are on their way out."""
+    ready: int = 0
+    not_ready: int = 0
+    """Those of pods that start, fail or terminate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one Inference wants of a pool, and what it has."""
+    """What one Inference asks of a pool, and what it has there."""
 
     key: ObjectKey
     tier: Tier
     slices: int
     """Slices of each replica."""
     replicas: int
-    """Pods that it wants; none where it wants to be elsewhere, or is being deleted."""
-    held: int
-    """Slices that its Deployment has been given in this pool."""
-    made: str
-    """When it was made, in a form that sorts."""
+    """Pods that it asks for; none if it asks for another pool, or is being deleted."""
+    assigned: int
+    """Slices of its Deployment in this pool."""
+    created: str
+    """Creation time, in a form that sorts."""
     model: ModelFormat = ModelFormat.ONNX
     scaled: bool = False
-    """Whether `replicas` was decided, within a range."""
+    """Whether the allocator decided `replicas`, within a range."""
     pods: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Slices of its pods by node, where they are more than `held`: some are on their way out."""
+    """Slices of its pods by node, if they are more than `assigned` because some pods are terminating."""
     spares: int = 0
-    """How many of `replicas` are warm spares, which nobody misses."""
-    booked: int = 0
-    """Slices that it has just been given, while its Deployment is being written."""
+    """How many of `replicas` are warm spares, which may be missing."""
+    assumed: int = 0
+    """Slices that it has been given just now, while its Deployment is being written."""
     ready: int = 0
-    """Its pods in this pool that answer."""
-    seats: Mapping[str, NodeSeats] = field(default_factory=dict[str, NodeSeats])
+    """Its pods in this pool that are ready."""
+    nodes: Mapping[str, NodeShare] = field(default_factory=dict[str, NodeShare])
     """Slices that its pods have in this pool, by node."""
 
     @property
-    def kept(self) -> int:
+    def kept_replicas(self) -> int:
         """Replicas that it goes on having."""
-        return min(self.replicas, self.held // self.slices)
+        return min(self.replicas, self.assigned // self.slices)
 
     @property
-    def taken(self) -> int:
-        """Slices that are its own, whatever it wants now."""
-        return max(self.held, sum(self.pods.values()), self.booked)
+    def all_slices(self) -> int:
+        """Slices that it has, whatever it asks for now."""
+        return max(self.assigned, sum(self.pods.values()), self.assumed)
 
-    def has(self, replicas: int, nodes: Container[str]) -> int:
-        """Slices that it has with so many replicas; pods elsewhere than on `nodes` take nothing that can be given."""
-        seated = sum(count for node, count in self.pods.items() if node in nodes)
-        return max(replicas * self.slices, self.held, seated, self.booked)
+    def count_slices(self, replicas: int, nodes: Container[str]) -> int:
+        """Return the slices that it has with so many replicas; pods outside `nodes` have none that could be assigned."""
+        of_pods = sum(slices for node, slices in self.pods.items() if node in nodes)
+        return max(replicas * self.slices, self.assigned, of_pods, self.assumed)
 
 
-def seated_pod(body: Mapping[str, Any]) -> SeatedPod | None:
-    """Reads a pod of ours, whose labels are believed; None while it has no node, once it has ended, and where it has no slices."""
+def read_assigned_pod(body: Mapping[str, Any]) -> AssignedPod | None:
+    """Read a pod of ours, whose labels can be trusted; None if it has no node, has ended, or has no slices."""
     labels, spec = body["metadata"].get("labels") or {}, body.get("spec") or {}
     slices = labels.get(SLICES_LABEL, "")
     ended = (body.get("status") or {}).get("phase") in _ENDED
     if ended or not spec.get("nodeName") or not slices.isdecimal() or POOL_LABEL not in labels:
         return None
-    answers = "deletionTimestamp" not in body["metadata"] and is_ready(body)
-    return SeatedPod(
-        labels[POOL_LABEL],
-        spec["nodeName"],
-        int(slices),
-        labels.get(TIER_LABEL, ""),
-        answers=answers,
+    ready = "deletionTimestamp" not in body["metadata"] and is_ready(body)
+    return AssignedPod(
+        labels[POOL_LABEL], spec["nodeName"], int(slices), labels.get(TIER_LABEL, ""), ready=ready
     )
 
 
-def claim(
+def make_claim(
     inference: Inference,
     placement: Placement,
-    live: Holding | None,
-    pods: Sequence[SeatedPod] = (),
-    booked: int = 0,
+    live: LiveWorkload | None,
+    pods: Sequence[AssignedPod] = (),
+    assumed: int = 0,
 ) -> Claim:
-    """The claim of an Inference on the pool of this placement; `live` is its Deployment, `pods` are those of any pool."""
+    """Make the claim of an Inference on the pool of this placement; `pods` are its pods in every pool."""
     pool = label_value(placement.pool)
-    made = inference.metadata.creation_timestamp
-    # Anyone may edit a Deployment, until it is written again: what it has beyond the spec its pods say.
-    held = min(_held(live, pool), inference.spec.replicas * placement.slices)
+    created = inference.metadata.creation_timestamp
+    # Anyone may edit a Deployment, until we write it again: so count what it has beyond the spec only if pods have it.
+    assigned = min(_count_assigned(live, pool), inference.spec.replicas * placement.slices)
     return Claim(
         key=inference.key,
         tier=inference.spec.tier,
         slices=placement.slices,
         replicas=inference.spec.replicas,
-        held=held,
-        made=made.isoformat() if made is not None else "",
+        assigned=assigned,
+        created=created.isoformat() if created is not None else "",
         model=inference.spec.model.format,
         scaled=inference.spec.scaling is not None,
-        pods=_beyond(held, pool, pods),
+        pods=_find_pods_beyond(assigned, pool, pods),
         spares=inference.decided_spares,
-        booked=booked,
-        ready=sum(each.answers for each in pods if each.pool == pool),
-        seats=_seats(pool, pods),
+        assumed=assumed,
+        ready=sum(pod.ready for pod in pods if pod.pool == pool),
+        nodes=_sum_by_node(pool, pods),
     )
 
 
-def remainders(
-    key: ObjectKey, live: Holding | None, pods: Sequence[SeatedPod], wanted: str | None
+def make_remaining_claims(
+    key: ObjectKey, live: LiveWorkload | None, pods: Sequence[AssignedPod], desired_pool: str | None
 ) -> Mapping[str, Claim]:
-    """Claims by pool on what an Inference still has where it wants nothing; `wanted` is the pool that it wants.
+    """Make the claims, by pool, of an Inference where it has slices and asks for none.
 
-    It was deleted, or has another pool in its spec: until its pods are gone, their slices are nobody else's.
+    It was deleted, or names `desired_pool` now: until its pods are gone, no other Inference can have their slices.
     """
-    tiers = {each.pool: each.tier for each in pods}
+    tiers = {pod.pool: pod.tier for pod in pods}
     if live is not None and live.pool:
         tiers[live.pool] = live.tier
-    found: dict[str, Claim] = {}
-    for pool, tier in tiers.items():
-        if pool != wanted:
-            held, of = _held(live, pool), Tier(tier) if tier in set(Tier) else Tier.REALTIME
-            found[pool] = Claim(key, of, 1, 0, held, "", pods=_beyond(held, pool, pods))
-    return found
+    claims: dict[str, Claim] = {}
+    for pool, label in tiers.items():
+        if pool != desired_pool:
+            assigned, tier = _count_assigned(live, pool), Tier(label) if label in set(Tier) else Tier.REALTIME
+            beyond = _find_pods_beyond(assigned, pool, pods)
+            claims[pool] = Claim(key, tier, 1, 0, assigned, "", pods=beyond)
+    return claims
 
 
-def _held(live: Holding | None, pool: str) -> int:
+def _count_assigned(live: LiveWorkload | None, pool: str) -> int:
     return live.replicas * live.slices if live is not None and live.pool == pool else 0
 
 
-def _seats(pool: str, pods: Iterable[SeatedPod]) -> Mapping[str, NodeSeats]:
-    seats: dict[str, NodeSeats] = {}
-    for each in pods:
-        if each.pool == pool:
-            before = seats.get(each.node, NodeSeats())
-            answering, silent = (each.slices, 0) if each.answers else (0, each.slices)
-            seats[each.node] = NodeSeats(before.answering + answering, before.silent + silent)
-    return seats
+def _sum_by_node(pool: str, pods: Iterable[AssignedPod]) -> Mapping[str, NodeShare]:
+    nodes: dict[str, NodeShare] = {}
+    for pod in pods:
+        if pod.pool == pool:
+            before = nodes.get(pod.node, NodeShare())
+            ready, not_ready = (pod.slices, 0) if pod.ready else (0, pod.slices)
+            nodes[pod.node] = NodeShare(before.ready + ready, before.not_ready + not_ready)
+    return nodes
 
 
-def _beyond(held: int, pool: str, pods: Iterable[SeatedPod]) -> Mapping[str, int]:
-    """The pods that have this pool's slices, where the Deployment does not stand for all of them already."""
+def _find_pods_beyond(assigned: int, pool: str, pods: Iterable[AssignedPod]) -> Mapping[str, int]:
+    """Return the slices of pods in this pool by node, if they are more than those of the Deployment."""
     nodes: dict[str, int] = {}
-    for each in pods:
-        if each.pool == pool:
-            nodes[each.node] = nodes.get(each.node, 0) + each.slices
-    return nodes if sum(nodes.values()) > held else {}
+    for pod in pods:
+        if pod.pool == pool:
+            nodes[pod.node] = nodes.get(pod.node, 0) + pod.slices
+    return nodes if sum(nodes.values()) > assigned else {}

@@ -18,12 +18,12 @@ from tidegate.resources.serving import template_hash
 Template = Mapping[str, Any]
 
 
-class Holding(Protocol):
-    """What has pods on slices of a pool: a Deployment, or the Job of a batch."""
+class LiveWorkload(Protocol):
+    """An object that has pods on slices of a pool: a Deployment, or the Job of a batch."""
 
     @property
     def replicas(self) -> int:
-        """Pods that it is to have."""
+        """Desired pods."""
         ...
 
     @property

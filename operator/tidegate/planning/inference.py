@@ -34,7 +34,7 @@ from tidegate.planning.overrides import (
     override_events,
     without_overrides,
 )
-from tidegate.planning.placement import Placing
+from tidegate.planning.placement import PlacementResult
 from tidegate.planning.placement_status import (
     placement_conditions,
     placement_events,
@@ -103,7 +103,7 @@ class InferenceObserved:
     """Why a child cannot be as planned (a quota, an admission policy, a name that is taken)."""
     rooms: Sequence[NodeRoom] = ()
     """Where most is free of what a pod lacks that no node takes."""
-    placing: Placing | None = None
+    placement: PlacementResult | None = None
     """What its pool gives it; None where the spec names no pool."""
     overrides: Sequence[ComputeOverride] = ()
     """ComputeOverrides of it that are in force."""
@@ -115,17 +115,17 @@ class InferenceObserved:
     @property
     def slice_resources(self) -> SliceResources | None:
         """What its pool gives each pod, if there is a pool."""
-        return self.placing.resources if self.placing is not None else None
+        return self.placement.resources if self.placement is not None else None
 
     @property
     def left_alone(self) -> bool:
         """Whether its pool cannot say what a pod should look like, so that those that there are stay."""
-        return self.placing is not None and self.placing.resources is None
+        return self.placement is not None and self.placement.resources is None
 
     @property
     def replicas(self) -> int:
         """Pods that there are to be, warm spares among them."""
-        return self.placing.replicas if self.placing is not None else self.inference.spec.replicas
+        return self.placement.replicas if self.placement is not None else self.inference.spec.replicas
 
     @property
     def needed(self) -> int:
@@ -268,7 +268,7 @@ def _status(
     said = (
         *standing(_ready_verdict(observed, model, pods, replicas), generation),
         condition(ConditionType.MODEL_LOADED, model, generation),
-        *placement_conditions(observed.placing, pods, generation),
+        *placement_conditions(observed.placement, pods, generation),
         *sample_conditions(inference, replicas),
         *stream_conditions(inference, observed.replicas, replicas),
         *override_conditions(observed.overrides, generation, effective=inference.spec.scaling is not None),
@@ -453,14 +453,14 @@ def _ready_verdict(
 
 def _unplaced(observed: InferenceObserved) -> Verdict | None:
     """Why its pool does not give it what it wants; None when it has all of that, from its pool or from before."""
-    placing, live = observed.placing, observed.deployment
-    if placing is None or placing.verdict.holds:
+    placement, live = observed.placement, observed.deployment
+    if placement is None or placement.verdict.holds:
         return None
     inference = observed.inference
     as_wanted = live is not None and template_source(live.template) == source_digest(inference)
-    gone = placing.verdict.reason is Reason.POOL_NOT_FOUND
+    gone = placement.verdict.reason is Reason.POOL_NOT_FOUND
     # A pool that is gone takes nothing from what runs as its spec asks.
-    return None if gone and as_wanted and placing.replicas == inference.spec.replicas else placing.verdict
+    return None if gone and as_wanted and placement.replicas == inference.spec.replicas else placement.verdict
 
 
 def _events(before: InferenceStatus, after: InferenceStatus) -> tuple[Event, ...]:

@@ -1,7 +1,6 @@
-"""Placement: how many replicas a pool gives each Inference that wants to run on its slices, and what is said of it.
+"""Placement: how many replicas of an Inference its pool runs, on which resources, and what its status says about that.
 
-What an Inference has been given it keeps: only what is still to start waits for room, by tier and then by age. So pods
-come and go without anybody else's moving, and a node that fails takes nothing from those on the others.
+Assigned slices are sticky, so a pool that loses nodes or gets a lower ceiling stops nothing that runs.
 """
 
 from dataclasses import dataclass
@@ -11,97 +10,88 @@ from tidegate.api.inference import Tier
 from tidegate.api.reasons import Reason
 from tidegate.planning.claims import Claim
 from tidegate.planning.compute_pool import readiness
-from tidegate.planning.deployments import Holding
-from tidegate.planning.pool_claims import PoolClaims
+from tidegate.planning.deployments import LiveWorkload
+from tidegate.planning.pool_claims import ASSIGNING_REASONS, Ledger, PoolClaims, refuse_claim
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.serving_status import Verdict
-from tidegate.planning.sharing_out import STILL_GIVES, Admission, Ledger
 from tidegate.resources.slices import SliceResources, slice_resources
 
 
 @dataclass(frozen=True, slots=True)
-class Placing:
+class PlacementResult:
     """What an Inference's pool gives it now."""
 
     resources: SliceResources | None
-    """What each pod gets; None leaves the pods that there are as they are, but for those beyond `replicas`."""
+    """What each pod gets; None leaves the pods as they are, except for those beyond `replicas`."""
     replicas: int
     verdict: Verdict
 
 
-def without_pool(name: str, replicas: int, live: Holding | None) -> Placing:
-    """What becomes of an Inference whose pool is not there: of its pods, those stay that it still wants."""
+def place_without_pool(name: str, replicas: int, live: LiveWorkload | None) -> PlacementResult:
+    """Return the placement of an Inference whose pool does not exist: its pods stay, as many as it still asks for."""
     running = min(live.replicas, replicas) if live is not None else 0
     stays = f"; its {running} pods stay as they are" if running else ""
     message = f"there is no ComputePool {name}{stays}: make it, or correct spec.placement.pool"
-    return Placing(None, running, Verdict(False, Reason.POOL_NOT_FOUND, message, stalled=True))
+    return PlacementResult(None, running, Verdict(False, Reason.POOL_NOT_FOUND, message, stalled=True))
 
 
 def place(
-    wanted: Claim, live: Holding | None, pool: ComputePool, slices: PoolSlices, claims: PoolClaims
-) -> Placing:
-    """What `pool` gives the Inference behind `wanted`, one of `claims`, which are all of the pool."""
-    shares = claims.shares(pool, slices)
-    replicas = shares.replicas(wanted.key)
-    verdict = _verdict(wanted, replicas, pool, slices, shares.ledger)
-    return _settled(
-        Placing(slice_resources(pool, wanted.slices, wanted.tier), replicas, verdict), wanted, live
-    )
+    claim: Claim, live: LiveWorkload | None, pool: ComputePool, slices: PoolSlices, claims: PoolClaims
+) -> PlacementResult:
+    """Place the Inference of `claim` in its pool; `claims` are all claims on the pool, this one among them."""
+    assignments = claims.assign_slices(pool, slices)
+    replicas = assignments.count_replicas(claim.key)
+    verdict = _explain(claim, replicas, pool, slices, assignments.ledger)
+    running = min(live.replicas, claim.replicas) if live is not None else 0
+    if replicas < running:
+        # It moves here from elsewhere, or asks for larger replicas: its pods stay until there is room for as many.
+        return PlacementResult(None, running, verdict)
+    return PlacementResult(slice_resources(pool, claim.slices, claim.tier), replicas, verdict)
 
 
-def _settled(placing: Placing, wanted: Claim, live: Holding | None) -> Placing:
-    """What becomes of pods that run now, elsewhere or of another size, once their Inference is to have `placing`."""
-    running = live.replicas if live is not None else 0
-    stays = min(running, wanted.replicas)
-    if placing.replicas < stays:
-        # It moves here from elsewhere, or wants larger replicas: until there is room for as many as run, they stay.
-        return Placing(None, stays, placing.verdict)
-    return placing
-
-
-def _verdict(wanted: Claim, replicas: int, pool: ComputePool, slices: PoolSlices, ledger: Ledger) -> Verdict:
-    """What is said of a share; `ledger` is what everybody has once all have theirs."""
-    if replicas >= wanted.replicas - wanted.spares:
-        return _placed(wanted, replicas, pool)
-    name, each = pool.metadata.name, _size(wanted)
+def _explain(claim: Claim, replicas: int, pool: ComputePool, slices: PoolSlices, ledger: Ledger) -> Verdict:
+    """Return what the status says about so many replicas; `ledger` has what the claims have after the assignment."""
+    name, needed, size = pool.metadata.name, claim.replicas - claim.spares, _describe_size(claim)
+    if replicas >= needed:
+        message = f"ComputePool {name} gives {replicas} replicas {size} each"
+        return Verdict(True, Reason.PLACED, message + _describe_spares(replicas - needed))
     ready = readiness(pool, slices)
-    if ready.reason not in STILL_GIVES:
+    if ready.reason not in ASSIGNING_REASONS:
         message = f"ComputePool {name} takes no pods: {ready.message}"
         return Verdict(False, Reason.POOL_NOT_READY, message, stalled=ready.stalled)
-    refused = Admission.of(pool, slices).refusal(wanted)
-    if refused is not None:
-        return Verdict(False, refused.reason, f"ComputePool {name}: {refused.message}", stalled=True)
-    has, bounds = ledger.has, ledger.bounds
-    short = f"ComputePool {name} gives {replicas} of {wanted.replicas - wanted.spares} replicas their {each}"
+    refusal = refuse_claim(pool, slices, claim)
+    if refusal is not None:
+        return Verdict(False, refusal.reason, f"ComputePool {name}: {refusal.message}", stalled=True)
+    short = f"ComputePool {name} gives {replicas} of {needed} replicas their {size}"
     lower = (
-        f"lower {'spec.scaling.minReplicas' if wanted.scaled else 'spec.replicas'} or spec.placement.slices"
+        f"lower {'spec.scaling.minReplicas' if claim.scaled else 'spec.replicas'} or spec.placement.slices"
     )
-    ceiling = bounds.of(wanted.tier).ceiling
-    if ceiling is not None and ceiling - has[wanted.tier] < wanted.slices:
+    assigned, bounds = ledger.assigned, pool.spec.tiers
+    ceiling = bounds.of(claim.tier).ceiling
+    if ceiling is not None and ceiling - assigned[claim.tier] < claim.slices:
         message = (
-            f"{short}: tier {wanted.tier.value} has {has[wanted.tier]} slices and a ceiling of {ceiling}; "
+            f"{short}: tier {claim.tier.value} has {assigned[claim.tier]} slices and a ceiling of {ceiling}; "
             f"{lower}, or raise the ceiling in the pool's spec.tiers"
         )
         return Verdict(False, Reason.TIER_FULL, message, stalled=True)
-    tiers = ", ".join(_share(tier, has[tier], bounds.of(tier).floor) for tier in Tier)
+    room = max(ledger.count_room(claim.tier, pool, slices), 0)
+    tiers = ", ".join(_describe_tier(tier, assigned[tier], bounds.of(tier).floor) for tier in Tier)
     message = (
-        f"{short}: of {slices.healthy} healthy slices {max(ledger.room(wanted.tier), 0)} are left to tier "
-        f"{wanted.tier.value} ({tiers}); {lower}, or add nodes to the pool"
+        f"{short}: of {slices.healthy} healthy slices {room} are left to tier {claim.tier.value} ({tiers}); {lower}, "
+        "or add nodes to the pool"
     )
     return Verdict(False, Reason.POOL_FULL, message, stalled=True)
 
 
-def _placed(wanted: Claim, replicas: int, pool: ComputePool) -> Verdict:
-    message = f"ComputePool {pool.metadata.name} gives {replicas} replicas {_size(wanted)} each"
-    spares = replicas - (wanted.replicas - wanted.spares)
-    if spares > 0:
-        message += f", {spares} of them as warm spares" if spares > 1 else ", 1 of them as a warm spare"
-    return Verdict(True, Reason.PLACED, message)
+def _describe_spares(spares: int) -> str:
+    if spares <= 0:
+        return ""
+    return f", {spares} of them as warm spares" if spares > 1 else ", 1 of them as a warm spare"
 
 
-def _size(wanted: Claim) -> str:
-    return "1 slice" if wanted.slices == 1 else f"{wanted.slices} slices"
+def _describe_size(claim: Claim) -> str:
+    return "1 slice" if claim.slices == 1 else f"{claim.slices} slices"
 
 
-def _share(tier: Tier, has: int, floor: int) -> str:
-    return f"{tier.value} has {has}" + (f" and a floor of {floor}" if floor else "")
+def _describe_tier(tier: Tier, assigned: int, floor: int) -> str:
+    return f"{tier.value} has {assigned}" + (f" and a floor of {floor}" if floor else "")

@@ -6,18 +6,20 @@ from typing import Final
 from tidegate.api.conditions import Condition, ConditionStatus, ConditionType, ObservedCondition
 from tidegate.api.inference import Inference
 from tidegate.api.reasons import Reason
-from tidegate.planning.placement import Placing
+from tidegate.planning.placement import PlacementResult
 from tidegate.planning.plan import Event, EventType
 from tidegate.planning.serving_status import SMALLER_OR_MORE_NODES, Verdict, condition
 
 _NOWHERE: Final = frozenset({Reason.NO_CAPACITY, Reason.UNSCHEDULABLE})
 
 
-def placement_conditions(placing: Placing | None, pods: Verdict, generation: int) -> tuple[Condition, ...]:
-    """Placed, where there is a placement: what the pool says, and of pods that it has given room what the scheduler says."""
-    if placing is None:
+def placement_conditions(
+    placement: PlacementResult | None, pods: Verdict, generation: int
+) -> tuple[Condition, ...]:
+    """Return Placed, if there is a placement: the pool's verdict, or the scheduler's if a pod with slices finds no node."""
+    if placement is None:
         return ()
-    verdict = pods if placing.verdict.holds and pods.reason in _NOWHERE else placing.verdict
+    verdict = pods if placement.verdict.holds and pods.reason in _NOWHERE else placement.verdict
     return (condition(ConditionType.PLACED, verdict, generation),)
 
 

@@ -1,10 +1,9 @@
-"""What everybody claims of one pool, and the share of each: what `share_out` gives, kept up to date change by change.
+"""The claims on one pool, and how many replicas of each get slices, kept up to date change by change.
 
-Who waits stands in a queue, and the queue is cut into blocks that know how much room all of theirs take, and how little the most
-modest of them. So a share is found by a look at each block instead of each claim: with n claims a change costs about √n steps.
+Assigned slices are sticky. Only pending replicas queue, by tier and then by creation time; warm spares queue after the replicas
+of all tiers. So starting or losing a pod never moves another Inference.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -12,150 +11,60 @@ from typing import Final
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
+from tidegate.api.reasons import Reason
 from tidegate.planning.claims import Claim
 from tidegate.planning.compute_pool import readiness
 from tidegate.planning.pool_slices import PoolSlices
-from tidegate.planning.sharing_out import STILL_GIVES, Admission, Ledger
+from tidegate.planning.slice_queue import PendingReplicas, SliceQueue
+from tidegate.resources.slices import PlacementRefusal, refuse_replica
 
-_BLOCK: Final = 64
-"""Claims of a block at least, but for the last; twice as many are cut in two. About √10,000."""
-
-_Rank = tuple[str, ObjectKey]
-"""The older first; of two of one age the name decides."""
+ASSIGNING_REASONS: Final = frozenset({Reason.POOL_READY, Reason.FLOORS_EXCEED_POOL})
+"""Reasons of the condition Ready of a pool that assigns slices."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Wish:
-    """What one claim wants in one round."""
+def refuse_claim(pool: ComputePool, slices: PoolSlices, claim: Claim) -> PlacementRefusal | None:
+    """Return why the pool can place no replica of the claim, however many slices are free; None if it can."""
+    refusal = refuse_replica(pool, claim.slices, claim.model)
+    if refusal is not None or claim.slices <= slices.largest:
+        return refusal
+    message = (
+        f"a replica wants {claim.slices} slices on one node, and the largest has {slices.largest}: "
+        f"set spec.placement.slices to {slices.largest} at most, and more replicas instead"
+    )
+    return PlacementRefusal(Reason.TOO_MANY_SLICES, message)
 
-    rank: _Rank
-    slices: int
-    """Of each replica."""
-    before: int
-    """Replicas that it has before."""
-    replicas: int
-    """Replicas that it wants to have after."""
-    has: int
-    """Slices that it has before; those beyond its replicas are room for itself alone."""
 
-    @property
-    def least(self) -> int:
-        """The room with which it gets at least one replica more."""
-        return (self.before + 1) * self.slices - self.has
+class Ledger:
+    """How many slices the claims of each tier have."""
+
+    def __init__(self, assigned: Mapping[Tier, int] | None = None) -> None:
+        """Begin with what each tier has; by default, with nothing."""
+        self._assigned = dict.fromkeys(Tier, 0) if assigned is None else dict(assigned)
 
     @property
-    def whole(self) -> int:
-        """The room that it takes where it gets all that it wants."""
-        return max(self.replicas * self.slices - self.has, 0)
+    def assigned(self) -> Mapping[Tier, int]:
+        """Slices by tier."""
+        return self._assigned
 
-    def more(self, room: int) -> int:
-        """How many more replicas it gets where so many slices are left."""
-        left = room + self.has - self.before * self.slices
-        return max(min(self.replicas - self.before, left // self.slices), 0)
+    def assign(self, tier: Tier, slices: int) -> None:
+        """Count so many more slices as those of a tier."""
+        self._assigned[tier] += slices
 
-    def takes(self, room: int) -> int:
-        """Of so many slices, those that are its own then."""
-        return max((self.before + self.more(room)) * self.slices - self.has, 0)
+    def release(self, tier: Tier, slices: int) -> None:
+        """Count so many slices of a tier no longer."""
+        self._assigned[tier] -= slices
 
+    def count_room(self, tier: Tier, pool: ComputePool, slices: PoolSlices) -> int:
+        """Return the slices that are left to a tier: none of those below the floors of other tiers, none above its ceiling.
 
-class _Block:
-    """Some wishes that come one after the other."""
-
-    def __init__(self, wishes: list[_Wish]) -> None:
-        self.wishes = wishes
-        self._sums: tuple[int, int] | None = None
-
-    @property
-    def last(self) -> _Rank:
-        return self.wishes[-1].rank
-
-    @property
-    def sums(self) -> tuple[int, int]:
-        """The room with which any of it gets something, and the room that all of it takes."""
-        if self._sums is None:
-            self._sums = min(wish.least for wish in self.wishes), sum(wish.whole for wish in self.wishes)
-        return self._sums
-
-    def insert(self, wish: _Wish) -> None:
-        self.wishes.insert(_place(self, wish.rank), wish)
-        self._sums = None
-
-    def remove(self, wish: _Wish) -> None:
-        del self.wishes[_place(self, wish.rank)]
-        self._sums = None
-
-    def serve(self, room: int) -> int:
-        """The room that is left after all of it."""
-        least, whole = self.sums
-        if room < least:
-            return room
-        if whole <= room and room >= 0:
-            return room - whole
-        for wish in self.wishes:
-            room -= wish.takes(room)
-        return room
-
-
-class _Queue:
-    """The wishes of one tier in one round, in the order in which they are served."""
-
-    def __init__(self) -> None:
-        self._blocks: list[_Block] = []
-
-    def put(self, wish: _Wish) -> None:
-        """Takes it in at its rank, where there is none."""
-        if not self._blocks:
-            self._blocks.append(_Block([wish]))
-            return
-        at = min(self._block(wish.rank), len(self._blocks) - 1)
-        block = self._blocks[at]
-        block.insert(wish)
-        if len(block.wishes) >= 2 * _BLOCK:
-            self._blocks[at : at + 1] = [_Block(block.wishes[:_BLOCK]), _Block(block.wishes[_BLOCK:])]
-
-    def remove(self, wish: _Wish) -> None:
-        """Takes it out again."""
-        at = self._block(wish.rank)
-        block = self._blocks[at]
-        block.remove(wish)
-        if not block.wishes:
-            del self._blocks[at]
-
-    def serve(self, room: int) -> int:
-        """The room that is left after everybody."""
-        for block in self._blocks:
-            room = block.serve(room)
-        return room
-
-    def room_for(self, wish: _Wish, room: int) -> int:
-        """The room that is left for one of its wishes."""
-        at = self._block(wish.rank)
-        for block in self._blocks[:at]:
-            room = block.serve(room)
-        for before in self._blocks[at].wishes:
-            if before.rank >= wish.rank:
-                break
-            room -= before.takes(room)
-        return room
-
-    def gains(self, room: int) -> Iterator[tuple[_Wish, int]]:
-        """Those that get more replicas, and how many."""
-        for block in self._blocks:
-            least, _ = block.sums
-            if room < least:
-                continue
-            for wish in block.wishes:
-                more = wish.more(room)
-                if more:
-                    yield wish, more
-                room -= wish.takes(room)
-
-    def _block(self, rank: _Rank) -> int:
-        return bisect_left(self._blocks, rank, key=lambda block: block.last)
-
-
-def _place(block: _Block, rank: _Rank) -> int:
-    return bisect_left(block.wishes, rank, key=lambda wish: wish.rank)
+        Negative if more are assigned than that.
+        """
+        bounds = pool.spec.tiers
+        others = (other for other in Tier if other is not tier)
+        reserved = sum(max(bounds.of(other).floor - self._assigned[other], 0) for other in others)
+        room = slices.healthy - sum(self._assigned.values()) - reserved
+        ceiling = bounds.of(tier).ceiling
+        return room if ceiling is None else min(room, ceiling - self._assigned[tier])
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,70 +72,79 @@ class _Entry:
     """A claim as it is counted."""
 
     claim: Claim
-    has: int
-    """Slices that it has with what it keeps."""
-    wishes: tuple[_Wish | None, _Wish | None]
-    """Of the round in which replicas are given, and of that of warm spares; None where it wants none."""
+    assigned: int
+    """Slices that it has with the replicas that it keeps."""
+    pending: tuple[PendingReplicas | None, PendingReplicas | None]
+    """Its replicas that wait, and its warm spares that wait; None for none."""
 
 
-class Shares:
-    """What each claim is given of a pool, as `share_out` gives it; until the next change of the claims or of the pool."""
+_Queues = Mapping[Tier, SliceQueue]
+
+
+class Assignments:
+    """How many replicas of each claim get slices, until the claims or the pool change."""
 
     def __init__(
         self,
         entries: Mapping[ObjectKey, _Entry],
-        rounds: Sequence[Mapping[Tier, _Queue]],
+        rounds: Sequence[_Queues],
         ledger: Ledger,
-        *,
-        gives: bool,
+        pool: ComputePool,
+        slices: PoolSlices,
     ) -> None:
-        """Serves all queues; `ledger` has what everybody keeps, and where not `gives`, that is all."""
+        """Serve the queues of all rounds; `ledger` has what the claims keep, and from here on what they get."""
         self.ledger = ledger
-        """Who has how many slices once everybody has theirs."""
         self._entries = entries
-        self._served: list[dict[Tier, tuple[_Queue, int]]] = []
-        for queues in rounds if gives else ():
-            served: dict[Tier, tuple[_Queue, int]] = {}
+        self._served: list[dict[Tier, tuple[SliceQueue, int]]] = []
+        # A pool that takes no pods assigns nothing beyond what the claims keep.
+        for queues in rounds if readiness(pool, slices).reason in ASSIGNING_REASONS else ():
+            served: dict[Tier, tuple[SliceQueue, int]] = {}
             for tier in Tier:
-                room = ledger.room(tier)
+                room = ledger.count_room(tier, pool, slices)
                 served[tier] = queues[tier], room
-                ledger.has[tier] += room - queues[tier].serve(room)
+                ledger.assign(tier, room - queues[tier].serve(room))
             self._served.append(served)
 
-    def replicas(self, key: ObjectKey) -> int:
-        """Pods for one claim: those that it keeps, and those that it is given. Raises KeyError where there is none."""
+    def count_replicas(self, key: ObjectKey) -> int:
+        """Return how many replicas of one claim have slices: those that it keeps, and those that get some.
+
+        Raises KeyError if there is no claim.
+        """
         entry = self._entries[key]
-        replicas = entry.claim.kept
-        for served, wish in zip(self._served, entry.wishes, strict=False):
-            if wish is not None:
+        replicas = entry.claim.kept_replicas
+        for served, pending in zip(self._served, entry.pending, strict=False):
+            if pending is not None:
                 queue, room = served[entry.claim.tier]
-                replicas += wish.more(queue.room_for(wish, room))
+                replicas += pending.count_served(queue.find_room(pending, room))
         return replicas
 
-    def gains(self) -> Mapping[ObjectKey, int]:
-        """Pods for each claim that is given more than it keeps."""
+    def find_gains(self) -> Mapping[ObjectKey, int]:
+        """Return the replicas of each claim that gets more than it keeps."""
         gains: dict[ObjectKey, int] = {}
         for served in self._served:
             for queue, room in served.values():
-                for wish, more in queue.gains(room):
-                    gains[wish.rank[1]] = wish.before + more
+                for pending, replicas in queue.find_served(room):
+                    _, key = pending.rank
+                    gains[key] = pending.placed + replicas
         return gains
 
 
 class PoolClaims:
-    """Everybody's claims on one pool, put and removed one by one."""
+    """All claims on one pool, put and removed one by one."""
 
     def __init__(self, claims: Iterable[Claim] = ()) -> None:
         self._by_key: dict[ObjectKey, Claim] = {}
         self._changed: set[ObjectKey] = set()
-        """Those that are not counted yet as they are."""
+        """Claims that differ from how they are counted."""
         self._entries: dict[ObjectKey, _Entry] = {}
-        self._seated: set[ObjectKey] = set()
-        """Those that have pods of which it matters on which nodes they are."""
-        self._rounds = tuple({tier: _Queue() for tier in Tier} for _ in range(2))
-        self._has = dict.fromkeys(Tier, 0)
-        self._under: tuple[ComputePool, PoolSlices] | None = None
-        self._shares: Shares | None = None
+        self._of_nodes: set[ObjectKey] = set()
+        """Claims whose count depends on which nodes are healthy."""
+        self._rounds = tuple({tier: SliceQueue() for tier in Tier} for _ in range(2))
+        """For replicas, and then for warm spares."""
+        self._ledger = Ledger()
+        """What the claims keep."""
+        self._counted_for: tuple[ComputePool, PoolSlices] | None = None
+        self._assignments: Assignments | None = None
         for claim in claims:
             self.put(claim)
 
@@ -234,42 +152,40 @@ class PoolClaims:
         return iter(self._by_key.values())
 
     def keys(self) -> Sequence[ObjectKey]:
-        """Whose they are."""
+        """Return the Inferences that have a claim."""
         return tuple(self._by_key)
 
-    def waiting(self) -> Sequence[ObjectKey]:
-        """Those that want more than they keep."""
-        return tuple(claim.key for claim in self._by_key.values() if claim.kept < claim.replicas)
+    def find_pending(self) -> Sequence[ObjectKey]:
+        """Return the Inferences that ask for more replicas than they keep."""
+        return tuple(claim.key for claim in self._by_key.values() if claim.kept_replicas < claim.replicas)
 
     def put(self, claim: Claim) -> None:
-        """In place of the one that its Inference had, if it had one."""
+        """Add a claim, or replace the one that its Inference has."""
         if self._by_key.get(claim.key) != claim:
             self._by_key[claim.key] = claim
             self._changed.add(claim.key)
 
     def remove(self, key: ObjectKey) -> None:
-        """The Inference wants nothing here any more, and has nothing; it may never have."""
+        """Remove the claim of an Inference, if there is one."""
         if self._by_key.pop(key, None) is not None:
             self._changed.add(key)
 
-    def shares(self, pool: ComputePool, slices: PoolSlices) -> Shares:
-        """What each is given of `pool`, whose `slices` these are. Costs what has changed since it was last asked."""
-        self._look_at(pool, slices)
+    def assign_slices(self, pool: ComputePool, slices: PoolSlices) -> Assignments:
+        """Assign the `slices` of `pool` to the replicas of all claims; costs what has changed since the last call."""
+        self._mark_changed(pool, slices)
         if self._changed:
-            admission = Admission.of(pool, slices)
             for key in self._changed:
-                self._count(key, admission, slices.healthy_nodes)
+                self._count(key, pool, slices)
             self._changed.clear()
-            self._shares = None
-        if self._shares is None:
-            ledger = Ledger(pool.spec.tiers, slices.healthy, slices.healthy_nodes, dict(self._has))
-            gives = readiness(pool, slices).reason in STILL_GIVES
-            self._shares = Shares(self._entries, self._rounds, ledger, gives=gives)
-        return self._shares
+            self._assignments = None
+        if self._assignments is None:
+            ledger = Ledger(self._ledger.assigned)
+            self._assignments = Assignments(self._entries, self._rounds, ledger, pool, slices)
+        return self._assignments
 
-    def _look_at(self, pool: ComputePool, slices: PoolSlices) -> None:
-        """Has those counted again for whom another pool, or other nodes of it, make a difference."""
-        before, self._under = self._under, (pool, slices)
+    def _mark_changed(self, pool: ComputePool, slices: PoolSlices) -> None:
+        """Mark the claims whose count another spec or other nodes of the pool change."""
+        before, self._counted_for = self._counted_for, (pool, slices)
         if before is None or (before[0] is not pool and before[0].spec != pool.spec):
             self._changed.update(self._by_key)
         elif before[1] is slices:
@@ -277,42 +193,49 @@ class PoolClaims:
         elif before[1].largest != slices.largest:
             self._changed.update(self._by_key)
         elif before[1].healthy_nodes is not slices.healthy_nodes:
-            self._changed.update(self._seated)
-        self._shares = None
+            self._changed.update(self._of_nodes)
+        self._assignments = None
 
-    def _count(self, key: ObjectKey, admission: Admission, nodes: frozenset[str]) -> None:
-        before, claim = self._entries.pop(key, None), self._by_key.get(key)
-        if before is not None:
-            self._has[before.claim.tier] -= before.has
-            for queues, wish in zip(self._rounds, before.wishes, strict=True):
-                if wish is not None:
-                    queues[before.claim.tier].remove(wish)
-        self._seated.discard(key)
+    def _count(self, key: ObjectKey, pool: ComputePool, slices: PoolSlices) -> None:
+        self._discount(key)
+        claim = self._by_key.get(key)
         if claim is None:
             return
         if claim.pods:
-            self._seated.add(key)
-        has = claim.has(claim.kept, nodes)
-        waits = claim.kept < claim.replicas and admission.refusal(claim) is None
-        entry = self._entries[key] = _Entry(claim, has, _wishes(claim, has) if waits else (None, None))
-        self._has[claim.tier] += has
-        for queues, wish in zip(self._rounds, entry.wishes, strict=True):
-            if wish is not None:
-                queues[claim.tier].put(wish)
+            self._of_nodes.add(key)
+        assigned = claim.count_slices(claim.kept_replicas, slices.healthy_nodes)
+        waits = claim.kept_replicas < claim.replicas and refuse_claim(pool, slices, claim) is None
+        pending = _make_pending(claim, assigned) if waits else (None, None)
+        self._entries[key] = _Entry(claim, assigned, pending)
+        self._ledger.assign(claim.tier, assigned)
+        for queues, replicas in zip(self._rounds, pending, strict=True):
+            if replicas is not None:
+                queues[claim.tier].insert(replicas)
+
+    def _discount(self, key: ObjectKey) -> None:
+        entry = self._entries.pop(key, None)
+        self._of_nodes.discard(key)
+        if entry is None:
+            return
+        tier = entry.claim.tier
+        self._ledger.release(tier, entry.assigned)
+        for queues, pending in zip(self._rounds, entry.pending, strict=True):
+            if pending is not None:
+                queues[tier].remove(pending)
 
 
-def _wishes(claim: Claim, has: int) -> tuple[_Wish | None, _Wish | None]:
-    """For its replicas, and then for its spares.
+def _make_pending(claim: Claim, assigned: int) -> tuple[PendingReplicas | None, PendingReplicas | None]:
+    """Return what waits of a claim: its replicas, and its warm spares.
 
-    The second is written as if the first had been granted in whole: where it was not, there is no room for one replica more, and
-    the room of a tier never grows while shares are given out.
+    The spares are written as if all replicas had got their slices. Where they have not, there is no room for one replica more,
+    and the room of a tier never grows while slices are assigned.
     """
-    rank, needed = (claim.made, claim.key), claim.replicas - claim.spares
+    rank, needed = (claim.created, claim.key), claim.replicas - claim.spares
     replicas = spares = None
-    kept = claim.kept
-    if needed > kept:
-        replicas = _Wish(rank, claim.slices, kept, needed, has)
-        kept, has = needed, max(has, needed * claim.slices)
-    if claim.replicas > kept:
-        spares = _Wish(rank, claim.slices, kept, claim.replicas, has)
+    placed = claim.kept_replicas
+    if needed > placed:
+        replicas = PendingReplicas(rank, claim.slices, placed, needed, assigned)
+        placed, assigned = needed, max(assigned, needed * claim.slices)
+    if claim.replicas > placed:
+        spares = PendingReplicas(rank, claim.slices, placed, claim.replicas, assigned)
     return replicas, spares

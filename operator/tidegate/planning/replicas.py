@@ -1,11 +1,11 @@
 """How many replicas an Inference is to have: the only place where that is said, whoever decided it."""
 
 from tidegate.api.inference import Inference
-from tidegate.planning.deployments import Holding
+from tidegate.planning.deployments import LiveWorkload
 from tidegate.planning.shards_left import useful_pods
 
 
-def settled(inference: Inference, live: Holding | None) -> Inference:
+def settled(inference: Inference, live: LiveWorkload | None) -> Inference:
     """The Inference with the number of pods that it is to have in `spec.replicas`, warm spares among them.
 
     With a range that is what the allocator has decided; before it has decided, as many as run, within the range.
