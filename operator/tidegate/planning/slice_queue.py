@@ -35,12 +35,12 @@ class PendingReplicas:
 
     @property
     def least_room(self) -> int:
-        """The room with which at least one replica gets its slices."""
+        """Return the room with which at least one replica gets its slices."""
         return (self.placed + 1) * self.slices - self.assigned
 
     @property
     def full_room(self) -> int:
-        """The room that is used once all replicas have their slices."""
+        """Return the room that is used once all replicas have their slices."""
         return max(self.desired * self.slices - self.assigned, 0)
 
     def count_served(self, room: int) -> int:
@@ -66,7 +66,7 @@ class _Block:
 
     @property
     def rooms(self) -> tuple[int, int]:
-        """The room with which any entry gets something, and the room that all entries use."""
+        """Return the room with which any entry gets something, and the room that all entries use."""
         if self._rooms is None:
             self._rooms = (
                 min(entry.least_room for entry in self.entries),
@@ -84,8 +84,8 @@ class _Block:
 
     def serve(self, room: int) -> int:
         """Return the room that is left after all entries."""
-        least, full = self.rooms
-        if room < least:
+        smallest, full = self.rooms
+        if room < smallest:
             return room
         if full <= room and room >= 0:
             return room - full
@@ -143,8 +143,8 @@ class SliceQueue:
     def find_served(self, room: int) -> Iterator[tuple[PendingReplicas, int]]:
         """Yield the entries of which replicas get slices, and how many replicas."""
         for block in self._blocks:
-            least, _ = block.rooms
-            if room < least:
+            smallest, _ = block.rooms
+            if room < smallest:
                 continue
             for entry in block.entries:
                 served = entry.count_served(room)

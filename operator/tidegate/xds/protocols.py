@@ -115,11 +115,11 @@ class SotwSubscription(Subscription):
         """Subscribe to `names` and to nothing else."""
         if self.names is None or names == self.names:
             return
-        gone = self.names - names
+        dropped = self.names - names
         self._touched |= self.names ^ names
         self.names = set(names)
-        self.returning -= gone
-        self.forget(gone)
+        self.returning -= dropped
+        self.forget(dropped)
 
 
 class SotwStream(DiscoveryStream[SotwRequest]):

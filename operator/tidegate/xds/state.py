@@ -38,13 +38,13 @@ class StreamState:
 
     @property
     def error(self) -> str | None:
-        """Why the proxy rejects something, in its words; None if it rejects nothing."""
+        """Return why the proxy rejects something, in its words; None if it rejects nothing."""
         errors = (subscription.error for subscription in self.subscriptions.values())
         return next((error for error in errors if error is not None), None)
 
     @property
     def has_rejected_resources(self) -> bool:
-        """Whether some resource is known to be rejected by itself."""
+        """Return whether some resource is known to be rejected by itself."""
         return any(subscription.bisector.rejected for subscription in self.subscriptions.values())
 
     def rejected(self, type_url: TypeUrl, goal: Snapshot) -> Mapping[str, str]:

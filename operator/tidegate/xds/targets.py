@@ -13,7 +13,7 @@ from tidegate.xds.state import BACKENDS, StreamState
 from tidegate.xds.subscription import Subscription, Target
 
 
-class Action(Enum):
+class TargetAction(Enum):
     """What to do with one name."""
 
     SEND = auto()
@@ -34,7 +34,7 @@ class InGoal(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TargetRule:
     """One row of the table; None stands for both.
 
     `referenced`: the proxy may have a route that leads to this cluster.
@@ -45,30 +45,30 @@ class Row:
     in_goal: InGoal
     referenced: bool | None
     blocked: bool | None
-    action: Action
+    action: TargetAction
 
 
 TABLE: Final = (
     #   type              in the goal     referenced blocked  action
-    Row(TypeUrl.CLUSTER, InGoal.YES, None, None, Action.SEND),
-    Row(TypeUrl.CLUSTER, InGoal.NO, True, None, Action.KEEP),
-    Row(TypeUrl.CLUSTER, InGoal.NO, False, None, Action.DROP),
-    Row(TypeUrl.ENDPOINT, InGoal.YES, None, None, Action.SEND),
-    Row(TypeUrl.ENDPOINT, InGoal.EMPTIED, True, None, Action.KEEP),
-    Row(TypeUrl.ENDPOINT, InGoal.EMPTIED, False, None, Action.SEND),
-    Row(TypeUrl.ENDPOINT, InGoal.NO, None, None, Action.KEEP),
-    Row(TypeUrl.SCOPE, InGoal.YES, None, False, Action.SEND),
-    Row(TypeUrl.SCOPE, InGoal.YES, None, True, Action.KEEP),
-    Row(TypeUrl.SCOPE, InGoal.NO, None, None, Action.DROP),
-    Row(TypeUrl.LISTENER, InGoal.YES, None, None, Action.SEND),
-    Row(TypeUrl.LISTENER, InGoal.NO, None, None, Action.DROP),
-    Row(TypeUrl.SECRET, InGoal.YES, None, None, Action.SEND),
-    Row(TypeUrl.SECRET, InGoal.NO, None, None, Action.DROP),
+    TargetRule(TypeUrl.CLUSTER, InGoal.YES, None, None, TargetAction.SEND),
+    TargetRule(TypeUrl.CLUSTER, InGoal.NO, True, None, TargetAction.KEEP),
+    TargetRule(TypeUrl.CLUSTER, InGoal.NO, False, None, TargetAction.DROP),
+    TargetRule(TypeUrl.ENDPOINT, InGoal.YES, None, None, TargetAction.SEND),
+    TargetRule(TypeUrl.ENDPOINT, InGoal.EMPTIED, True, None, TargetAction.KEEP),
+    TargetRule(TypeUrl.ENDPOINT, InGoal.EMPTIED, False, None, TargetAction.SEND),
+    TargetRule(TypeUrl.ENDPOINT, InGoal.NO, None, None, TargetAction.KEEP),
+    TargetRule(TypeUrl.SCOPE, InGoal.YES, None, False, TargetAction.SEND),
+    TargetRule(TypeUrl.SCOPE, InGoal.YES, None, True, TargetAction.KEEP),
+    TargetRule(TypeUrl.SCOPE, InGoal.NO, None, None, TargetAction.DROP),
+    TargetRule(TypeUrl.LISTENER, InGoal.YES, None, None, TargetAction.SEND),
+    TargetRule(TypeUrl.LISTENER, InGoal.NO, None, None, TargetAction.DROP),
+    TargetRule(TypeUrl.SECRET, InGoal.YES, None, None, TargetAction.SEND),
+    TargetRule(TypeUrl.SECRET, InGoal.NO, None, None, TargetAction.DROP),
 )
 
 _BOTH: Final = (False, True)
 # The table by type and columns, for the first update of a proxy: that decides about every resource that there is.
-_ACTIONS: Final[Mapping[TypeUrl, Mapping[tuple[bool, bool, bool, bool], Action]]] = {
+_ACTIONS: Final[Mapping[TypeUrl, Mapping[tuple[bool, bool, bool, bool], TargetAction]]] = {
     type_url: {
         (row.in_goal is not InGoal.NO, row.in_goal is InGoal.EMPTIED, referenced, blocked): row.action
         for row in TABLE
@@ -156,11 +156,11 @@ class Targets:
         blocked = type_url is TypeUrl.SCOPE and resource is not None and update.blocks(resource)
         emptied = resource is not None and subscription.is_emptied_by(resource)
         match _ACTIONS[type_url][resource is not None, emptied, referenced, blocked]:
-            case Action.SEND:
+            case TargetAction.SEND:
                 return resource
-            case Action.KEEP:
+            case TargetAction.KEEP:
                 return subscription.to_keep(name)
-            case Action.DROP:
+            case TargetAction.DROP:
                 return None
 
     def _endpoints_to_send(self, goal: Snapshot, name: str) -> Resource | None:
