@@ -330,6 +330,10 @@ def test_objects_stay_when_their_release_goes_unless_they_were_not_to_be_kept(re
     wait_until(
         lambda: "tidegate.io" not in kubectl("get", "crds", "--output=name"),
         "the kinds go, and what was of them",
+        evidence=lambda: {
+            crd["metadata"]["name"]: crd["status"]["conditions"]
+            for crd in kubectl.json("get", "crds")["items"]
+        },
     )
 
     release("install", "kinds", CHART_OF_KINDS, f"--namespace={SYSTEM}")
