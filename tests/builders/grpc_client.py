@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from builders.proxy import CLUSTER, ENDPOINT, LISTENER, names_in
+from builders.proxy import CLUSTER, ENDPOINT, LISTENER, DiscoveryClient, names_in
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash, version_of
 from tidegate.xds.messages import DiscoveryResponse, SotwRequest
 from tidegate.xds.protocols import SotwStream
@@ -36,7 +35,7 @@ def a_client_snapshot(
 
 
 @dataclass
-class GrpcClient:
+class GrpcClient(DiscoveryClient[SotwRequest]):
     """A client with one channel, to CTR.
 
     It asks for everything by name: the listener, then the clusters of its routes, then their endpoints.
@@ -44,14 +43,10 @@ class GrpcClient:
     Of clusters and listeners it drops those that it has and that a response leaves out; those go to `deleted` until they are back.
     """
 
-    stream: SotwStream
     wanted: dict[TypeUrl, frozenset[str]] = field(default_factory=dict)
     resources: dict[TypeUrl, dict[str, Resource]] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
     refuses_names: set[str] = field(default_factory=set)
-    inbox: deque[DiscoveryResponse] = field(default_factory=deque)
-    outbox: deque[SotwRequest] = field(default_factory=deque)
-    received: list[DiscoveryResponse] = field(default_factory=list)
     nonces: dict[TypeUrl, str] = field(default_factory=dict)
     versions: dict[TypeUrl, str] = field(default_factory=dict)
 
@@ -66,16 +61,7 @@ class GrpcClient:
             if self.wanted.get(type_url):
                 self._ask(type_url)
 
-    def server_takes(self) -> None:
-        """The oldest request arrives at the server."""
-        self.inbox.extend(self.stream.on_request(self.outbox.popleft(), 0))
-
-    def set(self, snapshot: Snapshot) -> None:
-        """The server learns of a newer snapshot."""
-        self.inbox.extend(self.stream.on_snapshot(snapshot, 0))
-
-    def client_takes(self) -> None:
-        """The oldest response arrives at the client."""
+    def client_takes(self) -> DiscoveryResponse:
         response = self.inbox.popleft()
         self.received.append(response)
         type_url = TypeUrl(response.type_url)
@@ -95,16 +81,7 @@ class GrpcClient:
             self._want(CLUSTER, frozenset(self.routes_to))
         if type_url is CLUSTER:
             self._want(ENDPOINT, frozenset(has))
-
-    def settle(self) -> list[DiscoveryResponse]:
-        """Let everything on the way arrive, until nothing is; return what the client received."""
-        before = len(self.received)
-        while self.inbox or self.outbox:
-            while self.outbox:
-                self.server_takes()
-            if self.inbox:
-                self.client_takes()
-        return self.received[before:]
+        return response
 
     @property
     def routes_to(self) -> tuple[str, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
 from tidegate.api.meta import ObjectKey
 from tidegate.routing.hosts import HostKey, HostKind
@@ -12,9 +14,12 @@ from tidegate.routing.planner import HostState
 from tidegate.routing.snapshot import Resource, Snapshot, TypeUrl, content_hash, version_of
 from tidegate.xds.messages import DeltaRequest, DiscoveryResponse
 from tidegate.xds.protocols import DeltaStream
+from tidegate.xds.stream import DiscoveryStream, Request
 
 CLUSTER, ENDPOINT, LISTENER, SCOPE = TypeUrl.CLUSTER, TypeUrl.ENDPOINT, TypeUrl.LISTENER, TypeUrl.SCOPE
 GATEWAY = "gateway"
+
+RequestT = TypeVar("RequestT", bound=Request)
 
 # What two snapshots have alike is one object, as it is where a builder makes them.
 _SHARED: dict[tuple[TypeUrl, str], Mapping[str, Resource]] = {}
@@ -79,16 +84,55 @@ def _scope(name: str, leads_to: Iterable[str]) -> Resource:
 
 
 @dataclass
-class Proxy:
+class DiscoveryClient(ABC, Generic[RequestT]):
+    """A client of a stream, and what is on its way between the two.
+
+    `outbox` holds requests that have not reached the server, `inbox` responses that have not reached the client.
+    """
+
+    stream: DiscoveryStream[RequestT]
+    inbox: deque[DiscoveryResponse] = field(default_factory=deque, kw_only=True)
+    outbox: deque[RequestT] = field(default_factory=deque, kw_only=True)
+    received: list[DiscoveryResponse] = field(default_factory=list, kw_only=True)
+    now: float = field(default=0.0, kw_only=True)
+
+    def server_takes(self) -> None:
+        """Let the oldest request arrive at the server."""
+        self.inbox.extend(self.stream.on_request(self.outbox.popleft(), self.now))
+
+    @abstractmethod
+    def client_takes(self) -> DiscoveryResponse:
+        """Let the oldest response arrive at the client, which applies or rejects it, and answers."""
+
+    def set(self, snapshot: Snapshot) -> None:
+        """Give the server a newer snapshot."""
+        self.inbox.extend(self.stream.on_snapshot(snapshot, self.now))
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+        self.inbox.extend(self.stream.on_time(self.now))
+
+    def settle(self) -> list[DiscoveryResponse]:
+        """Let everything on the way arrive, until nothing is; return what the client received."""
+        before = len(self.received)
+        while self.inbox or self.outbox:
+            while self.outbox:
+                self.server_takes()
+            if self.inbox:
+                self.client_takes()
+        return self.received[before:]
+
+
+@dataclass
+class Proxy(DiscoveryClient[DeltaRequest]):
     """Envoy, as far as discovery goes.
 
     `clusters` and `endpoints` are what serves; a new or changed cluster is in `warming` until its endpoints come after it.
     `scopes` is what its workers route by, `noted` what it has taken note of, and `to_workers` what of a response they are to be told.
     `known` are the versions that it tells the next server, and `opened` the types that it has asked this one for.
-    `outbox` holds requests that have not reached the server, `inbox` responses that have not reached the proxy.
     """
 
-    stream: DeltaStream
     node: str = "gateway-1"
     clusters: dict[str, str] = field(default_factory=dict)
     warming: dict[str, str] = field(default_factory=dict)
@@ -99,13 +143,9 @@ class Proxy:
     refuses: set[TypeUrl] = field(default_factory=set)
     refuses_names: set[str] = field(default_factory=set)
     refuses_versions: set[str] = field(default_factory=set)
-    inbox: deque[DiscoveryResponse] = field(default_factory=deque)
-    outbox: deque[DeltaRequest] = field(default_factory=deque)
-    received: list[DiscoveryResponse] = field(default_factory=list)
     names: dict[TypeUrl, frozenset[str]] = field(default_factory=dict)
     known: dict[TypeUrl, dict[str, str]] = field(default_factory=dict)
     opened: set[TypeUrl] = field(default_factory=set)
-    now: float = 0.0
 
     def connect(self, stream: DeltaStream | None = None) -> None:
         """Opens the stream, or a new one: asks again for everything that it was subscribed to, and says what it has."""
@@ -125,20 +165,7 @@ class Proxy:
         versions = dict(self.known.get(type_url, {}))
         self.outbox.append(DeltaRequest(type_url, subscribe=names, versions=versions, node=self.node))
 
-    def server_takes(self) -> None:
-        """The oldest request arrives at the server."""
-        self.inbox.extend(self.stream.on_request(self.outbox.popleft(), self.now))
-
-    def set(self, snapshot: Snapshot) -> None:
-        """The server learns of a newer snapshot."""
-        self.inbox.extend(self.stream.on_snapshot(snapshot, self.now))
-
-    def wait(self, seconds: float) -> None:
-        """Time passes."""
-        self.now += seconds
-        self.inbox.extend(self.stream.on_time(self.now))
-
-    def proxy_takes(self) -> DiscoveryResponse:
+    def client_takes(self) -> DiscoveryResponse:
         """The oldest response arrives at the proxy, which applies or refuses it, and answers."""
         response = self.inbox.popleft()
         self.received.append(response)
@@ -177,16 +204,6 @@ class Proxy:
         known.update({resource.name: resource.version for resource in response.resources})
         for name in response.removed:
             known.pop(name, None)
-
-    def settle(self) -> list[DiscoveryResponse]:
-        """Everything on the way arrives, until nothing is; what the proxy received."""
-        before = len(self.received)
-        while self.inbox or self.outbox:
-            while self.outbox:
-                self.server_takes()
-            if self.inbox:
-                self.proxy_takes()
-        return self.received[before:]
 
     @property
     def routes_to(self) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ def arrive(proxy: Proxy, kind: TypeUrl) -> None:
     while True:
         if not proxy.inbox:
             proxy.server_takes()
-        elif TypeUrl(proxy.proxy_takes().type_url) is kind:
+        elif TypeUrl(proxy.client_takes().type_url) is kind:
             return
 
 
@@ -205,11 +205,11 @@ def test_endpoints_of_a_changed_cluster_never_overtake_it() -> None:
 def test_a_cluster_that_comes_back_gets_its_endpoints_again() -> None:
     proxy = a_settled_proxy(a_snapshot({"old": 1}))
     proxy.set(a_snapshot({}))
-    proxy.proxy_takes()
+    proxy.client_takes()
     # The cluster's removal is accepted, but that its endpoints are no longer wanted has not arrived when it is back.
     proxy.server_takes()
     proxy.set(a_snapshot({"old": 1}))
-    proxy.proxy_takes()
+    proxy.client_takes()
     proxy.settle()
     assert proxy.clusters == {"old": "c1"}
     assert not proxy.warming
@@ -265,7 +265,7 @@ def test_going_back_in_the_middle_ends_where_it_began(kind: TypeUrl) -> None:
         if proxy.outbox:
             proxy.server_takes()
         else:
-            proxy.proxy_takes()
+            proxy.client_takes()
         assert proxy.broken_routes() == []
     assert proxy.routes_to == ("old",)
     assert proxy.clusters == {"old": "c1"}
@@ -486,7 +486,7 @@ def test_silence_sends_no_route_to_a_cluster_that_was_never_sent() -> None:
 def test_a_cluster_that_changes_before_its_endpoints_went_out_gets_those_that_it_waits_for() -> None:
     proxy = a_settled_proxy()
     proxy.set(a_snapshot({"old": 1, "new": 1}))
-    proxy.proxy_takes()
+    proxy.client_takes()
     assert proxy.warming == {"new": "c1"}
     proxy.outbox.popleft()  # Its word on the clusters waits until all have endpoints, as Envoy's does.
     proxy.set(a_snapshot({"old": 1, "new": 2}, routes_to=["new"]))
@@ -532,7 +532,7 @@ def test_a_proxy_that_comes_back_is_moved_off_clusters_that_nobody_knows_any_mor
         if proxy.outbox:
             proxy.server_takes()
         else:
-            proxy.proxy_takes()
+            proxy.client_takes()
         assert proxy.broken_routes() == []
     assert proxy.routes_to == ("new",)
     assert proxy.clusters == {"new": "c1"}
@@ -547,7 +547,7 @@ def test_a_proxy_that_comes_back_keeps_endpoints_until_its_routes_have_left() ->
         if proxy.outbox:
             proxy.server_takes()
         else:
-            proxy.proxy_takes()
+            proxy.client_takes()
         assert proxy.broken_routes() == []
     assert proxy.endpoints["a"].vacant
     assert proxy.stream.progress.acked is asleep
@@ -584,7 +584,7 @@ def test_no_order_of_events_leads_a_route_to_what_the_proxy_lacks(steps: list[Sn
         elif step == "server" and proxy.outbox:
             proxy.server_takes()
         elif step == "proxy" and proxy.inbox:
-            proxy.proxy_takes()
+            proxy.client_takes()
         elif step == "reconnect":
             proxy.connect(DeltaStream(goal))
         assert proxy.broken_routes() == []
@@ -592,7 +592,7 @@ def test_no_order_of_events_leads_a_route_to_what_the_proxy_lacks(steps: list[Sn
         if proxy.outbox:
             proxy.server_takes()
         else:
-            proxy.proxy_takes()
+            proxy.client_takes()
         assert proxy.broken_routes() == []
     assert proxy.stream.progress.acked is OLD
     assert proxy.routes_to == ("old",)
@@ -638,7 +638,7 @@ def test_in_any_order_of_events_a_refusal_holds_up_what_leads_to_it_and_nothing_
         elif step == "server" and proxy.outbox:
             proxy.server_takes()
         elif step == "proxy" and proxy.inbox:
-            proxy.proxy_takes()
+            proxy.client_takes()
         assert [name for name in proxy.broken_routes() if name not in proxy.clusters] == []
     proxy.settle()
 
@@ -730,7 +730,7 @@ def test_in_any_order_of_events_no_cluster_is_left_waiting_for_its_endpoints(
         elif step == "server" and proxy.outbox:
             proxy.server_takes()
         elif step == "proxy" and proxy.inbox:
-            proxy.proxy_takes()
+            proxy.client_takes()
     proxy.settle()
     proxy.wait(GATE_TIMEOUT_S)
     proxy.settle()
