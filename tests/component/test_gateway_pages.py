@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -12,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from builders.loopback import on_loopback
+from tidegate.processes.garbage import collection_paused
 from tidegate.telemetry.gateway_traffic import GatewayTraffic
 from tidegate.telemetry.gateways import Gateway
 
@@ -80,11 +80,10 @@ def measured() -> Iterator[Steps]:
         handle = loop.call_later(0, turn)
 
     handle = loop.call_later(0, turn)
-    gc.disable()
     try:
-        yield steps
+        with collection_paused():
+            yield steps
     finally:
-        gc.enable()
         handle.cancel()
 
 

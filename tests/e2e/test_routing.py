@@ -149,17 +149,6 @@ def test_a_retry_answers_for_a_triton_that_dies_and_nobody_else_is_answered(stan
         page = space.installed.metrics(space.namespace, other["metadata"]["name"], 8002)
         return sum(metric.value for metric in page if metric.name == "nv_inference_pending_request_count")
 
-    def at_gateways() -> float:
-        return sum(
-            metric.value
-            for pod in space.installed.component("gateway")
-            for metric in space.installed.metrics(
-                "tidegate-system", pod["metadata"]["name"], 9902, "stats/prometheus"
-            )
-            if metric.name == "envoy_cluster_upstream_rq_active"
-            and f"/{space.namespace}/slow" in metric.labels.get("envoy_cluster_name", "")
-        )
-
     with ThreadPoolExecutor(64) as pool, space.installed.paused(server):
         requests: dict[str, list[Future[str]]] = {"patient": [], "impatient": []}
 
@@ -167,7 +156,8 @@ def test_a_retry_answers_for_a_triton_that_dies_and_nobody_else_is_answered(stan
             return [sum(not request.done() for request in futures) for futures in requests.values()]
 
         def rest_is_with_doomed() -> bool:
-            return at_gateways() == sum(unanswered()) and waiting_for_other() == 0
+            active = space.count_at_gateways("envoy_cluster_upstream_rq_active", "slow")
+            return active == sum(unanswered()) and waiting_for_other() == 0
 
         # The gateways choose a pod by chance. The other pod may still run one request: two unanswered ones are sure to be one
         # with the paused Triton.

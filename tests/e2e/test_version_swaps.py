@@ -42,7 +42,7 @@ def test_swaps_and_rollbacks_under_load_lose_no_request(space: Space) -> None:
     assert report.sent >= REQUESTS
     assert set(report.versions) == {"1", "2"}
     assert sum(report.versions.values()) == report.sent
-    assert _answered_by_gateways(space) >= report.sent
+    assert space.count_at_gateways("envoy_cluster_upstream_rq_completed") >= report.sent
 
 
 def _answered_by_servers(space: Space, version: int) -> dict[str, float]:
@@ -60,17 +60,3 @@ def _answered_by_servers(space: Space, version: int) -> dict[str, float]:
 
 def _grown(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
     return set(after) == set(before) and all(after[name] > before[name] for name in before)
-
-
-def _answered_by_gateways(space: Space) -> float:
-    """Requests that the gateways' own counters say were answered by this namespace's Inference."""
-    total = 0.0
-    for pod in space.installed.component("gateway"):
-        page = space.installed.metrics("tidegate-system", pod["metadata"]["name"], 9902, "stats/prometheus")
-        total += sum(
-            metric.value
-            for metric in page
-            if metric.name == "envoy_cluster_upstream_rq_completed"
-            and space.namespace in metric.labels.get("envoy_cluster_name", "")
-        )
-    return total
