@@ -119,7 +119,7 @@ class Placements:
         claim = make_claim(settled(inference, live), placement, live, self._find_assigned_pods(key))
         claims.put(claim)
         result = place(claim, live, pool, slices, claims)
-        self._replicas[key] = claims.assign_slices(pool, slices).count_replicas(key)
+        self._replicas[key] = result.assigned_replicas
         if result.resources is not None and result.replicas:
             self._assumed[key] = result.replicas * placement.slices
         self._update_claims(key)

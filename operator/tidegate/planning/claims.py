@@ -34,6 +34,11 @@ class NodeShare:
     not_ready: int = 0
     """Those of pods that start, fail or terminate."""
 
+    @property
+    def slices(self) -> int:
+        """Return the slices of all pods."""
+        return self.ready + self.not_ready
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -101,7 +106,7 @@ def make_claim(
 ) -> Claim:
     """Make the claim of an Inference on the pool of this placement; `pods` are its pods in every pool."""
     pool = label_value(placement.pool)
-    created = inference.metadata.creation_timestamp
+    created, nodes = inference.metadata.creation_timestamp, _sum_by_node(pool, pods)
     # Anyone may edit a Deployment, until we write it again: so count what it has beyond the spec only if pods have it.
     assigned = min(_count_assigned(live, pool), inference.spec.replicas * placement.slices)
     return Claim(
@@ -113,11 +118,11 @@ def make_claim(
         created=created.isoformat() if created is not None else "",
         model=inference.spec.model.format,
         scaled=inference.spec.scaling is not None,
-        pods=_find_pods_beyond(assigned, pool, pods),
+        pods=_find_pods_beyond(assigned, nodes),
         spares=inference.decided_spares,
         assumed=assumed,
         ready=sum(pod.ready for pod in pods if pod.pool == pool),
-        nodes=_sum_by_node(pool, pods),
+        nodes=nodes,
     )
 
 
@@ -135,7 +140,7 @@ def make_remaining_claims(
     for pool, label in tiers.items():
         if pool != desired_pool:
             assigned, tier = _count_assigned(live, pool), Tier(label) if label in set(Tier) else Tier.REALTIME
-            beyond = _find_pods_beyond(assigned, pool, pods)
+            beyond = _find_pods_beyond(assigned, _sum_by_node(pool, pods))
             claims[pool] = Claim(key, tier, 1, 0, assigned, "", pods=beyond)
     return claims
 
@@ -154,10 +159,7 @@ def _sum_by_node(pool: str, pods: Iterable[AssignedPod]) -> Mapping[str, NodeSha
     return nodes
 
 
-def _find_pods_beyond(assigned: int, pool: str, pods: Iterable[AssignedPod]) -> Mapping[str, int]:
-    """Return the slices of pods in this pool by node, if they are more than those of the Deployment."""
-    nodes: dict[str, int] = {}
-    for pod in pods:
-        if pod.pool == pool:
-            nodes[pod.node] = nodes.get(pod.node, 0) + pod.slices
-    return nodes if sum(nodes.values()) > assigned else {}
+def _find_pods_beyond(assigned: int, nodes: Mapping[str, NodeShare]) -> Mapping[str, int]:
+    """Return the slices of pods by node, if they are more than those of the Deployment."""
+    slices = {node: share.slices for node, share in nodes.items()}
+    return slices if sum(slices.values()) > assigned else {}

@@ -24,7 +24,10 @@ class PlacementResult:
     resources: SliceResources | None
     """What each pod gets; None leaves the pods as they are, except for those beyond `replicas`."""
     replicas: int
+    """Pods that it has now."""
     verdict: Verdict
+    assigned_replicas: int = 0
+    """Pods that the pool gives their slices; fewer than `replicas` while pods without slices of their own stay as they are."""
 
 
 def place_without_pool(name: str, replicas: int, live: LiveWorkload | None) -> PlacementResult:
@@ -45,8 +48,8 @@ def place(
     running = min(live.replicas, claim.replicas) if live is not None else 0
     if replicas < running:
         # It moves here from elsewhere, or asks for larger replicas: its pods stay until there is room for as many.
-        return PlacementResult(None, running, verdict)
-    return PlacementResult(slice_resources(pool, claim.slices, claim.tier), replicas, verdict)
+        return PlacementResult(None, running, verdict, replicas)
+    return PlacementResult(slice_resources(pool, claim.slices, claim.tier), replicas, verdict, replicas)
 
 
 def _explain(claim: Claim, replicas: int, pool: ComputePool, slices: PoolSlices, ledger: Ledger) -> Verdict:

@@ -49,7 +49,7 @@ class TargetRule:
 
 
 TABLE: Final = (
-    #   type              in the goal     referenced blocked  action
+    # type, in the goal, referenced, blocked, action
     TargetRule(TypeUrl.CLUSTER, InGoal.YES, None, None, TargetAction.SEND),
     TargetRule(TypeUrl.CLUSTER, InGoal.NO, True, None, TargetAction.KEEP),
     TargetRule(TypeUrl.CLUSTER, InGoal.NO, False, None, TargetAction.DROP),
