@@ -54,7 +54,7 @@ class ComputePoolReconciler:
             await self._writer.refuse(COMPUTE_POOL, body, str(error), self._clock.now())
             return None
         self._occupancy.begin()
-        if not self._occupancy.known or (self._sharing is not None and not self._sharing.known):
+        if not self._occupancy.known or (self._sharing is not None and not self._sharing.synced):
             return _UNTIL_KNOWN
         now = self._clock.now()
         slices = self._views.slices(pool)
@@ -68,8 +68,8 @@ class ComputePoolReconciler:
             sharing,
         )
         plan = plan_pool(observed)
-        # What is done about a node is written before it is done, so that no attempt is forgotten.
+        # The status counts a restart before it happens, so that a leader that dies meanwhile forgets none.
         await self._writer.status(COMPUTE_POOL, body, plan)
         if self._sharing is not None and sharing is not None:
-            await self._sharing.carry_out(pool, sharing, self._writer.cluster, self._writer.fence)
+            await self._sharing.apply(pool, sharing, self._writer.cluster, self._writer.fence)
         return plan.requeue_after

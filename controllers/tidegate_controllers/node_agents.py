@@ -1,4 +1,4 @@
-"""The agents of GPU nodes: follows each of them, keeps what it last said, and wakes whoever cares."""
+"""Follows the agents of GPU nodes, and keeps the last report of each."""
 
 import asyncio
 import time
@@ -11,10 +11,10 @@ import structlog
 
 from tidegate.errors import AgentUnreachableError
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.node_sharing import Heard
+from tidegate.planning.node_sharing import NodeAgentReport
 from tidegate.planning.pods import pod_view
 from tidegate.triton.node_agents import NodeAgentClient
-from tidegate_dataplane.contract.sharing import NodeOrder, NodeReport
+from tidegate_dataplane.contract.sharing import NodeReport
 
 _PODS_EVERY_S: Final = 0.5
 _RETRY_S: Final = 1.0
@@ -23,94 +23,77 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Followed:
+class _Follower:
     address: str
     task: asyncio.Task[None]
 
 
-@dataclass(slots=True)
-class _Last:
-    """What a node's agent said last, and when; before its first word, since when somebody wants to hear it."""
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """The last report of a node's agent, and when it came; without a report, when we began to wait for one."""
 
-    at: float
+    time: float
     """On the monotonic clock."""
     report: NodeReport | None = None
 
 
 class NodeAgents:
-    """One call to each agent is always under way: it answers as soon as something has changed on its node."""
+    """Keeps one call to each agent open: the agent answers as soon as its report changes."""
 
     def __init__(self, pods: ObjectStore, client: NodeAgentClient) -> None:
         """`pods` are the node agents' own pods."""
         self._pods = pods
         self._client = client
-        self._followed: dict[str, _Followed] = {}
-        self._last: dict[str, _Last] = {}
+        self._followers: dict[str, _Follower] = {}
+        self._received: dict[str, _Received] = {}
         self._subscribers: list[Callable[[str], None]] = []
 
     def subscribe(self, subscriber: Callable[[str], None]) -> None:
-        """Calls `subscriber` with each node about which something else is said."""
+        """Call `subscriber` with each node whose report has changed."""
         self._subscribers.append(subscriber)
 
-    def heard(self, node: str) -> Heard:
-        """What a node's agent last said, be it of a pod that is gone since: an upgrade replaces it within seconds."""
-        last = self._last.setdefault(node, _Last(time.monotonic()))
-        return Heard(last.report, timedelta(seconds=time.monotonic() - last.at))
-
-    async def send(self, node: str, order: NodeOrder) -> None:
-        """Gives an order.
-
-        Raises AgentUnreachableError, and LeadershipLostError when the agent has heard from a newer leader.
-        """
-        found = self._followed.get(node)
-        if found is None:
-            message = f"no node agent runs on {node}"
-            raise AgentUnreachableError(message)
-        self._take(node, await self._client.send(found.address, order))
-
-    def ask_again(self, node: str) -> None:
-        """Has a node's agent say at once how things are, changed or not."""
-        followed = self._followed.pop(node, None)
-        if followed is not None:
-            followed.task.cancel()
+    def last_report(self, node: str) -> NodeAgentReport:
+        """Return the last report from a node, even if the agent's pod has gone: an upgrade replaces it within seconds."""
+        received = self._received.setdefault(node, _Received(time.monotonic()))
+        return NodeAgentReport(received.report, timedelta(seconds=time.monotonic() - received.time))
 
     async def run(self) -> None:
-        """Follows the agents whose pods run, until cancelled."""
+        """Follow the agents whose pods run, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._follow_pods(tasks)
                 await asyncio.sleep(_PODS_EVERY_S)
 
     def _follow_pods(self, tasks: asyncio.TaskGroup) -> None:
-        wanted: dict[str, str] = {}
+        addresses: dict[str, str] = {}
         for body in self._pods:
             view, node = pod_view(body), (body.get("spec") or {}).get("nodeName")
             if node and view.reachable and view.address:
-                wanted[node] = view.address
-        for node, followed in tuple(self._followed.items()):
-            if wanted.get(node) != followed.address:
-                followed.task.cancel()
-                del self._followed[node]
-        for node, address in wanted.items():
-            if node not in self._followed:
+                addresses[node] = view.address
+        for node, follower in tuple(self._followers.items()):
+            if addresses.get(node) != follower.address:
+                follower.task.cancel()
+                del self._followers[node]
+        for node, address in addresses.items():
+            if node not in self._followers:
                 task = tasks.create_task(self._follow(node, address), name=f"follow-{node}")
-                self._followed[node] = _Followed(address, task)
+                self._followers[node] = _Follower(address, task)
 
     async def _follow(self, node: str, address: str) -> None:
-        known = ""  # a new pod's first word is waited for by nobody
+        revision = ""  # the first report of a new pod comes at once
         while True:
             try:
-                report = await self._client.report(address, known)
+                report = await self._client.report(address, revision)
             except AgentUnreachableError as error:
                 log.debug("node_agent_silent", node=node, error=str(error))
                 await asyncio.sleep(_RETRY_S)
                 continue
-            known = report.revision
-            self._take(node, report)
+            revision = report.revision
+            self._receive(node, report)
 
-    def _take(self, node: str, report: NodeReport) -> None:
-        before = self._last.get(node)
-        self._last[node] = _Last(time.monotonic(), report)
+    def _receive(self, node: str, report: NodeReport) -> None:
+        before = self._received.get(node)
+        self._received[node] = _Received(time.monotonic(), report)
         if before is None or before.report is None or before.report.revision != report.revision:
             for subscriber in self._subscribers:
                 subscriber(node)

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from tidegate.api.conditions import ConditionStatus, ConditionType
 from tidegate.api.durations import parse_duration
-from tidegate.api.repairs import RepairState
+from tidegate.api.faulty_nodes import FaultState
 from tidegate.kube.kinds import COMPUTE_OVERRIDE, COMPUTE_POOL, FEATURE_COMPUTE, INFERENCE, Kind
 from tidegate.kube.store import ObjectStore
 from tidegate.telemetry.objectives import OBJECTIVE, bucket_shares
@@ -93,10 +93,10 @@ _POOL_SLICES = OBJECTS.gauge(
 _POOL_TIER_SLICES = OBJECTS.gauge(
     "pool_tier_slices", "Slices that pods of a tier have in the ComputePool.", "pool", "tier"
 )
-_POOL_REPAIRS = OBJECTS.gauge(
-    "pool_repairs",
-    "Nodes of the ComputePool whose sharing of GPUs failed, by how far the repair is: Waiting, Repairing, Recovered, "
-    "Quarantining, Quarantined.",
+_FAULTY_NODES = OBJECTS.gauge(
+    "pool_faulty_nodes",
+    "Nodes of the ComputePool whose GPU sharing has a fault, by state: Detected, Waiting, Restarting, Quarantined or "
+    "Recovered.",
     "pool",
     "state",
 )
@@ -199,18 +199,18 @@ def _overrides(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamil
 
 
 def _pools(bodies: Sequence[Mapping[str, Any]]) -> Iterator[GaugeMetricFamily]:
-    """Slices, who has them, and repairs."""
-    slices, tiers, repairs = _POOL_SLICES.family(), _POOL_TIER_SLICES.family(), _POOL_REPAIRS.family()
+    """Slices, the tiers that have them, and faulty nodes."""
+    slices, tiers, faulty = _POOL_SLICES.family(), _POOL_TIER_SLICES.family(), _FAULTY_NODES.family()
     for body in bodies:
         pool, status = body["metadata"]["name"], body.get("status") or {}
         for state, count in (status.get("slices") or {}).items():
             slices.add_metric((pool, state), count)
         for tier in status.get("tiers") or ():
             tiers.add_metric((pool, tier["name"]), tier.get("slices", 0))
-        under_way = [each.get("state") for each in status.get("repairs") or ()]
-        for repair in RepairState:
-            repairs.add_metric((pool, repair.value), under_way.count(repair.value))
-    yield from (slices, tiers, repairs)
+        states = [entry.get("state") for entry in status.get("faultyNodes") or ()]
+        for state in FaultState:
+            faulty.add_metric((pool, state.value), states.count(state.value))
+    yield from (slices, tiers, faulty)
 
 
 def _timestamp(text: str | None) -> float:

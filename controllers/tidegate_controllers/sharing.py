@@ -1,6 +1,6 @@
-"""Nodes that share their GPUs under MPS: what is known of each, and what is done to those that failed."""
+"""Checks the nodes of pools that share GPUs under MPS, and quarantines nodes and restarts MPS daemons as planned."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -17,186 +17,164 @@ from tidegate.kube.port import Cluster, Manifest
 from tidegate.kube.store import ObjectStore
 from tidegate.planning.node_sharing import (
     SHARING_TAINT,
-    HelperPod,
+    DaemonPod,
     NodeSharing,
     SlicePod,
-    helper_pod,
+    daemon_pod,
     slice_pod,
 )
-from tidegate.planning.nodes import NodeView
 from tidegate.planning.pool_slices import PoolSlices
-from tidegate.planning.sharing_health import SharingPlan, Suspicion, plan_sharing
-from tidegate.planning.sharing_repairs import OrderNode, RemovePod, Step, TaintNode, strays
+from tidegate.planning.sharing_health import Action, FaultSighting, SharingPlan, TaintNode, plan_sharing
 from tidegate.resources.names import POOL_LABEL, label_value
 from tidegate.resources.slices import labels_fit
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.ownership import Ownership
 from tidegate_controllers.sharing_metrics import SharingMetrics
 from tidegate_controllers.stores import Stores
-from tidegate_dataplane.contract.sharing import NodeOrder
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Helpers:
-    """The device plugin's pods, and the names of the DaemonSets that make them."""
+class MpsDaemons:
+    """The pods in the device plugin's namespace, and the name of the DaemonSet of its MPS control daemon."""
 
     pods: ObjectStore
-    plugin: str
-    daemon: str
+    daemon_set: str
 
 
 class Sharing:
-    """Looks at the nodes of a pool, and acts on them. There is none where no node agents run."""
+    """Checks the nodes of a pool, and acts on them. It exists only where node agents run."""
 
     def __init__(
         self,
         agents: NodeAgents,
-        helpers: Helpers,
+        daemons: MpsDaemons,
         stores: Stores,
         ownership: Ownership,
         occupancy: Occupancy,
         metrics: SharingMetrics,
     ) -> None:
         self._pools = stores.pools
-        self.agents = agents
-        self._helpers = helpers
+        self._agents = agents
+        self._daemons = daemons
         self._pods = stores.pods
         self._ownership = ownership
         self._occupancy = occupancy
         self._metrics = metrics
-        self._suspicions: dict[ObjectKey, Mapping[str, Suspicion]] = {}
+        self._first_seen: dict[ObjectKey, Mapping[str, FaultSighting]] = {}
 
     @property
-    def known(self) -> bool:
-        """Whether the device plugin's pods have been listed: without them no repair can be judged."""
-        return self._helpers.pods.synced.is_set()
+    def synced(self) -> bool:
+        """Return whether the device plugin's pods have been listed."""
+        return self._daemons.pods.synced.is_set()
 
     def subscribe(self, subscriber: Callable[[str], None]) -> None:
-        """Calls `subscriber` with a node about which MPS or the kubelet says something else."""
-        self.agents.subscribe(subscriber)
+        """Call `subscriber` when something changes that a pool's sharing depends on."""
+        self._agents.subscribe(subscriber)
 
-        def changed(key: ObjectKey) -> None:
+        def pod_changed(key: ObjectKey) -> None:
             pod = slice_pod(self._pods.get(key) or {"metadata": {}})
-            if pod is not None and pod.refused:
+            if pod is not None and pod.refused_at is not None:
                 subscriber(pod.node)
 
-        def helper_changed(_: ObjectKey) -> None:
+        def daemon_changed(_: ObjectKey) -> None:
             subscriber("")
 
-        # Of running pods the occupancy tells; one that was refused takes nothing, and is of interest here alone.
-        self._pods.subscribe(changed)
-        self._helpers.pods.subscribe(helper_changed)
+        # The occupancy reports running pods. A refused pod occupies nothing and matters only here.
+        self._pods.subscribe(pod_changed)
+        self._daemons.pods.subscribe(daemon_changed)
 
     def clear(self) -> None:
-        """Forgets what was suspected: nobody has looked since this process last led."""
-        self._suspicions.clear()
+        """Forget since when faults are seen: what an earlier term saw may have gone meanwhile."""
+        self._first_seen.clear()
 
     def plan(self, pool: ComputePool, slices: PoolSlices, now: datetime) -> SharingPlan | None:
-        """What is wrong with the nodes of `pool`; None where they do not share GPUs by the device plugin."""
+        """Plan what to do about the nodes of `pool`; return None if it is a pool of CPUs."""
         mps = pool.spec.slice.mps
         if mps is None:
             return None
-        views = self._views(pool, slices)
-        plan = plan_sharing(pool, views, self._suspicions.get(pool.key, {}), now)
-        self._suspicions[pool.key] = plan.suspicions
-        for node in plan.doubted:
-            self.agents.ask_again(node)
-        repaired = self._repaired_elsewhere(pool) | {each.node for each in plan.repairs}
-        left = (step for step in strays(self._occupancy.nodes(), repaired) if step not in plan.steps)
-        return replace(plan, steps=(*plan.steps, *left))
+        views = self._observe(pool, slices, mps.slices_per_gpu)
+        plan = plan_sharing(pool, views, self._first_seen.get(pool.key, {}), now)
+        self._first_seen[pool.key] = plan.first_seen
+        return replace(plan, actions=(*plan.actions, *self._release_strays(pool, views)))
 
-    def _repaired_elsewhere(self, pool: ComputePool) -> set[str]:
-        return {
-            each["node"]
+    async def apply(self, pool: ComputePool, plan: SharingPlan, cluster: Cluster, fence: Fence) -> None:
+        """Carry out every action. One that fails is counted, and keeps no other from being carried out."""
+        self._metrics.count(pool.metadata.name, plan.changes)
+        for action in plan.actions:
+            log.info("sharing_action", pool=pool.metadata.name, action=str(action))
+            try:
+                await _apply(action, cluster, fence)
+            except TidegateError as error:
+                log.warning("sharing_action_failed", action=str(action), error=str(error))
+                self._metrics.failed_actions.labels(pool.metadata.name, type(action).__name__).inc()
+
+    def _release_strays(self, pool: ComputePool, views: tuple[NodeSharing, ...]) -> tuple[TaintNode, ...]:
+        """Return actions that remove our taint from nodes that have left their pool."""
+        listed = {view.node.name for view in views} | {
+            entry["node"]
             for body in self._pools
             if body["metadata"]["name"] != pool.metadata.name
-            for each in (body.get("status") or {}).get("repairs") or ()
+            for entry in (body.get("status") or {}).get("faultyNodes") or ()
         }
+        return tuple(
+            TaintNode(node.name, quarantined=False)
+            for node in self._occupancy.nodes()
+            if node.name not in listed and any(taint.key == SHARING_TAINT for taint in node.taints)
+        )
 
-    async def carry_out(self, pool: ComputePool, plan: SharingPlan, cluster: Cluster, fence: Fence) -> None:
-        """Takes every step; what could not be taken is counted, and is due again at the next look."""
-        self._metrics.count(pool.metadata.name, plan.turns)
-        for step in plan.steps:
-            try:
-                await self._take(step, cluster, fence)
-            except TidegateError as error:
-                log.warning("repair_step_failed", pool=pool.metadata.name, step=str(step), error=str(error))
-                self._metrics.failed_steps.labels(pool.metadata.name, type(step).__name__).inc()
-
-    def _views(self, pool: ComputePool, slices: PoolSlices) -> tuple[NodeSharing, ...]:
+    def _observe(self, pool: ComputePool, slices: PoolSlices, slices_per_gpu: int) -> tuple[NodeSharing, ...]:
         pods: dict[str, list[SlicePod]] = {}
         for body in self._pods.by_label(POOL_LABEL, label_value(pool.metadata.name)):
             pod = slice_pod(body)
             if pod is not None and self._ownership.owns_pod(body):
                 pods.setdefault(pod.node, []).append(pod)
-        daemons, plugins = self._helpers_of(self._helpers.daemon), self._helpers_of(self._helpers.plugin)
-        nodes = (self._occupancy.node(each.node) for each in slices.nodes)
+        daemons = self._find_daemons()
+        nodes = (self._occupancy.node(item.node) for item in slices.nodes)
         return tuple(
-            self._view(pool, node, pods.get(node.name, ()), daemons, plugins)
+            NodeSharing(
+                node=node,
+                configured=labels_fit(node.labels, slices_per_gpu),
+                agent=self._agents.last_report(node.name),
+                pods=tuple(pods.get(node.name, ())),
+                pod_uids=frozenset(occupant.uid for occupant in self._occupancy.occupants(node.name)),
+                daemon=daemons.get(node.name),
+            )
             for node in nodes
             if node is not None
         )
 
-    def _view(
-        self,
-        pool: ComputePool,
-        node: NodeView,
-        pods: Sequence[SlicePod],
-        daemons: Mapping[str, HelperPod],
-        plugins: Mapping[str, HelperPod],
-    ) -> NodeSharing:
-        mps = pool.spec.slice.mps
-        return NodeSharing(
-            node=node,
-            configured=mps is not None and labels_fit(node.labels, mps.slices_per_gpu),
-            heard=self.agents.heard(node.name),
-            pods=tuple(pods),
-            present=frozenset(each.uid for each in self._occupancy.occupants(node.name)),
-            daemon=daemons.get(node.name),
-            plugin=plugins.get(node.name),
-        )
-
-    def _helpers_of(self, daemon_set: str) -> Mapping[str, HelperPod]:
-        """By node; of two, the one that stays."""
-        found: dict[str, HelperPod] = {}
-        for body in self._helpers.pods:
-            node, pod = (body.get("spec") or {}).get("nodeName"), helper_pod(body, daemon_set)
-            if node and pod is not None and (node not in found or found[node].leaving):
-                found[node] = pod
-        return found
-
-    async def _take(self, step: Step, cluster: Cluster, fence: Fence) -> None:
-        log.info("repair_step", step=str(step))
-        if isinstance(step, RemovePod):
-            await cluster.delete(POD, step.key, uid=step.uid, fence=fence)
-        elif isinstance(step, OrderNode):
-            fence.check()
-            order = NodeOrder(
-                id=step.id, epoch=fence.epoch, action=step.action, server=step.server, client=step.client
-            )
-            await self.agents.send(step.node, order)
-        else:
-            await _taint(step, cluster, fence)
+    def _find_daemons(self) -> Mapping[str, DaemonPod]:
+        """Return the daemon's pod by node; of two, the one that is not terminating."""
+        daemons: dict[str, DaemonPod] = {}
+        for body in self._daemons.pods:
+            node = (body.get("spec") or {}).get("nodeName")
+            pod = daemon_pod(body, self._daemons.daemon_set)
+            if node and pod is not None and (node not in daemons or daemons[node].terminating):
+                daemons[node] = pod
+        return daemons
 
 
-async def _taint(step: TaintNode, cluster: Cluster, fence: Fence) -> None:
-    """The taints of a node are one list, so that it is changed as a whole, or not at all when another was faster."""
-    key = ObjectKey("", step.node)
+async def _apply(action: Action, cluster: Cluster, fence: Fence) -> None:
+    if isinstance(action, TaintNode):
+        await _taint(action, cluster, fence)
+    else:
+        await cluster.delete(POD, action.pod, uid=action.uid, fence=fence)
+
+
+async def _taint(action: TaintNode, cluster: Cluster, fence: Fence) -> None:
+    key = ObjectKey("", action.node)
     node = await cluster.get(NODE, key)
     if node is None:
         return
-    before = list((node.get("spec") or {}).get("taints") or ())
-    after: list[Mapping[str, Any]] = [each for each in before if each["key"] != SHARING_TAINT]
-    if step.value is not None:
-        after.append({"key": SHARING_TAINT, "value": step.value.value, "effect": "NoSchedule"})
-    if _plain(before) == _plain(after):
+    before: list[Mapping[str, Any]] = list((node.get("spec") or {}).get("taints") or ())
+    after = [taint for taint in before if taint["key"] != SHARING_TAINT]
+    if (len(after) < len(before)) is action.quarantined:
         return
+    if action.quarantined:
+        after.append({"key": SHARING_TAINT, "value": "Quarantined", "effect": "NoSchedule"})
+    # A merge patch replaces the whole list, so it must not overwrite a taint that somebody has added meanwhile.
     version = node["metadata"]["resourceVersion"]
     patch: Manifest = {"metadata": {"resourceVersion": version}, "spec": {"taints": after}}
     await cluster.merge(NODE, key, patch, fence)
-
-
-def _plain(taints: Sequence[Mapping[str, Any]]) -> set[tuple[str, str, str]]:
-    return {(each["key"], each.get("value", ""), each["effect"]) for each in taints}

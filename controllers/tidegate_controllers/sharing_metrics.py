@@ -1,56 +1,50 @@
-"""What the repairs of nodes' GPU sharing tell Prometheus."""
+"""Metrics of faults of nodes' GPU sharing."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from tidegate.planning.sharing_health import Turn, TurnKind
+from tidegate.api.faulty_nodes import FaultState
+from tidegate.planning.sharing_health import FaultChange
 from tidegate_dataplane.contract.metrics import Catalog
 
 _RECOVERY_S: Final = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 
 SHARING: Final = Catalog("tidegate_pool_")
-_FAULTS = SHARING.counter(
-    "node_faults_total", "Faults of nodes' GPU sharing whose repair has begun.", "pool", "kind"
-)
+_FAULTS = SHARING.counter("node_faults_total", "Faults of nodes' GPU sharing.", "pool", "kind")
 _RECOVERY = SHARING.histogram(
     "node_recovery_seconds",
-    "From the first sight of a fault until the node was well.",
+    "From the first sight of a fault until it had gone.",
     "pool",
     "kind",
     buckets=_RECOVERY_S,
 )
-_FAILED_STEPS = SHARING.counter(
-    "repair_steps_failed_total",
-    "Steps of repairs that could not be taken (TaintNode, OrderNode, RemovePod); they are tried again.",
+_QUARANTINED = SHARING.counter("nodes_quarantined_total", "Nodes that were quarantined.", "pool", "kind")
+_FAILED_ACTIONS = SHARING.counter(
+    "sharing_actions_failed_total",
+    "Changes of a node's taint (TaintNode) and restarts of an MPS daemon (RestartDaemon) that failed.",
     "pool",
-    "step",
-)
-_QUARANTINED = SHARING.counter(
-    "nodes_quarantined_total",
-    "Nodes kept out of use after all attempts, counted when that begins: a person has to look.",
-    "pool",
-    "kind",
+    "action",
 )
 
 
 class SharingMetrics:
-    """What failed on nodes, and how long it took to mend it."""
+    """Counts faults, quarantines and recoveries."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.faults = _FAULTS.on(registry)
         self.recovery_seconds = _RECOVERY.on(registry)
-        self.failed_steps = _FAILED_STEPS.on(registry)
         self.quarantined = _QUARANTINED.on(registry)
+        self.failed_actions = _FAILED_ACTIONS.on(registry)
 
-    def count(self, pool: str, turns: Sequence[Turn]) -> None:
-        """Counts what repairs have come to."""
-        for turn in turns:
-            kind = turn.fault.value
-            if turn.kind is TurnKind.BEGUN:
-                self.faults.labels(pool, kind).inc()
-            elif turn.kind is TurnKind.RECOVERED:
-                self.recovery_seconds.labels(pool, kind).observe(turn.after.total_seconds())
-            elif turn.kind is TurnKind.QUARANTINED:
-                self.quarantined.labels(pool, kind).inc()
+    def count(self, pool: str, changes: Sequence[FaultChange]) -> None:
+        """Count what has changed."""
+        for change in changes:
+            labels = (pool, change.after.fault.value)
+            if change.after.state is FaultState.RECOVERED:
+                self.recovery_seconds.labels(*labels).observe(change.lasted.total_seconds())
+            elif change.begins:
+                self.faults.labels(*labels).inc()
+            if change.after.state is FaultState.QUARANTINED:
+                self.quarantined.labels(*labels).inc()

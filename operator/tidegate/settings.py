@@ -100,15 +100,12 @@ class Settings(BaseSettings):
     sharing_namespace: Annotated[
         str, Field(description="Namespace of NVIDIA's device plugin; empty: no node agents run.")
     ] = ""
-    sharing_plugin: Annotated[str, Field(description="Name of the device plugin's DaemonSet.")] = (
-        "nvidia-device-plugin"
-    )
     sharing_daemon: Annotated[str, Field(description="Name of the DaemonSet of its MPS control daemon.")] = (
         "nvidia-device-plugin-mps-control-daemon"
     )
-    node_agent_port: Annotated[int, Field(ge=1, le=65535, description="Where node agents take orders.")] = (
-        8444
-    )
+    node_agent_port: Annotated[
+        int, Field(ge=1, le=65535, description="Port of the node agents' reports.")
+    ] = 8444
 
     xds_port: Annotated[
         int, Field(ge=0, le=65535, description="Where gateways and gRPC clients are told.")

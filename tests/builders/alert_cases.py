@@ -618,10 +618,10 @@ _CASES = (
     ),
     Case(
         "TidegateNodesQuarantined",
-        {'tidegate_pool_repairs{pool="gpu-a",state="Quarantined"}': "2x20 0x20"},
+        {'tidegate_pool_faulty_nodes{pool="gpu-a",state="Quarantined"}': "2x20 0x20"},
         {
-            'tidegate_pool_repairs{pool="gpu-a",state="Quarantined"}': "0x40",
-            'tidegate_pool_repairs{pool="gpu-a",state="Repairing"}': "2x40",
+            'tidegate_pool_faulty_nodes{pool="gpu-a",state="Quarantined"}': "0x40",
+            'tidegate_pool_faulty_nodes{pool="gpu-a",state="Restarting"}': "2x40",
         },
         15,
         35,

@@ -26,7 +26,7 @@ _STATES: Final[Mapping[str, tuple[str, ...]]] = {
     "tidegate_object_replicas": ("wanted", "existing", "ready"),
     "tidegate_inference_version": ("target", "serving"),
     "tidegate_pool_slices": ("total", "healthy", "free"),
-    "tidegate_pool_repairs": ("Waiting",),
+    "tidegate_pool_faulty_nodes": ("Waiting",),
 }
 _VALUES: Final[Mapping[str, float]] = {
     "tidegate_inference_slo_objective_ratio": 0.99,

@@ -29,8 +29,8 @@ from tidegate_dataplane.node_agent.watcher import Watcher
 from tidegate_dataplane.pipeline.counters import FAMILIES as PIPELINE_FAMILIES
 
 
-class Looked:
-    """A node agent that has looked."""
+class Reported:
+    """A node agent that has a report."""
 
     report = NodeReport(node="gpu-0", daemon=DaemonState.ANSWERS)
 
@@ -83,7 +83,7 @@ def web() -> CollectorRegistry:
 
 def node_agent() -> CollectorRegistry:
     registry = CollectorRegistry()
-    NodeMetrics(cast(Watcher, Looked()), registry)
+    NodeMetrics(cast(Watcher, Reported()), registry)
     return registry
 
 

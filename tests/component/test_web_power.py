@@ -198,13 +198,13 @@ async def test_empty_cordoned_tainted_and_quarantined_nodes_are_shown_as_what_th
     )
     pool = shown.parts.fleet.pools.get(shown.parts.history.pools()[0])
     assert pool is not None
-    repair = {
+    entry = {
         "node": "broken",
         "fault": "DaemonLost",
         "state": "Quarantined",
         "since": SHOWN_AT.isoformat(),
     }
-    status = {**pool.status.dump(), "repairs": [repair]}
+    status = {**pool.status.dump(), "faultyNodes": [entry]}
     shown.put(pool.model_copy(update={"status": type(pool.status).model_validate(status)}))
 
     found = {each["node"]: each for each in (await power(shown))["nodes"]}
@@ -214,7 +214,7 @@ async def test_empty_cordoned_tainted_and_quarantined_nodes_are_shown_as_what_th
     assert (found["idle"]["used"], found["idle"]["free"], found["idle"]["fault"]) == (0, 8, "")
     assert (found["cordoned"]["free"], found["cordoned"]["fault"]) == (0, "is cordoned")
     assert found["tainted"]["fault"] == "has taint maintenance:NoSchedule, which the pool does not tolerate"
-    assert found["broken"]["fault"] == "is quarantined: its GPU sharing failed"
+    assert found["broken"]["fault"] == "is quarantined: its GPU sharing has a fault"
     assert "10 nodes, 4 of them without a pod of the pool, <strong" in text
     assert "3 take no pods" in text
     assert 'title="8 free"' in text

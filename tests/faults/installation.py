@@ -106,7 +106,6 @@ def policies(template: str) -> tuple[dict[str, Any], ...]:
     text = text.replace("{{ .Release.Name }}", "tidegate").replace("{{ .Release.Namespace }}", SYSTEM)
     text = text.replace('{{ include "tidegate.hostPaths" . }}', "['/models']")
     text = text.replace("{{ .Values.nodeAgent.plugin.namespace }}", PLUGIN)
-    text = text.replace("{{ .Values.nodeAgent.plugin.daemonSet }}", PLUGIN)
     text = text.replace("{{ .Values.nodeAgent.plugin.mpsDaemonSet }}", f"{PLUGIN}-mps-control-daemon")
     return tuple(yaml.safe_load_all(text))
 

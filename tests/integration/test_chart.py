@@ -191,7 +191,11 @@ def test_node_agents_and_the_rights_that_they_need_come_together_or_not_at_all(h
     }
     objects = rendered(
         helm,
-        {"nodeAgent.enabled": True, "nodeAgent.plugin.namespace": "gpu", "nodeAgent.plugin.daemonSet": "dp"},
+        {
+            "nodeAgent.enabled": True,
+            "nodeAgent.plugin.namespace": "gpu",
+            "nodeAgent.plugin.mpsDaemonSet": "mps",
+        },
     )
     pod = objects["DaemonSet", "tidegate-node-agent"]["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
@@ -208,13 +212,13 @@ def test_node_agents_and_the_rights_that_they_need_come_together_or_not_at_all(h
             "env"
         ]
     }
-    assert (environment["TIDEGATE_SHARING_NAMESPACE"], environment["TIDEGATE_SHARING_PLUGIN"]) == (
+    assert (environment["TIDEGATE_SHARING_NAMESPACE"], environment["TIDEGATE_SHARING_DAEMON"]) == (
         "gpu",
-        "dp",
+        "mps",
     )
     policy = objects["ValidatingAdmissionPolicy", "tidegate-pod-bounds"]["spec"]["validations"][0]
     assert "== 'gpu'" in policy["expression"]
-    assert "owner.name in ['dp', 'nvidia-device-plugin-mps-control-daemon']" in policy["expression"]
+    assert "owner.name == 'mps'" in policy["expression"]
     assert "TIDEGATE_SHARING_NAMESPACE" not in {
         one["name"]
         for one in rendered(helm)["Deployment", "tidegate-controllers"]["spec"]["template"]["spec"][

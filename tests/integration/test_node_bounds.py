@@ -17,7 +17,7 @@ from tidegate_localcluster.supplies import source_root
 
 CONTROLLERS = "system:serviceaccount:tidegate-system:tidegate-controllers"
 RULES: Path = source_root() / "charts" / "tidegate" / "files" / "rbac" / "controllers-sharing.yaml"
-TAINT = [{"key": "tidegate.io/sharing", "value": "Repairing", "effect": "NoSchedule"}]
+TAINT = [{"key": "tidegate.io/sharing", "value": "Quarantined", "effect": "NoSchedule"}]
 FOREIGN = [{"key": "dedicated", "value": "ads", "effect": "NoSchedule"}]
 
 
@@ -98,14 +98,14 @@ def test_our_taint_has_no_other_value_and_keeps_no_running_pod(
         taints = kubectl.json("get", "node", node)["spec"]["taints"]
         return patched(kubectl, node, {"spec": {"taints": [*taints, {**TAINT[0], **taint}]}})
 
-    refusal = "has the value Repairing or Quarantined, and the effect NoSchedule"
+    refusal = "has the value Quarantined and the effect NoSchedule"
     wait_until(lambda: refusal in said(), what=f"the taint with {taint} is refused", timeout_s=60.0)
     taints = kubectl.json("get", "node", node)["spec"]["taints"]
     assert [each for each in taints if each["key"] == "tidegate.io/sharing"] == []
 
 
 @pytest.mark.usefixtures("node")
-def test_pods_of_others_may_not_be_deleted(kubectl: Kubectl, file_namespace: str) -> None:
+def test_only_pods_of_the_mps_daemon_may_be_deleted(kubectl: Kubectl, file_namespace: str) -> None:
     kubectl.run("create", "namespace", PLUGIN)
 
     def deleted(name: str, where: str, labels: dict[str, str], owner: dict[str, object] | None = None) -> str:
@@ -128,15 +128,14 @@ def test_pods_of_others_may_not_be_deleted(kubectl: Kubectl, file_namespace: str
         uid = kubectl.json("get", "daemonset", name, "-n", PLUGIN)["metadata"]["uid"]
         return {**head, "name": name, "uid": uid}
 
-    refusal = "may delete pods of theirs and of the device plugin's two DaemonSets, and no others"
+    refusal = "may delete pods of the MPS control daemon, and no others"
     wait_until(
         lambda: refusal in deleted("stranger", file_namespace, {}),
         what="the policy of pods is in force",
         timeout_s=30.0,
     )
     assert refusal in deleted("stranger", PLUGIN, {})
-    assert refusal not in deleted("ours", file_namespace, {"app.kubernetes.io/managed-by": "tidegate"})
-    assert refusal in deleted("neighbour", PLUGIN, {}, owner("node-feature-discovery-worker"))
-    assert refusal not in deleted("plugin", PLUGIN, {}, owner(PLUGIN))
+    assert refusal in deleted("ours", file_namespace, {"app.kubernetes.io/managed-by": "tidegate"})
+    assert refusal in deleted("plugin", PLUGIN, {}, owner(PLUGIN))
     assert refusal not in deleted("daemon", PLUGIN, {}, owner(f"{PLUGIN}-mps-control-daemon"))
     kubectl.run("delete", "namespace", PLUGIN, "--wait=false")

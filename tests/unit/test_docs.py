@@ -219,7 +219,7 @@ def test_pages_of_kinds_have_every_field_once() -> None:
 
 def test_the_variables_are_those_that_processes_read(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = re.findall(r"^\| `(\w+)`", settings_page(documented_settings()), re.MULTILINE)
-    assert {"TIDEGATE_WORKERS", "TIDEGATE_AGENT_LOAD_TIMEOUT_S", "TIDEGATE_NODE_LOOK_EVERY_S"} < {*variables}
+    assert {"TIDEGATE_WORKERS", "TIDEGATE_AGENT_LOAD_TIMEOUT_S", "TIDEGATE_NODE_INTERVAL_S"} < {*variables}
 
     monkeypatch.setenv("TIDEGATE_WORKERS", "5")
     assert Settings().workers == 5

@@ -148,11 +148,11 @@ def test_an_override_says_whose_it_is_since_when_and_until_when() -> None:
     assert expires == created + 3600
 
 
-def test_a_pool_shows_its_slices_their_tiers_and_repairs() -> None:
+def test_a_pool_shows_its_slices_their_tiers_and_faulty_nodes() -> None:
     status = {
         "slices": {"total": 8, "healthy": 4, "free": 1},
         "tiers": [{"name": "realtime", "slices": 3}],
-        "repairs": [{"node": "gpu-0", "state": "Quarantined"}],
+        "faultyNodes": [{"node": "gpu-0", "state": "Quarantined"}],
     }
     registry = a_registry(a_body(COMPUTE_POOL, {"spec": {}, "status": status}, name="gpu-a"))
 
@@ -161,5 +161,5 @@ def test_a_pool_shows_its_slices_their_tiers_and_repairs() -> None:
 
     assert value("tidegate_pool_slices", state="healthy") == 4
     assert value("tidegate_pool_tier_slices", tier="realtime") == 3
-    assert value("tidegate_pool_repairs", state="Quarantined") == 1
-    assert value("tidegate_pool_repairs", state="Repairing") == 0
+    assert value("tidegate_pool_faulty_nodes", state="Quarantined") == 1
+    assert value("tidegate_pool_faulty_nodes", state="Restarting") == 0

@@ -1,4 +1,4 @@
-"""One pass over a pool whose MPS fails, from caches to writes: in which order, and none when nothing is to be done."""
+"""One reconcile of a pool whose MPS fails, from caches to writes: their order, and no write when nothing has changed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from builders.ownership import of_deployment, of_inference
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.meta import ObjectKey
+from tidegate.errors import ConflictError
 from tidegate.kube import kinds
 from tidegate.kube.fence import Fence
 from tidegate.kube.kinds import Kind
@@ -22,7 +23,7 @@ from tidegate.kube.occupancy import Occupancy
 from tidegate.kube.parsed import Parsed
 from tidegate.kube.pool_views import PoolViews
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.node_sharing import SHARING_TAINT, Heard
+from tidegate.planning.node_sharing import NodeAgentReport
 from tidegate.resources.slices import SHARED_GPU
 from tidegate_controllers.allocations import Allocations
 from tidegate_controllers.carry_out import Writer
@@ -30,7 +31,7 @@ from tidegate_controllers.compute_pool import ComputePoolReconciler
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.ownership import Ownership
-from tidegate_controllers.sharing import Helpers, Sharing
+from tidegate_controllers.sharing import MpsDaemons, Sharing
 from tidegate_controllers.sharing_metrics import SharingMetrics
 from tidegate_controllers.stores import Stores
 from tidegate_dataplane.contract.sharing import DaemonState, MpsServer, NodeReport, ServerStatus
@@ -45,20 +46,22 @@ LABELS = {
 MPS = {"slicesPerGPU": 4, "cpu": "1", "memory": "1Gi"}
 
 
-class Told:
-    """Agents that say what a test makes them say."""
+HEALTHY = NodeReport(
+    node="gpu-0", daemon=DaemonState.ANSWERS, servers=(MpsServer(pid=1, status=ServerStatus.ACTIVE),)
+)
+FAULT = HEALTHY.model_copy(update={"servers": (MpsServer(pid=1, status=ServerStatus.FAULT),)})
+LOST = NodeReport(node="gpu-0", daemon=DaemonState.GONE, message="Cannot find")
+FOREIGN = {"key": "dedicated", "value": "ads", "effect": "NoSchedule"}
+OURS = {"key": "tidegate.io/sharing", "value": "Quarantined", "effect": "NoSchedule"}
 
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.report = NodeReport(
-            node="gpu-0", daemon=DaemonState.ANSWERS, servers=(MpsServer(pid=1, status=ServerStatus.ACTIVE),)
-        )
 
-    def ask_again(self, node: str) -> None:
-        self.asked.append(node)
+class FakeAgents:
+    """Agents that all report the same."""
 
-    def heard(self, node: str) -> Heard:
-        return Heard(self.report.model_copy(update={"node": node}), timedelta())
+    report = HEALTHY
+
+    def last_report(self, node: str) -> NodeAgentReport:
+        return NodeAgentReport(self.report.model_copy(update={"node": node}), timedelta())
 
 
 class Clock:
@@ -70,25 +73,31 @@ class Clock:
 
 
 class Api:
-    """Keeps the pool's status and the node's taints, and what was written in which order."""
+    """Keeps the pool's status and the node's taints, and the writes in their order."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.calls: list[str] = []
+        self.patches: list[Mapping[str, Any]] = []
+        self.conflicts: set[str] = set()
+        """Nodes that somebody else has just changed."""
 
     async def get(self, kind: Kind, key: ObjectKey) -> Mapping[str, Any] | None:
         assert kind is kinds.NODE
         return self.world.node if key.name == "gpu-0" else self.world.occupancy._nodes.get(key)
 
     async def merge(self, kind: Kind, key: ObjectKey, patch: Mapping[str, Any], fence: Fence) -> None:
-        del kind, fence
+        assert (kind, fence) == (kinds.NODE, self.world.fence)
+        if key.name in self.conflicts:
+            message = "the object has been modified"
+            raise ConflictError(message)
         self.calls.append(f"taint {key.name}")
+        self.patches.append(patch)
         if key.name == "gpu-0":
             self.world.set_node(taints=patch["spec"]["taints"])
 
     async def delete(self, kind: Kind, key: ObjectKey, *, uid: str, fence: Fence) -> None:
-        del fence
-        assert kind is kinds.POD
+        assert (kind, fence) == (kinds.POD, self.world.fence)
         self.calls.append(f"delete {key.name} {uid}")
         self.world.gone(key)
 
@@ -105,18 +114,19 @@ class Api:
 
 
 class World:
-    """A pool with one node, a pod on it, and the device plugin's daemon."""
+    """A pool with one node, a pod on it, and the MPS daemon's pod."""
 
     def __init__(self) -> None:
         self.stores, self.plugin_pods = Stores(), ObjectStore(kinds.POD)
-        self.clock, self.agents, self.api = Clock(), Told(), Api(self)
+        self.clock, self.agents, self.api = Clock(), FakeAgents(), Api(self)
         ownership = Ownership(self.stores)
         self.occupancy = Occupancy(self.stores.pods, ownership.owns_pod)
         self._version = 0
-        metrics = SharingMetrics(CollectorRegistry())
+        self.fence, self.registry = Fence.unlimited(1), CollectorRegistry()
+        metrics = SharingMetrics(self.registry)
         self.sharing = Sharing(
             cast(NodeAgents, self.agents),
-            Helpers(self.plugin_pods, "plugin", "daemon"),
+            MpsDaemons(self.plugin_pods, "daemon"),
             self.stores,
             ownership,
             self.occupancy,
@@ -124,7 +134,7 @@ class World:
         )
         pools = Parsed(ComputePool, self.stores.pools)
         self.reconciler = ComputePoolReconciler(
-            Writer(cast(Any, self.api), self.stores, Fence.unlimited(1)),
+            Writer(cast(Any, self.api), self.stores, self.fence),
             PoolViews(pools, self.occupancy),
             self.occupancy,
             Overrides(Parsed(ComputeOverride, self.stores.overrides)),
@@ -165,7 +175,6 @@ class World:
         """As its DaemonSet does; it has been ready for long."""
         daemon = pod_on("gpu-0", "daemon-0", managed=False)
         daemon["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "daemon", "uid": "ds"}]
-        daemon["spec"]["tolerations"] = [{"operator": "Exists"}]
         ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-10-01T00:00:00Z"}
         daemon["status"]["conditions"] = [ready]
         self.has(self.plugin_pods, daemon)
@@ -184,101 +193,134 @@ class World:
         body = compute_pool_body("gpu-a", slice={"cpu": None, "mps": MPS})
         return self.has(self.stores.pools, {**body, "status": dict(status)})
 
-    async def look(self, after_s: float = 0) -> list[str]:
-        """One pass, some time after the one before; what it wrote."""
+    async def reconcile(self, after_s: float = 0) -> list[str]:
+        """Reconcile, some time after the last time; return the writes."""
         self.clock.at += timedelta(seconds=after_s)
         self.api.calls.clear()
         await self.reconciler.reconcile(POOL)
         return list(self.api.calls)
 
     @property
-    def repairs(self) -> list[Mapping[str, Any]]:
+    def faulty(self) -> list[Mapping[str, Any]]:
         body = self.stores.pools.get(POOL)
         assert body is not None
-        return list(body["status"].get("repairs", ()))
+        return list(body["status"].get("faultyNodes", ()))
 
 
-async def test_pool_that_is_well_is_written_once() -> None:
+async def test_pool_without_faults_is_written_once() -> None:
     world = World()
-    assert await world.look() == ["status"]
-    assert await world.look(60) == []
+    assert await world.reconcile() == ["status"]
+    assert await world.reconcile(60) == []
 
 
-async def test_attempt_is_written_before_it_is_made_and_recovery_is_told() -> None:
+async def test_restart_is_counted_in_the_status_before_it_happens_and_recovery_is_an_event() -> None:
     world = World()
-    await world.look()
-    world.agents.report = NodeReport(node="gpu-0", daemon=DaemonState.GONE, message="Cannot find")
-    assert await world.look(1) == []
-    assert world.agents.asked == ["gpu-0"]
-    assert await world.look(6) == [
-        "status",
-        "event DaemonLost",
-        "taint gpu-0",
-        "delete ctr-0 uid-ctr-0",
-        "delete daemon-0 uid-daemon-0",
+    await world.reconcile()
+    world.agents.report = LOST
+    assert await world.reconcile(1) == ["status"]
+    assert await world.reconcile(31) == ["status", "event DaemonLost", "delete daemon-0 uid-daemon-0"]
+    assert (world.faulty[0]["state"], world.faulty[0]["restarts"]) == ("Restarting", 1)
+    assert world.stores.pods.get(ObjectKey("ads", "ctr-0")) is not None
+
+    world.agents.report = HEALTHY
+    assert await world.reconcile(3) == ["status", "event NodeRecovered"]
+    assert await world.reconcile(1) == []
+
+
+async def test_quarantined_node_has_the_taint_among_others_until_its_fault_has_gone() -> None:
+    world = World()
+    world.set_node(taints=[FOREIGN])
+    await world.reconcile()
+    world.agents.report = FAULT
+    assert await world.reconcile(1) == ["status", "event GpuFault"]
+    version = world.node["metadata"]["resourceVersion"]
+    writes = await world.reconcile(61)
+    assert (writes[0], writes[-1]) == ("status", "taint gpu-0")
+    assert "event NodeQuarantined" in writes
+    # With the version that was read, so that a taint which somebody has just added is not lost.
+    assert world.api.patches == [
+        {"metadata": {"resourceVersion": version}, "spec": {"taints": [FOREIGN, OURS]}}
     ]
-    assert (world.repairs[0]["state"], world.repairs[0]["attempts"]) == ("Repairing", 1)
-
-    world.agents.report = Told().report
-    wrote = await world.look(3)
-    assert wrote[0] == "status"
-    assert wrote[-1] == "taint gpu-0"
-    assert "event NodeRecovered" in wrote
-    assert [each["key"] for each in world.node["spec"]["taints"]] == []
-    await world.look(1)  # the node takes pods again
-    assert await world.look(1) == []
+    world.agents.report = HEALTHY
+    assert (await world.reconcile(1))[-1] == "taint gpu-0"
+    assert world.node["spec"]["taints"] == [FOREIGN]
 
 
-async def test_leader_that_follows_goes_on_counting() -> None:
+async def test_taint_that_the_cache_does_not_show_yet_is_not_written_twice() -> None:
+    world = World()
+    world.agents.report = FAULT
+    await world.reconcile()
+    before = world.node
+    await world.reconcile(61)
+    world.node = {**before, "spec": {**before["spec"], "taints": [OURS]}}
+    world.occupancy._nodes.observe(
+        "MODIFIED", {**before, "metadata": {**before["metadata"], "resourceVersion": "99"}}
+    )
+    assert "taint gpu-0" not in await world.reconcile(1)
+
+
+async def test_action_that_fails_is_counted_and_tried_again_and_keeps_no_other_from_being_carried_out() -> (
+    None
+):
+    world = World()
+    world.agents.report = FAULT
+    await world.reconcile()
+    world.has(world.occupancy._nodes, node_body("left", labels={}, taints=[OURS]))
+    world.api.conflicts = {"gpu-0"}
+    assert (await world.reconcile(61))[-1] == "taint left"
+    labels = {"pool": "gpu-a", "action": "TaintNode"}
+    assert world.registry.get_sample_value("tidegate_pool_sharing_actions_failed_total", labels) == 1
+    world.api.conflicts = set()
+    assert "taint gpu-0" in await world.reconcile(1)
+
+
+async def test_next_leader_continues_the_count_of_restarts() -> None:
     first = World()
-    await first.look()
-    first.agents.report = NodeReport(node="gpu-0", daemon=DaemonState.GONE, message="Cannot find")
-    await first.look(1)
-    await first.look(6)
+    await first.reconcile()
+    first.agents.report = LOST
+    await first.reconcile(1)
+    await first.reconcile(31)
 
     second = World()
     second.clock.at = first.clock.at
     body = first.stores.pools.get(POOL)
     assert body is not None
     second.set_pool(body["status"])
-    second.set_node(taints=[{"key": SHARING_TAINT, "value": "Repairing", "effect": "NoSchedule"}])
-    second.agents.report = first.agents.report
-    await second.look(1)
-    assert second.repairs == first.repairs
-    second.make_daemon()
-    await second.look(121)
-    assert second.repairs[0]["attempts"] == 2
+    second.agents.report = LOST
+    await second.reconcile(1)
+    assert second.faulty == first.faulty
+    await second.reconcile(121)
+    assert second.faulty[0]["restarts"] == 2
 
 
-async def test_what_was_suspected_in_an_earlier_term_counts_for_nothing() -> None:
+async def test_faults_seen_in_an_earlier_term_do_not_count() -> None:
     world = World()
-    await world.look()
-    world.agents.report = NodeReport(node="gpu-0", daemon=DaemonState.GONE, message="Cannot find")
-    await world.look(1)
+    await world.reconcile()
+    world.agents.report = LOST
+    await world.reconcile(1)
     world.sharing.clear()
-    assert await world.look(600) == []
-    assert "taint gpu-0" in await world.look(6)
+    await world.reconcile(600)
+    assert world.faulty == []
+    assert "delete daemon-0 uid-daemon-0" in await world.reconcile(31)
 
 
-async def test_taint_is_taken_off_a_node_that_left_its_pool_while_it_was_repaired() -> None:
+async def test_taint_is_removed_from_a_node_that_has_left_its_pool() -> None:
     world = World()
-    ours = {"key": SHARING_TAINT, "value": "Repairing", "effect": "NoSchedule"}
-    for name in ("left", "elsewhere", "quarantined"):
-        value = "Quarantined" if name == "quarantined" else "Repairing"
-        world.has(world.occupancy._nodes, node_body(name, labels={}, taints=[{**ours, "value": value}]))
-    repair = {
+    for name in ("left", "elsewhere"):
+        world.has(world.occupancy._nodes, node_body(name, labels={}, taints=[OURS]))
+    entry = {
         "node": "elsewhere",
-        "fault": "DaemonLost",
-        "state": "Repairing",
+        "fault": "GpuFault",
+        "state": "Quarantined",
         "since": "2026-11-01T00:00:00Z",
     }
-    world.has(world.stores.pools, {**compute_pool_body("gpu-b"), "status": {"repairs": [repair]}})
-    assert [call for call in await world.look() if call.startswith("taint")] == ["taint left"]
+    world.has(world.stores.pools, {**compute_pool_body("gpu-b"), "status": {"faultyNodes": [entry]}})
+    assert [call for call in await world.reconcile() if call.startswith("taint")] == ["taint left"]
 
 
 @pytest.mark.parametrize("missing", ["nodes", "plugin"])
-async def test_nothing_is_said_before_everything_is_listed(missing: str) -> None:
+async def test_nothing_is_written_before_everything_is_listed(missing: str) -> None:
     world = World()
     store = world.plugin_pods if missing == "plugin" else world.occupancy._nodes
     store.synced.clear()
-    assert await world.look() == []
+    assert await world.reconcile() == []

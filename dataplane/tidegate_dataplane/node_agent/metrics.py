@@ -1,4 +1,4 @@
-"""The node agent's metrics: what it found of MPS at its last look."""
+"""The node agent's metrics, from its last report."""
 
 from collections.abc import Iterable
 
@@ -12,14 +12,14 @@ from tidegate_dataplane.node_agent.watcher import Watcher
 
 
 class NodeMetrics(Collector):
-    """Read from the watcher's report when somebody asks."""
+    """Reads the watcher's report at every scrape."""
 
     def __init__(self, watcher: Watcher, registry: CollectorRegistry) -> None:
         self._watcher = watcher
         registry.register(self)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Give what the last look found; nothing before the first, and nothing where MPS cannot be asked."""
+        """Yield the metrics; none before the first report, and none if MPS cannot be asked."""
         report = self._watcher.report
         if report is None or report.daemon is DaemonState.UNKNOWN:
             return
@@ -28,7 +28,7 @@ class NodeMetrics(Collector):
         yield daemon
         servers = exported.MPS_SERVERS.family()
         for status in ServerStatus:
-            servers.add_metric([status.value], sum(each.status is status for each in report.servers))
+            servers.add_metric([status.value], sum(server.status is status for server in report.servers))
         yield servers
         clients = exported.MPS_CLIENTS.family()
         clients.add_metric([], len(report.clients))

@@ -14,11 +14,11 @@ from tidegate_dataplane.contract.sharing import ServerStatus
 
 _KILLED_S = 1.0
 _WORDS = 300
-"""Characters of what the program said that a report quotes."""
+"""Characters of the program's output that a report quotes."""
 
 
 class DaemonGoneError(Exception):
-    """The control program finds no daemon, in its own words."""
+    """The control program finds no daemon; the message is its output."""
 
 
 class DaemonHangsError(Exception):
@@ -26,7 +26,7 @@ class DaemonHangsError(Exception):
 
 
 class ProgramMissingError(Exception):
-    """The control program cannot be started: nobody can say how the daemon is."""
+    """The control program cannot be started, so the state of the daemon is unknown."""
 
 
 class Mps:
@@ -38,29 +38,25 @@ class Mps:
         self._timeout_s = timeout_s
         self._stuck: asyncio.subprocess.Process | None = None
 
-    async def servers(self) -> tuple[int, ...]:
+    async def list_servers(self) -> tuple[int, ...]:
         """Return the pids of the MPS servers.
 
         Raises:
             DaemonGoneError, DaemonHangsError, ProgramMissingError: as does every other command.
         """
-        return _pids(await self.command("get_server_list"))
+        return _pids(await self.run_command("get_server_list"))
 
-    async def status(self, server: int) -> ServerStatus:
-        """Return how a server is."""
-        said = (await self.command(f"get_server_status {server}")).strip().upper()
-        return next((status for status in ServerStatus if status.value in said.split()), ServerStatus.UNKNOWN)
+    async def get_status(self, server: int) -> ServerStatus:
+        """Return the status of a server."""
+        output = (await self.run_command(f"get_server_status {server}")).upper().split()
+        return next((status for status in ServerStatus if status.value in output), ServerStatus.UNKNOWN)
 
-    async def clients(self, server: int) -> tuple[int, ...]:
+    async def list_clients(self, server: int) -> tuple[int, ...]:
         """Return the pids of a server's clients."""
-        return _pids(await self.command(f"get_client_list {server}"))
+        return _pids(await self.run_command(f"get_client_list {server}"))
 
-    async def terminate_client(self, server: int, client: int) -> str:
-        """End a client's work on the GPU; return what the program says. New clients are refused meanwhile."""
-        return await self.command(f"terminate_client {server} {client}")
-
-    async def command(self, text: str) -> str:
-        """Give one command on the program's standard input; return what it prints."""
+    async def run_command(self, text: str) -> str:
+        """Write one command to the program's standard input; return its output."""
         if self._stuck is not None and self._stuck.returncode is None:
             message = f"{self._program} has been killed and does not end: the driver holds it"
             raise DaemonHangsError(message)
@@ -73,10 +69,10 @@ class Mps:
             raise DaemonHangsError(message) from None
         finally:
             await self._end(process)
-        said = output.decode(errors="replace").strip()
+        printed = output.decode(errors="replace").strip()
         if process.returncode != 0:
-            raise DaemonGoneError(said[:_WORDS] or f"{self._program} ended with {process.returncode}")
-        return said
+            raise DaemonGoneError(printed[:_WORDS] or f"{self._program} ended with {process.returncode}")
+        return printed
 
     async def _start(self) -> asyncio.subprocess.Process:
         try:
@@ -93,12 +89,12 @@ class Mps:
             raise ProgramMissingError(message) from error
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
-        """End the program, and whatever it started, if it has not ended by itself."""
+        """Kill the program and its children if it has not ended."""
         if process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        # A process that waits inside a driver dies when the driver lets it; nobody waits for that here.
+        # A process that waits inside a driver dies when the driver lets it, which may take for ever.
         self._stuck = process
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_KILLED_S):

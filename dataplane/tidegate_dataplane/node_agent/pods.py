@@ -1,4 +1,4 @@
-"""Which pod a process of the node belongs to: its cgroup has the pod's uid in its path."""
+"""Finds the pod of a process: the path of its cgroup contains the pod's uid."""
 
 import re
 from pathlib import Path
@@ -7,11 +7,11 @@ _POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}
 
 
 def pod_of(proc: Path, pid: int) -> str:
-    """Return the uid of the pod that runs process `pid`; empty where it is none's, or has ended."""
+    """Return the uid of the pod that runs process `pid`; empty if it belongs to none, or has ended."""
     try:
         text = (proc / str(pid) / "cgroup").read_text(errors="replace")
     except OSError:
         return ""
-    found = _POD.search(text)
+    match = _POD.search(text)
     # The systemd driver of the kubelet writes _ for -, since - has a meaning in a slice's name.
-    return found.group(1).replace("_", "-") if found else ""
+    return match.group(1).replace("_", "-") if match else ""

@@ -31,7 +31,6 @@ async def serve(settings: Settings) -> None:
         mps,
         lambda pid: pod_of(settings.proc, pid),
         lambda: datetime.datetime.now(datetime.UTC),
-        confirm_s=settings.confirm_s,
     )
     names = (settings.node_name, settings.pod_ip, "127.0.0.1", "localhost")
     pem = make_server_certificate(names, datetime.datetime.now(datetime.UTC))
@@ -52,7 +51,7 @@ async def serve(settings: Settings) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(watcher.run(settings.look_every_s)),
+                group.create_task(watcher.run(settings.interval_s)),
                 group.create_task(control.watch()),
             ]
             await stop.wait()
@@ -65,7 +64,7 @@ async def serve(settings: Settings) -> None:
 
 
 def _probes(watcher: Watcher, registry: CollectorRegistry) -> web.Application:
-    """Return /healthz, /readyz and /metrics. An agent is ready once it has asked MPS, whatever the answer was."""
+    """Return /healthz, /readyz and /metrics. An agent is ready once it has asked MPS, whatever the answer."""
 
     async def alive(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")

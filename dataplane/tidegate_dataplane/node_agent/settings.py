@@ -15,13 +15,16 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     node_name: str = Field(default="unknown", description="from the downward API")
-    pod_ip: str = Field(default="127.0.0.1", description="likewise; where the controllers reach the agent")
+    pod_ip: str = Field(
+        default="127.0.0.1", description="from the downward API; the controllers call the agent at it"
+    )
 
     address: str = Field(default="0.0.0.0", description="where both servers listen")  # noqa: S104 - a pod's address
-    control_port: int = Field(default=8444, description="orders, by the controllers' certificate alone")
+    control_port: int = Field(default=8444, description="reports, for the controllers' certificate alone")
     http_port: int = Field(default=8081, description="probes and metrics")
     client_authority: Path = Field(
-        default=Path("/etc/tidegate/client-ca.crt"), description="who vouches for the controllers"
+        default=Path("/etc/tidegate/client-ca.crt"),
+        description="the authority of the controllers' certificate",
     )
 
     program: str = Field(
@@ -29,15 +32,14 @@ class Settings(BaseModel):
     )
     pipe_directory: Path = Field(
         default=Path("/mps/nvidia.com/gpu.shared/pipe"),
-        description="CUDA_MPS_PIPE_DIRECTORY, where NVIDIA's device plugin has its daemon listen",
+        description="CUDA_MPS_PIPE_DIRECTORY of the daemon that NVIDIA's device plugin starts",
     )
     proc: Path = Field(default=Path("/proc"), description="the node's process table")
 
-    look_every_s: float = Field(default=2.0, gt=0)
+    interval_s: float = Field(default=2.0, gt=0, description="time between two questions to MPS")
     command_timeout_s: float = Field(
-        default=5.0, gt=0, description="a command that takes longer means a daemon that hangs"
+        default=5.0, gt=0, description="a daemon that takes longer to answer a command hangs"
     )
-    confirm_s: float = Field(default=5.0, ge=0, description="how long an order is given to show effect")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:

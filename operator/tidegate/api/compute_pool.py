@@ -9,11 +9,11 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 
 from tidegate.api.conditions import ObservedCondition
+from tidegate.api.faulty_nodes import MAX_FAULTY_NODES, FaultyNode
 from tidegate.api.fields import DurationText, QuantityBetween, between
 from tidegate.api.inference import Tier
 from tidegate.api.meta import NOT_OBSERVED, ApiModel, ObservedGeneration, Resource, StatusModel
 from tidegate.api.quantities import QUANTITY_PATTERN
-from tidegate.api.repairs import MAX_REPAIRS, NodeRepair
 from tidegate.api.schema import ListAtomic, ListMap, Rule
 
 MAX_SLICES: Final = 1_000_000
@@ -366,11 +366,11 @@ class ComputePoolStatus(StatusModel):
     last_decision: Annotated[
         str | None, Field(max_length=253, description="Name of the newest AllocationDecision.")
     ] = None
-    repairs: Annotated[
-        tuple[NodeRepair, ...],
+    faulty_nodes: Annotated[
+        tuple[FaultyNode, ...],
         Field(
-            max_length=MAX_REPAIRS,
-            description="Nodes whose sharing of GPUs failed, where node agents run.",
+            max_length=MAX_FAULTY_NODES,
+            description="Nodes whose GPU sharing has a fault, where node agents run.",
         ),
         ListMap("node"),
     ] = ()

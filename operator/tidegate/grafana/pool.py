@@ -27,7 +27,7 @@ _READY: Final = of_objects("tidegate_object_ready", 'kind="ComputePool"', named=
 _CONTAINERS: Final = 'container!=""'
 """Without it, the pod's own sum counts them twice."""
 
-_AT_WORK: Final = of_pools("tidegate_pool_repairs", 'state!="Recovered"')
+_FAULTY: Final = of_pools("tidegate_pool_faulty_nodes", 'state!="Recovered"')
 
 
 def _in_state(state: str) -> str:
@@ -67,9 +67,9 @@ POOL_AND_MPS: Final = Dashboard(
                     f"sum(max by (pool) ({of_pools('tidegate_allocator_overrides')}))",
                 ),
                 figure(
-                    "Nodes in repair",
-                    "Whose sharing of GPUs failed and is not mended.",
-                    or_none(f"sum({_AT_WORK})"),
+                    "Faulty nodes",
+                    "Nodes whose GPU sharing has a fault now.",
+                    or_none(f"sum({_FAULTY})"),
                     warn_above=1,
                 ),
                 Panel(
@@ -179,26 +179,26 @@ POOL_AND_MPS: Final = Dashboard(
                 ),
                 figure(
                     "Daemons that do not",
-                    "The controllers are at work on these, or have given them up.",
+                    "Of nodes that have a node agent. The controllers restart such a daemon three times.",
                     "sum(1 - tidegate_node_mps_daemon_answers)",
                     warn_above=1,
                 ),
                 figure("Clients", "Processes connected to MPS.", "sum(tidegate_node_mps_clients)"),
                 figure(
                     "Faults in 24 h",
-                    "Whose repair has begun.",
+                    "Faults of nodes' GPU sharing.",
                     or_none(f"sum(increase({of_pools('tidegate_pool_node_faults_total')}[24h]))"),
                 ),
                 figure(
                     "Quarantined in 24 h",
-                    "Nodes that stayed out of use after all attempts: somebody has to look.",
+                    "Nodes that were quarantined because a fault lasted.",
                     or_none(f"sum(increase({of_pools('tidegate_pool_nodes_quarantined_total')}[24h]))"),
                     warn_above=1,
                 ),
                 figure(
-                    "Steps that failed in 24 h",
-                    "Of repairs; they are tried again.",
-                    or_none(f"sum(increase({of_pools('tidegate_pool_repair_steps_failed_total')}[24h]))"),
+                    "Failed actions in 24 h",
+                    "Changes of a node's taint and restarts of an MPS daemon that the API server did not accept.",
+                    or_none(f"sum(increase({of_pools('tidegate_pool_sharing_actions_failed_total')}[24h]))"),
                 ),
                 Panel(
                     title="MPS servers by state",
@@ -208,12 +208,12 @@ POOL_AND_MPS: Final = Dashboard(
                 ),
                 Panel(
                     title="Faults by kind",
-                    description="docs/explanation/mps-health.md says what each is and what is done about it.",
+                    description="docs/explanation/mps-health.md explains each of them.",
                     queries=(Query(_events("tidegate_pool_node_faults_total", "kind"), "{{pool}} {{kind}}"),),
                 ),
                 Panel(
                     title="Time to recover, p90",
-                    description="From the first sight of a fault until the node was well.",
+                    description="From the first sight of a fault until it had gone.",
                     queries=(
                         Query(
                             or_none(

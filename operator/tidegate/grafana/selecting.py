@@ -59,7 +59,7 @@ def replicas(*states: str) -> str:
 
 
 def of_pools(metric: str, matchers: str = "") -> str:
-    """A series of the allocator or of repairs, of the pools chosen."""
+    """A series of the allocator or of GPU sharing, of the pools chosen."""
     return f'{metric}{{pool=~"$pool"{", " + matchers if matchers else ""}}}'
 
 

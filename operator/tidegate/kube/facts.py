@@ -23,7 +23,7 @@ _POD_METADATA: Final = (
     "annotations",
     "ownerReferences",
 )
-_POD_STATUS: Final = ("phase", "reason", "podIP", "podIPs")
+_POD_STATUS: Final = ("phase", "reason", "startTime", "podIP", "podIPs")
 _POD_CONDITIONS: Final = frozenset({"Ready", "PodScheduled"})
 _OCCUPYING: Final = ("nodeName", "overhead", "resources")
 _CONTAINER: Final = ("name", "restartPolicy", "resources")

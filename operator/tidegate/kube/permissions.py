@@ -149,8 +149,8 @@ SHARING_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
         Rule("", ("pods",), ("delete",)),
     ),
 }
-"""Rules where node agents run, besides the others. An admission policy of the chart bounds them: of a node, one taint may be
-changed; of pods, ours and the device plugin's may be deleted."""
+"""Rules where node agents run, besides the others. Admission policies of the chart bound them: of a node, the controllers may change
+one taint; of pods, they may delete those of the MPS control daemon."""
 
 RELEASE_RULES: Final[Mapping[Process, tuple[Rule, ...]]] = {
     Process.CONTROLLERS: (

@@ -21,7 +21,7 @@ from tidegate.planning.pool_allocation import PoolAllocation
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.room import amount_text
 from tidegate.planning.serving_status import Verdict, condition, standing
-from tidegate.planning.sharing_health import SharingPlan
+from tidegate.planning.sharing_health import CHECK_EVERY, SharingPlan
 from tidegate.resources.slices import slice_requests
 
 _NAMED = 3
@@ -40,7 +40,7 @@ class PoolObserved:
     allocation: PoolAllocation | None = None
     """What its allocator last came to; None while it has not looked in this term, so that what was said stays."""
     sharing: SharingPlan | None = None
-    """What is wrong with the sharing of its GPUs; None where there is none, or no node agent runs."""
+    """The plan for its GPU sharing; None without GPU sharing or node agents."""
 
 
 def plan_pool(observed: PoolObserved) -> Plan:
@@ -66,22 +66,22 @@ def plan_pool(observed: PoolObserved) -> Plan:
         tiers=tuple(TierUse(name=tier.value, slices=slices.used(tier.value)) for tier in Tier),
         mode=allocation.mode if allocation is not None else pool.status.mode,
         last_decision=(allocation and allocation.last_decision) or pool.status.last_decision,
-        repairs=observed.sharing.repairs if observed.sharing is not None else (),
+        faulty_nodes=observed.sharing.faulty if observed.sharing is not None else (),
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
     events = (
         *_events(pool, healthy),
         *override_events(pool.status.conditions, status.conditions),
-        *(observed.sharing.events if observed.sharing is not None else ()),
+        *(change.event for change in (observed.sharing.changes if observed.sharing is not None else ())),
     )
     return Plan(status=status.dump(), events=events, requeue_after=_next_look(observed, ends))
 
 
 def _next_look(observed: PoolObserved, ends: datetime | None) -> timedelta | None:
-    """When an override ends, or a repair has had its time."""
+    """When an override ends, or the nodes' GPU sharing is to be checked again."""
     looks = [] if ends is None else [max(ends - observed.now, timedelta()) + JUST_AFTER]
     if observed.sharing is not None:
-        looks.append(observed.sharing.requeue_after)
+        looks.append(CHECK_EVERY)
     return min(looks, default=None)
 
 
@@ -116,7 +116,7 @@ def _sharing_health(observed: PoolObserved) -> tuple[Condition, ...]:
 def _without_sharing(
     observed: PoolObserved, conditions: Sequence[ObservedCondition]
 ) -> tuple[ObservedCondition, ...]:
-    """Nothing is said about MPS where nobody looks at it."""
+    """Drop the condition SharingHealthy if no node agents run."""
     if observed.sharing is not None:
         return tuple(conditions)
     return tuple(each for each in conditions if each.type != ConditionType.SHARING_HEALTHY.value)

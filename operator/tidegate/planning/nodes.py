@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from tidegate.api.compute_pool import TaintEffect, Toleration, TolerationOperator
@@ -39,8 +38,6 @@ class NodeView:
     leaving: bool
     """Whether it is being deleted."""
     taints: tuple[Taint, ...]
-    ready_since: datetime | None = None
-    """When it last became ready; None where that is not said."""
 
     def selected_by(self, selector: Mapping[str, str]) -> bool:
         """Whether it has all these labels."""
@@ -77,7 +74,6 @@ def node_view(body: Mapping[str, Any]) -> NodeView:
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
     ready = conditions.get("Ready", {})
-    since = ready.get("lastTransitionTime")
     taints = (
         Taint(each["key"], each.get("value", ""), each["effect"])
         for each in spec.get("taints") or ()
@@ -91,7 +87,6 @@ def node_view(body: Mapping[str, Any]) -> NodeView:
         cordoned=bool(spec.get("unschedulable")),
         leaving="deletionTimestamp" in metadata,
         taints=tuple(taints),
-        ready_since=datetime.fromisoformat(since) if since else None,
     )
 
 

@@ -1,250 +1,349 @@
-"""Health of a pool whose GPUs are shared under MPS: what is wrong on which node, what is done about it, and what is said."""
+"""Health of a pool whose GPUs are shared under MPS: its faulty nodes, what is done about them, and its condition SharingHealthy.
 
-from collections.abc import Mapping, Sequence
+A faulty node is quarantined, and the MPS daemon is restarted if it does not answer. Everything else is left to people and to
+the tools of the driver's vendor: docs/explanation/mps-health.md.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Final
 
 from tidegate.api.compute_pool import ComputePool
+from tidegate.api.faulty_nodes import MAX_FAULTY_NODES, FaultState, FaultyNode, SharingFault
+from tidegate.api.meta import ObjectKey
 from tidegate.api.reasons import Reason
-from tidegate.api.repairs import MAX_REPAIRS, NodeRepair, RepairState, SharingFault
-from tidegate.planning.node_sharing import SILENT_AFTER, Finding, NodeSharing, diagnose
+from tidegate.planning.node_sharing import (
+    DAEMON_STARTS,
+    Diagnosis,
+    NodeAgentState,
+    NodeSharing,
+    diagnose,
+)
 from tidegate.planning.plan import Event, EventType
 from tidegate.planning.serving_status import Verdict
-from tidegate.planning.sharing_repairs import (
-    ATTEMPTS,
-    LIMIT_PERCENT,
-    TOLD_BY_AGENTS,
-    TREATMENTS,
-    Step,
-    ends,
-    kept_away,
-    left_over,
-    next_repair,
-    out_of_use,
-    steps_of,
-    waits_for,
-)
-from tidegate.planning.sharing_status import sharing_verdict
 
-_DOUBTED_FOR: Final = timedelta(seconds=1)
-"""So soon an agent that was asked again has answered."""
-LOOK_EVERY: Final = timedelta(seconds=10)
-"""A node agent that falls silent tells nobody."""
+CHECK_EVERY: Final = timedelta(seconds=10)
+"""An agent that falls silent wakes nothing, and neither does the end of a delay."""
+LIMIT_PERCENT: Final = 20
+"""Share of a pool's nodes that may be restarting or quarantined at once; at least one node."""
+_NAMED: Final = 3
+"""Nodes that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Suspicion:
+class RestartPolicy:
+    """When, and how often, the MPS daemon of one node is restarted."""
+
+    after: timedelta
+    """How long it must not have answered. Longer than a report counts, so that two reports show it."""
+    limit: int
+    remembered: timedelta
+    """A daemon that fails again within this time after its recovery continues the count."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPolicy:
+    """How long a fault must last before the status lists it, and before the node is quarantined."""
+
+    report_after: timedelta
+    quarantine_after: timedelta
+
+
+RESTARTS: Final = RestartPolicy(after=timedelta(seconds=30), limit=3, remembered=timedelta(minutes=10))
+_NOW: Final = timedelta()
+FAULT_POLICIES: Final[Mapping[SharingFault, FaultPolicy]] = {
+    # Where its pod runs, restarts come first. This is for a pod that is missing or does not get ready.
+    SharingFault.DAEMON_LOST: FaultPolicy(timedelta(minutes=10), timedelta(minutes=10)),
+    # It ends by itself when the last process on the GPU has ended, and usually within seconds.
+    SharingFault.GPU_FAULT: FaultPolicy(_NOW, timedelta(minutes=1)),
+    SharingFault.CLIENT_STUCK: FaultPolicy(_NOW, timedelta(minutes=1)),
+    # Every node shows it while it boots, and while the device plugin is updated.
+    SharingFault.ALLOCATABLE_GONE: FaultPolicy(timedelta(minutes=3), timedelta(minutes=3)),
+    SharingFault.ADMISSION_ERRORS: FaultPolicy(_NOW, _NOW),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TaintNode:
+    """Add our taint to a node, or remove it."""
+
+    node: str
+    quarantined: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RestartDaemon:
+    """Delete the pod of a node's MPS daemon; its DaemonSet creates another one."""
+
+    pod: ObjectKey
+    uid: str
+
+
+Action = TaintNode | RestartDaemon
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSighting:
     """A fault that a node shows, and since when without a break."""
 
     fault: SharingFault
     since: datetime
 
 
-class TurnKind(StrEnum):
-    """What a repair has come to."""
-
-    BEGUN = "Begun"
-    TRIED_AGAIN = "TriedAgain"
-    RECOVERED = "Recovered"
-    QUARANTINED = "Quarantined"
-
-
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One step of one node's repair, for events and metrics."""
+class FaultChange:
+    """A faulty node that changed its state, for Events and metrics."""
 
-    node: str
-    fault: SharingFault
-    kind: TurnKind
-    after: timedelta
-    """Since the fault was first seen."""
-    detail: str = ""
+    before: FaultyNode | None
+    after: FaultyNode
+    detail: str
+    time: datetime
+
+    @property
+    def begins(self) -> bool:
+        """Return whether the node was well before."""
+        return self.before is None or self.before.state is FaultState.RECOVERED
+
+    @property
+    def lasted(self) -> timedelta:
+        """Return the time since the fault was first seen."""
+        return max(self.time - self.after.since, timedelta())
+
+    @property
+    def event(self) -> Event:
+        """Return the Event of the pool."""
+        node, fault = self.after.node, self.after.fault.value
+        if self.after.state is FaultState.RECOVERED:
+            message = f"node {node} recovered {self.lasted.total_seconds():.0f} s after {fault}"
+            return Event(EventType.NORMAL, "NodeRecovered", message)
+        quarantined = self.after.state is FaultState.QUARANTINED
+        reason = Reason.NODE_QUARANTINED.value if quarantined else fault
+        return Event(EventType.WARNING, reason, f"node {node} {self.detail}{_explain_state(self.after)}")
 
 
 @dataclass(frozen=True, slots=True)
 class SharingPlan:
-    """What one look at all nodes of a pool came to."""
+    """The outcome of one check of all nodes of a pool."""
 
-    repairs: tuple[NodeRepair, ...]
-    steps: tuple[Step, ...]
+    faulty: tuple[FaultyNode, ...]
+    actions: tuple[Action, ...]
     verdict: Verdict | None
-    """None while some node's agent has not been heard for the first time: what was said stays."""
-    suspicions: Mapping[str, Suspicion]
-    turns: tuple[Turn, ...]
-    doubted: frozenset[str]
-    """Nodes whose agents should say again what they have just said."""
-    requeue_after: timedelta
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """One for each turn."""
-        return tuple(_event(turn) for turn in self.turns)
+    """None while a node agent's first report is awaited: the condition stays as it is."""
+    first_seen: Mapping[str, FaultSighting]
+    changes: tuple[FaultChange, ...]
 
 
-def limit(nodes: int) -> int:
-    """How many of a pool's nodes may be out of use for repairs that cost running pods."""
+def count_limit(nodes: int) -> int:
+    """Return how many of a pool's nodes may be restarting or quarantined at once."""
     return max(nodes * LIMIT_PERCENT // 100, 1)
 
 
 def plan_sharing(
-    pool: ComputePool, views: Sequence[NodeSharing], before: Mapping[str, Suspicion], now: datetime
+    pool: ComputePool, views: Sequence[NodeSharing], seen_before: Mapping[str, FaultSighting], now: datetime
 ) -> SharingPlan:
-    """What is to be done on the nodes of a pool; `before` are the suspicions of the last look."""
-    known = {repair.node: repair for repair in pool.status.repairs}
-    findings = {view.node.name: diagnose(view, now) for view in views}
-    suspicions = _suspicions(findings, before, now)
+    """Plan what to do about the nodes of a pool; `seen_before` is `first_seen` of the last plan."""
+    before = {entry.node: entry for entry in pool.status.faulty_nodes}
+    diagnoses = {view.node.name: diagnose(view, now) for view in views}
+    first_seen = _first_seen(diagnoses, before, seen_before, now)
     out = {
         view.node.name
         for view in views
-        if out_of_use(known.get(view.node.name), view, findings[view.node.name], now)
+        if _is_out_of_use(before.get(view.node.name), view, diagnoses[view.node.name])
     }
-    most = limit(len(views))
-    repairs: list[NodeRepair] = []
-    steps: list[Step] = []
-    for view in sorted(views, key=lambda one: _turn_order(one, known, suspicions, now)):
-        name, finding = view.node.name, findings[view.node.name]
-        suspicion = suspicions.get(name)
-        allowed = len(out - {name}) < most
-        seen = suspicion.since if suspicion is not None else None
-        repair = next_repair(known.get(name), view, finding, seen, now, allowed=allowed)
-        if repair is None or (name not in known and len(repairs) >= MAX_REPAIRS):
-            (out.add if out_of_use(None, view, finding, now) else out.discard)(name)
-            steps.extend(left_over(view))
+    limit = count_limit(len(views))
+    faulty: list[FaultyNode] = []
+    actions: list[Action] = []
+    changes: list[FaultChange] = []
+    # Nodes that are acted on keep their place; then come those that failed first, and those that have recovered.
+    for view in sorted(views, key=lambda view: _order(before.get(view.node.name), view, first_seen, now)):
+        name, diagnosis = view.node.name, diagnoses[view.node.name]
+        old = before.get(name)
+        allowed = len(out - {name}) < limit
+        new = _next_entry(old, view, diagnosis, first_seen.get(name), now, allowed=allowed)
+        if len(faulty) >= MAX_FAULTY_NODES:
+            new = None
+        actions.extend(_plan_actions(old, new, view))
+        if new is None:
             continue
-        (out.add if out_of_use(repair, view, finding, now) else out.discard)(name)
-        repairs.append(repair)
-        steps.extend(steps_of(repair, view, finding, now))
-    kept = _kept(repairs)
+        faulty.append(new)
+        if new.state in (FaultState.RESTARTING, FaultState.QUARANTINED):
+            out.add(name)
+        if old is None or (old.state, old.restarts) != (new.state, new.restarts):
+            changes.append(FaultChange(old, new, diagnosis.detail, now))
     return SharingPlan(
-        repairs=kept,
-        steps=tuple(steps),
-        verdict=sharing_verdict(
-            kept,
-            findings,
-            _waits(kept, views),
-            _lacking_toleration(kept, views),
-            now,
-        ),
-        suspicions=suspicions,
-        turns=_turns(known, kept, findings, now),
-        doubted=frozenset(node for node, each in suspicions.items() if _is_doubted(each, now)),
-        requeue_after=_soonest(kept, suspicions, now),
+        faulty=tuple(sorted(faulty, key=lambda entry: entry.node)),
+        actions=tuple(actions),
+        verdict=sharing_verdict(faulty, diagnoses),
+        first_seen=first_seen,
+        changes=tuple(changes),
     )
 
 
-def _suspicions(
-    findings: Mapping[str, Finding], before: Mapping[str, Suspicion], now: datetime
-) -> Mapping[str, Suspicion]:
-    found: dict[str, Suspicion] = {}
-    for node, finding in findings.items():
-        if finding.fault is not None:
-            known = before.get(node)
-            same = known is not None and known.fault is finding.fault
-            found[node] = known if known is not None and same else Suspicion(finding.fault, now)
-    return found
-
-
-def _is_doubted(suspicion: Suspicion, now: datetime) -> bool:
-    return suspicion.since == now and suspicion.fault in TOLD_BY_AGENTS
-
-
-def _turn_order(
-    view: NodeSharing, known: Mapping[str, NodeRepair], suspicions: Mapping[str, Suspicion], now: datetime
-) -> tuple[bool, datetime, str]:
-    """Nodes that are being repaired come first, then those that have failed for longest."""
-    name = view.node.name
-    repair, suspicion = known.get(name), suspicions.get(name)
-    since = repair.since if repair is not None else suspicion.since if suspicion is not None else now
-    return (repair is None or repair.state is RepairState.RECOVERED, since, name)
-
-
-def _kept(repairs: Sequence[NodeRepair]) -> tuple[NodeRepair, ...]:
-    """What is under way before what has recovered; then by node, so that a settled status stays as it is."""
-    ranked = sorted(repairs, key=lambda one: (one.state is RepairState.RECOVERED, one.since, one.node))
-    return tuple(sorted(ranked[:MAX_REPAIRS], key=lambda one: one.node))
-
-
-def _soonest(repairs: Sequence[NodeRepair], suspicions: Mapping[str, Suspicion], now: datetime) -> timedelta:
-    """When something may have to be done that no change tells of."""
-    under_way = [repair for repair in repairs if repair.state is not RepairState.RECOVERED]
-    busy = {repair.node for repair in under_way}
-    moments = [
-        *(ends(repair) for repair in under_way if repair.state is RepairState.REPAIRING),
-        *(
-            max(each.since + TREATMENTS[each.fault].confirm, _heard_again(each, now))
-            for node, each in suspicions.items()
-            if node not in busy
-        ),
-    ]
-    ahead = [moment - now for moment in moments if moment > now]
-    return min([*ahead, LOOK_EVERY]) + timedelta(milliseconds=50)
-
-
-def _heard_again(suspicion: Suspicion, now: datetime) -> datetime:
-    """When an agent should have repeated itself; again and again, until it has or is silent."""
-    waited = suspicion.fault in TOLD_BY_AGENTS and now < suspicion.since + SILENT_AFTER
-    return now + _DOUBTED_FOR if waited else suspicion.since
-
-
-def _waits(repairs: Sequence[NodeRepair], views: Sequence[NodeSharing]) -> Mapping[str, str]:
-    by_name = {view.node.name: view for view in views}
-    return {
-        each.node: waits_for(each, by_name[each.node])
-        for each in repairs
-        if each.state is RepairState.WAITING
-    }
-
-
-def _lacking_toleration(repairs: Sequence[NodeRepair], views: Sequence[NodeSharing]) -> frozenset[str]:
-    """Nodes whose repair lacks a toleration of the device plugin."""
-    by_name = {view.node.name: view for view in views}
-    return frozenset(
-        each.node
-        for each in repairs
-        if each.state is RepairState.WAITING and kept_away(each, by_name[each.node])
-    )
-
-
-def _turns(
-    before: Mapping[str, NodeRepair],
-    repairs: Sequence[NodeRepair],
-    findings: Mapping[str, Finding],
+def _first_seen(
+    diagnoses: Mapping[str, Diagnosis],
+    before: Mapping[str, FaultyNode],
+    seen_before: Mapping[str, FaultSighting],
     now: datetime,
-) -> tuple[Turn, ...]:
-    turns: list[Turn] = []
-    for repair in repairs:
-        kind = _turn(before.get(repair.node), repair)
-        if kind is not None:
-            detail = findings[repair.node].detail
-            turns.append(Turn(repair.node, repair.fault, kind, max(now - repair.since, timedelta()), detail))
-    return tuple(turns)
+) -> Mapping[str, FaultSighting]:
+    """Return since when each node shows its fault, from the status where it lists the fault."""
+    result: dict[str, FaultSighting] = {}
+    for node, diagnosis in diagnoses.items():
+        if diagnosis.fault is None:
+            continue
+        entry, sighting = before.get(node), seen_before.get(node)
+        if entry is not None and entry.state is not FaultState.RECOVERED and entry.fault is diagnosis.fault:
+            result[node] = FaultSighting(entry.fault, entry.since)
+        elif sighting is not None and sighting.fault is diagnosis.fault:
+            result[node] = sighting
+        else:
+            result[node] = FaultSighting(diagnosis.fault, now.replace(microsecond=0))
+    return result
 
 
-def _turn(before: NodeRepair | None, after: NodeRepair) -> TurnKind | None:
-    was = before.state if before is not None else None
-    if after.state is was and before is not None and before.attempts == after.attempts:
+def _order(
+    entry: FaultyNode | None, view: NodeSharing, first_seen: Mapping[str, FaultSighting], now: datetime
+) -> tuple[bool, bool, datetime, str]:
+    sighting = first_seen.get(view.node.name)
+    listed = entry is not None and entry.state is not FaultState.RECOVERED
+    return not listed, sighting is None, sighting.since if sighting is not None else now, view.node.name
+
+
+def _is_out_of_use(entry: FaultyNode | None, view: NodeSharing, diagnosis: Diagnosis) -> bool:
+    """Return whether a node counts against the limit.
+
+    A node that is down, or of which nothing shows whether its restart helped, must not keep others from a restart.
+    """
+    if diagnosis.agent is NodeAgentState.NODE_DOWN:
+        return False
+    if view.tainted or (entry is not None and entry.state is FaultState.QUARANTINED):
+        return True
+    restarting = entry is not None and entry.state is FaultState.RESTARTING
+    return restarting and diagnosis.agent is not NodeAgentState.SILENT
+
+
+def _next_entry(
+    entry: FaultyNode | None,
+    view: NodeSharing,
+    diagnosis: Diagnosis,
+    sighting: FaultSighting | None,
+    now: datetime,
+    *,
+    allowed: bool,
+) -> FaultyNode | None:
+    """Return a node's entry in the status; None for a node without one."""
+    if sighting is None:
+        # Without a report, nothing shows that the fault has gone.
+        return _recover(entry, now) if diagnosis.agent is NodeAgentState.REPORTING else entry
+    # The person who cordoned a node decides about it.
+    state = None if view.node.cordoned else _due_state(entry, view, sighting, now)
+    if state is None or (entry is not None and entry.state is FaultState.QUARANTINED):
+        return entry
+    if state is not FaultState.DETECTED and not allowed:
+        state = FaultState.WAITING
+    restarts = entry.restarts if entry is not None else 0
+    restarted_at = entry.restarted_at if entry is not None else None
+    if state is FaultState.RESTARTING:
+        restarts, restarted_at = restarts + 1, now.replace(microsecond=0)
+    return FaultyNode(
+        node=view.node.name,
+        fault=sighting.fault,
+        state=state,
+        since=sighting.since,
+        restarts=restarts,
+        restarted_at=restarted_at,
+    )
+
+
+def _recover(entry: FaultyNode | None, now: datetime) -> FaultyNode | None:
+    if entry is None:
         return None
-    if after.state is RepairState.REPAIRING:
-        new = before is None or was in (RepairState.RECOVERED, RepairState.WAITING)
-        return TurnKind.BEGUN if new else TurnKind.TRIED_AGAIN
-    if after.state is RepairState.RECOVERED:
-        return TurnKind.RECOVERED
-    return TurnKind.QUARANTINED if after.state is RepairState.QUARANTINED else None
+    if entry.recovered_at is None:
+        return entry.model_copy(
+            update={"state": FaultState.RECOVERED, "recovered_at": now.replace(microsecond=0)}
+        )
+    return entry if now < entry.recovered_at + RESTARTS.remembered else None
 
 
-def _event(turn: Turn) -> Event:
-    seconds = f"{turn.after.total_seconds():.0f} s"
-    if turn.kind is TurnKind.RECOVERED:
-        return Event(
-            EventType.NORMAL, "NodeRecovered", f"node {turn.node} is well {seconds} after {turn.fault.value}"
-        )
-    if turn.kind is TurnKind.QUARANTINED:
-        message = (
-            f"node {turn.node} is kept out of use: {turn.fault.value} after {ATTEMPTS} attempts, {seconds}"
-        )
-        return Event(EventType.WARNING, Reason.NODE_QUARANTINED.value, message)
-    again = " again" if turn.kind is TurnKind.TRIED_AGAIN else ""
-    message = f"node {turn.node} {turn.detail}: its repair begins{again}"
-    return Event(EventType.WARNING, turn.fault.value, message)
+def _due_state(
+    entry: FaultyNode | None, view: NodeSharing, sighting: FaultSighting, now: datetime
+) -> FaultState | None:
+    """Return what a fault calls for that has lasted so long; None if nothing yet."""
+    lasted = now - sighting.since
+    if (
+        sighting.fault is SharingFault.DAEMON_LOST
+        and lasted >= RESTARTS.after
+        and _has_started(entry, view, now)
+    ):
+        used_up = entry is not None and entry.restarts >= RESTARTS.limit
+        return FaultState.QUARANTINED if used_up else FaultState.RESTARTING
+    policy = FAULT_POLICIES[sighting.fault]
+    if lasted >= policy.quarantine_after:
+        return FaultState.QUARANTINED
+    return FaultState.DETECTED if lasted >= policy.report_after else None
+
+
+def _has_started(entry: FaultyNode | None, view: NodeSharing, now: datetime) -> bool:
+    """Return whether the daemon has had its time since its pod was ready, and since we last restarted it.
+
+    The cache may still show the pod that we deleted.
+    """
+    restarted_at = entry.restarted_at if entry is not None else None
+    if view.daemon is None or not view.daemon.has_started(now):
+        return False
+    return restarted_at is None or now >= restarted_at + DAEMON_STARTS
+
+
+def _plan_actions(old: FaultyNode | None, new: FaultyNode | None, view: NodeSharing) -> Iterable[Action]:
+    quarantined = new is not None and new.state is FaultState.QUARANTINED
+    if quarantined is not view.tainted:
+        yield TaintNode(view.node.name, quarantined)
+    restarts = old.restarts if old is not None else 0
+    if new is not None and new.restarts > restarts and view.daemon is not None:
+        yield RestartDaemon(view.daemon.key, view.daemon.uid)
+
+
+def sharing_verdict(faulty: Sequence[FaultyNode], diagnoses: Mapping[str, Diagnosis]) -> Verdict | None:
+    """Return the condition SharingHealthy; None while a node agent's first report is awaited.
+
+    The first of the groups that has a node gives the reason.
+    """
+    entries = {entry.node: entry for entry in faulty}
+    quarantined = {entry.node for entry in faulty if entry.state is FaultState.QUARANTINED}
+    silent = {node for node, item in diagnoses.items() if item.agent is NodeAgentState.SILENT}
+
+    def nodes_with(fault: SharingFault) -> set[str]:
+        return {node for node, item in diagnoses.items() if item.fault is fault} - quarantined
+
+    groups = (
+        *((nodes_with(fault), Reason(fault.value), f"show {fault.value}") for fault in SharingFault),
+        (quarantined, Reason.NODE_QUARANTINED, "are quarantined"),
+        (silent - quarantined, Reason.NODE_AGENT_SILENT, "have a silent node agent"),
+    )
+    all_nodes = "1 node" if len(diagnoses) == 1 else f"{len(diagnoses)} nodes"
+    reason = next((reason for nodes, reason, _ in groups if nodes), None)
+    if reason is None:
+        pending = any(item.agent is NodeAgentState.PENDING for item in diagnoses.values())
+        return None if pending else Verdict(True, Reason.SHARING_HEALTHY, f"MPS answers on {all_nodes}")
+    counts = ", ".join(f"{len(nodes)} of {all_nodes} {text}" for nodes, _, text in groups if nodes)
+    named = dict.fromkeys(node for nodes, _, _ in groups for node in sorted(nodes))
+    texts = [_describe(node, diagnoses[node], entries.get(node)) for node in named]
+    rest = f"; and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
+    return Verdict(False, reason, f"{counts}: {'; '.join(texts[:_NAMED])}{rest}")
+
+
+def _describe(node: str, diagnosis: Diagnosis, entry: FaultyNode | None) -> str:
+    if entry is None or entry.state is FaultState.RECOVERED:
+        return f"node {node} {diagnosis.detail}"
+    if diagnosis.fault is not None:
+        return f"node {node} {diagnosis.detail}{_explain_state(entry)}"
+    silence = f", and {diagnosis.detail}" if diagnosis.detail else ""
+    return f"node {node} showed {entry.fault.value}{_explain_state(entry)}{silence}"
+
+
+def _explain_state(entry: FaultyNode) -> str:
+    if entry.state is FaultState.RESTARTING:
+        return f" (MPS daemon restarted, {entry.restarts} of {RESTARTS.limit})"
+    if entry.state is FaultState.WAITING:
+        return " (waits: too many nodes of the pool are restarting or quarantined)"
+    return " (quarantined while it lasts)" if entry.state is FaultState.QUARANTINED else ""

@@ -47,7 +47,7 @@ from tidegate_controllers.pool_metrics import PoolMetrics
 from tidegate_controllers.proxies import Proxies
 from tidegate_controllers.questions import Questions
 from tidegate_controllers.release import Measurements
-from tidegate_controllers.sharing import Helpers, Sharing
+from tidegate_controllers.sharing import MpsDaemons, Sharing
 from tidegate_controllers.sharing_metrics import SharingMetrics
 from tidegate_controllers.stores import Stores
 from tidegate_controllers.term import Parts, Terms
@@ -116,9 +116,9 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         show_left_out(registry, (*stores, *occupancy.stores))
         workloads = Workloads(client, stores.jobs, served)
         node_agents = NodeAgents(node_agent_pods, node_agent_client)
-        helpers = Helpers(plugin_pods, settings.sharing_plugin, settings.sharing_daemon)
+        daemons = MpsDaemons(plugin_pods, settings.sharing_daemon)
         metrics = SharingMetrics(registry)
-        sharing = Sharing(node_agents, helpers, stores, ownership, occupancy, metrics)
+        sharing = Sharing(node_agents, daemons, stores, ownership, occupancy, metrics)
         parts = Parts(
             client,
             stores,

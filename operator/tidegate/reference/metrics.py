@@ -73,7 +73,7 @@ SECTIONS: Final = (
     Section(
         "Controllers",
         (SHARING,),
-        part="Repairs",
+        part="GPU sharing",
         before="Of nodes that share GPUs under MPS; `kind` is a [fault](../explanation/mps-health.md).",
     ),
     Section(

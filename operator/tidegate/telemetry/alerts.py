@@ -369,11 +369,11 @@ ALLOCATION: Final = (
     ),
     Alert(
         f"{PREFIX}NodesQuarantined",
-        'max by (pool) (tidegate_pool_repairs{state="Quarantined"}) > 0',
+        'max by (pool) (tidegate_pool_faulty_nodes{state="Quarantined"}) > 0',
         "5m",
         Severity.TICKET,
-        "Nodes of the ComputePool {{ $labels.pool }} are out of use",
-        "Sharing of GPUs failed on {{ $value }} of them after all attempts: a person has to look.",
+        "Nodes of the ComputePool {{ $labels.pool }} are quarantined",
+        "The GPU sharing of {{ $value }} nodes has a fault that lasts. They get no new pods until it is repaired.",
         keep=_A_CHANGE_OF_LEADER,
     ),
     Alert(
@@ -382,7 +382,7 @@ ALLOCATION: Final = (
         "10m",
         Severity.TICKET,
         "MPS does not answer on the node of {{ $labels.pod }}",
-        "No process there can begin to use a GPU slice.",
+        "Processes that start there get no GPU.",
     ),
 )
 """Who gets compute, and whether it can be used."""

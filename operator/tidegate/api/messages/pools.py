@@ -75,57 +75,56 @@ MESSAGES: Final = {
     Reason.DAEMON_LOST: Message(
         "TG4011",
         Level.ERROR,
-        "The MPS control daemon of a node does not answer. New processes get no GPU there, so the node takes "
-        "no pods, its pods of the pool are moved away, and the daemon's pod is made anew.",
-        "Wait; status.repairs says how far it is. If the node ends up quarantined, see NodeQuarantined.",
+        "The MPS control daemon of a node does not answer, so new processes get no GPU there. Tidegate "
+        "restarts the daemon up to three times, and then quarantines the node.",
+        "Wait for the restart. If the daemon still does not answer, look at the logs of its pod, which the "
+        "message names.",
     ),
     Reason.GPU_FAULT: Message(
         "TG4012",
         Level.WARNING,
-        "A process met a fatal fault on a GPU, which ends all processes on it; MPS takes new ones when the "
-        "last of them has gone. Their pods are deleted at once, and made anew elsewhere or, when MPS is well,"
-        " there.",
-        "Wait. If it comes back, look for the model that causes it: the server's logs of the pods named in "
-        "the events.",
+        "A process caused a fatal fault on a GPU, which ends all processes on it. MPS accepts new ones when "
+        "the last of these has ended. If the fault lasts for a minute, the node is quarantined.",
+        "If it lasts, delete the pods of the pool on that node. If it comes back, look for the model that "
+        "causes it in the logs of the pods that failed.",
     ),
     Reason.CLIENT_STUCK: Message(
         "TG4013",
         Level.WARNING,
-        "A process is still connected to MPS although its pod should have ended, or is gone. It is ended, and"
-        " if that does not help, MPS of that node is started anew.",
-        "Wait. If it comes back, raise the pod's terminationGracePeriodSeconds or look at the driver's "
-        "messages (dmesg).",
+        "A process is still connected to MPS although its pod should have ended, or is gone. It may hold "
+        "memory of a slice. If it stays for a minute, the node is quarantined.",
+        "End the process on the node; the message has its pid. If it comes back, raise the pod's "
+        "terminationGracePeriodSeconds or look at the driver's messages (dmesg).",
     ),
     Reason.ALLOCATABLE_GONE: Message(
         "TG4014",
         Level.ERROR,
-        "A node that is configured as the pool says offers no slices any more. The pod of the device plugin "
-        "is made anew; pods that run go on.",
-        "Wait; if the node ends up quarantined, look at the logs of the device plugin there.",
+        "A node is configured as the pool says, and offers no slices. Running pods go on. If it lasts for "
+        "three minutes, the node is quarantined.",
+        "Look at the logs of the device plugin's pod on that node, and delete the pod if it hangs.",
     ),
     Reason.ADMISSION_ERRORS: Message(
         "TG4015",
         Level.ERROR,
-        "The kubelet of a node refused pods of the pool (UnexpectedAdmissionError), since the device plugin "
-        "did not give them their slice. They are deleted, so that others are made; when it goes on, the "
-        "device plugin's pod is made anew.",
-        "Wait; if the node ends up quarantined, look at the logs of the device plugin there.",
+        "The kubelet of a node refused pods of the pool (UnexpectedAdmissionError), because the device plugin "
+        "did not give them their slice. The node is quarantined for ten minutes, so that other nodes get the "
+        "pods that replace them.",
+        "Look at the logs of the device plugin's pod on that node, and delete the pod if it hangs.",
     ),
     Reason.NODE_AGENT_SILENT: Message(
         "TG4016",
         Level.ERROR,
-        "Nothing is known of MPS on a node, since its node agent does not run, does not answer, or has no "
-        "control program of MPS that it could ask. Nothing is done to the node.",
-        "Look at the node agent's pod on that node, and whether the controllers reach its port 8444. Where it"
-        " cannot ask MPS, set nodeAgent.runtimeClassName in the Helm values to the RuntimeClass of the "
+        "The state of MPS on a node is unknown, because its node agent does not run, does not answer, or "
+        "cannot run the control program of MPS. Nothing is done to the node.",
+        "Look at the node agent's pod on that node, and check that the controllers reach its port 8444. If it "
+        "cannot ask MPS, set nodeAgent.runtimeClassName in the Helm values to the RuntimeClass of the "
         "driver's programs.",
     ),
     Reason.NODE_QUARANTINED: Message(
         "TG4017",
         Level.ERROR,
-        "Repairs of a node were tried three times in vain. It takes no pods of the pool until a person says "
-        "so.",
-        "Repair the node (the message says what failed), then remove the taint with the command in the "
-        "message.",
+        "The GPU sharing of a node has a fault that lasts. The taint tidegate.io/sharing keeps new pods off "
+        "the node while it lasts.",
+        "Repair what the message names. The taint is removed when the fault has gone.",
     ),
 }

@@ -12,9 +12,9 @@ from typing import Any, Final, Self
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.durations import parse_duration
+from tidegate.api.faulty_nodes import FaultState
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ApiModel, ObjectKey
-from tidegate.api.repairs import RepairState
 from tidegate.kube.port import Manifest
 from tidegate.planning.pool_slices import NodeSlices
 from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, SLICES_LABEL, TIER_LABEL, label_value
@@ -24,7 +24,6 @@ from tidegate.web.views.standing import decisions_of
 WINDOW: Final = timedelta(hours=1)
 NODES_SHOWN: Final = 24
 _UNPLACED: Final = ""
-_OUT_OF_USE: Final = frozenset({RepairState.QUARANTINING, RepairState.QUARANTINED})
 _ENDS: Final = (*(tier.value for tier in Tier), "free")
 _SLOTS_SHOWN: Final = 128
 """Pods of one node: what waits for a node may be many."""
@@ -303,8 +302,9 @@ class _Placed:
             pods[name].append(body)
             used[name] += _slices(body)
         found = parts.fleet.pools.get(ObjectKey("", pool))
-        repairs = found.status.repairs if found is not None else ()
-        return cls(pods, used, frozenset(each.node for each in repairs if each.state in _OUT_OF_USE))
+        faulty = found.status.faulty_nodes if found is not None else ()
+        quarantined = (entry.node for entry in faulty if entry.state is FaultState.QUARANTINED)
+        return cls(pods, used, frozenset(quarantined))
 
     def closed(self, name: str, known: Mapping[str, NodeSlices] | None) -> str:
         """Why a node takes no pods; empty where it does, or where that is not known."""
@@ -312,7 +312,7 @@ class _Placed:
         if here is None:
             return ""
         if name in self.quarantined:
-            return "is quarantined: its GPU sharing failed"
+            return "is quarantined: its GPU sharing has a fault"
         return here.fault or here.failed
 
     def node(
