@@ -11,7 +11,7 @@ from tidegate.api.meta import GROUP, ObjectKey
 from tidegate.kube.kinds import DEPLOYMENT, JOB, Kind
 from tidegate.kube.port import Manifest
 from tidegate.kube.store import ObjectStore, key_of, labels_of, uid_of
-from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, SLICES_LABEL, child_name, label_value
+from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, child_name, label_value, parse_slices
 from tidegate_controllers.stores import Owners, Stores
 
 _REPLICA_SET: Final = "ReplicaSet"
@@ -163,7 +163,4 @@ def _controller(body: Manifest) -> Mapping[str, str] | None:
 
 def _seat(labels: Mapping[str, str]) -> _Seat | None:
     """None for a pod that is in no pool."""
-    slices = labels.get(SLICES_LABEL, "")
-    return (
-        _Seat(labels[POOL_LABEL], int(slices) if slices.isdecimal() else 0) if POOL_LABEL in labels else None
-    )
+    return _Seat(labels[POOL_LABEL], parse_slices(labels)) if POOL_LABEL in labels else None

@@ -8,7 +8,7 @@ from tidegate.api.inference import Inference, ModelFormat, Placement, Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.planning.deployments import LiveWorkload
 from tidegate.planning.pods import is_ready
-from tidegate.resources.names import POOL_LABEL, SLICES_LABEL, TIER_LABEL, label_value
+from tidegate.resources.names import POOL_LABEL, TIER_LABEL, label_value, parse_slices
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 
@@ -87,14 +87,12 @@ class Claim:
 def read_assigned_pod(body: Mapping[str, Any]) -> AssignedPod | None:
     """Read a pod of ours, whose labels can be trusted; None if it has no node, has ended, or has no slices."""
     labels, spec = body["metadata"].get("labels") or {}, body.get("spec") or {}
-    slices = labels.get(SLICES_LABEL, "")
+    slices = parse_slices(labels)
     ended = (body.get("status") or {}).get("phase") in _ENDED
-    if ended or not spec.get("nodeName") or not slices.isdecimal() or POOL_LABEL not in labels:
+    if ended or not spec.get("nodeName") or not slices or POOL_LABEL not in labels:
         return None
     ready = "deletionTimestamp" not in body["metadata"] and is_ready(body)
-    return AssignedPod(
-        labels[POOL_LABEL], spec["nodeName"], int(slices), labels.get(TIER_LABEL, ""), ready=ready
-    )
+    return AssignedPod(labels[POOL_LABEL], spec["nodeName"], slices, labels.get(TIER_LABEL, ""), ready=ready)
 
 
 def make_claim(

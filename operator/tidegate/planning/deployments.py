@@ -9,9 +9,9 @@ from tidegate.resources.names import (
     LAST_READY_ANNOTATION,
     POOL_LABEL,
     ROLLED_BACK_ANNOTATION,
-    SLICES_LABEL,
     SOURCE_LABEL,
     TIER_LABEL,
+    parse_slices,
 )
 from tidegate.resources.serving import template_hash
 
@@ -103,11 +103,10 @@ def deployment_view(body: Mapping[str, Any]) -> DeploymentView:
     ended = progress.get("reason") == "NewReplicaSetAvailable" and updated == status.get("replicas", 0)
     # Those of the template: after a rollout that was given up, the Deployment's own are of the one that is wanted.
     labels = body["spec"]["template"]["metadata"].get("labels") or {}
-    slices = labels.get(SLICES_LABEL, "")
     return DeploymentView(
         replicas=body["spec"].get("replicas", 1),
         pool=labels.get(POOL_LABEL, ""),
-        slices=int(slices) if slices.isdecimal() else 0,
+        slices=parse_slices(labels),
         tier=labels.get(TIER_LABEL, ""),
         template=body["spec"]["template"],
         complete=seen and ended and status.get("readyReplicas", 0) > 0,

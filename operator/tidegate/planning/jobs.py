@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from tidegate.api.meta import ObjectKey
-from tidegate.resources.names import POOL_LABEL, RUN_LABEL, SLICES_LABEL, TIER_LABEL
+from tidegate.resources.names import POOL_LABEL, RUN_LABEL, TIER_LABEL, parse_slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,6 @@ def job_view(body: Mapping[str, Any]) -> JobView:
     conditions = {one["type"]: one for one in status.get("conditions") or () if one.get("status") == "True"}
     ended = conditions.get("Failed", {})
     labels = spec["template"]["metadata"].get("labels") or {}
-    slices = labels.get(SLICES_LABEL, "")
     return JobView(
         key=ObjectKey(metadata["namespace"], metadata["name"]),
         uid=metadata["uid"],
@@ -74,7 +73,7 @@ def job_view(body: Mapping[str, Any]) -> JobView:
         deleting="deletionTimestamp" in metadata,
         suspended=spec.get("suspend", False),
         pool=labels.get(POOL_LABEL, ""),
-        slices=int(slices) if slices.isdecimal() else 0,
+        slices=parse_slices(labels),
         tier=labels.get(TIER_LABEL, ""),
     )
 

@@ -1,6 +1,7 @@
 """Names and labels of child objects: deterministic, and still unique after truncation."""
 
 import hashlib
+from collections.abc import Mapping
 from typing import Final
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -51,6 +52,12 @@ def child_name(prefix: str, name: str, suffix: str = "") -> str:
 def label_value(name: str) -> str:
     """An object's name as a label value: unchanged up to 63 characters, else shortened with a hash."""
     return _bounded(name, name, _MAX_LABEL_VALUE)
+
+
+def parse_slices(labels: Mapping[str, str]) -> int:
+    """Return the number in SLICES_LABEL; 0 where there is none."""
+    slices = labels.get(SLICES_LABEL, "")
+    return int(slices) if slices.isdecimal() else 0
 
 
 def _bounded(text: str, identity: str, limit: int) -> str:
