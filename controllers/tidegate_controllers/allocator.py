@@ -24,7 +24,7 @@ from tidegate.kube.parsed import Parsed
 from tidegate.kube.pool_views import PoolViews
 from tidegate.kube.port import Cluster, Manifest
 from tidegate.kube.store import ObjectStore
-from tidegate.planning.allocation_view import AllocationObserved, Member, allocation_view, executes
+from tidegate.planning.allocation_view import AllocationObserved, Member, allocation_view
 from tidegate.planning.carrying_out import Progress, Share, carry_out, given_up, put_back
 from tidegate.planning.claims import Claim
 from tidegate.planning.corrections import Corrections, corrections
@@ -212,7 +212,7 @@ class Allocator:
 
         The first look of a process may know nothing of demand: what its predecessor began with better knowledge goes on.
         """
-        if not executes(observed.mode):
+        if not observed.mode.executes:
             await self._abandon(observed, f"spec.policy.mode is {observed.mode.value} since")
         signals = await self._demand(parse_duration(observed.pool.spec.policy.interval))
         observed = self._correct(replace(self._observe(observed.pool), signals=signals))

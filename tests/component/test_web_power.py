@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot
+from builders.allocator import NOW, a_decision, observed
 from builders.compute_pool import a_compute_pool, node_body, pod_on
 from builders.shown_fleet import NODES, POOL, SHOWN_AT, SLICES_OF_A_NODE
 from fixtures.dashboard import Dashboard
 from tidegate.allocation import codec
 from tidegate.allocation.snapshot import Load
+from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
 from tidegate.operations.what_if import LastQuestion
+from tidegate.planning.allocation_view import allocation_view
 from tidegate.telemetry.pool_series import Moment
 from tidegate.web import acting
 from tidegate.web.past import Past
@@ -169,6 +172,41 @@ async def test_no_more_points_than_asked_for(shown: Dashboard, what: str) -> Non
 
     assert len(few) == 5
     assert none.status_code == 422
+
+
+# -- how much may still move -------------------------------------------------------------------------------
+
+
+_DONE = {"appliedAt": NOW.isoformat()}
+DECISIONS = {
+    "none": (),
+    "lately": (a_decision(("ctr", 1, 4), at=NOW - timedelta(minutes=9), outcome=_DONE),),
+    "long ago": (a_decision(("ctr", 1, 4), at=NOW - timedelta(minutes=11), outcome=_DONE),),
+    "standing": (a_decision(("ctr", 1, 4), at=NOW - timedelta(minutes=1)),),
+    "standing after another": (
+        a_decision(("ctr", 1, 2), name="cpu-a-2", at=NOW - timedelta(minutes=1)),
+        a_decision(("ctr", 4, 1), at=NOW - timedelta(minutes=5), outcome=_DONE),
+    ),
+    "given up halfway": (a_decision(("ctr", 1, 4), at=NOW, outcome={"error": "x", "movedSlices": 1}),),
+    "recommended": (a_decision(("ctr", 1, 4), at=NOW, mode="RecommendOnly"),),
+    "more than the budget": (a_decision(("ctr", 1, 7), at=NOW, outcome=_DONE),),
+}
+
+
+@pytest.mark.parametrize("decisions", DECISIONS.values(), ids=DECISIONS)
+async def test_the_page_shows_the_budget_that_the_planner_uses(
+    dashboard: Dashboard, decisions: Sequence[AllocationDecision]
+) -> None:
+    policy = {"mode": "Auto", "moves": {"maxPercent": 50, "per": "10m"}}
+    seen = observed(policy=policy, decisions=decisions, slices=(5, 4))
+    status = {"observedGeneration": 1, "slices": {"total": 9, "healthy": 9, "free": 9}}
+    dashboard.clock.now = NOW
+    dashboard.put(a_compute_pool(POOL, policy=policy, status=status), *decisions)
+
+    budget = (await power(dashboard))["budget"]
+
+    assert budget["left"] == allocation_view(seen).snapshot.pools[0].budget
+    assert (budget["most"], budget["per"]) == (5, "10m")
 
 
 # -- nodes -------------------------------------------------------------------------------------------------

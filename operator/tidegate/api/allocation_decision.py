@@ -197,7 +197,7 @@ class AllocationDecision(Resource):
     @property
     def executed(self) -> bool:
         """Whether it was made to be carried out."""
-        return self.spec.mode is not PolicyMode.RECOMMEND_ONLY
+        return self.spec.mode.executes
 
     @property
     def finished(self) -> bool:

@@ -224,6 +224,11 @@ class PolicyMode(StrEnum):
     AUTO = "Auto"
     HOLD = "Hold"
 
+    @property
+    def executes(self) -> bool:
+        """Whether decisions are executed."""
+        return self is not PolicyMode.RECOMMEND_ONLY
+
 
 class MoveBudget(ApiModel):
     """How much of the pool may change hands in a while."""

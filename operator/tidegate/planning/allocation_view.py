@@ -19,6 +19,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.planning.batch_pace import urgency
 from tidegate.planning.claims import Claim
 from tidegate.planning.freeze import Freeze
+from tidegate.planning.move_budget import compute_move_budget, find_standing_decision
 from tidegate.planning.overrides import about, bounded, in_force
 from tidegate.planning.pool_slices import PoolSlices
 from tidegate.planning.replicas import in_service
@@ -164,15 +165,7 @@ class AllocationObserved:
     @property
     def standing(self) -> AllocationDecision | None:
         """The newest decision, if it is still to be carried out or taken up."""
-        newest = next(iter(self.decisions), None)
-        if newest is None or newest.finished or newest.executed != executes(self.mode):
-            return None
-        return newest
-
-
-def executes(mode: PolicyMode) -> bool:
-    """Whether decisions are carried out."""
-    return mode is not PolicyMode.RECOMMEND_ONLY
+        return find_standing_decision(self.pool, self.decisions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +205,7 @@ def allocation_view(observed: AllocationObserved) -> View:
 
 def _pool(observed: AllocationObserved, taken: int) -> solver.Pool:
     spec = observed.pool.spec
+    budget = compute_move_budget(observed.pool, observed.slices.healthy, observed.decisions, observed.now)
     newest = next(iter(observed.decisions), None)
     healthy = [node for node in observed.slices.nodes if node.healthy]
     return solver.Pool(
@@ -223,7 +217,7 @@ def _pool(observed: AllocationObserved, taken: int) -> solver.Pool:
             TierRule(tier, spec.tiers.of(tier).floor - _unfilled(observed, tier), spec.tiers.of(tier).ceiling)
             for tier in Tier
         ),
-        budget=_budget(observed),
+        budget=budget.left if budget is not None else None,
         hold=observed.mode is PolicyMode.HOLD or observed.held,
         price=newest.spec.price if newest is not None else 0.0,
     )
@@ -243,22 +237,6 @@ def _most(member: Member) -> int:
     if scaling is None:
         return member.claim.replicas
     return scaling.max_replicas if left is None else min(scaling.max_replicas, left)
-
-
-def _budget(observed: AllocationObserved) -> int | None:
-    """Slices that may still change hands: the policy's part of the pool, less what was moved lately."""
-    moves = observed.pool.spec.policy.moves
-    if moves is None:
-        return None
-    since = observed.now - parse_duration(moves.per)
-    standing = observed.standing
-    moved = sum(
-        decision.moved_slices
-        for decision in observed.decisions
-        # What is under way is decided anew each time, and is no second move.
-        if decision.executed and decision.spec.at >= since and decision is not standing
-    )
-    return max(ceil(observed.slices.healthy * moves.max_percent / 100) - moved, 0)
 
 
 def _inference(observed: AllocationObserved, member: Member) -> solver.Inference:

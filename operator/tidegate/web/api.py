@@ -17,6 +17,7 @@ from tidegate.api.meta import DNS_LABEL, ObjectKey
 from tidegate.api.release import ReleaseCommand
 from tidegate.api.what_if import WhatIf
 from tidegate.errors import RetryableError
+from tidegate.planning.move_budget import RemainingBudget
 from tidegate.reports.decision import DecisionReport
 from tidegate.reports.plan import PlanReport
 from tidegate.reports.release import ReleaseReport
@@ -29,7 +30,7 @@ from tidegate.web.listing import Asked
 from tidegate.web.paging import PAGE_SIZE, page_of
 from tidegate.web.plurals import ENDPOINTS, Plural
 from tidegate.web.rows import Row
-from tidegate.web.views.power import Budget, Flow, NodeSlots, namespaces_of, power_of, slots
+from tidegate.web.views.power import Flow, NodeSlots, namespaces_of, power_of, slots
 from tidegate.web.views.standing import decisions_of, why_of_inference, why_of_pool
 from tidegate.web.visitor import LIST_DECISIONS, Known, NotThereError, Visitor, missing
 
@@ -139,7 +140,7 @@ class PowerReport(Camel):
     tiers: Mapping[str, int]
     price: float
     """What one more slice would have earned at the last decision, in value per second."""
-    budget: Budget | None
+    budget: RemainingBudget | None
     flows: tuple[Flow, ...]
     """Of the last hour."""
     nodes: tuple[NodeSlots, ...]

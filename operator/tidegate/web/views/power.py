@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from math import ceil
+from datetime import timedelta
 from typing import Any, Final, Self
 
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import ComputePool
-from tidegate.api.durations import parse_duration
 from tidegate.api.faulty_nodes import FaultState
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ApiModel, ObjectKey
 from tidegate.kube.port import Manifest
+from tidegate.planning.move_budget import RemainingBudget, compute_move_budget
+from tidegate.planning.pods import is_ready
 from tidegate.planning.pool_slices import NodeSlices
-from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, SLICES_LABEL, TIER_LABEL, label_value
+from tidegate.resources.names import INFERENCE_LABEL, POOL_LABEL, TIER_LABEL, label_value, parse_slices
 from tidegate.web.parts import Parts
 from tidegate.web.views.standing import decisions_of
 
@@ -37,15 +37,6 @@ class Flow(ApiModel):
     giver: str
     taker: str
     slices: int
-
-
-class Budget(ApiModel):
-    """How much may still change hands."""
-
-    most: int
-    """Slices in each window."""
-    left: int
-    per: str
 
 
 class Slot(ApiModel):
@@ -141,7 +132,7 @@ class Power:
     """Slices by tier."""
     free: int
     price: float
-    budget: Budget | None
+    budget: RemainingBudget | None
     flows: tuple[Flow, ...]
     newest: AllocationDecision | None
 
@@ -157,21 +148,10 @@ def power_of(parts: Parts, pool: ComputePool) -> Power:
         {each.name: each.slices for each in pool.status.tiers},
         pool.status.slices.free,
         newest.spec.price if newest is not None else 0.0,
-        budget_of(pool, decisions, now),
+        compute_move_budget(pool, pool.status.slices.healthy, decisions, now),
         flows(recent),
         newest,
     )
-
-
-def budget_of(pool: ComputePool, decisions: Iterable[AllocationDecision], now: datetime) -> Budget | None:
-    """None where the policy sets no limit. What is on its way counts: its slices are not free for others."""
-    moves = pool.spec.policy.moves
-    if moves is None:
-        return None
-    since = now - parse_duration(moves.per)
-    moved = sum(each.moved_slices for each in decisions if each.executed and each.spec.at >= since)
-    most = ceil(pool.status.slices.healthy * moves.max_percent / 100)
-    return Budget(most=most, left=max(most - moved, 0), per=moves.per)
 
 
 def flows(decisions: Iterable[AllocationDecision]) -> tuple[Flow, ...]:
@@ -300,7 +280,7 @@ class _Placed:
         for body in parts.fleet.pods.by_label(POOL_LABEL, label_value(pool)):
             name = body["spec"].get("nodeName") or _UNPLACED
             pods[name].append(body)
-            used[name] += _slices(body)
+            used[name] += parse_slices(body["metadata"]["labels"])
         found = parts.fleet.pools.get(ObjectKey("", pool))
         faulty = found.status.faulty_nodes if found is not None else ()
         quarantined = (entry.node for entry in faulty if entry.state is FaultState.QUARANTINED)
@@ -363,13 +343,12 @@ def _flow(decision: AllocationDecision) -> Counter[tuple[str, str]]:
 def _slot(body: Manifest, within: Collection[str] | None) -> Slot:
     metadata: Mapping[str, Any] = body["metadata"]
     labels: Mapping[str, str] = metadata.get("labels") or {}
-    conditions: Sequence[Mapping[str, Any]] = (body.get("status") or {}).get("conditions") or ()
     return Slot(
         inference=_inference(body, within),
         pod=metadata["name"] if within is None or metadata["namespace"] in within else "",
         tier=labels.get(TIER_LABEL, ""),
-        slices=_slices(body),
-        ready=any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions),
+        slices=parse_slices(labels),
+        ready=is_ready(body),
         leaving="deletionTimestamp" in metadata,
     )
 
@@ -379,11 +358,6 @@ def _inference(body: Manifest, within: Collection[str] | None) -> str:
     if within is not None and metadata["namespace"] not in within:
         return ""
     return f"{metadata['namespace']}/{(metadata.get('labels') or {}).get(INFERENCE_LABEL, '')}"
-
-
-def _slices(body: Manifest) -> int:
-    count = str((body["metadata"].get("labels") or {}).get(SLICES_LABEL, "1"))
-    return int(count) if count.isdecimal() else 1
 
 
 def _order(slot: Slot) -> tuple[str, str, str]:
