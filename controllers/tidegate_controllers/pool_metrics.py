@@ -1,4 +1,4 @@
-"""What is asked of every pool, and what a slice of it is worth, as metrics: the dashboard's charts are read back from them."""
+"""What is asked of every pool, and what a slice of it is worth, as metrics: the dashboard draws its charts from them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -15,38 +15,35 @@ from tidegate.kube.store import ObjectStore
 from tidegate.planning.what_if import Asked
 from tidegate.reports.demand import TierDemand, tiers_of
 from tidegate.reports.plan import AskedReport
-from tidegate.telemetry.pool_series import PoolSeries
 from tidegate_controllers.questions import Question, Questions
 from tidegate_dataplane.contract.metrics import Catalog
 
-POOLS: Final = Catalog("")
+POOLS: Final = Catalog("tidegate_pool_")
 _PRICE = POOLS.gauge(
-    PoolSeries.PRICE.value,
+    "slice_price",
     "What one more slice would have earned at the newest decision, in value per second.",
     "pool",
 )
 _WANTED = POOLS.gauge(
-    PoolSeries.WANTED.value,
+    "wanted_slices",
     "Slices that would serve all that is asked of the tier's Inferences with spec.scaling, of those whose demand is known.",
     "pool",
     "tier",
 )
-_SHARED_OUT = POOLS.gauge(
-    PoolSeries.SHARED_OUT.value, "Slices that the allocator shares out among them.", "pool"
-)
+_SHARED_OUT = POOLS.gauge("shared_out_slices", "Slices that the allocator shares out among them.", "pool")
 _DEMAND = POOLS.gauge(
-    PoolSeries.DEMAND.value,
+    "demand_requests_per_second",
     "Requests per second that are asked of them; not of tier offline, of which slices are asked.",
     "pool",
     "tier",
 )
 _SERVABLE = POOLS.gauge(
-    PoolSeries.SERVABLE.value,
+    "servable_requests_per_second",
     "Those of them that the replicas which are there serve within the SLO.",
     "pool",
     "tier",
 )
-_UNKNOWN = POOLS.gauge(PoolSeries.UNKNOWN.value, "Inferences whose demand nobody knows.", "pool", "tier")
+_UNKNOWN = POOLS.gauge("demand_unknown", "Inferences whose demand nobody knows.", "pool", "tier")
 
 
 class PoolMetrics(Collector):

@@ -112,7 +112,7 @@ def dashboard(
     prometheus: Annotated[
         str,
         typer.Option(
-            help="Address of Prometheus, for rates, latencies and the time before now, like http://127.0.0.1:9090."
+            help="Address of Prometheus, for rates, latencies and charts over time, like http://127.0.0.1:9090."
         ),
     ] = "",
     controllers: Annotated[

@@ -175,7 +175,7 @@ class Settings(BaseSettings):
     prometheus_url: Annotated[
         str,
         Field(
-            description="For checks of releases, the allocator's signals and the dashboard's rates; empty: none."
+            description="For checks of releases, the allocator's signals, and the dashboard's rates and charts; empty: none."
         ),
     ] = ""
 

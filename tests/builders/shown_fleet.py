@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.inference import Inference
 from tidegate.api.meta import Resource
-from tidegate.telemetry.pool_series import Moment, PoolSeries
+from tidegate.telemetry.prometheus_api import Series
 
 SHOWN_AT = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 POOL = "cpu-a"
@@ -83,36 +83,42 @@ def shown_nodes() -> Sequence[dict[str, Any]]:
     ]
 
 
-def shown_past() -> Sequence[Moment]:
-    """What a Prometheus has of the last hour and a half: more is asked than there is, until offline work has given way."""
-    found: list[Moment] = []
-    for minute in range(90, -1, -1):
-        asked = 14 + 6 * (30 - abs(minute - 30)) // 30 if minute < 60 else 14
-        values = {
-            (PoolSeries.SLICES, "realtime"): 12.0,
-            (PoolSeries.SLICES, "nearline"): 6.0,
-            (PoolSeries.SLICES, "offline"): 22.0,
-            (PoolSeries.COUNTED, "healthy"): 48.0,
-            (PoolSeries.COUNTED, "free"): 8.0,
-            (PoolSeries.PRICE, ""): 1.2,
-            (PoolSeries.SHARED_OUT, ""): 48.0,
-            (PoolSeries.WANTED, "realtime"): float(asked),
-            (PoolSeries.WANTED, "nearline"): 8.0,
-            (PoolSeries.WANTED, "offline"): 28.0,
-            (PoolSeries.DEMAND, "realtime"): 100.0 * asked,
-            (PoolSeries.SERVABLE, "realtime"): 100.0 * min(asked, 16),
-            (PoolSeries.UNKNOWN, "nearline"): 1.0,
-        }
-        found.append(Moment(SHOWN_AT - timedelta(minutes=minute), values))
-    return found
+def shown_series(begin: datetime, end: datetime, step: timedelta) -> Sequence[Series]:
+    """What a Prometheus has of the last hour and a half: demand exceeds the slices, until offline work gives way."""
+    times = [begin + number * step for number in range((end - begin) // step + 1)]
+    times = [at for at in times if at >= SHOWN_AT - timedelta(minutes=90)]
 
+    def ago(at: datetime) -> int:
+        return (SHOWN_AT - at) // timedelta(minutes=1)
 
-def shown_history() -> Iterator[tuple[ComputePool, datetime]]:
-    """The pool as it was in each minute of the last hour, and as it is: offline work gives way to real-time's."""
-    for minute in range(60, -1, -1):
-        moved = 0 if minute > 20 else 4 if minute > 10 else 8
-        wave = (minute // 5) % 3
-        yield _pool(realtime=12 + moved, offline=22 - moved - wave), SHOWN_AT - timedelta(minutes=minute)
+    def wanted(at: datetime) -> int:
+        return 14 + 6 * (30 - abs(ago(at) - 30)) // 30 if ago(at) < 60 else 14
+
+    def moved(at: datetime) -> int:
+        return 0 if ago(at) > 20 else 4 if ago(at) > 10 else 8
+
+    def wave(at: datetime) -> int:
+        return ago(at) // 5 % 3
+
+    def series(gauge: str, value: Callable[[datetime], float], **labels: str) -> Series:
+        metric = {"__name__": f"tidegate_pool_{gauge}", **labels}
+        return {"metric": metric, "values": [(at.timestamp(), str(value(at))) for at in times]}
+
+    return [
+        series("tier_slices", lambda at: 12 + moved(at), tier="realtime"),
+        series("tier_slices", lambda _: 6, tier="nearline"),
+        series("tier_slices", lambda at: 22 - moved(at) - wave(at), tier="offline"),
+        series("slices", lambda at: 8 + wave(at), state="free"),
+        series("slices", lambda _: 48, state="healthy"),
+        series("slice_price", lambda _: 1.2),
+        series("shared_out_slices", lambda _: 48),
+        series("wanted_slices", wanted, tier="realtime"),
+        series("wanted_slices", lambda _: 8, tier="nearline"),
+        series("wanted_slices", lambda _: 28, tier="offline"),
+        series("demand_requests_per_second", lambda at: 100 * wanted(at), tier="realtime"),
+        series("servable_requests_per_second", lambda at: 100 * min(wanted(at), 16), tier="realtime"),
+        series("demand_unknown", lambda _: 1, tier="nearline"),
+    ]
 
 
 def _inferences() -> tuple[Inference, ...]:
@@ -156,11 +162,10 @@ def _inferences() -> tuple[Inference, ...]:
     return serving, failed, offline, an_inference("young")
 
 
-def _pool(**tiers: int) -> ComputePool:
-    """As its pods have it, but for these tiers."""
+def _pool() -> ComputePool:
+    """As its pods have it."""
     total = NODES * SLICES_OF_A_NODE
     used = {tier: sum(_PODS[name] for name in _PODS if _TIERS[name] == tier) for tier in set(_TIERS.values())}
-    used |= tiers
     return a_compute_pool(
         POOL,
         policy={"mode": "Auto", "interval": "10s", "moves": {"maxPercent": 25, "per": "10m"}},

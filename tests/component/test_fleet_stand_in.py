@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,11 @@ from tidegate.kube.store import ObjectStore
 from tidegate.planning.signals import Look
 from tidegate.telemetry import expressions
 from tidegate.telemetry.gateways import Gateway
-from tidegate.telemetry.pool_series import PoolSeries, question
 from tidegate.telemetry.prometheus import Prometheus
+from tidegate.telemetry.prometheus_api import PrometheusApi
 from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
 from tidegate.telemetry.recorded import SIGNALS
+from tidegate.web.charts import ChartReader, pool_query
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.pool_metrics import PoolMetrics
 from tidegate_controllers.questions import Questions
@@ -149,22 +150,22 @@ async def test_the_dashboards_charts_have_what_the_controllers_said(served: Serv
     registry.register(ObjectMetrics([pools], lambda: True))
     registry.register(PoolMetrics(pools, decisions, questions, lambda: True))
     pools.observe("ADDED", {**compute_pool_body("fleet"), "status": status})
-    began, past = served.clock[0], Prometheus(served.url).pool_past
+    began = (served.clock[0] // 60 + 1) * 60
     for minute in range(3):
-        at = began + minute * 60
-        served.stand_in.scrape(at)
-        served.stand_in.pools.keep(at, generate_latest(registry).decode())
-    begin, end = (datetime.fromtimestamp(round(began) + seconds, UTC) for seconds in (1, 121))
+        served.stand_in.scrape(began + minute * 60)
+        served.stand_in.pools.keep(began + minute * 60, generate_latest(registry).decode())
 
-    found = await past("fleet", begin, end, timedelta(minutes=1))
+    def reader(seconds: float) -> ChartReader:
+        now = datetime.fromtimestamp(began + seconds, UTC)
+        return ChartReader(PrometheusApi(served.url).query_range, lambda: now, lambda: 0.0)
 
-    assert found is not None
-    assert [each.of(PoolSeries.COUNTED, "free") for each in found] == [3] * 3
-    assert served.stand_in.knows(question("fleet"))
-    assert await past("another", begin, end, timedelta(minutes=1)) == ()
-    # Nobody has read the page for longer than an answer may be old.
-    late = end + timedelta(minutes=30)
-    assert await past("fleet", late, late, timedelta(minutes=1)) == ()
+    charts = reader(120)
+    found = (await charts.read("fleet", "4h")).slices
+    assert [(sample.at.timestamp() - began, sample.free) for sample in found] == [(0, 3), (60, 3), (120, 3)]
+    assert (await charts.read("another", "4h")).slices == ()
+    assert served.stand_in.knows(pool_query("fleet"))
+    # The page was read last five minutes before: an answer may be as old, and no older.
+    assert (await reader(1800).read("fleet", "15m")).slices == ()
 
 
 async def test_the_page_of_the_controllers_is_read_again_and_again(served: Served) -> None:
@@ -177,7 +178,7 @@ async def test_the_page_of_the_controllers_is_read_again_and_again(served: Serve
 
     def free() -> list[float]:
         now = time.time() + 1
-        return [sample.value for sample in served.stand_in.instant(question("fleet"), now)]
+        return [sample.value for sample in served.stand_in.instant(pool_query("fleet"), now)]
 
     application = web.Application()
     application.router.add_get("/metrics", page)

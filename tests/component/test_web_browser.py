@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
 from builders.inference import an_inference
-from builders.shown_fleet import ready, shown_past
+from builders.shown_fleet import ready, shown_series
 from builders.waiting import eventually
 from fixtures.app_server import served
 from fixtures.browser import (
@@ -22,7 +21,7 @@ from fixtures.browser import (
     visiting,
 )
 from fixtures.dashboard import Dashboard, a_dashboard
-from tidegate.telemetry.pool_series import Moment, PoolSeries
+from tidegate.telemetry.prometheus_api import PrometheusError
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Route
@@ -157,41 +156,37 @@ async def test_charts_over_time_are_drawn_and_told_in_words(shown: Shown, visito
     await dashboard.signed_in(page)
     await page.goto("/computepools/cpu-a")
 
-    for host, words in (
-        ("charts", "Slices of ComputePool cpu-a by tier over time. Now realtime 20"),
-        (
-            "demand-charts",
-            "Slices that would serve all that is asked of ComputePool cpu-a, by tier over time, against those there. "
-            "Now realtime 14, nearline 8, offline 28 of 48 there.",
-        ),
+    for kind, words in (
+        ("samples", "slices by tier. Now realtime 20, nearline 6, offline 14, free 8, healthy 48."),
+        ("demand", "by tier. Now realtime 14, nearline 8, offline 28, allocatable 48."),
     ):
-        chart = page.locator(f"#{host} canvas[role=img]").first
+        chart = page.locator(f"#{kind}-charts canvas[role=img]").first
         await chart.wait_for(timeout=20_000)
         assert words in (await chart.get_attribute("aria-label") or "")
-        assert await page.locator(f"#{host} canvas[role=img]").count() == 2
-    # Half an hour of it is from before the dashboard began to look.
-    drawn = "document.querySelectorAll('#charts .u-legend').length"
-    assert await page.evaluate(drawn) == 2
+        assert await page.locator(f"#{kind}-charts canvas[role=img]").count() == 2
+        assert await page.locator(f"#{kind}-charts .u-legend").count() == 2
     await page.get_by_text("The numbers").first.click()
     table = page.get_by_role("region", name="Slices by tier over time")
+    await table.get_by_role("row").nth(12).wait_for()
     assert await table.get_by_role("row").count() == 13
 
 
-async def test_demand_that_comes_is_drawn_without_a_reload(shown: Shown, visitor: Visitor) -> None:
+async def test_a_chart_gives_way_to_why_there_is_none_and_comes_back(shown: Shown, visitor: Visitor) -> None:
     dashboard, address = shown
     page = await visitor.page(address)
     await dashboard.signed_in(page)
     await page.goto("/computepools/cpu-a")
-    chart = page.locator("#demand-charts canvas[role=img]").first
-    await chart.wait_for(timeout=20_000)
-    [pool] = dashboard.parts.history.pools()
-    newest = shown_past()[-1]
-    more = {**newest.values, (PoolSeries.WANTED, "realtime"): 33.0}
-    dashboard.clock.now += timedelta(minutes=1)
-    dashboard.parts.history.told(pool, [Moment(dashboard.clock.now, more)])
-    dashboard.parts.changes.tell("computepools/cpu-a")
+    drawn = page.locator("#samples-charts canvas[role=img]").first
+    await drawn.wait_for(timeout=20_000)
 
-    await page.locator("#demand-charts canvas[aria-label*='Now realtime 33']").wait_for(timeout=30_000)
+    dashboard.prometheus.answer = PrometheusError("it cannot be asked (TimeoutError)")
+    await page.get_by_label("The last", exact=True).select_option("15m")
+    await page.locator("#samples-charts .note").get_by_text("web.prometheusUrl").wait_for()
+    assert await drawn.count() == 0
+    dashboard.prometheus.answer = shown_series
+    await page.get_by_label("The last", exact=True).select_option("4h")
+    await drawn.wait_for()
+    visitor.errors.clear()  # the console calls a 503 an error
 
 
 @pytest.mark.parametrize(

@@ -220,8 +220,6 @@ def fill(dashboard: Dashboard, said: str) -> None:
         dashboard.parts.fleet.pods.observe(
             "ADDED", a_pod(number, node="" if number else "n", **{"tidegate.io/slices": "12"})
         )
-    for _ in range(3):
-        dashboard.parts.history.look()
 
 
 @pytest.fixture

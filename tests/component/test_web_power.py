@@ -1,30 +1,25 @@
-"""A pool's page over time and by node: who is told of what, from whom it is known, and what is said where it is not."""
+"""A pool's page: its charts over time, its move budget and its nodes, for whom, and what it shows without them."""
 
 from __future__ import annotations
 
 import asyncio
+import html
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from builders.allocation import a_model, a_placement, a_pool, a_snapshot
 from builders.allocator import NOW, a_decision, observed
 from builders.compute_pool import a_compute_pool, node_body, pod_on
 from builders.shown_fleet import NODES, POOL, SHOWN_AT, SLICES_OF_A_NODE
 from fixtures.dashboard import Dashboard
-from tidegate.allocation import codec
-from tidegate.allocation.snapshot import Load
 from tidegate.api.allocation_decision import AllocationDecision
-from tidegate.api.compute_pool import PolicyMode
-from tidegate.api.inference import Tier
-from tidegate.operations.what_if import LastQuestion
+from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocation_view import allocation_view
-from tidegate.telemetry.pool_series import Moment
-from tidegate.web import acting
-from tidegate.web.past import Past
+from tidegate.telemetry.prometheus_api import PrometheusError
+from tidegate.web.charts import NOT_CONFIGURED, ChartReader
 
 PATH = f"/computepools/{POOL}"
 
@@ -40,21 +35,6 @@ def looker(shown: Dashboard) -> Dashboard:
     """Bob may see pools and decisions, and no nodes."""
     shown.allowed.resources["bob"] = frozenset({"computepools", "allocationdecisions", "pods"})
     return shown
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[LastQuestion]:
-    """What the allocator was asked last; the list may be changed."""
-    ctr = a_model("din", Tier.REALTIME, a_placement(POOL, ready=1), load=Load((250.0,)))
-    young = a_model("young", Tier.NEARLINE, a_placement(POOL, ready=1), rate=None)
-    snapshot = dict(codec.written(a_snapshot(a_pool(POOL, slices=8), ctr, young)))
-    said = [LastQuestion(at=SHOWN_AT, mode=PolicyMode.AUTO, snapshot=snapshot)]
-
-    async def last(*_: object) -> LastQuestion:
-        return said[-1]
-
-    monkeypatch.setattr(acting, "_last_question", last)
-    return said
 
 
 async def page(dashboard: Dashboard, path: str = PATH, token: str = "token-of-ann") -> str:
@@ -73,82 +53,55 @@ async def power(dashboard: Dashboard, token: str = "token-of-ann") -> dict[str, 
 # -- over time ---------------------------------------------------------------------------------------------
 
 
-async def test_charts_go_back_to_before_the_process_and_say_so(shown: Dashboard) -> None:
+async def test_charts_are_those_of_prometheus(shown: Dashboard) -> None:
     async with shown.browser() as browser:
-        found = (await browser.get(f"/api/v1{PATH}/samples")).json()
+        hour = (await browser.get(f"/api/v1{PATH}/samples")).json()
+        all_there_is = (await browser.get(f"/api/v1{PATH}/samples?window=4h")).json()
+        too_much = await browser.get(f"/api/v1{PATH}/samples?window=9h")
+        demand = (await browser.get(f"/api/v1{PATH}/demand")).json()
 
-    assert found[0]["at"] == (SHOWN_AT - timedelta(minutes=90)).isoformat().replace("+00:00", "Z")
-    assert found[0]["price"] == 1.2
-    assert found[-1]["at"] == SHOWN_AT.isoformat().replace("+00:00", "Z")
-    assert (
-        "10:30:00Z</time>: from Prometheus, a value a minute, until the dashboard began to look"
-        in await page(shown)
-    )
-
-
-async def test_without_a_prometheus_it_is_said_since_when_it_is_known(dashboard: Dashboard) -> None:
-    dashboard.put(a_compute_pool(POOL))
-    dashboard.parts.history.look()
-
-    text = await page(dashboard)
-
-    assert ", when the dashboard began to look. No Prometheus is named" in text
-    assert "it is known while somebody looks at this page" in text
+    assert hour[-1] == {
+        "at": "2026-06-01T12:00:00Z",
+        "healthy": 48,
+        "free": 8,
+        "tiers": {"realtime": 20, "nearline": 6, "offline": 14},
+        "price": 1.2,
+    }
+    assert (hour[0]["at"], all_there_is[0]["at"]) == ("2026-06-01T11:00:00Z", "2026-06-01T10:30:00Z")
+    assert too_much.status_code == 422
+    assert demand[-1]["tiers"] == {"realtime": 14, "nearline": 8, "offline": 28}
+    assert (demand[-1]["allocatable"], demand[-1]["demand"], demand[-1]["served"]) == (48, 1400, 1400)
+    assert 'id="samples-charts"' in await page(shown)
 
 
-async def test_no_page_waits_for_a_prometheus_that_does_not_answer(shown: Dashboard) -> None:
-    begun, answers = asyncio.Event(), asyncio.Event()
-
-    async def slow(*_: object) -> Sequence[Moment]:
-        begun.set()
-        await answers.wait()
-        return ()
-
-    past = Past(shown.parts.history, slow, lambda: SHOWN_AT)
-    shown.app.state.parts = replace(shown.parts, past=past)
-    asking = asyncio.ensure_future(past.ask())
-    await asyncio.wait_for(begun.wait(), 5)
-
-    assert "Over time" in await asyncio.wait_for(page(shown), 20)
-    assert not asking.done()
-    answers.set()
-    await asking
-
-
-async def test_a_prometheus_that_is_silent_is_named(dashboard: Dashboard) -> None:
-    dashboard.put(a_compute_pool(POOL))
-    dashboard.parts.history.look()
-
-    async def silent(pool: str, begin: datetime, end: datetime, step: timedelta) -> None:
-        return None
-
-    await Past(dashboard.parts.history, silent, lambda: SHOWN_AT).ask()
-
-    text = await page(dashboard)
-    assert "Prometheus does not answer, and is asked again." in text
-    assert "meanwhile it is known while somebody looks at this page" in text
-
-
-async def test_demand_is_kept_each_time_that_somebody_asks_for_it(
-    dashboard: Dashboard, asked: list[LastQuestion]
+async def test_without_a_prometheus_the_page_names_the_setting_in_place_of_the_charts(
+    dashboard: Dashboard,
 ) -> None:
     dashboard.put(a_compute_pool(POOL))
-    dashboard.parts.history.look()
+    none = ChartReader(None, lambda: NOW, lambda: 0.0)
+    dashboard.app.state.parts = replace(dashboard.parts, charts=none)
     async with dashboard.browser() as browser:
-        before = (await browser.get(f"/api/v1{PATH}/demand")).json()
-        await browser.get(f"{PATH}/demand")
-        # Something else than how it is: not what was asked.
-        await browser.post("/api/v1/plan", json={"pool": POOL, "factor": 3})
-        after = (await browser.get(f"/api/v1{PATH}/demand")).json()
+        refused = await browser.get(f"/api/v1{PATH}/samples")
 
-    assert before == []
-    [found] = after
-    assert (found["realtime"], found["slices"]) == (3, 8)
-    assert (found["demand"], found["serves"], found["unknown"]) == (250.0, 100.0, 1)
     text = await page(dashboard)
-    assert '100.0 <span class="quiet">of 250' in text or '100 <span class="quiet">of 250' in text
-    assert "(1 unknown)" in text
-    assert asked
+
+    assert html.unescape(text).count(NOT_CONFIGURED) == 1
+    assert "web.prometheusUrl" in NOT_CONFIGURED
+    assert "data-chart" not in text
+    assert (refused.status_code, refused.json()) == (400, {"detail": NOT_CONFIGURED})
+
+
+async def test_a_prometheus_that_does_not_answer_fails_its_charts_alone(dashboard: Dashboard) -> None:
+    dashboard.put(a_compute_pool(POOL))
+    dashboard.prometheus.answer = PrometheusError("it cannot be asked (TimeoutError)")
+    async with dashboard.browser() as browser:
+        answers = [await browser.get(f"/api/v1{PATH}/{what}") for what in ("samples", "demand")]
+
+    assert "Over time" in await page(dashboard)
+    assert {answer.status_code for answer in answers} == {503}
+    for words in ("it cannot be asked (TimeoutError)", "web.prometheusUrl"):
+        assert all(words in answer.json()["detail"] for answer in answers)
+    assert len(dashboard.prometheus.asked) == 1
 
 
 async def test_demand_over_time_is_for_those_who_may_ask_the_allocator(shown: Dashboard) -> None:
@@ -156,22 +109,10 @@ async def test_demand_over_time_is_for_those_who_may_ask_the_allocator(shown: Da
         hers = await ann.get(f"/api/v1{PATH}/demand")
         theirs = await bob.get(f"/api/v1{PATH}/demand")
 
-    assert len(hers.json()) == 91
+    assert len(hers.json()) == 241
     assert (theirs.status_code, "pods/portforward" in theirs.text) == (403, True)
     assert 'id="demand-charts"' in await page(shown)
-    bobs = await page(shown, token="token-of-bob")
-    assert "demand-charts" not in bobs
-    assert "demand-samples" not in bobs
-
-
-@pytest.mark.parametrize("what", ["samples", "demand"])
-async def test_no_more_points_than_asked_for(shown: Dashboard, what: str) -> None:
-    async with shown.browser() as browser:
-        few = (await browser.get(f"/api/v1{PATH}/{what}", params={"most": 5})).json()
-        none = await browser.get(f"/api/v1{PATH}/{what}", params={"most": 0})
-
-    assert len(few) == 5
-    assert none.status_code == 422
+    assert "demand-charts" not in await page(shown, token="token-of-bob")
 
 
 # -- how much may still move -------------------------------------------------------------------------------
@@ -234,7 +175,7 @@ async def test_empty_cordoned_tainted_and_quarantined_nodes_are_shown_as_what_th
         node_body("broken", cpu="8", memory="8Gi"),
         node_body("elsewhere", labels={"pool": "b"}),
     )
-    pool = shown.parts.fleet.pools.get(shown.parts.history.pools()[0])
+    pool = shown.parts.fleet.pools.get(ObjectKey("", POOL))
     assert pool is not None
     entry = {
         "node": "broken",
@@ -286,7 +227,6 @@ async def test_who_may_not_list_nodes_sees_those_with_pods_alone(looker: Dashboa
 async def test_until_nodes_are_known_the_page_goes_on_with_what_pods_say(dashboard: Dashboard) -> None:
     dashboard.put(a_compute_pool(POOL))
     dashboard.parts.fleet.pods.observe("ADDED", pod_on("node-0", pool=POOL))
-    dashboard.parts.history.look()
 
     text = await page(dashboard)
 
@@ -298,7 +238,6 @@ async def test_until_nodes_are_known_the_page_goes_on_with_what_pods_say(dashboa
 
 async def test_a_dashboard_of_one_namespace_says_that_it_knows_no_nodes(dashboard: Dashboard) -> None:
     dashboard.put(a_compute_pool(POOL))
-    dashboard.parts.history.look()
     dashboard.parts.fleet.pods.observe("ADDED", pod_on("node-0", pool=POOL))
     dashboard.parts.nodes.watched = False
 

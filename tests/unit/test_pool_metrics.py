@@ -17,7 +17,6 @@ from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
 from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
-from tidegate.telemetry.pool_series import PoolSeries
 from tidegate_controllers.pool_metrics import PoolMetrics
 from tidegate_controllers.questions import Question, Questions
 
@@ -53,51 +52,54 @@ class World:
         snapshot = a_snapshot(a_pool("cpu-a", slices=8), *models)
         self.questions.put(POOL, Question(NOW, PolicyMode.AUTO, snapshot))
 
-    def value(self, series: PoolSeries, tier: str = "") -> float | None:
+    def value(self, gauge: str, tier: str = "") -> float | None:
         labels = {"pool": "cpu-a", **({"tier": tier} if tier else {})}
-        return self.registry.get_sample_value(series.value, labels)
+        return self.registry.get_sample_value(f"tidegate_pool_{gauge}", labels)
 
     def samples(self) -> list[str]:
         return [sample.name for family in self.registry.collect() for sample in family.samples]
 
 
 def test_the_price_is_that_of_the_newest_decision() -> None:
-    assert World().value(PoolSeries.PRICE) == 2.5
+    assert World().value("slice_price") == 2.5
 
 
 def test_demand_is_in_slices_and_in_requests_and_what_is_not_known_is_counted() -> None:
     world = World()
     world.asked()
 
-    assert world.value(PoolSeries.WANTED, "realtime") == 6  # three replicas of two slices
-    assert world.value(PoolSeries.WANTED, "offline") == 3
-    assert world.value(PoolSeries.SHARED_OUT) == 8
-    assert (world.value(PoolSeries.DEMAND, "realtime"), world.value(PoolSeries.SERVABLE, "realtime")) == (
+    assert world.value("wanted_slices", "realtime") == 6  # three replicas of two slices
+    assert world.value("wanted_slices", "offline") == 3
+    assert world.value("shared_out_slices") == 8
+    assert (
+        world.value("demand_requests_per_second", "realtime"),
+        world.value("servable_requests_per_second", "realtime"),
+    ) == (
         250,
         200,
     )
-    assert world.value(PoolSeries.DEMAND, "offline") is None
-    assert world.value(PoolSeries.UNKNOWN, "nearline") == 1
+    assert world.value("demand_requests_per_second", "offline") is None
+    assert world.value("demand_unknown", "nearline") == 1
 
 
 def test_it_is_that_of_the_last_question() -> None:
     world = World()
     world.asked(250.0)
     world.asked(100.0)
-    assert world.value(PoolSeries.DEMAND, "realtime") == 100
+    assert world.value("demand_requests_per_second", "realtime") == 100
     world.asked(50.0)
-    assert world.value(PoolSeries.DEMAND, "realtime") == 50
+    assert world.value("demand_requests_per_second", "realtime") == 50
 
 
 def test_a_pool_about_which_nothing_is_decided_has_a_price_and_no_demand() -> None:
     world = World()
     world.asked()
-    assert world.value(PoolSeries.WANTED, "realtime") is not None
+    assert world.value("wanted_slices", "realtime") is not None
     world.questions.forget(POOL)
 
-    assert world.value(PoolSeries.WANTED, "realtime") is None
-    assert world.value(PoolSeries.SHARED_OUT) is None
-    assert world.value(PoolSeries.PRICE) == 2.5
+    assert world.value("wanted_slices", "realtime") is None
+    assert world.value("shared_out_slices") is None
+    assert world.value("slice_price") == 2.5
 
 
 @pytest.mark.parametrize("status", [{}, {"observedGeneration": 0}])

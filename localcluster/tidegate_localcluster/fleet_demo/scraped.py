@@ -1,4 +1,4 @@
-"""What the controllers say of their pools, scraped from their own metrics page and kept for questions about the past."""
+"""What the controllers say of their pools, scraped from their own metrics page and kept for the charts of pools."""
 
 import asyncio
 import re
@@ -44,7 +44,7 @@ class Scraped:
 
     @staticmethod
     def knows(query: str) -> bool:
-        """Whether it is the question for the past of a pool."""
+        """Whether it is the query for the charts of a pool."""
         return _QUESTION.fullmatch(query) is not None
 
     def answer(self, query: str, at: float) -> Iterator[tuple[Mapping[str, str], float]]:

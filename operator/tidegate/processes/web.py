@@ -24,6 +24,7 @@ from tidegate.runtime.probes import Probes, ProbeServer
 from tidegate.runtime.process_metrics import ProcessMetrics, show_left_out
 from tidegate.settings import PodIdentity, Settings
 from tidegate.telemetry.prometheus import Prometheus
+from tidegate.telemetry.prometheus_api import PrometheusApi
 from tidegate.web.access.door import AuthMode, Door, ProxyDoor, TokenDoor
 from tidegate.web.access.sessions import Seal
 from tidegate.web.access.tokens import Tokens
@@ -108,11 +109,8 @@ async def keep(
         )
         for plural, listing in parts.listings.items():
             tasks.create_task(listing.keep(), name=f"rows-{plural}")
-        tasks.create_task(parts.history.keep(), name="history")
         if parts.nodes.watched:  # who has what of a node is not known from the pods of one namespace
             tasks.create_task(parts.nodes.keep(client), name="nodes")
-        if parts.past.known:
-            tasks.create_task(parts.past.keep(), name="past")
         if parts.traffic.known:
             tasks.create_task(parts.traffic.keep(lambda: parts.changes.tell("traffic")), name="traffic")
         await settled(reflectors)
@@ -124,8 +122,7 @@ def sources(url: str) -> Sources:
     """Asks Prometheus, where there is one."""
     if not url:
         return Sources()
-    prometheus = Prometheus(url)
-    return Sources(prometheus.traffic, prometheus.pool_past)
+    return Sources(Prometheus(url).traffic, PrometheusApi(url).query_range)
 
 
 def hosts(settings: Settings, namespace: str) -> frozenset[str]:

@@ -61,7 +61,7 @@ SECTIONS: Final = (
         "Controllers",
         (POOLS,),
         part="Pools",
-        before="From the leader alone; the dashboard's charts are read back from these and from the slices above.",
+        before="From the leader alone; the dashboard draws its charts from these and from the slices above.",
     ),
     Section("Controllers", (QUEUES,), part="Reconciles"),
     Section(

@@ -1,16 +1,14 @@
-"""Asks Prometheus for rates and latencies of the endpoints, and for the past of pools."""
+"""Asks Prometheus for rates and latencies of the endpoints."""
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Final
 
 from tidegate.routing.envoy.clusters import cluster_name, parse_cluster_name
 from tidegate.routing.fleet import BackendKey, BackendKind
 from tidegate.routing.ir import AccessPoolKey, PoolRole
-from tidegate.telemetry.pool_series import Moment, moments, question
 from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError
 
 _WINDOW: Final = "1m"
@@ -47,15 +45,6 @@ class Prometheus:
             samples = await self._api.query(query)
             return float(samples[0]["value"][1]) if len(samples) == 1 else None
         except (PrometheusError, ValueError):
-            return None
-
-    async def pool_past(
-        self, pool: str, begin: datetime, end: datetime, step: timedelta
-    ) -> Sequence[Moment] | None:
-        """What was known of a pool every `step` from `begin` to `end`, the oldest first; None when Prometheus is silent."""
-        try:
-            return moments(await self._api.query_range(question(pool), begin, end, step))
-        except (PrometheusError, ValueError, KeyError):
             return None
 
     async def _traffic(self) -> dict[str, Traffic]:

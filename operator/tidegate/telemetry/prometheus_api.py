@@ -20,6 +20,8 @@ from tidegate_dataplane.contract.answers import AnswerError, bounded_session, re
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 _MOST_BYTES: Final = 32 << 20
 """Four times what 30,000 pods have in one answer."""
+_MOST_RANGE_BYTES: Final = 4 << 20
+"""Ten times what charts have in one answer: 30 series of 240 values."""
 
 Point = tuple[float, str]
 """A time in seconds since 1970, and a number as Prometheus writes it: NaN and +Inf included."""
@@ -66,7 +68,7 @@ class PrometheusApi:
 
     async def query(self, expression: str) -> Sequence[Sample]:
         """Return what an instant query gives now. Raises PrometheusError."""
-        return await self._ask("/api/v1/query", {"query": expression}, _SAMPLES)
+        return await self._ask("/api/v1/query", {"query": expression}, _SAMPLES, _MOST_BYTES)
 
     async def query_range(
         self, expression: str, begin: datetime, end: datetime, step: timedelta
@@ -77,17 +79,18 @@ class PrometheusApi:
             "end": f"{end.timestamp()}",
             "step": f"{step.total_seconds():g}",
         }
-        return await self._ask("/api/v1/query_range", {"query": expression, **window}, _SERIES)
+        query = {"query": expression, **window}
+        return await self._ask("/api/v1/query_range", query, _SERIES, _MOST_RANGE_BYTES)
 
     async def _ask(
-        self, path: str, query: Mapping[str, str], form: TypeAdapter[_Answer[ResultT]]
+        self, path: str, query: Mapping[str, str], form: TypeAdapter[_Answer[ResultT]], most_bytes: int
     ) -> Sequence[ResultT]:
         try:
             async with (
                 bounded_session(_TIMEOUT) as session,
                 session.get(self._url + path, params=query) as response,
             ):
-                body = await read_body(response, _MOST_BYTES)
+                body = await read_body(response, most_bytes)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             why = str(error) if isinstance(error, AnswerError) else type(error).__name__
             message = f"it cannot be asked ({why})"

@@ -31,7 +31,6 @@ DELETE: Final = Action("delete", "computeoverrides")
 _PATIENCE: Final = timedelta(seconds=10)
 _PLAN_GOOD_FOR_S: Final = 5.0
 """Open pages ask the same every few seconds."""
-_AS_IT_IS: Final = WhatIf()
 
 
 class Steering(BaseModel):
@@ -113,9 +112,6 @@ async def plan(visitor: Visitor, pool: str, asked: WhatIf) -> PlanReport:
             if known is None:
                 known = await what_if.plan_otherwise(pool, asked, await _last_question(visitor, pool))
                 visitor.parts.plans.put(key, known, _PLAN_GOOD_FOR_S)
-                found = visitor.parts.fleet.pools.get(ObjectKey("", pool))
-                if found is not None and asked == _AS_IT_IS:
-                    visitor.parts.history.answered(found, known)
     return known
 
 

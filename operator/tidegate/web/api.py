@@ -25,7 +25,7 @@ from tidegate.reports.steered import SteeringReport
 from tidegate.reports.why import InferenceReport, PoolReport
 from tidegate.web import acting
 from tidegate.web.acting import Steering
-from tidegate.web.history import DemandSample, Sample
+from tidegate.web.charts import DemandSample, SliceSample, Window
 from tidegate.web.listing import Asked
 from tidegate.web.paging import PAGE_SIZE, page_of
 from tidegate.web.plurals import ENDPOINTS, Plural
@@ -36,7 +36,6 @@ from tidegate.web.visitor import LIST_DECISIONS, Known, NotThereError, Visitor, 
 
 _LABEL: Final = f"^{DNS_LABEL}$"
 _MOST: Final = 200
-_SAMPLES: Final = 720
 _TOPIC: Final = r"^[a-z]+(/[a-z0-9.-]+){0,2}$"
 _TOPICS: Final = 8
 _STREAM_S: Final = 300.0
@@ -63,7 +62,7 @@ REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     421: {"model": Failed, "description": "The dashboard is not known by this name."},
     422: {"model": Failed, "description": "A field is not what it has to be."},
     429: {"model": Failed, "description": "Too many tokens were tried."},
-    503: {"model": Failed, "description": "The API server or the controllers do not answer."},
+    503: {"model": Failed, "description": "The API server, the controllers or Prometheus do not answer."},
 }
 
 
@@ -230,28 +229,18 @@ async def power(visitor: Known, name: Name) -> PowerReport:
 
 
 @router.get("/computepools/{name}/samples", responses=REFUSALS)
-async def samples(
-    visitor: Known, name: Name, most: Annotated[int, Query(ge=2, le=7_200)] = _SAMPLES
-) -> tuple[Sample, ...]:
-    """What its slices were used for in the last four hours, the oldest first.
-
-    Of the time before the dashboard's process began, there is what Prometheus has, a value a minute.
-    """
+async def samples(visitor: Known, name: Name, window: Window = "1h") -> tuple[SliceSample, ...]:
+    """Return how its slices were assigned: at most 241 samples from Prometheus, evenly over the window, the oldest first."""
     await visitor.read(visitor.parts.fleet.pools, ObjectKey("", name))
-    return visitor.parts.history.of(ObjectKey("", name), most)
+    return (await visitor.parts.charts.read(name, window)).slices
 
 
 @router.get("/computepools/{name}/demand", responses=REFUSALS)
-async def demand(
-    visitor: Known, name: Name, most: Annotated[int, Query(ge=2, le=7_200)] = _SAMPLES
-) -> tuple[DemandSample, ...]:
-    """What was asked of it in the last four hours, the oldest first: what Prometheus has, and what the allocator has answered.
-
-    It needs the right to ask the allocator.
-    """
+async def demand(visitor: Known, name: Name, window: Window = "1h") -> tuple[DemandSample, ...]:
+    """Return the demand for its slices, sampled in the same way. The user needs the right to ask the allocator."""
     await visitor.read(visitor.parts.fleet.pools, ObjectKey("", name))
     await visitor.must(acting.plan_right(visitor))
-    return visitor.parts.history.demand_of(ObjectKey("", name), most)
+    return (await visitor.parts.charts.read(name, window)).demand
 
 
 @router.get("/inferences/{namespace}/{name}/why", responses=REFUSALS)

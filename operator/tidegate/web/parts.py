@@ -13,12 +13,11 @@ from tidegate.web.access.door import Door
 from tidegate.web.access.remembered import Remembered
 from tidegate.web.access.rights import Rights
 from tidegate.web.access.sessions import Seal
+from tidegate.web.charts import ChartReader, RangeQuery
 from tidegate.web.fleet import Fleet
-from tidegate.web.history import History
 from tidegate.web.listing import Listing
 from tidegate.web.live import Changes
 from tidegate.web.nodes import Nodes
-from tidegate.web.past import Past, PastSource
 from tidegate.web.rows import ROWS
 from tidegate.web.traffic import Source, TrafficBoard
 
@@ -41,8 +40,8 @@ class Sources:
 
     traffic: Source | None = None
     """Says what the gateways see."""
-    past: PastSource | None = None
-    """Says what pools' slices were used for, and what was asked of them."""
+    ranges: RangeQuery | None = None
+    """Answers the queries of charts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,7 @@ class Parts:
     fleet: Fleet
     listings: Mapping[str, Listing]
     """By the plural of the kind."""
-    history: History
-    past: Past
+    charts: ChartReader
     nodes: Nodes
     changes: Changes
     traffic: TrafficBoard
@@ -86,12 +84,10 @@ def make_parts(
     listings = {
         plural: Listing(catalogue, ROWS[catalogue.kind]) for plural, catalogue in fleet.catalogues().items()
     }
-    history = History(fleet, now, asks=sources.past is not None)
     return Parts(
         fleet,
         listings,
-        history,
-        Past(history, sources.past, now),
+        ChartReader(sources.ranges, now, monotonic),
         Nodes(fleet, changes, watched=all_namespaces),
         changes,
         TrafficBoard(sources.traffic),

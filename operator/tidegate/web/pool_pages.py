@@ -18,6 +18,7 @@ from tidegate.reports.demand import tiers_of
 from tidegate.reports.plan import PlanReport
 from tidegate.reports.standing import OverrideReport
 from tidegate.web import acting
+from tidegate.web.charts import NOT_CONFIGURED
 from tidegate.web.forms import Fields
 from tidegate.web.object_pages import of_object
 from tidegate.web.plurals import Plural
@@ -28,7 +29,6 @@ from tidegate.web.views.standing import decisions_of, why_of_pool
 from tidegate.web.visitor import LIST_DECISIONS, LIST_NODES, Known, Visitor
 
 _SEE_OTHER: Final = 303
-_SAMPLES_IN_TABLE: Final = 12
 
 router: Final = APIRouter(include_in_schema=False)
 
@@ -57,7 +57,7 @@ async def pool(
     overrides = await visitor.overrides()
     decisions = decisions_of(visitor.parts, name)
     power = power_of(visitor.parts, found)
-    asked, history = SlotsAsked(on.strip(), nodes), visitor.parts.history
+    asked = SlotsAsked(on.strip(), nodes)
     may_plan, nodes_known = await visitor.may(acting.plan_right(visitor)), await visitor.sees_nodes(found)
     return shown(
         visitor,
@@ -79,9 +79,7 @@ async def pool(
         nodes_known=nodes_known is not None,
         nodes_watched=visitor.parts.nodes.watched,
         may_nodes=await visitor.may(LIST_NODES),
-        samples=history.of(found.key, _SAMPLES_IN_TABLE),
-        reach=history.reach(found.key),
-        asked_samples=history.demand_of(found.key, _SAMPLES_IN_TABLE) if may_plan else (),
+        no_charts="" if visitor.parts.charts.configured else NOT_CONFIGURED,
         decisions=[DecisionReport.of(each) for each in decisions[:10]],
         overrides=[
             OverrideReport.of(each)

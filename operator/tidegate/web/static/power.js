@@ -1,179 +1,157 @@
-// A pool over time: its tiers as stacked areas with the price of a slice beneath them, and what is asked of it against what it has.
+// A pool over time, as Prometheus has it: slices by tier with the price of one more beneath them, and the demand for them.
 "use strict";
 (() => {
   const TIERS = ["realtime", "nearline", "offline"];
-  const MOST = 720;
-  const EVERY_MS = 10000;
-  const WINDOW_S = 4 * 3600; // as the server shows them when the page is loaded
-  const GAP_S = 180; // longer than from one value of Prometheus to the next: nobody knows what was between
+  const WINDOWS_S = { "15m": 900, "1h": 3600, "4h": 14400 };
+  const STEPS = 240; // of every window, as the server asks for them
+  const ROWS = 12; // of the table
+  const EVERY_MS = 15000;
+  const NOTHING = "Prometheus has nothing about this pool yet: it must scrape the controllers, port 8081, path /metrics.";
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const seconds = (each) => Date.parse(each.at) / 1000;
+  const seconds = (sample) => Date.parse(sample.at) / 1000;
   const number = (value) => (value == null ? "–" : String(Math.round(value * 100) / 100));
-  const clock = (chart, at) => at.map((each) => new Date(each * 1000).toTimeString().slice(0, 5));
-  const sum = (each, names) => names.reduce((all, name) => all + each[name], 0);
+  const clock = (chart, times) => times.map((time) => new Date(time * 1000).toTimeString().slice(0, 5));
 
-  /** With an empty sample in each gap, so that no line is drawn across it. */
-  function spaced(samples) {
-    const found = [];
-    for (const each of samples) {
-      const before = found.at(-1);
-      if (before && seconds(each) - seconds(before) > GAP_S) found.push({ at: new Date((seconds(before) + 1) * 1000).toISOString(), gap: true });
-      found.push(each);
-    }
-    return found;
-  }
+  const area = (name) => () => ({ stroke: colour(`--${name}`), fill: colour(`--${name}-area`), width: 1 });
+  const line = ({ stroke = "--text", ...more } = {}) => () => ({ stroke: colour(stroke), width: 1.5, ...more });
+  const stepped = (more) => line({ ...more, paths: uPlot.paths.stepped({ align: 1 }) });
+  const tier = (name) => ({ label: name, of: (sample) => sample.tiers[name], style: area(name) });
 
-  function axes(label, times) {
-    const line = { stroke: colour("--line"), width: 1 };
-    const font = `12px ${getComputedStyle(document.body).fontFamily}`;
-    const common = { stroke: colour("--quiet"), grid: line, ticks: line, font, labelFont: font };
-    return [{ ...common, size: times ? 30 : 8, values: times ? clock : () => [], space: 60 }, { ...common, size: 60, label, labelSize: 18 }];
-  }
-
-  const area = (name) => ({ stroke: colour(`--${name}`), fill: colour(`--${name}-area`), width: 1 });
-  const line = (more) => ({ stroke: colour("--text"), width: 1.5, ...more });
-
-  /** Areas one above the other, and one line; `of` says what a series is of a sample. */
-  function stacked(names, top) {
-    return {
-      height: 260,
-      room: 1.05,
-      least: 1,
-      label: "slices",
-      bands: () => names.slice(1).map((name, index) => ({ series: [index + 2, index + 1], fill: colour(`--${name}-area`) })),
-      series: [
-        ...names.map((name, index) => ({ label: name, style: () => area(name), of: (each) => each[name], at: (each) => sum(each, names.slice(0, index + 1)) })),
-        { label: top.label, style: () => line({ dash: [5, 4] }), of: top.of, at: top.of },
-      ],
-    };
-  }
-
-  const lines = (label, series) => ({
-    height: 130,
-    room: 1.1,
-    least: 1e-9,
-    label,
-    bands: () => undefined,
-    series: series.map((each) => ({ ...each, at: each.of, style: () => ({ ...each.style(), paths: uPlot.paths.stepped({ align: 1 }) }) })),
-  });
-
+  // The first `stacked` series of a plot lie one above the other.
+  const slices = (title, names, top) => ({ title, label: "slices", height: 260, stacked: names.length, series: [...names, { ...top, style: line({ dash: [5, 4] }) }] });
+  const lines = (title, label, ...series) => ({ title, label, height: 130, stacked: 0, series });
   const KINDS = {
     samples: {
-      nothing: "There is nothing to draw yet: the dashboard looks every 2 s.",
       plots: [
-        stacked([...TIERS, "free"], { label: "healthy", of: (each) => each.healthy }),
-        lines("price", [{ label: "price", of: (each) => each.price, style: () => line({ stroke: colour("--accent") }) }]),
+        slices("slices by tier", [...TIERS.map(tier), { label: "free", of: (sample) => sample.free, style: area("free") }], { label: "healthy", of: (sample) => sample.healthy }),
+        lines("value per second of one more slice", "price", { label: "price", of: (sample) => sample.price, style: stepped({ stroke: "--accent" }) }),
       ],
-      labels: (pool, last) => [
-        `Slices of ComputePool ${pool} by tier over time. Now ${[...TIERS, "free"].map((tier) => `${tier} ${last[tier]}`).join(", ")} of ${last.healthy} healthy. The numbers are in the table below.`,
-        "What one more slice would earn, in value per second, over the same time. The numbers are in the table below.",
-      ],
+      more: [],
     },
     demand: {
-      nothing: "There is nothing to draw yet: the allocator's next answers are awaited.",
       plots: [
-        stacked(TIERS, { label: "there", of: (each) => each.slices }),
-        lines("requests/s", [
-          { label: "asked", of: (each) => each.demand, style: () => line({ dash: [5, 4] }) },
-          { label: "served", of: (each) => each.serves, style: () => line({ stroke: colour("--accent") }) },
-        ]),
+        slices("slices that would serve the whole demand, by tier", TIERS.map(tier), { label: "allocatable", of: (sample) => sample.allocatable }),
+        lines(
+          "requests per second, real-time and near-line",
+          "requests/s",
+          { label: "demand", of: (sample) => sample.demand, style: stepped({ dash: [5, 4] }) },
+          { label: "served", of: (sample) => sample.served, style: stepped({ stroke: "--accent" }) },
+        ),
       ],
-      labels: (pool, last) => [
-        `Slices that would serve all that is asked of ComputePool ${pool}, by tier over time, against those there. Now ${TIERS.map((tier) => `${tier} ${last[tier]}`).join(", ")} of ${last.slices} there. The numbers are in the table below.`,
-        `Requests per second that are asked of real-time and near-line Inferences, and that are served within the SLO, over the same time. Now ${number(last.serves)} of ${number(last.demand)}. The numbers are in the table below.`,
-      ],
+      more: [{ label: "unknown", of: (sample) => sample.unknown }],
     },
   };
 
+  /** With an empty sample in each gap, so that no line is drawn across it. */
+  function spaced(samples, step) {
+    return samples.flatMap((sample, index) => {
+      const gap = index && seconds(sample) - seconds(samples[index - 1]) > 1.5 * step;
+      return gap ? [{ at: new Date((seconds(sample) - step) * 1000).toISOString(), empty: true }, sample] : [sample];
+    });
+  }
+
+  const columns = (plot, samples) => [
+    samples.map(seconds),
+    ...plot.series.map((series, index) => {
+      const summed = index < plot.stacked ? plot.series.slice(0, index + 1) : [series];
+      return samples.map((sample) => (sample.empty ? null : summed.reduce((sum, one) => sum + one.of(sample), 0)));
+    }),
+  ];
+
+  function axes(label, times) {
+    const grid = { stroke: colour("--line"), width: 1 };
+    const font = `12px ${getComputedStyle(document.body).fontFamily}`;
+    const common = { stroke: colour("--quiet"), grid, ticks: grid, font, labelFont: font };
+    return [{ ...common, size: times ? 30 : 8, values: times ? clock : () => [], space: 60 }, { ...common, size: 60, label, labelSize: 18 }];
+  }
+
+  function row(texts, head) {
+    const element = document.createElement("tr");
+    texts.forEach((text, index) => {
+      const cell = document.createElement(head || !index ? "th" : "td");
+      cell.textContent = text;
+      if (head || !index) cell.scope = head ? "col" : "row";
+      if (index) cell.className = "number";
+      element.append(cell);
+    });
+    return element;
+  }
+
   function board(host) {
-    const pool = host.dataset.pool;
     const kind = KINDS[host.dataset.chart];
-    const address = (most) => `/api/v1/computepools/${encodeURIComponent(pool)}/${host.dataset.chart}?most=${most}`;
+    const pool = host.dataset.pool;
+    const period = document.getElementById("window");
+    const table = document.getElementById(`${host.dataset.chart}-rows`);
+    let charts = [];
     let samples = [];
     let shown = [];
-    let charts = [];
-    let busy = false;
+    let asked = 0;
 
-    const values = (plot) => [shown.map(seconds), ...plot.series.map((series) => shown.map((each) => (each.gap ? null : series.at(each))))];
-
-    function draw() {
+    function clear(text) {
       charts.forEach((chart) => chart.destroy());
       charts = [];
-      if (samples.length < 2) {
-        host.replaceChildren(Object.assign(document.createElement("p"), { className: "nothing", textContent: kind.nothing }));
-        return;
-      }
-      host.replaceChildren();
-      const labels = kind.labels(pool, samples.at(-1));
-      charts = kind.plots.map((plot, index) => drawn(plot, labels[index], index === kind.plots.length - 1));
+      host.replaceChildren(...(text ? [Object.assign(document.createElement("p"), { className: "note", textContent: text })] : []));
     }
 
-    function drawn(plot, label, last) {
-      const place = document.createElement("div");
-      host.append(place);
-      const said = (of) => (chart, value, series, index) => {
-        const each = index == null ? samples.at(-1) : shown[index];
-        return number(each && !each.gap ? of(each) : null);
-      };
-      const options = {
-        title: "",
-        width: Math.max(host.clientWidth, 240),
-        height: plot.height,
-        cursor: { sync: { key: `pool ${pool}` }, points: { show: false }, drag: { x: true, y: false } },
-        legend: { live: true },
-        scales: { y: { range: (chart, low, high) => [0, Math.max(high * plot.room, plot.least)] } },
-        series: [{ label: "at", value: "{HH}:{mm}:{ss}" }, ...plot.series.map((each) => ({ label: each.label, points: { show: false }, value: said(each.of), ...each.style() }))],
-        bands: plot.bands(),
-        axes: axes(plot.label, last),
-      };
-      const chart = new uPlot(options, values(plot), place);
-      chart.ctx.canvas.setAttribute("role", "img");
-      chart.ctx.canvas.setAttribute("aria-label", label);
-      return chart;
+    function draw() {
+      if (samples.length < 2) return;
+      clear();
+      charts = kind.plots.map((plot, place) => {
+        const value = (series) => (chart, height, place, index) => {
+          const sample = index == null ? samples.at(-1) : shown[index];
+          return number(!sample || sample.empty ? null : series.of(sample));
+        };
+        const options = {
+          width: Math.max(host.clientWidth, 240),
+          height: plot.height,
+          cursor: { sync: { key: `pool ${pool}` }, points: { show: false }, drag: { x: true, y: false } },
+          scales: { y: { range: (chart, low, high) => [0, high > 0 ? high * 1.05 : 1] } },
+          series: [{ label: "at", value: "{HH}:{mm}:{ss}" }, ...plot.series.map((series) => ({ label: series.label, points: { show: false }, value: value(series), ...series.style() }))],
+          bands: plot.series.slice(1, plot.stacked).map((series, index) => ({ series: [index + 2, index + 1], fill: series.style().fill })),
+          axes: axes(plot.label, place === kind.plots.length - 1),
+        };
+        const chart = new uPlot(options, columns(plot, shown), host);
+        chart.ctx.canvas.setAttribute("role", "img");
+        return chart;
+      });
+      tell();
     }
 
-    function redraw() {
-      shown = spaced(samples);
-      if (!charts.length) draw();
-      else {
-        const labels = kind.labels(pool, samples.at(-1));
-        charts.forEach((chart, index) => {
-          chart.setData(values(kind.plots[index]));
-          chart.ctx.canvas.setAttribute("aria-label", labels[index]);
-        });
-      }
+    /** The same in words and in numbers, for those who do not see the lines. */
+    function tell() {
+      kind.plots.forEach((plot, place) => {
+        const now = plot.series.map((series) => `${series.label} ${number(series.of(samples.at(-1)))}`).join(", ");
+        charts[place].ctx.canvas.setAttribute("aria-label", `ComputePool ${pool} over time, ${plot.title}. Now ${now}. The numbers are in the table below.`);
+      });
+      const series = [...kind.plots.flatMap((plot) => plot.series), ...kind.more];
+      const every = Math.ceil(samples.length / ROWS);
+      const rows = samples.filter((_, index) => (samples.length - 1 - index) % every === 0).reverse();
+      table.tHead.replaceChildren(row(["at", ...series.map((one) => one.label)], true));
+      table.tBodies[0].replaceChildren(...rows.map((sample) => row([sample.at, ...series.map((one) => number(one.of(sample)))], false)));
     }
 
-    async function fetched(most) {
-      const answer = await fetch(address(most), { headers: { accept: "application/json" } });
-      return answer.ok ? answer.json() : null;
-    }
-
-    /** All at first, and where an older one has come; else the last of them alone, which is all that can have come. */
-    async function read(whole) {
-      if (busy) return;
-      busy = true;
+    async function read() {
+      const mine = ++asked;
       try {
-        let found = await fetched(whole ? MOST : 2);
-        if (found === null) return;
-        const older = !whole && found.length > 0 && (!samples.length || seconds(found[0]) < seconds(samples[0]));
-        if (older) found = (await fetched(MOST)) ?? found;
-        if (whole || older) samples = found;
-        else samples = [...samples, ...found.slice(-1).filter((each) => !samples.length || seconds(each) > seconds(samples.at(-1)))];
-        samples = samples.filter((each) => seconds(each) >= seconds(samples.at(-1)) - WINDOW_S);
-        redraw();
+        const answer = await fetch(`/api/v1/computepools/${encodeURIComponent(pool)}/${host.dataset.chart}?window=${period.value}`, { headers: { accept: "application/json" } });
+        const body = await answer.json();
+        if (mine !== asked) return;
+        samples = answer.ok ? body : [];
+        if (samples.length < 2) return clear(answer.ok ? NOTHING : body.detail);
+        shown = spaced(samples, WINDOWS_S[period.value] / STEPS);
+        if (!charts.length) return draw();
+        charts.forEach((chart, place) => chart.setData(columns(kind.plots[place], shown)));
+        tell();
       } catch {
-        // The line in the header says that nobody answers.
-      } finally {
-        busy = false;
+        // The line in the header says that the dashboard does not answer.
       }
     }
 
-    read(true);
-    setInterval(() => !document.hidden && read(false), EVERY_MS);
-    document.addEventListener("htmx:sseMessage", () => !document.hidden && read(false));
-    document.addEventListener("visibilitychange", () => !document.hidden && read(true));
+    read();
+    setInterval(() => !document.hidden && read(), EVERY_MS);
+    period.addEventListener("change", read);
+    document.addEventListener("visibilitychange", () => !document.hidden && read());
     document.addEventListener("tidegate:theme", draw);
     let resized = 0;
     new ResizeObserver(() => {

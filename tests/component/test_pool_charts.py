@@ -1,11 +1,11 @@
-"""A pool's past from a real Prometheus that has scraped the controllers' own metrics."""
+"""A pool's charts from a real Prometheus that has scraped the controllers' own metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from wsgiref.simple_server import make_server
 
 import pytest
@@ -15,8 +15,8 @@ from builders.compute_pool import compute_pool_body
 from fixtures.prometheus import RunningPrometheus
 from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
-from tidegate.telemetry.pool_series import Moment, PoolSeries
-from tidegate.telemetry.prometheus import Prometheus
+from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError
+from tidegate.web.charts import ChartReader, PoolCharts
 from tidegate_controllers.object_metrics import ObjectMetrics
 from tidegate_controllers.pool_metrics import PoolMetrics
 from tidegate_controllers.questions import Questions
@@ -50,10 +50,9 @@ def controllers() -> Iterator[Sequence[str]]:
         server.server_close()
 
 
-async def asked(prometheus: RunningPrometheus, pool: str) -> Sequence[Moment] | None:
-    now = datetime.now(UTC)
-    past = Prometheus(prometheus.url).pool_past
-    return await past(pool, now - timedelta(minutes=1), now, timedelta(seconds=1))
+async def read(prometheus: RunningPrometheus, pool: str) -> PoolCharts:
+    query = PrometheusApi(prometheus.url).query_range
+    return await ChartReader(query, lambda: datetime.now(UTC), lambda: 0.0).read(pool, "15m")
 
 
 async def test_what_was_scraped_comes_back_and_counts_once(
@@ -61,20 +60,21 @@ async def test_what_was_scraped_comes_back_and_counts_once(
 ) -> None:
     prometheus.targets = {f"controllers-{number}": each for number, each in enumerate(controllers)}
     prometheus.start()
-    found: Sequence[Moment] = ()
+    charts = PoolCharts((), ())
     async with asyncio.timeout(60):
-        while len(found) < 2:
+        while len(charts.slices) < 2:
             await asyncio.sleep(0.1)
-            found = await asked(prometheus, "cpu-a") or ()
-    for each in found:
-        assert each.of(PoolSeries.SLICES, "nearline") == 5
-        assert [each.of(PoolSeries.COUNTED, state) for state in ("healthy", "free")] == [8, 3]
-        assert each.of(PoolSeries.WANTED, "realtime") is None
-    assert await asked(prometheus, "no-such-pool") == ()
+            charts = await read(prometheus, "cpu-a")
+    for sample in charts.slices:
+        assert sample.tiers == {"realtime": 0, "nearline": 5, "offline": 0}
+        assert (sample.healthy, sample.free) == (8, 3)
+    assert charts.demand == ()
+    assert await read(prometheus, "no-such-pool") == PoolCharts((), ())
 
 
-async def test_one_that_is_gone_says_nothing_and_raises_nothing(prometheus: RunningPrometheus) -> None:
+async def test_a_prometheus_that_is_gone_is_said_to_be(prometheus: RunningPrometheus) -> None:
     prometheus.start()
-    assert await asked(prometheus, "cpu-a") == ()
+    assert await read(prometheus, "cpu-a") == PoolCharts((), ())
     prometheus.stop()
-    assert await asked(prometheus, "cpu-a") is None
+    with pytest.raises(PrometheusError, match=r"web\.prometheusUrl"):
+        await read(prometheus, "cpu-a")

@@ -1,0 +1,176 @@
+"""Read a pool's charts from Prometheus, the one store of time series: its slices by tier, and the demand for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from math import isfinite
+from typing import Final, Literal, TypeAlias
+
+from tidegate.api.durations import parse_duration
+from tidegate.api.inference import Tier
+from tidegate.api.meta import ApiModel
+from tidegate.errors import PermanentError
+from tidegate.telemetry.prometheus_api import PrometheusError, Series
+from tidegate.web.access.remembered import Remembered
+
+PREFIX: Final = "tidegate_pool_"
+GAUGES: Final = (
+    "slices",
+    "tier_slices",
+    "slice_price",
+    "wanted_slices",
+    "shared_out_slices",
+    "demand_requests_per_second",
+    "servable_requests_per_second",
+    "demand_unknown",
+)
+"""What charts are drawn from: gauges of the controllers, with PREFIX."""
+STEPS: Final = 240
+"""Steps of a window: the bound of a chart, and of each series in an answer."""
+_SETTING: Final = "web.prometheusUrl in the chart's values (tidegate dashboard: --prometheus)"
+NOT_CONFIGURED: Final = f"No Prometheus is configured, so there are no charts over time: set {_SETTING} to one that scrapes the controllers."
+_REMEMBERED_S: Final = 10.0
+_REMEMBERED: Final = 64
+_ONLINE: Final = (Tier.REALTIME, Tier.NEARLINE)
+
+Window: TypeAlias = Literal["15m", "1h", "4h"]
+RangeQuery: TypeAlias = Callable[[str, datetime, datetime, timedelta], Awaitable[Sequence[Series]]]
+"""PrometheusApi.query_range."""
+_Values: TypeAlias = Mapping[tuple[str, str], float]
+"""By gauge, and by its tier or state; empty where it has neither."""
+
+
+class SliceSample(ApiModel):
+    """How a pool's slices were assigned at one time."""
+
+    at: datetime
+    healthy: int
+    """Slices on nodes that take pods."""
+    free: int
+    tiers: Mapping[Tier, int]
+    """Slices of the pods of each tier."""
+    price: float
+    """What one more slice would have earned at the last decision, in value per second."""
+
+
+class DemandSample(ApiModel):
+    """The demand for a pool at one time, as its allocator knew it."""
+
+    at: datetime
+    allocatable: int
+    """Slices that the allocator could assign."""
+    tiers: Mapping[Tier, int]
+    """Slices that would have served the whole demand of each tier."""
+    demand: float
+    """Requests per second for real-time and near-line Inferences."""
+    served: float
+    """Those of them that the ready replicas served within the SLO."""
+    unknown: int
+    """Inferences whose demand was unknown: they are in none of the sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCharts:
+    """The samples of one window, the oldest first; none where Prometheus has nothing."""
+
+    slices: tuple[SliceSample, ...]
+    demand: tuple[DemandSample, ...]
+
+
+class ChartReader:
+    """Asks one question at a time and remembers its answer for ten seconds, however many pages are open."""
+
+    def __init__(
+        self, query: RangeQuery | None, now: Callable[[], datetime], monotonic: Callable[[], float]
+    ) -> None:
+        """`query` is None where no Prometheus is configured."""
+        self._query = query
+        self._now = now
+        self._answers: Remembered[tuple[str, Window], PoolCharts | str] = Remembered(_REMEMBERED, monotonic)
+        self._turn = asyncio.Lock()
+
+    @property
+    def configured(self) -> bool:
+        """Whether there is a Prometheus to ask."""
+        return self._query is not None
+
+    async def read(self, pool: str, window: Window) -> PoolCharts:
+        """Return the charts of a pool; raises PermanentError or PrometheusError, which name the setting to change."""
+        if self._query is None:
+            raise PermanentError(NOT_CONFIGURED)
+        async with self._turn:
+            answer = self._answers.get((pool, window))
+            if answer is None:
+                answer = await self._ask(self._query, pool, window)
+                self._answers.put((pool, window), answer, _REMEMBERED_S)
+        if isinstance(answer, str):
+            raise PrometheusError(answer)
+        return answer
+
+    async def _ask(self, query: RangeQuery, pool: str, window: Window) -> PoolCharts | str:
+        """Return the charts, or why there are none, which is remembered as well."""
+        length = parse_duration(window)
+        step_s = length.total_seconds() / STEPS
+        # Whole steps, so that the lines of a chart do not shift.
+        end = datetime.fromtimestamp(self._now().timestamp() // step_s * step_s, UTC)
+        begin, step = end - length, length / STEPS
+        try:
+            values = _values_by_step(await query(pool_query(pool), begin, end, step), begin, step)
+        except (PrometheusError, ValueError) as error:
+            return f"Prometheus cannot be read: {error}. Check {_SETTING}, and that the dashboard reaches it."
+        samples = [(begin + number * step, values[number]) for number in sorted(values)]
+        return PoolCharts(
+            tuple(_slice_sample(at, known) for at, known in samples if ("slices", "healthy") in known),
+            tuple(_demand_sample(at, known) for at, known in samples if ("shared_out_slices", "") in known),
+        )
+
+
+def pool_query(pool: str) -> str:
+    """Return the query for all gauges of a pool; where two controllers led within one scrape, one of them counts."""
+    names = "|".join(f"{PREFIX}{gauge}" for gauge in GAUGES)
+    return f'max by (__name__, tier, state) ({{__name__=~"{names}",pool="{pool}"}})'
+
+
+def _values_by_step(answer: Sequence[Series], begin: datetime, step: timedelta) -> Mapping[int, _Values]:
+    """Return the values of each step by its number; raises ValueError for what is no number."""
+    values: dict[int, dict[tuple[str, str], float]] = {}
+    for series in answer:
+        labels = series["metric"]
+        gauge = labels.get("__name__", "").removeprefix(PREFIX), labels.get("tier") or labels.get("state", "")
+        for at, text in series["values"]:
+            number, value = (at - begin.timestamp()) / step.total_seconds(), float(text)
+            if 0 <= number <= STEPS and isfinite(value):
+                values.setdefault(round(number), {})[gauge] = value
+    return values
+
+
+def _slice_sample(at: datetime, values: _Values) -> SliceSample:
+    return SliceSample(
+        at=at,
+        healthy=int(values["slices", "healthy"]),
+        free=int(values.get(("slices", "free"), 0)),
+        tiers=_by_tier("tier_slices", values),
+        price=values.get(("slice_price", ""), 0.0),
+    )
+
+
+def _demand_sample(at: datetime, values: _Values) -> DemandSample:
+    demand, served = (
+        sum(values.get((f"{what}_requests_per_second", tier), 0.0) for tier in _ONLINE)
+        for what in ("demand", "servable")
+    )
+    return DemandSample(
+        at=at,
+        allocatable=int(values["shared_out_slices", ""]),
+        tiers=_by_tier("wanted_slices", values),
+        demand=demand,
+        served=served,
+        unknown=sum(_by_tier("demand_unknown", values).values()),
+    )
+
+
+def _by_tier(gauge: str, values: _Values) -> Mapping[Tier, int]:
+    return {tier: int(values.get((gauge, tier), 0)) for tier in Tier}
