@@ -23,7 +23,7 @@ from tidegate.web.forms import Fields
 from tidegate.web.object_pages import of_object
 from tidegate.web.plurals import Plural
 from tidegate.web.rendering import shown
-from tidegate.web.views.power import SlotsAsked, drawn, namespaces_of, power_of, slot_page
+from tidegate.web.views.power import SlotsAsked, namespaces_of, power_of, slot_page
 from tidegate.web.views.questions import editable
 from tidegate.web.views.standing import decisions_of, why_of_pool
 from tidegate.web.visitor import LIST_DECISIONS, LIST_NODES, Known, Visitor
@@ -66,7 +66,6 @@ async def pool(
         pool=found,
         row=visitor.parts.listings["computepools"].row(found.key),
         power=power,
-        drawing=drawn(power.flows),
         why=why_of_pool(visitor.parts, found, overrides),
         asked=asked,
         slots=slot_page(

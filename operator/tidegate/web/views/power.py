@@ -24,11 +24,8 @@ from tidegate.web.views.standing import decisions_of
 WINDOW: Final = timedelta(hours=1)
 NODES_SHOWN: Final = 24
 _UNPLACED: Final = ""
-_ENDS: Final = (*(tier.value for tier in Tier), "free")
 _SLOTS_SHOWN: Final = 128
 """Pods of one node: what waits for a node may be many."""
-_DRAWN, _THIN, _LABEL, _GAP, _LEFT, _RIGHT = 120.0, 2.0, 14.0, 8.0, 94.0, 226.0
-"""Of the drawing of flows, in its own units."""
 
 
 class Flow(ApiModel):
@@ -92,35 +89,6 @@ class SlotPage:
     """Nodes without a pod of the pool."""
     closed: int = 0
     """Nodes that take no pods."""
-
-
-@dataclass(frozen=True, slots=True)
-class Band:
-    """One flow as it is drawn."""
-
-    flow: Flow
-    path: str
-    """Of an SVG."""
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """One giver or taker as it is drawn."""
-
-    name: str
-    slices: int
-    y: float
-    height: float
-
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """Flows from the left to the right, as wide as they are large."""
-
-    givers: tuple[End, ...]
-    takers: tuple[End, ...]
-    bands: tuple[Band, ...]
-    height: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,46 +190,6 @@ def slot_page(
         len(placed.pods.get(_UNPLACED, ())),
         empty=len(every - placed.pods.keys()),
         closed=sum(1 for name in known or () if placed.closed(name, known)),
-    )
-
-
-def drawn(flows: Sequence[Flow]) -> Drawing:
-    """Each end is as high as what it gives or takes; the smallest can still be seen."""
-    flows = sorted(flows, key=lambda each: (_ENDS.index(each.giver), _ENDS.index(each.taker)))
-    total = sum(each.slices for each in flows)
-    scale = _DRAWN / total if total else 0.0
-    givers, left = _ends(flows, scale, taking=False)
-    takers, right = _ends(flows, scale, taking=True)
-    bands = []
-    for flow in flows:
-        thick = max(flow.slices * scale, _THIN)
-        middle_left, middle_right = left[flow.giver] + thick / 2, right[flow.taker] + thick / 2
-        left[flow.giver] += thick
-        right[flow.taker] += thick
-        bands.append(Band(flow, _band(middle_left, middle_right, thick)))
-    height = max((each.y + each.height for each in (*givers, *takers)), default=0.0)
-    return Drawing(givers, takers, tuple(bands), round(height, 1))
-
-
-def _ends(flows: Sequence[Flow], scale: float, *, taking: bool) -> tuple[tuple[End, ...], dict[str, float]]:
-    ends: list[End] = []
-    y = 0.0
-    for name in _ENDS:
-        mine = [each.slices for each in flows if (each.taker if taking else each.giver) == name]
-        if mine:
-            height = sum(max(slices * scale, _THIN) for slices in mine)
-            ends.append(End(name, sum(mine), round(y, 1), round(height, 1)))
-            y += max(height, _LABEL) + _GAP
-    return tuple(ends), {end.name: end.y for end in ends}
-
-
-def _band(left: float, right: float, thick: float) -> str:
-    begin, end, middle = _LEFT, _RIGHT, (_LEFT + _RIGHT) / 2
-    top_left, top_right = left - thick / 2, right - thick / 2
-    low_left, low_right = left + thick / 2, right + thick / 2
-    return (
-        f"M{begin:g} {top_left:.1f} C{middle:g} {top_left:.1f} {middle:g} {top_right:.1f} {end:g} {top_right:.1f} "
-        f"L{end:g} {low_right:.1f} C{middle:g} {low_right:.1f} {middle:g} {low_left:.1f} {begin:g} {low_left:.1f} Z"
     )
 
 
