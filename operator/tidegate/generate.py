@@ -78,11 +78,9 @@ def generate(root: Path) -> None:
     """Regenerates every derived file below the repository `root`."""
     crds = root / "crds"
     crd.write(crds)
-    chart, of_kinds = (root / "charts" / name for name in ("tidegate", "tidegate-crds"))
-    for each in (chart, of_kinds):
-        _mirror(crds, each / "files" / "crds")
-    # Helm knows no template that two charts share, but for a chart of its own that would have to be fetched.
-    shutil.copy(chart / "templates" / "_crds.tpl", of_kinds / "templates" / "_crds.tpl")
+    chart, crd_chart = (root / "charts" / name for name in ("tidegate", "tidegate-crds"))
+    # The chart tidegate-crds links to this copy (ADR 58).
+    _mirror(crds, chart / "files" / "crds")
     _roles(chart / "files" / "rbac")
     _envoy(chart / "files")
     _for_templates(chart)
@@ -90,7 +88,7 @@ def generate(root: Path) -> None:
     lua = root / "gitops" / "argocd"
     (lua / "argocd-cm.yaml").write_text(_HEADER + argocd.customizations(lua))
     (root / "docs" / "runbooks" / "README.md").write_text(runbooks_page())
-    values = {each.name: (each / "values.yaml").read_text() for each in (chart, of_kinds)}
+    values = {each.name: (each / "values.yaml").read_text() for each in (chart, crd_chart)}
     _reference(root / "docs" / "reference", values)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -101,11 +102,17 @@ def test_what_is_unknown_or_wrong_is_refused_with_its_path(helm: Path) -> None:
     assert [(values, at) for values, at, said in WRONG if said not in found.get(at, "")] == []
 
 
-def test_kinds_come_with_the_chart_and_stay_or_do_not_come() -> None:
-    """Which of both is said by one template for both charts."""
-    one, other = (chart / "templates" / "_crds.tpl" for chart in (CHART, CHART_OF_KINDS))
-    assert one.read_text() == other.read_text()
+def test_crds_are_templates() -> None:
     assert not (CHART / "crds").exists(), "Helm would never upgrade what lies there"
+
+
+def test_the_crd_chart_without_what_it_links_to_is_refused(helm: Path, tmp_path: Path) -> None:
+    """Flux makes its archive of a Git repository without links."""
+    chart = tmp_path / CHART_OF_KINDS.name
+    shutil.copytree(CHART_OF_KINDS, chart, ignore=lambda *_: ["files", "_crds.tpl"])
+    done = template(helm, chart=chart)
+    assert done.returncode != 0
+    assert "files/crds is a link that was not followed" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 {{/*
-The kinds as `make generate` wrote them, below files/crds; both charts have this template and those files.
+The kinds as `make generate` wrote them, below files/crds; the chart tidegate-crds links to this template and those files.
 They are templates, and no folder crds/, since Helm would upgrade nothing that lies there. Arguments: root, keep.
 */}}
 {{- define "tidegate.crds" -}}
