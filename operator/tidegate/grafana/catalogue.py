@@ -1,10 +1,9 @@
-"""All dashboards, and the files that the chart has of them."""
+"""All dashboards, and the documents that the chart has of them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from tidegate.grafana.allocation import ALLOCATION
 from tidegate.grafana.breakdown import BREAKDOWN
@@ -18,9 +17,6 @@ from tidegate.grafana.work import WORK
 DASHBOARDS: Final = (FLEET, BREAKDOWN, POOL_AND_MPS, ALLOCATION, RELEASE, CONTROL_PLANE, WORK)
 
 
-def files() -> Mapping[str, str]:
-    """File name to JSON of each, byte-equal for equal dashboards."""
-    return {
-        f"{each.uid}.json": json.dumps(document(each), indent=1, ensure_ascii=False) + "\n"
-        for each in DASHBOARDS
-    }
+def documents() -> Mapping[str, dict[str, Any]]:
+    """Return what Grafana imports, by uid."""
+    return {dashboard.uid: document(dashboard) for dashboard in DASHBOARDS}

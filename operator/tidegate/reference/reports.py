@@ -1,0 +1,85 @@
+"""The JSON schema of what each command answers, as one document whose reports share their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+
+from tidegate.api.meta import ApiModel
+from tidegate.reports.analysis import AnalysisReport
+from tidegate.reports.bench import BenchReport
+from tidegate.reports.bundle import BundleReport
+from tidegate.reports.calibration import CalibrationReport
+from tidegate.reports.decision import HistoryReport
+from tidegate.reports.device_plugin import DevicePluginReport
+from tidegate.reports.fleet import FleetReport
+from tidegate.reports.listing import ChangeReport, ListReport
+from tidegate.reports.plan import PlanReport
+from tidegate.reports.release import ReleaseReport
+from tidegate.reports.status_access import AccessStatusReport
+from tidegate.reports.status_feature import FeatureStatusReport
+from tidegate.reports.status_inference import InferenceStatusReport
+from tidegate.reports.status_pool import PoolStatusReport
+from tidegate.reports.steered import SteeringReport
+from tidegate.reports.top import TopInferences, TopPools
+from tidegate.reports.version import VersionReport
+from tidegate.reports.why import InferenceReport, PoolReport
+from tidegate.reports.xds import SnapshotDiffReport, SnapshotReport, XdsStatusReport
+
+REPORTS: Final[Mapping[str, tuple[type[ApiModel], ...]]] = {
+    "analyze": (AnalysisReport,),
+    "bench": (BenchReport,),
+    "calibrate": (CalibrationReport,),
+    "doctor": (AnalysisReport,),
+    "get": (ListReport, ChangeReport),
+    "history": (HistoryReport,),
+    "hold": (SteeringReport,),
+    "override": (SteeringReport,),
+    "plan": (PlanReport,),
+    "pools device-plugin-config": (DevicePluginReport,),
+    "release": (ReleaseReport,),
+    "report": (BundleReport,),
+    "resume": (SteeringReport,),
+    "status": (FleetReport, InferenceStatusReport, AccessStatusReport, FeatureStatusReport, PoolStatusReport),
+    "top inferences": (TopInferences,),
+    "top pools": (TopPools,),
+    "version": (VersionReport,),
+    "why": (InferenceReport, PoolReport),
+    "xds diff": (SnapshotDiffReport,),
+    "xds dump": (SnapshotReport,),
+    "xds status": (XdsStatusReport,),
+}
+"""By command; those below `release` answer the same report."""
+
+
+class _ReportsSchema(GenerateJsonSchema):
+    """pydantic's schema without titles of fields, which only repeat their names."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        """Return False for every field."""
+        del schema
+        return False
+
+
+def reports_schema() -> dict[str, Any]:
+    """Return the JSON schema of an object that has, by the name of each command, what the command answers."""
+    models = dict.fromkeys(report for reports in REPORTS.values() for report in reports)
+    references, shared = models_json_schema(
+        [(model, "serialization") for model in models], schema_generator=_ReportsSchema
+    )
+    answers = {
+        command: [references[report, "serialization"] for report in reports]
+        for command, reports in REPORTS.items()
+    }
+    return {
+        "$schema": GenerateJsonSchema.schema_dialect,
+        "title": "What the commands of tidegate answer with -o json",
+        "type": "object",
+        "properties": {
+            command: schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+            for command, schemas in answers.items()
+        },
+        **shared,
+    }
