@@ -23,22 +23,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from harness import a_space
+from harness import a_space, gateway_load
 from harness.churn_plan import FIRST_VERSIONS, LEFT, RIGHT, Action, Kind, plan_actions
-from harness.raw_load import RawLoad
 from tritonclient.utils import InferenceServerException
 
+from builders.load import BATCHES, probe_batches
 from builders.waiting import wait_until
 from fixtures.installed import Space
 from tidegate.planning.pods import is_ready
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.demo import helm
+from tidegate_localcluster.demo.load import LoadReport
 
 REPLICAS: Final = 2
 GUEST: Final = 1
-CONNECTIONS: Final = 4
-"""They lead to all gateways."""
-CALLERS: Final = 32
 EVERY_S: Final = 15.0
 DONE_WITHIN_S: Final = 400.0
 """The kubelet lets an agent that was killed often wait for up to five minutes."""
@@ -55,9 +53,9 @@ class Churn:
         self._restarts: dict[str, int] = {}
         self.doing = "the start"
         self.actions: Counter[str] = Counter({kind.value: 0 for kind in Kind})
-        gateway = space.installed.endpoints.gateway
-        access = f"{space.namespace}/probe"
-        self.load = RawLoad(gateway, access, connections=CONNECTIONS, callers=CALLERS, say=self._say)
+        self._published: set[int] = set()
+        batches = probe_batches(self._published)
+        self.load = gateway_load(space, batches, threads=BATCHES, pause_s=0.0, say=self._say)
 
     def start(self) -> None:
         """Serves the first versions of both, and has left asked."""
@@ -74,13 +72,13 @@ class Churn:
         """Makes changes until so many answers have come, or the time is over."""
         end = time.monotonic() + minutes * 60
         for action in plan_actions(seed):
-            if self.load.answers >= answers or time.monotonic() > end:
+            if count_answers(self.load.report()) >= answers or time.monotonic() > end:
                 return
             began = time.monotonic()
             self.doing = f"{action.kind} {action.inference} {action.version or ''}".rstrip()
             self._do(action)
             wait_until(
-                lambda: all(self.load.has_answered(version, began) for version in action.answered_by),  # noqa: B023
+                lambda: all(self.load.last_sent(str(version)) > began for version in action.answered_by),  # noqa: B023
                 f"versions {action.answered_by} answer after {self.doing}",
                 timeout_s=DONE_WITHIN_S,
                 evidence=lambda: self.load.report().versions,
@@ -92,10 +90,10 @@ class Churn:
         report = self.load.report()
         return {
             "seconds": round(report.seconds),
-            "answers": self.load.answers,
+            "answers": count_answers(report),
             "wrong": report.wrong,
             "failed": report.failed,
-            "per_s": round((self.load.answers - before) / seconds),
+            "per_s": round((count_answers(report) - before) / seconds),
             "actions": dict(self.actions),
             "doing": self.doing,
         }
@@ -140,7 +138,7 @@ class Churn:
     def _publish(self, name: str, version: int) -> None:
         if not (self._space.folder(name) / str(version)).is_dir():
             self._space.publish(name, version)
-        self.load.publish(version)
+        self._published.add(version)
 
     def _kill(self, component: str) -> None:
         # The pods of those that were killed last may not run yet.
@@ -186,6 +184,11 @@ class Churn:
             print(f"{seconds:.1f} s, during {self.doing}: {trouble}", file=sys.stderr)
 
 
+def count_answers(report: LoadReport) -> int:
+    """Return how many answers came, right or wrong."""
+    return report.sent - report.failed
+
+
 def count_restarts(pod: Mapping[str, Any]) -> int:
     """How often the pod's agent was started again."""
     found = pod["status"].get("initContainerStatuses", ())  # where sidecars are
@@ -216,14 +219,14 @@ def a_progress(churn: Churn) -> Iterator[None]:
 
 def describe(churn: Churn, seed: int) -> dict[str, Any]:
     """The result, also of a churn that was broken off."""
-    report = churn.load.report()
+    report = churn.load.finish()
     return {
-        "answers": churn.load.answers,
+        "answers": count_answers(report),
         "wrong": report.wrong,
         "failed": report.failed,
         "actions": dict(churn.actions),
         "seconds": round(report.seconds, 1),
-        "per_s": round(churn.load.answers / report.seconds),
+        "per_s": round(count_answers(report) / report.seconds),
         "p50_ms": round(report.quantile_ms(0.5), 1),
         "p99_ms": round(report.quantile_ms(0.99), 1),
         "versions": len(report.versions),

@@ -14,8 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-from harness import Asking, a_space, lost, quantile_ms
+from harness import a_space, gateway_load, lost
 
+from builders.load import probe_batches
 from builders.waiting import wait_until
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.demo import helm
@@ -40,25 +41,24 @@ def main() -> int:
             for name, count in replicas.items():
                 kubectl.run("scale", f"deployment/{name}", f"--replicas={count}", "-n", helm.NAMESPACE)
 
-        with Asking(space, clients=2) as asking:
-            before = time.monotonic()
+        with gateway_load(space, probe_batches([1, 2]), threads=2) as load:
             time.sleep(options.seconds / 4)
-            there = asking.since(before)
+            there = load.report()
             scale(dict.fromkeys(DEPLOYMENTS, 0))
             wait_until(
                 lambda: not any(space.installed.component(name) for name in ("controllers", "xds", "web")),
                 "no process of the control plane is left",
             )
-            gone_since = time.monotonic()
+            before = load.report()
             time.sleep(options.seconds)
-            gone = asking.since(gone_since)
+            gone = load.report().since(before)
             scale(DEPLOYMENTS)
             space.patch("inference", "probe", {"model": {"version": "2"}})
             space.serves("probe", 2)
-            bad = lost(asking.asked)
+        bad = lost(load.finish())
     figures = {
-        name: {"requests": len(asked), **lost(asked), "p99_ms": quantile_ms(asked, 0.99)}
-        for name, asked in (("there", there), ("gone", gone))
+        name: {"requests": report.sent, **lost(report), "p99_ms": round(report.quantile_ms(0.99), 3)}
+        for name, report in (("there", there), ("gone", gone))
     }
     print(json.dumps({"seconds_gone": options.seconds, **bad, **figures}, indent=2))
     return 1 if any(bad.values()) else 0

@@ -28,7 +28,8 @@ import numpy as np
 from harness import a_space
 
 from builders import probe_model
-from fixtures.installed import Client, Space
+from builders.load import access_client
+from fixtures.installed import Space
 from tidegate_localcluster.binaries import default_home
 
 LIMIT_S = 1.0
@@ -74,7 +75,7 @@ def asks(x: float = 0.0, **headers: str) -> Callable[[Space], str]:
 
     def ask(space: Space) -> str:
         access = f"{space.namespace}/edited"
-        client = Client(space.installed.endpoints.gateway, access, headers)
+        client = access_client(space.installed.endpoints.gateway, access, headers)
         try:
             return client.outcome(x)
         finally:

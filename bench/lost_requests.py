@@ -20,12 +20,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import Asking, a_space, lost
+from harness import a_space, gateway_load, lost
 
+from builders.load import probe_batches
 from builders.waiting import wait_until
 from fixtures.installed import Space
 from tidegate_localcluster.binaries import default_home
 from tidegate_localcluster.demo import helm
+from tidegate_localcluster.demo.load import Load
 
 LEFT, RIGHT = 1, 2
 """The versions that the two Inferences serve, by which an answer tells where it came from."""
@@ -35,27 +37,31 @@ KILL_EVERY = 10
 class Changes:
     """Makes changes one after the other, and waits for the answers that prove each."""
 
-    def __init__(self, space: Space, asking: Asking) -> None:
+    def __init__(self, space: Space, load: Load) -> None:
         self._space = space
-        self._asking = asking
+        self._load = load
         self.killed = 0
 
     def run(self, count: int, change: Callable[[int], int]) -> dict[str, object]:
         """Makes `count` changes; `change` takes the number and returns the version that answers afterwards."""
         seconds: list[float] = []
-        first = time.monotonic()
+        before = self._load.report()
         for number in range(count):
             if number % KILL_EVERY == 0:
                 self._kill()
             started = time.monotonic()
             version = change(number)
-            wait_until(lambda: self._answered(version, started), f"version {version} answers", timeout_s=90)  # noqa: B023
+            wait_until(
+                lambda: self._load.last_sent(str(version)) > started,  # noqa: B023
+                f"version {version} answers",
+                timeout_s=90,
+            )
             seconds.append(time.monotonic() - started)
-        asked = self._asking.since(first)
+        report = self._load.report().since(before)
         return {
             "changes": count,
-            "requests": len(asked),
-            **lost(asked),
+            "requests": report.sent,
+            **lost(report),
             "median_s": round(statistics.median(seconds), 3),
             "most_s": round(max(seconds), 3),
         }
@@ -67,9 +73,6 @@ class Changes:
             label = f"app.kubernetes.io/component={name}"
             arguments = ("-n", helm.NAMESPACE, "-l", label, "--force", "--grace-period=0", "--wait=false")
             self._space.kubectl.run("delete", "pods", *arguments)
-
-    def _answered(self, version: int, started: float) -> bool:
-        return any(each.version == version for each in self._asking.since(started))
 
 
 def weights(space: Space, left: int, right: int) -> None:
@@ -98,8 +101,8 @@ def main() -> int:
             space.inference(name, version=version)
         space.access(("left", 100), ("right", 0))
         space.ready("inference/left", "inference/right", "modelaccess/probe")
-        with Asking(space, clients=2) as asking:
-            changes = Changes(space, asking)
+        with gateway_load(space, probe_batches([LEFT, RIGHT]), threads=2) as load:
+            changes = Changes(space, load)
 
             def flip(number: int) -> int:
                 to_right = number % 2 == 0
@@ -121,7 +124,7 @@ def main() -> int:
                 "target_swaps": changes.run(options.targets, exchange),
                 "version_swaps_and_rollbacks": changes.run(2 * options.swaps, swap),
             }
-            bad = lost(asking.asked)
+        bad = lost(load.finish())
     print(json.dumps({**bad, "killed_processes": changes.killed, **figures}, indent=2))
     return 1 if any(bad.values()) else 0
 

@@ -15,10 +15,12 @@ import sys
 import time
 from pathlib import Path
 
-from harness import Asked, Asking, a_space, lost, quantile_ms
+from harness import a_space, gateway_load, lost
 
+from builders.load import probe_batches
 from fixtures.installed import Space
 from tidegate_localcluster.binaries import default_home
+from tidegate_localcluster.demo.load import Load, LoadReport
 
 LIMIT = 1.10
 
@@ -47,8 +49,9 @@ class Reloads:
         self._space.patch("inference", "probe", {"model": {"version": str(self.version)}})
 
 
-def arm(asking: Asking, seconds: float, every: float, reloads: Reloads, *, changing: bool) -> list[Asked]:
-    """The requests of one arm."""
+def arm(load: Load, seconds: float, every: float, reloads: Reloads, *, changing: bool) -> LoadReport:
+    """Return what became of the requests of one arm."""
+    before = load.report()
     started = time.monotonic()
     due = started
     while time.monotonic() < started + seconds:
@@ -61,7 +64,7 @@ def arm(asking: Asking, seconds: float, every: float, reloads: Reloads, *, chang
             due += every
             reloads.begin()
         time.sleep(LOOK_EVERY_S)
-    return list(asking.since(started))
+    return load.report().since(before)
 
 
 def main() -> int:
@@ -74,25 +77,27 @@ def main() -> int:
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--cpu", default="500m", help="what a replica asks for")
     options = parser.parse_args()
-    arms: dict[bool, list[list[Asked]]] = {True: [], False: []}
+    arms: dict[bool, list[LoadReport]] = {True: [], False: []}
+    most = options.pairs * (int(options.seconds / options.every) + 1) + 1
     with a_space(options.state_dir, "tail") as space:
-        reloads = Reloads(space, options.pairs * (int(options.seconds / options.every) + 1) + 1)
+        reloads = Reloads(space, most)
         # A share of the CPU as a model has that answers in milliseconds; the tests' models ask for next to none.
         space.inference(replicas=options.replicas, cpu=options.cpu)
         space.access()
         space.ready()
         reloads.begin()
         space.serves("probe", reloads.version)
-        with Asking(space, clients=2) as asking:
+        with gateway_load(space, probe_batches(range(1, most + 2)), threads=2) as load:
             for pair in range(options.pairs):
                 for changing in (pair % 2 == 0, pair % 2 == 1):
-                    asked = arm(asking, options.seconds, options.every, reloads, changing=changing)
-                    arms[changing].append(asked)
+                    report = arm(load, options.seconds, options.every, reloads, changing=changing)
+                    arms[changing].append(report)
+        bad = lost(load.finish())
     figures = {
         name: {
-            "p50_ms": [quantile_ms(asked, 0.5) for asked in arms[changing]],
-            "p99_ms": [quantile_ms(asked, 0.99) for asked in arms[changing]],
-            "requests": [len(asked) for asked in arms[changing]],
+            "p50_ms": [round(report.quantile_ms(0.5), 3) for report in arms[changing]],
+            "p99_ms": [round(report.quantile_ms(0.99), 3) for report in arms[changing]],
+            "requests": [report.sent for report in arms[changing]],
         }
         for name, changing in (("reloads", True), ("none", False))
     }
@@ -100,7 +105,6 @@ def main() -> int:
         round(one / other, 3)
         for one, other in zip(figures["reloads"]["p99_ms"], figures["none"]["p99_ms"], strict=True)
     ]
-    bad = lost([one for side in arms.values() for asked in side for one in asked])
     ratio = round(statistics.median(ratios), 3)
     print(json.dumps({**bad, "p99_ratio": ratio, "p99_ratios": ratios, "limit": LIMIT, **figures}, indent=2))
     return 1 if any(bad.values()) or ratio > LIMIT else 0

@@ -1,4 +1,4 @@
-"""How long going back to a kept version takes: from the edit of the object to the last answer of the other version.
+"""How long going back to a kept version takes: from the edit of the object to the last request that the other version answers.
 
     python bench/rollback.py [--state-dir DIR] [--rollbacks 10] [--replicas 2]
 
@@ -15,8 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from harness import Asking, a_space, answered_by_servers, lost
+from harness import a_space, answered_by_servers, gateway_load, lost
 
+from builders.load import probe_batches
 from builders.waiting import wait_until
 from tidegate_localcluster.binaries import default_home
 
@@ -36,7 +37,7 @@ def main() -> int:
         space.inference(replicas=options.replicas)
         space.access()
         space.ready()
-        with Asking(space, clients=4) as asking:
+        with gateway_load(space, probe_batches([1, 2]), threads=4) as load:
             for _ in range(options.rollbacks):
                 space.patch("inference", "probe", {"model": {"version": "2"}})
                 space.serves("probe", 2)
@@ -50,8 +51,8 @@ def main() -> int:
 
                 wait_until(switched, "every replica answers with version 1", timeout_s=30)
                 space.serves("probe", 1)
-                seconds.append(max(each.at for each in asking.since(started) if each.version == 2) - started)
-            bad = lost(asking.asked)
+                seconds.append(max(load.last_sent("2") - started, 0.0))
+        bad = lost(load.finish())
     median = round(statistics.median(seconds), 3)
     spread = [round(min(seconds), 3), round(max(seconds), 3)]
     result = {"replicas": options.replicas, "rollbacks": len(seconds), **bad}

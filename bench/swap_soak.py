@@ -18,8 +18,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from harness import Asking, a_space, growth, lost, quantile_ms, resident_bytes
+from harness import a_space, gateway_load, growth, lost, resident_bytes
 
+from builders.load import probe_batches
 from tidegate_localcluster.binaries import default_home
 
 LIMIT = 0.05
@@ -41,8 +42,8 @@ def main() -> int:
         space.inference()
         space.access()
         space.ready()
-        with Asking(space, clients=1) as asking:
-            started = time.monotonic()
+        with gateway_load(space, probe_batches(range(1, options.swaps + 2)), threads=1) as load:
+            started, before = time.monotonic(), load.report()
             for swap in range(1, options.swaps + 1):
                 version = swap + 1
                 space.publish("probe", version)
@@ -51,18 +52,19 @@ def main() -> int:
                 shutil.rmtree(space.folder("probe") / str(swap))
                 if swap % options.window:
                     continue
-                asked, now = asking.since(started), time.monotonic()
+                now, report = time.monotonic(), load.report()
+                window, before = report.since(before), report
                 memory = resident_bytes(space)
-                bad.update(lost(asked))
+                bad.update(lost(window))
                 rows.append(
                     {
                         "swaps": swap,
                         "swap_s": round((now - started) / options.window, 3),
                         "triton_rss_mib": round(memory["triton"] / 2**20, 2),
                         "agent_rss_mib": round(memory["agent"] / 2**20, 2),
-                        "p50_ms": quantile_ms(asked, 0.5),
-                        "p99_ms": quantile_ms(asked, 0.99),
-                        "requests": len(asked),
+                        "p50_ms": round(window.quantile_ms(0.5), 3),
+                        "p99_ms": round(window.quantile_ms(0.99), 3),
+                        "requests": window.sent,
                     }
                 )
                 print(json.dumps(rows[-1]), file=sys.stderr)

@@ -1,30 +1,27 @@
-"""What the measurements of a whole cluster share: an installed checkout, a namespace, clients that keep asking, memory."""
+"""What the measurements of a whole cluster share: an installed checkout, a namespace, a load, memory."""
 
 from __future__ import annotations
 
 import json
 import statistics
 import sys
-import threading
-import time
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-
-import numpy as np
-from tritonclient.utils import InferenceServerException
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from builders import probe_model
+from builders.load import access_client
 from fixtures import installed
-from fixtures.installed import Client, Space
+from fixtures.installed import Space
 from tidegate_localcluster.cluster import Cluster
+from tidegate_localcluster.demo.load import Batch, Load, LoadReport
 
 PAUSE_S = 0.01
 """Between two requests of one client: the machine is to be busy with the change, not with the clients."""
+TIMEOUT_S = 30.0
+"""Longer than the routes' own: what is lost is lost in the cluster."""
 
 
 @contextmanager
@@ -37,81 +34,31 @@ def a_space(state_dir: Path, name: str) -> Iterator[Space]:
         yield space
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One request: when it was answered, how long it took, and by which version; None when it failed or its answer is wrong."""
-
-    at: float
-    seconds: float
-    version: int | None
-    wrong: bool = False
-
-
-class Asking:
-    """Clients that ask the gateway all the time, each at most once in 10 ms."""
-
-    def __init__(self, space: Space, clients: int) -> None:
-        self._space = space
-        self._ended = threading.Event()
-        self._of_clients: list[list[Asked]] = [[] for _ in range(clients)]
-        self._threads = [
-            threading.Thread(target=self._run, args=(asked,), daemon=True) for asked in self._of_clients
-        ]
-
-    def __enter__(self) -> Asking:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join(30)
-
-    @property
-    def asked(self) -> Sequence[Asked]:
-        """All that was answered."""
-        return self.since(0.0)
-
-    def since(self, start: float) -> Sequence[Asked]:
-        """What was answered after `start` (time.monotonic), client by client; costs as much as there is of it."""
-        return [
-            one
-            for asked in self._of_clients
-            for one in asked[bisect_left(asked, start, key=lambda each: each.at) :]
-        ]
-
-    def _run(self, asked: list[Asked]) -> None:
-        space = self._space
-        client = Client(space.installed.endpoints.gateway, f"{space.namespace}/probe")
-        rows = np.arange(8, dtype=np.float32)[:, None]
-        while not self._ended.wait(PAUSE_S):
-            began = time.monotonic()
-            try:
-                answer = client.score({"x": rows})
-            except InferenceServerException as error:
-                print(f"failed: {error}", file=sys.stderr)
-                version, right = None, True
-            else:
-                right = probe_model.is_answer(answer.scores, rows, answer.version)
-                version = int(answer.version) if right else None
-                if not right:
-                    print(f"wrong: {answer}", file=sys.stderr)
-            now = time.monotonic()
-            asked.append(Asked(now, now - began, version, wrong=not right))
-        client.close()
+def gateway_load(
+    space: Space,
+    batches: Sequence[Batch],
+    *,
+    threads: int,
+    pause_s: float = PAUSE_S,
+    say: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+) -> Load:
+    """Return a load on the ModelAccess `probe` of a space, without an end of its own; `say` hears of each request that is lost."""
+    gateway, access = space.installed.endpoints.gateway, f"{space.namespace}/probe"
+    # Each client has a connection of its own, and repeats nothing: that would hide that a request was lost.
+    options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+    return Load(
+        lambda: access_client(gateway, access, timeout_s=TIMEOUT_S, channel_args=options),
+        batches,
+        threads=threads,
+        max_seconds=inf,
+        pause_s=pause_s,
+        say=say,
+    )
 
 
-def quantile_ms(asked: Sequence[Asked], quantile: float) -> float:
-    """Latency of the right answers."""
-    seconds = [each.seconds for each in asked if each.version is not None]
-    return round(float(np.quantile(seconds, quantile)) * 1000, 3) if seconds else 0.0
-
-
-def lost(asked: Sequence[Asked]) -> dict[str, int]:
-    """Requests without a right answer: those that failed, and those whose answer is not exactly the named version's."""
-    wrong = sum(each.wrong for each in asked)
-    return {"failed": sum(each.version is None for each in asked) - wrong, "wrong": wrong}
+def lost(report: LoadReport) -> dict[str, int]:
+    """Return requests without a right answer: those that failed, and those whose answer is not exactly the named version's."""
+    return {"failed": report.failed, "wrong": report.wrong}
 
 
 def answered_by_servers(space: Space, version: int) -> dict[str, float]:

@@ -1,78 +1,142 @@
-"""A bounded load of small requests against one model, and what came back."""
+"""Load on the probe model: its client, what is asked, and which answer of each version is right."""
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
-import tritonclient.grpc as triton_grpc
+import tritonclient.grpc as triton
 from numpy.typing import NDArray
+from tritonclient.utils import InferenceServerException
 
-from builders.probe_model import STEP
+from builders import probe_model
+from tidegate_localcluster.demo.load import Batch, Load
+from tidegate_localcluster.demo.scoring import Answer
+
+BATCHES: Final = 16
+_MOST_ROWS: Final = 8
+_VERSIONS: Final = range(1, 10)
+"""All that a test publishes for one Triton."""
 
 
-@dataclass(slots=True)
-class Answers:
-    """How often each version answered rightly, what was refused, and how many answers are no version's."""
+class ProbeClient:
+    """One gRPC connection that asks for the probe model."""
 
-    versions: Counter[int] = field(default_factory=Counter[int])
-    errors: list[str] = field(default_factory=list[str])
-    wrong: int = 0
+    def __init__(
+        self,
+        address: str,
+        headers: Mapping[str, str],
+        *,
+        model: str = "probe",
+        timeout_s: float = 10.0,
+        **options: Any,
+    ) -> None:
+        """`options` are those of Triton's client."""
+        self._client = triton.InferenceServerClient(address, **options)
+        self._headers = dict(headers)
+        self._model = model
+        self._timeout_s = timeout_s
 
-    @property
-    def total(self) -> int:
-        """Requests that were answered rightly."""
-        return sum(self.versions.values())
+    def score(self, inputs: Mapping[str, Any]) -> Answer:
+        """Return scores float32 [rows] as they came, for a Load, which checks them. Raises InferenceServerException."""
+        tensor = triton.InferInput("x", list(inputs["x"].shape), "FP32")
+        tensor.set_data_from_numpy(inputs["x"])
+        result: Any = self._client.infer(
+            self._model, [tensor], headers=self._headers, client_timeout=self._timeout_s
+        )
+        return Answer(np.asarray(result.as_numpy("score")).ravel(), str(result.get_response().model_version))
+
+    def ask(self, x: float = 0.0, rows: int = 1) -> Answer:
+        """Send one request of so many rows of `x`; an answer that is not exactly the named version's fails the test. Raises InferenceServerException."""
+        inputs = np.full((rows, 1), x, dtype=np.float32)
+        answer = self.score({"x": inputs})
+        assert probe_model.is_answer(answer.scores, inputs, answer.version), answer
+        return answer
+
+    def outcome(self, x: float = 0.0, rows: int = 1) -> str:
+        """Return the version that answered such a request, or the name of the status that refused it."""
+        try:
+            return self.ask(x, rows).version
+        except InferenceServerException as error:
+            return str(error.status()).removeprefix("StatusCode.")
+
+    def close(self) -> None:
+        """End the connection."""
+        self._client.close()
+
+
+def access_client(
+    address: str, access: str, headers: Mapping[str, str] | None = None, **options: Any
+) -> ProbeClient:
+    """Return a client of a gateway that asks for a ModelAccess, `namespace/name`."""
+    return ProbeClient(address, {"x-tidegate-access": access, **(headers or {})}, **options)
+
+
+class _TritonClient(ProbeClient):
+    """A client that tells versions by their scores: two artefacts may have served under one version."""
+
+    def score(self, inputs: Mapping[str, Any]) -> Answer:
+        answer = super().score(inputs)
+        known = answer.scores.size and np.isfinite(answer.scores[0])
+        return replace(answer, version=str(int(answer.scores[0] // probe_model.STEP))) if known else answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers(Mapping[str, NDArray[np.float32]]):
+    """The right answers to `rows`, by version."""
+
+    rows: NDArray[np.float32]
+    versions: Collection[int]
+
+    def __getitem__(self, version: str) -> NDArray[np.float32]:
+        if not version.isdecimal() or int(version) not in self.versions:
+            raise KeyError(version)
+        return probe_model.answer(self.rows, int(version))
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, self.versions)
+
+    def __len__(self) -> int:
+        return len(self.versions)
+
+
+def probe_batches(versions: Collection[int]) -> Sequence[Batch]:
+    """Return requests of one to eight rows that no other of them has: the answer to another request is a wrong one.
+
+    `versions` are those that may answer; a set may grow while the load goes on.
+    """
+    return [_batch(number, versions) for number in range(BATCHES)]
+
+
+def _batch(number: int, versions: Collection[int]) -> Batch:
+    first = number * _MOST_ROWS
+    rows = np.arange(first, first + 1 + number % _MOST_ROWS, dtype=np.float32)[:, None]
+    return Batch({"x": rows}, _Answers(rows, versions))
 
 
 @contextmanager
-def load_on(address: str, model: str, *, threads: int = 4, pause_s: float = 0.005) -> Iterator[Answers]:
-    """Ask from several threads for as long as the block lasts; versions are told by the scores.
+def load_on(address: str, model: str, *, threads: int = 4, pause_s: float = 0.005) -> Iterator[Load]:
+    """Ask one Triton for as long as the block lasts.
 
     `pause_s` is from an answer to the next request: some hundred requests a second leave the processor to the others.
     A wrong answer fails the test, also where requests are expected to fail.
     """
-    answers, stop, lock = Answers(), threading.Event(), threading.Lock()
-
-    def ask(seed: int) -> None:
-        random = np.random.default_rng(seed)
-        with triton_grpc.InferenceServerClient(address) as client:
-            while not stop.wait(pause_s):
-                rows = random.random((int(random.integers(1, 5)), 1), dtype=np.float32)
-                tensor = triton_grpc.InferInput("x", list(rows.shape), "FP32")
-                tensor.set_data_from_numpy(rows)
-                try:
-                    scores = client.infer(model, [tensor]).as_numpy("score")
-                except triton_grpc.InferenceServerException as error:
-                    with lock:
-                        answers.errors.append(str(error))
-                    continue
-                version = _version_of(scores, rows)
-                with lock:
-                    if version is None:
-                        answers.wrong += 1
-                    else:
-                        answers.versions[version] += 1
-
-    workers = [threading.Thread(target=ask, args=(seed,)) for seed in range(threads)]
-    for worker in workers:
-        worker.start()
-    try:
-        yield answers
-    finally:
-        stop.set()
-        for worker in workers:
-            worker.join(30)
-    assert answers.wrong == 0, answers
+    with Load(
+        lambda: _TritonClient(address, {}, model=model),
+        probe_batches(_VERSIONS),
+        threads=threads,
+        pause_s=pause_s,
+        max_seconds=600.0,
+    ) as load:
+        yield load
+    assert load.report().wrong == 0, load.report().problems
 
 
-def _version_of(scores: NDArray[np.float32] | None, rows: NDArray[np.float32]) -> int | None:
-    """The version whose answer to `rows` (float32 [rows, 1], below STEP) these scores are exactly; None for no version's."""
-    if scores is None or scores.shape != rows.shape or not np.isfinite(scores).all():
-        return None
-    version = int(scores[0, 0] // STEP)
-    return version if np.array_equal(scores, rows + np.float32(STEP * version)) else None
+def answered_by(load: Load) -> set[str]:
+    """Return the versions that answered a load of which no request may have failed."""
+    report = load.finish()
+    assert report.problems == ()
+    return set(report.versions)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 
 import pytest
 
-from builders.load import Answers, load_on
+from builders.load import load_on
 from builders.probe_model import publish
 from builders.waiting import wait_until
 from fixtures.agent import ModelPod
@@ -24,18 +23,13 @@ def test_a_pod_that_leaves_is_not_drained_before_its_requests_end(model_pod: Mod
     drained = model_pod.folder / "run" / "drained"
     assert model_pod.process is not None
 
-    with load_on(model_pod.triton.grpc, model_pod.model) as answers:
+    with load_on(model_pod.triton.grpc, model_pod.model) as load:
         model_pod.process.send_signal(signal.SIGUSR1)
         wait_until(lambda: model_pod.probe("/readyz") == 503, what="readiness goes first", timeout_s=30)
-        wait_until(_more(answers), what="requests still come", timeout_s=30)
+        load.wait_sent(load.report().sent + MANY, timeout_s=30)
         assert not drained.exists()
         assert model_pod.probe("/healthz") == 200
-    assert answers.errors == []
+    assert load.report().problems == ()
 
     wait_until(drained.exists, what="the agent says that no more come", timeout_s=30)
     assert model_pod.report().serving == 1
-
-
-def _more(answers: Answers) -> Callable[[], bool]:
-    before = answers.total
-    return lambda: answers.total >= before + MANY

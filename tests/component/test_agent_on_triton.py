@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from onnx import TensorProto, helper, numpy_helper
 
-from builders.load import load_on
+from builders.load import answered_by, load_on
 from builders.probe_model import STEP, publish, publish_for_one_row, publish_unloadable
 from builders.waiting import wait_until
 from fixtures.agent import ModelPod
@@ -67,14 +67,13 @@ def test_a_pod_starts_with_its_first_order_and_serves_it(model_pod: ModelPod) ->
 
 @pytest.mark.no_rerun("a lost request, a wrong answer")
 def test_swaps_and_rollbacks_under_load_lose_nothing(serving_pod: ModelPod) -> None:
-    with load_on(serving_pod.triton.grpc, serving_pod.model, pause_s=0) as answers:
+    with load_on(serving_pod.triton.grpc, serving_pod.model, pause_s=0) as load:
         for version in (2, 1, 2, 1, 2):
             assert serving_pod.put(serving_pod.order(version)).status == 200
             serving_pod.wait_for(f"version {version} serves", serves(version))
 
-    assert answers.errors == []
-    assert set(answers.versions) == {1, 2}
-    assert min(answers.versions.values()) > 50
+    assert answered_by(load) == {"1", "2"}
+    assert min(load.report().versions.values()) > 50
 
 
 def test_the_old_version_stays_warm_when_going_up_and_a_kept_one_is_not_loaded_again(
@@ -118,7 +117,7 @@ def test_with_one_kept_version_the_old_one_leaves_memory_and_disk(serving_pod: M
 @pytest.mark.produces(FailureReason.WARMUP_FAILED)
 def test_a_version_that_fails_its_warm_up_takes_no_traffic(serving_pod: ModelPod) -> None:
     publish_for_one_row(serving_pod.artefact, 2)
-    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as answers:
+    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as load:
         serving_pod.put(serving_pod.order(2, warmup_requests=2, max_batch_size=8))
         report = serving_pod.wait_for("version 2 is refused", failed)
 
@@ -127,7 +126,7 @@ def test_a_version_that_fails_its_warm_up_takes_no_traffic(serving_pod: ModelPod
     assert "failed warm-up request 2 of 2, zeros of shape {'x': [8, 1]}" in report.failure.message
     assert "model.py(" not in report.failure.message
     assert report.serving == 1
-    assert (answers.errors, set(answers.versions)) == ([], {1})
+    assert answered_by(load) == {"1"}
 
     # The negative: without as many warm-up requests the same version is taken.
     serving_pod.put(serving_pod.order(2, warmup_requests=1, max_batch_size=8))
@@ -161,7 +160,7 @@ def test_a_version_that_hangs_while_it_is_loaded_is_given_up(model_pod: ModelPod
     model_pod.triton.start()
     model_pod.wait_for("version 1 serves", serves(1))
     publish_python(model_pod.models / "stuck", initialize="import time; time.sleep(100)")
-    with load_on(model_pod.triton.grpc, model_pod.model, threads=1, pause_s=0.02) as answers:
+    with load_on(model_pod.triton.grpc, model_pod.model, threads=1, pause_s=0.02) as load:
         model_pod.put(
             model_pod.order(
                 2, uri=f"file://{model_pod.models}/stuck", format=ModelFormat.PYTHON, allow_python=True
@@ -172,7 +171,7 @@ def test_a_version_that_hangs_while_it_is_loaded_is_given_up(model_pod: ModelPod
     assert report.failure is not None
     assert report.failure.reason is FailureReason.LOAD_TIMED_OUT
     assert "no answer within 12 s" in report.failure.message
-    assert (answers.errors, set(answers.versions)) == ([], {1})
+    assert answered_by(load) == {"1"}
     model_pod.put(model_pod.order(1))
     model_pod.wait_for("version 1 serves as ordered", serves(1))
     model_pod.triton.kill()  # which would wait for the version that hangs
@@ -182,7 +181,7 @@ def test_a_version_that_hangs_while_it_is_loaded_is_given_up(model_pod: ModelPod
 def test_a_truncated_model_leaves_the_old_one_serving_and_says_why(serving_pod: ModelPod) -> None:
     model = serving_pod.artefact / "2" / "model.onnx"
     model.write_bytes(model.read_bytes()[:60])
-    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as answers:
+    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as load:
         serving_pod.put(serving_pod.order(2))
         report = serving_pod.wait_for("version 2 is refused", failed)
 
@@ -190,14 +189,14 @@ def test_a_truncated_model_leaves_the_old_one_serving_and_says_why(serving_pod: 
     assert (report.failure.version, report.failure.reason) == (2, FailureReason.ARTEFACT_INVALID)
     assert "truncated" in report.failure.message
     assert (report.serving, report.target) == (1, 2)
-    assert (answers.errors, set(answers.versions)) == ([], {1})
+    assert answered_by(load) == {"1"}
     serving_pod.takes_requests()
 
 
 @pytest.mark.produces(FailureReason.LOAD_FAILED)
 def test_a_model_that_triton_cannot_load_is_reported_in_its_own_words(serving_pod: ModelPod) -> None:
     publish_unloadable(serving_pod.artefact, 2)
-    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as answers:
+    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as load:
         serving_pod.put(serving_pod.order(2))
         report = serving_pod.wait_for("version 2 is refused", failed)
 
@@ -205,7 +204,7 @@ def test_a_model_that_triton_cannot_load_is_reported_in_its_own_words(serving_po
     assert report.failure.reason is FailureReason.LOAD_FAILED
     assert "NoSuchOperator" in report.failure.message
     assert report.serving == 1
-    assert (answers.errors, set(answers.versions)) == ([], {1})
+    assert answered_by(load) == {"1"}
 
 
 def test_a_wrong_checksum_leaves_the_old_one_serving(serving_pod: ModelPod) -> None:
@@ -249,18 +248,18 @@ def test_a_version_with_another_signature_replaces_the_old_one_without_a_gap(ser
         serving_pod.wait_for("version 1 serves again", serves(1))
 
     # Requests with one input are wrong for version 2 and only for it.
-    assert all("expected 2 inputs" in error for error in refused.errors)
+    assert all("expected 2 inputs" in error for error in refused.report().failures)
 
 
 def test_a_failing_version_with_another_signature_does_not_disturb(serving_pod: ModelPod) -> None:
     publish_unloadable(serving_pod.artefact, 2, extra_input=True)
-    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as answers:
+    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as load:
         serving_pod.put(serving_pod.order(2))
         report = serving_pod.wait_for("version 2 is refused", failed)
 
     assert report.serving == 1
     assert [tensor.name for tensor in report.inputs] == ["x"]
-    assert (answers.errors, set(answers.versions)) == ([], {1})
+    assert answered_by(load) == {"1"}
 
 
 def test_another_artefact_under_the_same_version_is_loaded_in_place_or_put_back(
@@ -270,7 +269,7 @@ def test_another_artefact_under_the_same_version_is_loaded_in_place_or_put_back(
     publish(other, 7)
     (other / "7").rename(other / "1")
     moved = serving_pod.order(uri=f"file://{other}")
-    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as answers:
+    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as load:
         serving_pod.put(moved)
         serving_pod.wait_for("the other artefact serves", serves(1))
         publish_unloadable(serving_pod.models / "bad", 1)
@@ -280,7 +279,7 @@ def test_another_artefact_under_the_same_version_is_loaded_in_place_or_put_back(
         serving_pod.triton.start()
         serving_pod.wait_for("what was proven is loaded again", lambda report: report.serving == 1)
 
-    assert set(answers.versions) == {1, 7}
+    assert load.report().versions.keys() == {"1", "7"}
 
 
 def test_a_restarted_triton_gets_its_models_back(serving_pod: ModelPod) -> None:
@@ -314,13 +313,13 @@ def test_a_restarted_agent_goes_on_with_what_it_had_accepted(serving_pod: ModelP
     serving_pod.wait_for("version 2 serves", serves(2))
     before = serving_pod.triton.log.read_text().count(loaded)
 
-    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as answers:
+    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=2) as load:
         serving_pod.kill_agent()
         serving_pod.start_agent(first)
         report = serving_pod.wait_for("version 2 still serves", serves(2))
 
     assert (report.epoch, report.generation) == (serving_pod.epoch, 9)
-    assert (answers.errors, set(answers.versions)) == ([], {2})
+    assert answered_by(load) == {"2"}
     assert serving_pod.triton.log.read_text().count(loaded) == before
 
 
@@ -340,16 +339,15 @@ def test_requests_of_one_batch_are_answered_apart(serving_pod: ModelPod) -> None
     serving_pod.put(serving_pod.order(1, **fixed))
     serving_pod.wait_for("version 1 serves with batching", serves(1))
 
-    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=8) as answers:
+    with load_on(serving_pod.triton.grpc, serving_pod.model, threads=8) as load:
         serving_pod.put(serving_pod.order(2, **fixed))
         serving_pod.wait_for("version 2 serves", serves(2))
 
-    assert answers.errors == []
+    assert load.report().problems == ()
     with triton_grpc.InferenceServerClient(serving_pod.triton.grpc) as client:
         entries = client.get_inference_statistics(serving_pod.model, as_json=True)["model_stats"]
-    rows = sum(int(entry.get("inference_count", 0)) for entry in entries)
     runs = sum(int(entry.get("execution_count", 0)) for entry in entries)
-    assert runs < rows / 2
+    assert runs < load.report().sent / 2
 
 
 def test_fixed_batching_of_a_model_without_a_batch_dimension_is_refused(serving_pod: ModelPod) -> None:

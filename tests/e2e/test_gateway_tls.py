@@ -15,8 +15,9 @@ import pytest
 from cryptography import x509
 
 from builders.certificates import Authority, Pair
+from builders.load import ProbeClient, access_client
 from builders.waiting import LIMIT_S, Patience, wait_until
-from fixtures.installed import Client, Installed, Space
+from fixtures.installed import Installed, Space
 from tidegate_localcluster.demo.helm import NAMESPACE
 from tidegate_localcluster.demo.load import THREADS
 
@@ -33,7 +34,7 @@ class Port:
     authority: Authority
     clients: Authority
 
-    def client(self, access: str, shows: Pair | None = None) -> Client:
+    def client(self, access: str, shows: Pair | None = None) -> ProbeClient:
         """One connection that trusts the authority, and shows a certificate of its own or none."""
         options: dict[str, Any] = {"ssl": True, "root_certificates": str(self.authority.certificate)}
         if shows is not None:
@@ -43,7 +44,7 @@ class Port:
                 path.write_bytes(content)
                 options[name] = str(path)
         override = [("grpc.ssl_target_name_override", NAME)]
-        return Client(self.address, access, **options, channel_args=override)
+        return access_client(self.address, access, **options, channel_args=override)
 
     def outcome(self, access: str, shows: Pair | None = None) -> str:
         """The version that answered one request, or the status that refused it."""
@@ -56,7 +57,7 @@ class Port:
         return x509.load_pem_x509_certificate(pem.encode()).serial_number
 
 
-def _outcome(client: Client) -> str:
+def _outcome(client: ProbeClient) -> str:
     try:
         return client.outcome()
     finally:
@@ -175,7 +176,7 @@ def _identities_decide(space: Space, port: Port, known: str) -> None:
     counted = space.counted_at_rest("probe")
     assert port.outcome(known, ranker) == "1"
     assert [port.outcome(known, other), port.outcome(known)] == ["PERMISSION_DENIED", "UNAUTHENTICATED"]
-    assert _outcome(Client(installed.endpoints.gateway, known)) == "UNAUTHENTICATED"
+    assert _outcome(access_client(installed.endpoints.gateway, known)) == "UNAUTHENTICATED"
     space.counts_to("probe", counted + 1)
 
 

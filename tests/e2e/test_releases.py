@@ -14,8 +14,9 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from builders import probe_model
+from builders.load import access_client
 from builders.waiting import wait_until
-from fixtures.installed import PAUSE_S, Client, Installed, Space, a_space
+from fixtures.installed import PAUSE_S, Installed, Space, a_space
 
 VERSIONS: Final = {"a": 1, "b": 2}
 _WRONG: Final = "wrong: "
@@ -120,7 +121,7 @@ def asked_through(space: Space, access: str) -> Generator[Counter[str]]:
         # Rows that no other client asks about: a pipeline has rows of several in one call.
         rows = np.full((2, 1), number, dtype=np.float32)
         right = {name: probe_model.answer(rows, version) for name, version in VERSIONS.items()}
-        client = Client(space.installed.endpoints.gateway, f"{space.namespace}/{access}")
+        client = access_client(space.installed.endpoints.gateway, f"{space.namespace}/{access}")
         while not over.wait(PAUSE_S):
             try:
                 scores = client.score({"x": rows}).scores

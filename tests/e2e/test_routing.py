@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from builders.load import access_client
 from builders.waiting import wait_until
-from fixtures.installed import Client
 from fixtures.standing import VERSIONS, Fleet, to
 
 CHI_SQUARE_0_001 = 10.83
@@ -135,7 +135,9 @@ def test_a_retry_answers_for_a_triton_that_dies_and_nobody_else_is_answered(stan
 
     def ask(access: str) -> str:
         # Longer than any route's: the gateways decide what ends.
-        client = Client(space.installed.endpoints.gateway, f"{space.namespace}/{access}", {}, timeout_s=120.0)
+        client = access_client(
+            space.installed.endpoints.gateway, f"{space.namespace}/{access}", timeout_s=120.0
+        )
         try:
             return client.outcome(x=30.0)
         finally:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import count
 from threading import Event
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -173,3 +174,31 @@ def test_quantiles_are_of_right_answers_and_take_no_memory_for_each() -> None:
     assert report.quantile_ms(1.0) == pytest.approx(100, rel=0.005)
     assert len(latencies.copy()) < 1_200
     assert Latencies().quantile_s(0.5) == 0.0
+
+
+def test_a_window_of_a_load_is_the_difference_of_two_reports() -> None:
+    earlier = LoadReport({"1": 10}, {"away": 1}, {}, Latencies({0: 10}), 1.0)
+    later = LoadReport({"1": 10, "2": 5}, {"away": 1, "late": 2}, {"odd": 1}, Latencies({0: 10, 7: 5}), 3.5)
+    window = later.since(earlier)
+    assert (window.versions, window.failures, window.wrong_answers) == ({"2": 5}, {"late": 2}, {"odd": 1})
+    assert (window.sent, window.seconds) == (8, 2.5)
+    assert window.latencies.copy() == {7: 5}
+
+
+def test_a_version_has_answered_only_what_was_sent_since_and_each_loss_is_said() -> None:
+    said: list[str] = []
+
+    def answer(number: int) -> Answer:
+        if number == 1:
+            raise ConnectionError("no healthy upstream")
+        return Answer(RIGHT["2" if number == 2 else "1"], "1")
+
+    batches = [Batch({}, RIGHT)]
+    with Load(lambda: FakeScorer(answer), batches, threads=1, say=said.append) as load:
+        load.wait_for("1", 3, TIMEOUT_S)
+        assert 0.0 < load.last_sent("1") <= monotonic()
+        assert load.last_sent("2") == 0.0
+    failed, wrong = said
+    assert failed.startswith("failed after ")
+    assert failed.endswith(" s: no healthy upstream")
+    assert wrong.startswith("wrong: an answer of version 1 that is not that version's")

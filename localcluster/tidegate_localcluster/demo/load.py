@@ -125,8 +125,18 @@ class LoadReport:
         return (*failed, *(wrong if self.wrong else ()))
 
     def quantile_ms(self, quantile: float) -> float:
-        """Latency of right answers in milliseconds; 0 when there was none."""
+        """Return the latency of right answers in milliseconds; 0 when there was none."""
         return self.latencies.quantile_s(quantile) * 1000
+
+    def since(self, earlier: "LoadReport") -> "LoadReport":
+        """Return what became of the requests after an earlier report of the same load."""
+        return LoadReport(
+            versions=Counter(self.versions) - Counter(earlier.versions),
+            failures=Counter(self.failures) - Counter(earlier.failures),
+            wrong_answers=Counter(self.wrong_answers) - Counter(earlier.wrong_answers),
+            latencies=Latencies(Counter(self.latencies.copy()) - Counter(earlier.latencies.copy())),
+            seconds=self.seconds - earlier.seconds,
+        )
 
 
 @dataclass(slots=True)
@@ -136,10 +146,13 @@ class _Worker:
     scorer: Scorer
     batches: Sequence[Batch]
     pause_s: float
+    say: Callable[[str], None]
     versions: Counter[str] = field(default_factory=Counter[str])
     failures: Counter[str] = field(default_factory=Counter[str])
     wrong_answers: Counter[str] = field(default_factory=Counter[str])
     latencies: Latencies = field(default_factory=Latencies)
+    sent_at: dict[str, float] = field(default_factory=dict[str, float])
+    """When the newest request was sent that a version has answered rightly."""
 
     def run(self, ended: threading.Event, deadline: float) -> None:
         at = 0
@@ -153,13 +166,17 @@ class _Worker:
         try:
             answer = self.scorer.score(batch.inputs)
         except Exception as error:  # noqa: BLE001 - a request that fails in another way than refused is lost as well
-            keep_count(self.failures, str(error) or repr(error))
+            text = str(error) or repr(error)
+            _keep_count(self.failures, text)
+            self.say(f"failed after {time.monotonic() - began:.3f} s: {text}")
             return
         seconds = time.monotonic() - began
         if (wrong := batch.describe_wrong(answer)) is not None:
-            keep_count(self.wrong_answers, wrong)
+            _keep_count(self.wrong_answers, wrong)
+            self.say(f"wrong: {wrong}")
             return
         self.versions[answer.version] += 1
+        self.sent_at[answer.version] = began
         self.latencies.add(seconds)
 
 
@@ -174,12 +191,16 @@ class Load:
         threads: int = THREADS,
         max_seconds: float = MAX_SECONDS,
         pause_s: float = 0.0,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Each of `threads` clients gets a scorer of its own and walks through its own share of `batches`.
+        """Give each of `threads` clients a scorer of its own and its own share of `batches`.
 
         With `pause_s` between its requests a load leaves the machine to what is watched; without, it takes all of it.
+        `say` gets a line for each request that fails or is answered wrongly, from the thread of its client.
         """
-        self._workers = [_Worker(scorers(), batches[index::threads], pause_s) for index in range(threads)]
+        self._workers = [
+            _Worker(scorers(), batches[index::threads], pause_s, say) for index in range(threads)
+        ]
         self._max_seconds = max_seconds
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -230,6 +251,10 @@ class Load:
             lambda report: f"not in {timeout_s:.0f} s: {count} requests failed; sent: {report.sent}",
             timeout_s,
         )
+
+    def last_sent(self, version: str) -> float:
+        """Return when the newest request was sent that `version` has answered rightly (time.monotonic); 0 before."""
+        return max(worker.sent_at.get(version, 0.0) for worker in self._workers)
 
     def report(self) -> LoadReport:
         """What became of the requests so far; costs the same after a million of them as after a thousand."""
@@ -287,7 +312,7 @@ def _shown(scores: NDArray[Any]) -> str:
     return f"{scores.ravel()[:VALUES_SHOWN].tolist()}{more}"
 
 
-def keep_count(counts: Counter[str], text: str) -> None:
+def _keep_count(counts: Counter[str], text: str) -> None:
     """Count `text`; those that would be too many different ones are counted together."""
     counts[text if text in counts or len(counts) < TEXTS_KEPT else OTHERS] += 1
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference
@@ -17,13 +18,19 @@ from tidegate.cli.options import Where
 from tidegate.errors import PermanentError
 from tidegate.kube.client import KubeClient
 from tidegate.kube.kinds import INFERENCE, POD
+from tidegate.planning.bench import Load
 from tidegate.planning.calibration import Inputs, Measured, ended_by, next_concurrency
 from tidegate.planning.pods import pod_views
 from tidegate.reports.calibration import CalibrationReport, Replica, calibrated
 from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.resources.pod import GRPC_PORT
 
+if TYPE_CHECKING:
+    from tidegate.triton.load import ModelLoad
+
 _GRACE_S: Final = 60
+_SETTLING: Final = 0.2
+_MOST_ERRORS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +59,27 @@ async def ramp_up(
             left_s = ends - time.monotonic()
             if measured and left_s < ramp.step_s:
                 break
-            one = await load.measure(concurrency, min(ramp.step_s, max(left_s, 1.0)))
+            one = await _measure(load, concurrency, min(ramp.step_s, max(left_s, 1.0)))
             measured.append(one)
             p50, p99 = one.latency_p50_s * 1_000, one.latency_p99_s * 1_000
             say(f"{one.concurrency:>12}{one.requests_per_s:>12.1f}{p50:>10.2f}{p99:>10.2f}{one.errors:>8}")
     return calibrated(replica, measured, way_s, ended_by(measured, replica.slo_s, ramp.most))
+
+
+async def _measure(load: ModelLoad, concurrency: int, seconds: float) -> Measured:
+    """Keep `concurrency` requests under way for `seconds`; end early after a few errors."""
+    from tidegate.triton.bench import run
+
+    # Connections, caches and batches settle first, and nothing is measured meanwhile.
+    settling = await run(load, Load(_SETTLING * seconds, concurrency, most_errors=_MOST_ERRORS))
+    measured = await run(load, Load((1 - _SETTLING) * seconds, concurrency, most_errors=_MOST_ERRORS))
+    return Measured(
+        concurrency,
+        measured.per_second,
+        measured.quantile_s(0.5) or inf,
+        measured.quantile_s(0.99) or inf,
+        sum(settling.errors.values()) + sum(measured.errors.values()),
+    )
 
 
 async def calibration(

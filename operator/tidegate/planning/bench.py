@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,8 @@ class Load:
     concurrency: int = 8
     rate: float | None = None
     """Requests per second, evenly spaced, whatever the answers; None: each as soon as another was answered."""
+    most_errors: float = inf
+    """Without a rate, the load ends early after so many errors."""
 
 
 @dataclass(frozen=True, slots=True)

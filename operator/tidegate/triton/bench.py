@@ -22,7 +22,7 @@ async def run(load: ModelLoad, wanted: Load, monotonic: Callable[[], float] = ti
     began = monotonic()
     until = began + wanted.seconds
     if wanted.rate is None:
-        await running.closed(wanted.concurrency, until)
+        await running.closed(wanted, until)
     else:
         await running.open(wanted.rate, wanted.concurrency, began, until)
     return Run(
@@ -42,15 +42,15 @@ class _Running:
         self.times: list[float] = []
         self.errors: Counter[str] = Counter()
 
-    async def closed(self, concurrency: int, until: float) -> None:
+    async def closed(self, wanted: Load, until: float) -> None:
         """Each worker sends its next request when its last one was answered."""
 
         async def work() -> None:
-            while (now := self._monotonic()) < until:
+            while (now := self._monotonic()) < until and self.errors.total() < wanted.most_errors:
                 await self._one(now)
 
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(concurrency):
+            for _ in range(wanted.concurrency):
                 tasks.create_task(work())
 
     async def open(self, rate: float, most: int, began: float, until: float) -> None:

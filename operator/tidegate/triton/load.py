@@ -1,4 +1,4 @@
-"""Sends inference requests to one model server, so many at once for so long, and measures what it answers."""
+"""Sends inference requests to one model server, made of what it says of its model."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from math import ceil, prod
+from math import prod
 from typing import Any, Final
 
 import grpc.aio
 
 from tidegate.errors import ApiUnavailableError, PermanentError
 from tidegate.planning.bench import ServerCounters
-from tidegate.planning.calibration import Inputs, Measured
+from tidegate.planning.calibration import Inputs
 
 # tritonclient publishes no types for its generated modules.
 _messages: Any = import_module("tritonclient.grpc.service_pb2")
@@ -23,9 +23,6 @@ _service: Any = import_module("tritonclient.grpc.service_pb2_grpc")
 
 _ASK_S: Final = 10
 _REQUEST_S: Final = 30
-_WARM_UP: Final = 0.2
-"""Part of the time in which nothing is measured yet: connections, caches and batches settle."""
-_MOST_ERRORS: Final = 20
 _LOOKS: Final = 20
 _COUNTED_S: Final = 0.05
 _OPTIONS: Final = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
@@ -127,41 +124,6 @@ class ModelLoad:
             queue_s=sum(each.queue.ns for each in times) / 1e9,
             compute_s=sum(each.compute_infer.ns for each in times) / 1e9,
         )
-
-    async def measure(self, concurrency: int, seconds: float) -> Measured:
-        """Keeps `concurrency` requests under way for `seconds`; gives up after a few errors."""
-        times: list[float] = []
-        errors = 0
-        began = self._monotonic()
-        measured_from = began + _WARM_UP * seconds
-        until = began + seconds
-
-        async def work(number: int) -> None:
-            nonlocal errors
-            while self._monotonic() < until and errors < _MOST_ERRORS:
-                sent = self._monotonic()
-                try:
-                    await self.ask(number)
-                except grpc.aio.AioRpcError:
-                    errors += 1
-                    continue
-                number += concurrency
-                if (answered := self._monotonic()) >= measured_from:
-                    times.append(answered - sent)
-
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(concurrency):
-                tasks.create_task(work(number))
-        elapsed = max(self._monotonic() - measured_from, 1e-9)
-        ordered = sorted(times)
-        return Measured(
-            concurrency, len(times) / elapsed, quantile(ordered, 0.5), quantile(ordered, 0.99), errors
-        )
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """The value that `share` of the sorted ones do not exceed; inf without any."""
-    return ordered[max(ceil(share * len(ordered)) - 1, 0)] if ordered else float("inf")
 
 
 def _request(model: str, tensors: Sequence[Any], inputs: Inputs, chance: random.Random) -> Any:
