@@ -20,8 +20,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,33 +30,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from builders.compute_pool import compute_pool_body, node_body
 from builders.inference import inference_body
-from faults.api import Api, RefusedError
 from faults.installation import a_site, certificates, install
 from fixtures.processes import Running, tidegate
 from tidegate.planning.pods import is_ready
 from tidegate_localcluster.binaries import Binaries
+from tidegate_localcluster.fleet_demo.api import Api, RefusedError, several
 from tidegate_localcluster.programs import CONTROL_PLANE
 
 LIMIT_S = 2.0
 GPUS, SLICES_PER_GPU = 8, 4
 POOL, NAMESPACE = "gpu", "models"
 TIERS = ("realtime", "nearline", "offline")
-AT_ONCE = 32
 SETTLE_S = 480.0
 WRITES = re.compile(r"^apiserver_request_total\{(?P<labels>.*)\} (?P<value>\S+)$")
 OURS = "/apis/tidegate.io/v1alpha1"
 SHARED = "nvidia.com/gpu.shared"
-
-
-async def several(calls: Sequence[Any]) -> None:
-    """All of them, so many at a time."""
-    gate = asyncio.Semaphore(AT_ONCE)
-
-    async def one(call: Any) -> None:
-        async with gate:
-            await call()
-
-    await asyncio.gather(*(one(call) for call in calls))
 
 
 def a_node(number: int) -> dict[str, Any]:
@@ -89,7 +78,7 @@ class World:
             path = f"/api/v1/nodes/{body['metadata']['name']}/status"
             await self.api.call("PATCH", path, {"status": status})
 
-        await several([lambda number=number: make(number) for number in range(count)])
+        await several(partial(make, number) for number in range(count))
 
     async def inferences(self, count: int, slices: int) -> None:
         """A third of each tier; those of real time want two replicas at least."""
@@ -104,7 +93,7 @@ class World:
             body["metadata"] = {"name": name, "namespace": NAMESPACE}
             await self.api.call("POST", f"{OURS}/namespaces/{NAMESPACE}/inferences", body)
 
-        await several([lambda number=number: make(number) for number in range(count)])
+        await several(partial(make, number) for number in range(count))
 
     async def kubelet(self) -> int:
         """Pods with a node are ready, and those on their way out are gone; how many were changed."""
@@ -118,9 +107,9 @@ class World:
             name = f"{path}/{pod['metadata']['name']}"
             if "deletionTimestamp" in pod["metadata"]:
                 now = {"gracePeriodSeconds": 0}
-                calls.append(lambda name=name, now=now: self.api.call("DELETE", name, now))
+                calls.append(partial(self.api.call, "DELETE", name, now))
             elif pod["spec"].get("nodeName") and not is_ready(pod):
-                calls.append(lambda name=name: self.api.call("PATCH", f"{name}/status", said))
+                calls.append(partial(self.api.call, "PATCH", f"{name}/status", said))
 
         async def forgiving(call: Any) -> None:
             try:
@@ -129,7 +118,7 @@ class World:
                 if error.status not in (404, 409):
                     raise
 
-        await several([lambda call=call: forgiving(call) for call in calls])
+        await several(partial(forgiving, call) for call in calls)
         return len(calls)
 
     async def newest(self) -> Mapping[str, Any]:
@@ -211,7 +200,7 @@ async def a_world(folder: Path) -> AsyncIterator[World]:
     """A control plane, and the controllers on it."""
     binaries = Binaries().ensure(CONTROL_PLANE, lambda line: print(line, file=sys.stderr))
     with a_site(binaries, folder) as site:
-        async with Api.of(site.control_plane, site.pki) as api:
+        async with site.api() as api:
             await install(api)
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
             await api.apply(f"/api/v1/namespaces/{NAMESPACE}", namespace)

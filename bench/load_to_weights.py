@@ -42,7 +42,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from builders.compute_pool import compute_pool_body, node_body
 from builders.inference import inference_body
 from builders.model_access import a_route, model_access_body
-from faults.api import Api
 from faults.installation import a_site, certificates, install
 from fixtures.envoy import Client, Envoy, Upstream
 from fixtures.processes import SYSTEM_NAMESPACE, Running, tidegate
@@ -50,6 +49,7 @@ from tidegate.planning.pods import is_ready
 from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.resources.pod import GRPC_PORT
 from tidegate_localcluster.binaries import Binaries
+from tidegate_localcluster.fleet_demo.api import Api
 from tidegate_localcluster.ports import HeldPort
 from tidegate_localcluster.programs import CONTROL_PLANE
 
@@ -268,7 +268,7 @@ async def a_world(folder: Path) -> AsyncIterator[World]:
             held.enter_context(HeldPort("127.0.0.1")).number for _ in range(5)
         )
     with a_site(binaries, folder) as site:
-        async with Api.of(site.control_plane, site.pki) as api:
+        async with site.api() as api:
             await install(api)
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
             await api.apply(f"/api/v1/namespaces/{NAMESPACE}", namespace)

@@ -53,7 +53,7 @@ from tidegate.kube import kinds
 from tidegate_localcluster.control_plane import LOOPBACK
 from tidegate_localcluster.errors import LocalClusterError
 from tidegate_localcluster.fleet_demo import objects
-from tidegate_localcluster.fleet_demo.api import MERGE, Api, RefusedError
+from tidegate_localcluster.fleet_demo.api import Api, RefusedError
 from tidegate_localcluster.fleet_demo.site import credentials
 from tidegate_localcluster.ports import unused
 from tidegate_localcluster.process import Process
@@ -186,11 +186,11 @@ class Victim:
             what = "delete"
         elif chance < 0.5:
             scaling = {"minReplicas": self._choice.randint(1, 2)}
-            await self._api.call("PATCH", inference, {"spec": {"scaling": scaling}}, MERGE)
+            await self._api.call("PATCH", inference, {"spec": {"scaling": scaling}})
             what = "replicas"
         elif chance < 0.8:
             changed = access(name, (name, self._choice.randint(1, 100)))
-            await self._api.call("PATCH", route, {"spec": changed["spec"]}, MERGE)
+            await self._api.call("PATCH", route, {"spec": changed["spec"]})
             what = "weights"
         else:
             pods = await self._api.items(
@@ -416,9 +416,7 @@ async def the_scene(files: Path, seed: int) -> AsyncGenerator[Scene]:
         for number in range(NODES):
             name = objects.node(number)["metadata"]["name"]
             labels = {"tenant": VICTIM if number % 2 else HOSTILE}
-            await cluster.api.call(
-                "PATCH", kinds.NODE.path(name=name), {"metadata": {"labels": labels}}, MERGE
-            )
+            await cluster.api.call("PATCH", kinds.NODE.path(name=name), {"metadata": {"labels": labels}})
         for namespace in (VICTIM, HOSTILE):
             await make_namespace(cluster.api, namespace)
         await system_pods(cluster.api)

@@ -35,7 +35,7 @@ from harness.simulated_cluster import (
 )
 
 from tidegate_localcluster.fleet_demo import objects
-from tidegate_localcluster.fleet_demo.api import MERGE, Api, several
+from tidegate_localcluster.fleet_demo.api import Api, several
 from tidegate_localcluster.process import Process
 
 Manifest = Mapping[str, Any]
@@ -252,7 +252,7 @@ def event(name: str, namespace: str, owner: Manifest) -> Manifest:
 
 async def write_status(api: Api, path: str, status: Manifest) -> None:
     """Writes the status of an Inference."""
-    await api.call("PATCH", f"{path}/status", {"status": status}, MERGE)
+    await api.call("PATCH", f"{path}/status", {"status": status})
 
 
 async def restarted(cluster: SimulatedCluster) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from tidegate_localcluster.fleet_demo import objects
-from tidegate_localcluster.fleet_demo.api import MERGE, Api, RefusedError
+from tidegate_localcluster.fleet_demo.api import Api, RefusedError
 
 Body = dict[str, Any]
 Path = tuple[str | int, ...]
@@ -364,12 +364,8 @@ class HostileTenant:
 
     async def _refusal(self, method: str, path: str, body: Body | None) -> str | None:
         """Ask for something; return why it was refused, if it was."""
-        kind = MERGE if method == "PATCH" else "application/json"
         try:
-            return (
-                None
-                if await self.api.call(method, path, body, kind) is not None
-                else "there is no such object"
-            )
+            found = await self.api.call(method, path, body)
+            return None if found is not None else "there is no such object"
         except RefusedError as error:
             return str(error)

@@ -124,8 +124,8 @@ async def simulated_cluster(files: Path, nodes: int) -> AsyncGenerator[Simulated
     """A control plane with so many nodes, our kinds and the controllers' rights; everything it writes lies in `files`."""
     pki = Pki(files / "pki")
     with _control_plane(files, pki) as control_plane:
-        server, authority = control_plane.server, str(pki.authority.certificate)
-        async with Api(server, authority, pki.admin()) as api:
+        server = control_plane.server
+        async with Api.of_administrator(server, pki) as api:
             await _install(api)
             await several(
                 partial(api.create, "/api/v1/nodes", objects.node(number)) for number in range(nodes)

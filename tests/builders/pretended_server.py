@@ -1,26 +1,82 @@
-"""What every pretended model server has in common: it is what was loaded into it, and says so."""
+"""A pretended model server beside an agent: it is what was loaded into it, and says so."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from tidegate_dataplane.agent.config_text import Config
 from tidegate_dataplane.agent.model_config import CONFIG_DIGEST
+from tidegate_dataplane.agent.refusals import Refusal
 from tidegate_dataplane.agent.state import ServerState
+from tidegate_dataplane.agent.triton import ServerGoneError
+from tidegate_dataplane.contract import FailureReason
 
 
-def versions_of(config: Config) -> tuple[int, ...]:
-    """The versions that a configuration lists."""
-    return tuple(config["version_policy"]["specific"]["versions"])
+@dataclass
+class PretendedServer:
+    """See agent.loop.Server. It loads what has a folder."""
 
-
-def state_of(configs: Mapping[str, Config]) -> ServerState:
-    """What a server says that has loaded these configurations."""
-    return ServerState(
-        live=True,
-        ready={name: versions_of(config) for name, config in configs.items()},
-        digests={
-            name: config["parameters"][CONFIG_DIGEST]["string_value"] for name, config in configs.items()
-        },
-        backends={name: config["backend"] for name, config in configs.items()},
+    repository: Path
+    native: bool = False
+    """Whether it knows ONNX."""
+    live: bool = True
+    bad: set[int] = field(default_factory=set[int])
+    """Versions that it refuses."""
+    ends_under: set[int] = field(default_factory=set[int])
+    """Versions that end it."""
+    loads_in_s: float = 0.0
+    changed: Callable[[int], None] = lambda _: None
+    """Hears which version answers from now on."""
+    configs: dict[str, Config] = field(default_factory=dict[str, Config])
+    loads: list[tuple[str, tuple[int, ...], str]] = field(
+        default_factory=list[tuple[str, tuple[int, ...], str]]
     )
+    """Model, versions and backend of every load."""
+
+    async def observe(self, model: str | None) -> ServerState:
+        del model
+        if not self.live:
+            return ServerState()
+        return ServerState(
+            live=True,
+            ready={name: _versions_of(config) for name, config in self.configs.items()},
+            digests={
+                name: config["parameters"][CONFIG_DIGEST]["string_value"]
+                for name, config in self.configs.items()
+            },
+            backends={name: config["backend"] for name, config in self.configs.items()},
+        )
+
+    async def load(self, model: str, version: int, config: Config, *, timeout_s: float) -> Refusal | None:
+        del timeout_s
+        versions = _versions_of(config)
+        self.loads.append((model, versions, config["backend"]))
+        await asyncio.sleep(self.loads_in_s)
+        if version in self.ends_under:
+            self.configs.clear()
+            raise ServerGoneError("connection reset")
+        if config["backend"] == "onnxruntime" and not self.native:
+            return Refusal(FailureReason.BACKEND_MISSING, "no backend 'onnxruntime'")
+        if version in self.bad:
+            return Refusal(FailureReason.LOAD_FAILED, "no such operator")
+        missing = [each for each in versions if not (self.repository / model / str(each)).is_dir()]
+        if missing:
+            return Refusal(FailureReason.LOAD_FAILED, f"versions {missing} have no folder")
+        before = max(_versions_of(self.configs[model]), default=0) if model in self.configs else 0
+        self.configs[model] = config
+        if max(versions) != before:
+            self.changed(max(versions))
+        return None
+
+    async def unload(self, model: str) -> None:
+        self.configs.pop(model, None)
+
+    async def close(self) -> None:
+        pass
+
+
+def _versions_of(config: Config) -> tuple[int, ...]:
+    return tuple(config["version_policy"]["specific"]["versions"])

@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
+from builders.pretended_server import PretendedServer
 from faults.proxy import BrokenError
-from faults.servers import PretendedServer
 from tidegate.resources.pod import CONTROL_PORT
 from tidegate_dataplane.agent.artefacts.files import folder_source
 from tidegate_dataplane.agent.artefacts.source import Source
@@ -28,7 +28,9 @@ from tidegate_dataplane.agent.repository import Repository
 from tidegate_dataplane.agent.settings import OnnxBackend, Settings
 from tidegate_dataplane.contract import AgentReport, DesiredState
 
+BAD_VERSION: Final = 9
 _POLL_S: Final = 0.05
+_LOADS_IN_S: Final = 0.03
 
 
 class OrderGate(Protocol):
@@ -96,7 +98,13 @@ class PodAgent:
             made.mkdir()
         repository = Repository(settings.repository_dir, settings.cache_dir)
         repository.prepare()
-        server = PretendedServer(settings.repository_dir, self.history.append)
+        server = PretendedServer(
+            settings.repository_dir,
+            native=True,
+            bad={BAD_VERSION},
+            loads_in_s=_LOADS_IN_S,
+            changed=self.history.append,
+        )
 
         def open_source(uri: ArtefactUri, order: DesiredState) -> Source:
             del order

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from builders import probe_model
 from builders.certificates import Authority
-from faults.api import Api, RefusedError
+from faults.agents import BAD_VERSION
 from faults.scenarios import NAME
-from faults.servers import BAD_VERSION
-from faults.sweep import SYSTEM, USER, Sweep
-from tidegate.api.crd import DEFINITIONS
+from faults.sweep import USER, Sweep
 from tidegate_localcluster.control_plane import ControlPlane, ControlPlaneOptions
+from tidegate_localcluster.fleet_demo import objects
+from tidegate_localcluster.fleet_demo.api import Api
+from tidegate_localcluster.fleet_demo.site import served
 from tidegate_localcluster.pki import Pki
+from tidegate_localcluster.supplies import source_root
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
-_CHART: Final = _ROOT / "charts" / "tidegate"
-_RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
-_ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
-_CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+PLUGIN: Final = "nvidia-device-plugin"
+"""Namespace of NVIDIA's device plugin, and name of its DaemonSet, unless the chart's values say otherwise."""
+_ROOT: Final = source_root()
+_VALUES: Final = {
+    'include "tidegate.hostPaths" .': "['/models']",
+    ".Values.nodeAgent.plugin.namespace": PLUGIN,
+    ".Values.nodeAgent.plugin.daemonSet": PLUGIN,
+    ".Values.nodeAgent.plugin.mpsDaemonSet": f"{PLUGIN}-mps-control-daemon",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,10 @@ class Site:
     control_plane: ControlPlane
     pki: Pki
     folder: Path
+
+    def api(self) -> Api:
+        """Return the API server as its administrator sees it, on a connection of its own that no fault touches."""
+        return Api.of_administrator(self.control_plane.server, self.pki)
 
 
 @contextmanager
@@ -54,7 +60,7 @@ def a_site(binaries: Mapping[str, Path], folder: Path) -> Iterator[Site]:
 @asynccontextmanager
 async def a_sweep(site: Site) -> AsyncIterator[Sweep]:
     """A sweep over the site, the operator leading."""
-    async with Api.of(site.control_plane, site.pki) as api:
+    async with site.api() as api:
         await install(api)
         models = site.folder / "models" / NAME
         for version in (1, 2, 3, BAD_VERSION):
@@ -65,86 +71,26 @@ async def a_sweep(site: Site) -> AsyncIterator[Sweep]:
 
 
 async def install(api: Api) -> None:
-    """What the chart installs around the controllers."""
-    for path in sorted((_ROOT / "crds").glob("*.yaml")):
-        crd = yaml.safe_load(path.read_text())
-        await api.apply(f"{_CRDS}/{crd['metadata']['name']}", crd)
-    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
-    await api.apply(f"/api/v1/namespaces/{SYSTEM}", namespace)
-    for tier in ("realtime", "nearline", "offline"):
-        name = f"tidegate-{tier}"
-        body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
-        await api.apply(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", {**body, "value": 1})
-    await _grant(api, "ClusterRole", f"{_RBAC}/clusterroles", "controllers-cluster.yaml")
-    await _grant(api, "Role", f"{_RBAC}/namespaces/{SYSTEM}/roles", "controllers-release.yaml")
-    for body in (*fence(), *policies("child-bounds")):
-        plural = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}.get(
-            body["kind"], "validatingadmissionpolicybindings"
-        )
-        await api.apply(f"{_ADMISSION}/{plural}/{body['metadata']['name']}", body)
-    for definition in DEFINITIONS:
-        plural = definition.resource.PLURAL
-        await _served(api, f"/apis/tidegate.io/v1alpha1/{plural}")
+    """Apply what the chart installs around the controllers."""
+    users = {**objects.USERS, "controllers": USER}
+    for path, body in (
+        *objects.definitions(_ROOT),
+        *objects.namespaces(),
+        *objects.around(_ROOT, users=users, templates=("fence", "child-bounds"), values=_VALUES),
+    ):
+        await api.apply(path, body)
+    await Sweep.wait_for(lambda: served(api, _ROOT), "the API server serves Tidegate's kinds", 30)
 
 
-PLUGIN = "nvidia-device-plugin"
-"""Namespace of NVIDIA's device plugin, and name of its DaemonSet, unless the chart's values say otherwise."""
-
-
-def fence() -> tuple[dict[str, Any], ...]:
-    """The chart's admission policy of epochs and its binding, as a release named tidegate has them."""
-    return policies("fence")
-
-
-def policies(template: str) -> tuple[dict[str, Any], ...]:
-    """The admission policies of one of the chart's templates, and their bindings."""
-    text = (_CHART / "templates" / f"{template}.yaml").read_text()
-    text = text.replace('{{- include "tidegate.complete" . -}}\n', "")
-    text = re.sub(r"\{\{/\*.*?\*/\}\}", "", text, flags=re.DOTALL)
-    text = re.sub(r"labels: \{\{- include.*", "labels: {}", text)
-    text = re.sub(r"^\{\{- (if .*|end) \}\}$", "", text, flags=re.MULTILINE)
-    text = text.replace("{{ .Release.Name }}", "tidegate").replace("{{ .Release.Namespace }}", SYSTEM)
-    text = text.replace('{{ include "tidegate.hostPaths" . }}', "['/models']")
-    text = text.replace("{{ .Values.nodeAgent.plugin.namespace }}", PLUGIN)
-    text = text.replace("{{ .Values.nodeAgent.plugin.mpsDaemonSet }}", f"{PLUGIN}-mps-control-daemon")
-    return tuple(yaml.safe_load_all(text))
+def policies(template: str) -> Sequence[Mapping[str, Any]]:
+    """Return the admission policies of one of the chart's templates, and their bindings."""
+    return objects.policies(_ROOT, template, _VALUES)
 
 
 async def allow_secrets(api: Api, *names: str) -> None:
-    """Lets the controllers keep certificates in these Secrets of the release, as the chart does."""
-    path = f"{_RBAC}/namespaces/{SYSTEM}/roles"
-    await _grant(
-        api, "Role", path, "controllers-certificates.yaml", "tidegate-controllers-certificates", names
-    )
-
-
-async def _grant(
-    api: Api, kind: str, path: str, file: str, name: str = "tidegate-controllers", of: Sequence[str] = ()
-) -> None:
-    rules = yaml.safe_load((_CHART / "files" / "rbac" / file).read_text())
-    if of:
-        rules = [{**rule, "resourceNames": [*of]} for rule in rules]
-    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}}
-    await api.apply(f"{path}/{name}", {**role, "rules": rules})
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": f"{kind}Binding",
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name},
-        "subjects": [{"kind": "User", "name": USER, "apiGroup": "rbac.authorization.k8s.io"}],
-    }
-    await api.apply(f"{path.removesuffix('s')}bindings/{name}", binding)
-
-
-async def _served(api: Api, path: str) -> None:
-    """A CRD is served a moment after it was accepted; until then the API server says 404, then 429."""
-
-    async def answers() -> bool:
-        with contextlib.suppress(RefusedError):
-            return await api.get(path) is not None
-        return False
-
-    await Sweep.wait_for(answers, f"{path} is served", 15)
+    """Let the controllers keep certificates in these Secrets of the release, as the chart does."""
+    for path, body in objects.rights(_ROOT, "Role", "controllers-certificates", USER, objects=names):
+        await api.apply(path, body)
 
 
 def certificates(folder: Path) -> Path:

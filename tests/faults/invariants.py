@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from faults.api import Api
 from faults.proxy import Trace
 from faults.scenarios import Pool, Scenario
 from faults.world import CHILDREN, INFERENCE, OURS
+from tidegate_localcluster.fleet_demo.api import Api
 
 if TYPE_CHECKING:
     from faults.sweep import Sweep

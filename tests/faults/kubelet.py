@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from faults.agents import OrderGate, PodAgent, PodFacts
-from faults.api import Api, RefusedError
+from tidegate_localcluster.fleet_demo.api import Api, RefusedError
 
 NODE: Final = "sweep-1"
 _READINESS_S: Final = 0.05
@@ -111,13 +111,14 @@ class Kubelet:
         self._count()
 
     async def _watch(self) -> None:
-        while True:
-            async for kind, pod in self._api.watch("/api/v1/pods"):
-                self._see(kind, pod["metadata"])
-                if kind in {"ADDED", "MODIFIED"}:
-                    self._take(pod)
-                elif kind == "DELETED" and (life := self._pods.get(pod["metadata"]["uid"])):
-                    life.ending.set()
+        async for kind, pod in self._api.follow("/api/v1/pods"):
+            if kind == "SYNC":
+                continue
+            self._see(kind, pod["metadata"])
+            if kind in {"ADDED", "MODIFIED"}:
+                self._take(pod)
+            elif kind == "DELETED" and (life := self._pods.get(pod["metadata"]["uid"])):
+                life.ending.set()
 
     def _see(self, kind: str, metadata: Mapping[str, Any]) -> None:
         there = self._there[metadata["namespace"]]

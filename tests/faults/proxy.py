@@ -17,7 +17,8 @@ from aiohttp import web
 
 from faults.injections import EveryMove, When, WriteDeed, WriteFault
 from faults.traffic import Call, Step, Traffic
-from faults.watches import ArmedWatch, CutError, WatchPump, whole_lines
+from faults.watches import ArmedWatch, CutError, WatchPump
+from tidegate_localcluster.fleet_demo.api import read_lines
 
 _HOP: Final = frozenset(
     {"accept-encoding", "authorization", "connection", "content-length", "host", "transfer-encoding"}
@@ -252,7 +253,7 @@ class Proxy:
 
             with contextlib.suppress(ConnectionError):
                 await WatchPump(call.resource, send, lambda: self.trace.watch).run(
-                    whole_lines(upstream.content)
+                    read_lines(upstream.content)
                 )
             return response
 

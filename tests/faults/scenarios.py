@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from faults.agents import BAD_VERSION
 from faults.kubelet import NODE
-from faults.servers import BAD_VERSION
 
 NAME: Final = "ctr"
 GIVER: Final = "rank"

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from builders import waiting
 from faults import invariants
-from faults.api import Api
 from faults.injections import EveryMove, Fault, WatchFault, When, WriteDeed, WriteFault
 from faults.kubelet import Kubelet, a_node
 from faults.operator_process import Nursery, OperatorProcess
@@ -24,6 +23,7 @@ from faults.traffic import Traffic
 from faults.watches import ArmedWatch
 from faults.world import INFERENCE, POOLS, World, decisions_of, world
 from tidegate_dataplane.contract import DesiredState
+from tidegate_localcluster.fleet_demo.api import Api
 
 SYSTEM: Final = "tidegate-system"
 USER: Final = f"system:serviceaccount:{SYSTEM}:tidegate-controllers"

@@ -127,12 +127,3 @@ class WatchPump:
     async def _gone(self) -> None:
         await self._send(json.dumps(GONE).encode() + b"\n")
         raise CutError
-
-
-async def whole_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """The lines of a stream, each with its end; they may be longer than aiohttp's own limit."""
-    rest = b""
-    async for chunk in stream.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line + b"\n"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from faults.agents import PodAgent
-from faults.api import Api
+from tidegate_localcluster.fleet_demo.api import Api
 
 INFERENCE: Final = "/apis/tidegate.io/v1alpha1/namespaces/{}/inferences"
 POOLS: Final = "/apis/tidegate.io/v1alpha1/computepools"

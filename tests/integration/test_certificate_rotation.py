@@ -16,12 +16,12 @@ import pytest
 
 from builders import probe_model
 from builders.certificates import Authority
-from faults.api import Api
 from faults.installation import Site, a_site, allow_secrets, install
 from faults.operator_process import OperatorProcess
 from faults.scenarios import NAME, Step
 from faults.sweep import SYSTEM, Sweep
 from faults.world import INFERENCE
+from tidegate_localcluster.fleet_demo.api import Api
 
 pytestmark = [pytest.mark.asyncio(loop_scope="function"), pytest.mark.integration]
 
@@ -42,7 +42,7 @@ async def controllers(
 ) -> AsyncIterator[Sweep]:
     """Controllers that make their own certificate, beside the Secret that Helm made up to 0.1 with `before` in it, and two pods of a model."""
     with a_site(binaries, folder) as site:
-        async with Api.of(site.control_plane, site.pki) as api:
+        async with site.api() as api:
             await install(api)
             await allow_secrets(api, _OWN, _BEFORE)
             await api.call("POST", _SECRETS, _secret(_OWN, "Opaque", {}))

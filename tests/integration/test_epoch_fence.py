@@ -7,7 +7,7 @@ import json
 import pytest
 
 from builders.waiting import wait_until
-from faults.installation import fence
+from faults.installation import policies
 from fixtures.control_plane import Kubectl
 from tidegate.resources.names import MANAGED_BY, MANAGER
 
@@ -26,7 +26,7 @@ JOB = {
 @pytest.fixture(scope="module")
 def fenced(kubectl: Kubectl, file_namespace: str) -> str:
     """A namespace in which the policy is in force, with a child of term 7."""
-    kubectl.apply(*fence())
+    kubectl.apply(*policies("fence"))
     kubectl(
         "create", "rolebinding", "c", "--clusterrole=admin", f"--user={CONTROLLERS}", "-n", file_namespace
     )

@@ -154,7 +154,8 @@ def test_pod_that_fits_nowhere_names_the_figures_and_an_agent_that_is_not_there_
 
         objects.patch("inference", "ctr", {"resources": {"memory": "1Gi"}})
         wait_until(lambda: bool(_placed(objects)), what="the smaller pod has a node", timeout_s=60.0)
-        _pretend_ready(objects, _placed(objects)[0])
+        # At this address nobody listens.
+        objects.kubectl.report_pod(_placed(objects)[0], objects.namespace, address="127.0.0.3")
         assert "port 8443" in objects.says("inference", "ctr", Reason.AGENT_UNREACHABLE)
 
 
@@ -193,16 +194,6 @@ def _placed(objects: Objects) -> list[str]:
         for pod in pods
         if pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]
     ]
-
-
-def _pretend_ready(objects: Objects, pod: str) -> None:
-    """Says of a pod what its kubelet would: it is ready, at an address where nobody listens."""
-    ready = [{"type": kind, "status": "True"} for kind in ("Ready", "PodScheduled", "ContainersReady")]
-    status = {"phase": "Running", "podIP": "127.0.0.3", "podIPs": [{"ip": "127.0.0.3"}], "conditions": ready}
-    patch = json.dumps({"status": status})
-    objects.kubectl(
-        "patch", "pod", pod, "-n", objects.namespace, "--subresource=status", "--type=merge", "-p", patch
-    )
 
 
 @pytest.mark.produces(Reason.HOST_CONFLICT, Reason.SERVED_NAME_MISMATCH, Reason.XDS_UNREACHABLE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -77,20 +76,6 @@ def serving(gateway: CountingGateway) -> Iterator[int]:
             thread.join(5)
 
 
-def pretend_ready(kubectl: Kubectl, pod: str, namespace: str, address: str) -> None:
-    """Says of a pod what its kubelet would."""
-    status = {
-        "phase": "Running",
-        "podIP": address,
-        "podIPs": [{"ip": address}],
-        "conditions": [{"type": "Ready", "status": "True"}],
-    }
-    kubectl(
-        *("patch", "pod", pod, "-n", namespace, "--subresource=status", "--type=merge"),
-        f"--patch={json.dumps({'status': status})}",
-    )
-
-
 @pytest.fixture
 def gateway_pod(kubectl: Kubectl, crds: Path) -> Iterator[None]:
     """A ready pod of the gateways, as far as the API server knows."""
@@ -105,7 +90,7 @@ def gateway_pod(kubectl: Kubectl, crds: Path) -> Iterator[None]:
         "spec": {"containers": [{"name": "envoy", "image": "none"}]},
     }
     kubectl.apply(pod, namespace=SYSTEM_NAMESPACE)
-    pretend_ready(kubectl, "gateway-1", SYSTEM_NAMESPACE, ADDRESS)
+    kubectl.report_pod("gateway-1", SYSTEM_NAMESPACE, address=ADDRESS)
     yield
     kubectl("delete", "pod", "gateway-1", "-n", SYSTEM_NAMESPACE, "--force", "--grace-period=0")
 
@@ -140,7 +125,7 @@ class Release:
         }
         wait_for_account(self.kubectl, self.namespace, timeout_s=60.0)
         self.kubectl.apply(pod, namespace=self.namespace)
-        pretend_ready(self.kubectl, "v4", self.namespace, "127.0.0.87")
+        self.kubectl.report_pod("v4", self.namespace, address="127.0.0.87")
 
     @property
     def status(self) -> Mapping[str, Any]:

@@ -5,9 +5,7 @@ No kubelet runs: a test says of pods that they are ready. What gateways would be
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
@@ -16,10 +14,9 @@ import pytest
 from builders.model_access import a_route, model_access_body
 from builders.waiting import wait_until
 from fixtures.allocated import Allocated
-from tidegate.planning.pods import is_ready
 
 pytestmark = pytest.mark.usefixtures("controllers")
-_NUMBERS = count(1)
+_ADDRESSES = (f"127.91.0.{number}" for number in count(1))
 
 
 class Warm:
@@ -52,31 +49,6 @@ class Warm:
     def names(self, name: str = "ctr") -> set[str]:
         return {pod["metadata"]["name"] for pod in self.pods(name)}
 
-    def kubelet(self) -> None:
-        """Says of every pod with a node that it is ready, at an address; ends those on their way out."""
-        pods = self.kubectl.json("get", "pods", "-n", self.namespace)["items"]
-        self.allocated.check(pods)
-        for pod in pods:
-            name = pod["metadata"]["name"]
-            if "deletionTimestamp" in pod["metadata"]:
-                self.kubectl.run("delete", "pod", name, "-n", self.namespace, "--force", "--grace-period=0")
-            elif pod["spec"].get("nodeName") and not is_ready(pod):
-                self.says(name, ready=True, address=f"127.91.0.{next(_NUMBERS)}")
-
-    def says(self, pod: str, *, ready: bool, address: str = "") -> None:
-        """What a kubelet would say of a pod."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        conditions = [
-            {"type": kind, "status": str(ready), "lastTransitionTime": now}
-            for kind in ("Ready", "ContainersReady")
-        ]
-        place = {"podIP": address, "podIPs": [{"ip": address}]} if address else {}
-        patch = {"status": {"phase": "Running", "conditions": conditions, **place}}
-        self.kubectl(
-            *("patch", "pod", pod, "-n", self.namespace, "--subresource=status"),
-            *("--type=strategic", "-p", json.dumps(patch)),
-        )
-
     def inference(self, name: str = "ctr") -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.kubectl.json("get", "inference", name, "-n", self.namespace)
         return found.get("status", {})
@@ -96,7 +68,7 @@ class Warm:
         """Waits until all of it is so, while pods come and go."""
 
         def found() -> Mapping[str, Any]:
-            self.kubelet()
+            self.allocated.kubelet(_ADDRESSES)
             read = {
                 "told": self.told,
                 "pods": lambda: len(self.pods()),
@@ -162,11 +134,11 @@ def test_a_spare_takes_the_place_of_a_pod_that_fails_also_where_nothing_is_to_mo
     said = len(warm.allocated.decisions())
     for pod in sorted(warm.names()):
         # Whichever of the two serves: when one fails the other one is there, and with both gone nobody is.
-        warm.says(pod, ready=False)
+        warm.kubectl.report_pod(pod, warm.namespace, ready=False)
         wait_until(lambda: warm.inference().get("readyReplicas") == 1, what="one is ready", timeout_s=60.0)
         wait_until(lambda: warm.endpoints() == 1, what="one serves", timeout_s=60.0)
         assert warm.inference()["spareReplicas"] == 0
-        warm.says(pod, ready=True)
+        warm.kubectl.report_pod(pod, warm.namespace)
         warm.until({"readyReplicas": 2, "endpoints": 1})
     assert len(warm.allocated.decisions()) == said
     assert warm.told() == (1, 1)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,64 +14,20 @@ import pytest_asyncio
 
 from builders.desired import a_desired_state
 from builders.onnx_models import a_model, a_tensor, write_artefact
-from builders.pretended_server import state_of, versions_of
+from builders.pretended_server import PretendedServer
 from builders.waiting import eventually
 from tidegate_dataplane.agent import loop
 from tidegate_dataplane.agent.artefacts.files import folder_source
 from tidegate_dataplane.agent.artefacts.source import Resume, Source
 from tidegate_dataplane.agent.artefacts.uri import ArtefactUri
-from tidegate_dataplane.agent.config_text import Config
 from tidegate_dataplane.agent.files import Keepsake
 from tidegate_dataplane.agent.loop import Agent
 from tidegate_dataplane.agent.metrics import Metrics
-from tidegate_dataplane.agent.refusals import Refusal
 from tidegate_dataplane.agent.repository import Repository
 from tidegate_dataplane.agent.settings import Settings
-from tidegate_dataplane.agent.state import ServerState
-from tidegate_dataplane.agent.triton import ServerGoneError
 from tidegate_dataplane.contract import DesiredState, FailureReason, Phase
 
 MODEL = a_model([a_tensor("x", ["n", 1])], [a_tensor("y", ["n", 1])])
-
-
-@dataclass
-class PretendedServer:
-    """Loads what has a folder, refuses versions in `bad`, and knows ONNX only if `native`."""
-
-    repository: Path
-    native: bool = False
-    live: bool = True
-    bad: set[int] = field(default_factory=set[int])
-    ends_under: set[int] = field(default_factory=set[int])
-    configs: dict[str, Config] = field(default_factory=dict[str, Config])
-    loads: list[tuple[str, tuple[int, ...], str]] = field(
-        default_factory=list[tuple[str, tuple[int, ...], str]]
-    )
-
-    async def observe(self, model: str | None) -> ServerState:
-        del model
-        if not self.live:
-            return ServerState()
-        return state_of(self.configs)
-
-    async def load(self, model: str, version: int, config: Config, *, timeout_s: float) -> Refusal | None:
-        del timeout_s
-        self.loads.append((model, versions_of(config), config["backend"]))
-        if version in self.ends_under:
-            self.configs.clear()
-            raise ServerGoneError("connection reset")
-        if config["backend"] == "onnxruntime" and not self.native:
-            return Refusal(FailureReason.BACKEND_MISSING, "no backend 'onnxruntime'")
-        if version in self.bad:
-            return Refusal(FailureReason.LOAD_FAILED, "no such operator")
-        assert all(
-            (self.repository / model / str(each) / "model.onnx").exists() for each in versions_of(config)
-        )
-        self.configs[model] = config
-        return None
-
-    async def unload(self, model: str) -> None:
-        self.configs.pop(model, None)
 
 
 class SlowSource:

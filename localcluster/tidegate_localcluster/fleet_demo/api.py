@@ -1,4 +1,4 @@
-"""Many calls of the API server at once, and a watch that never ends; for what makes and plays a fleet."""
+"""Many calls of the API server at once, and a watch that never ends; for what makes and plays a fleet, and for fault sweeps."""
 
 import asyncio
 import json
@@ -6,15 +6,16 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import urlencode
 
 import aiohttp
 
 from tidegate_localcluster.errors import LocalClusterError
-from tidegate_localcluster.pki import KeyPair
+from tidegate_localcluster.pki import KeyPair, Pki
 
 APPLY: Final = "application/apply-patch+yaml"
-MERGE: Final = "application/merge-patch+json"
-JSON: Final = "application/json"
+_MERGE: Final = "application/merge-patch+json"
+_JSON: Final = "application/json"
 FIELD_MANAGER: Final = "fleet-demo"
 AT_ONCE: Final = 32
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=30)
@@ -39,14 +40,19 @@ class Api:
 
     def __init__(self, server: str, authority: str, credentials: KeyPair) -> None:
         """Talk to `server` (an https URL) as the owner of `credentials`; `authority` is the path of its CA."""
-        self._server = server
-        self._tls = ssl.create_default_context(cafile=authority)
-        self._tls.load_cert_chain(credentials.certificate, credentials.key)
+        self.server = server
+        self.tls = ssl.create_default_context(cafile=authority)
+        self.tls.load_cert_chain(credentials.certificate, credentials.key)
         self._session: aiohttp.ClientSession | None = None
+
+    @classmethod
+    def of_administrator(cls, server: str, pki: Pki) -> Self:
+        """Talk to `server` with an administrator's certificate of `pki`."""
+        return cls(server, str(pki.authority.certificate), pki.admin())
 
     async def __aenter__(self) -> Self:
         """Open it."""
-        connector = aiohttp.TCPConnector(ssl=self._tls, limit=0)
+        connector = aiohttp.TCPConnector(ssl=self.tls, limit=0)
         self._session = aiohttp.ClientSession(connector=connector, timeout=_TIMEOUT)
         return self
 
@@ -64,12 +70,15 @@ class Api:
         return self._session
 
     async def call(
-        self, method: str, path: str, body: Manifest | None = None, content_type: str = JSON
+        self, method: str, path: str, body: Manifest | None = None, content_type: str = ""
     ) -> dict[str, Any] | None:
-        """The answer; None where there is nothing. Raises RefusedError, and OSError or aiohttp.ClientError where nobody answers."""
+        """Return the answer; None where there is nothing. A PATCH is a merge patch unless `content_type` says otherwise.
+
+        Raises RefusedError, and OSError or aiohttp.ClientError where nobody answers.
+        """
         data = None if body is None else json.dumps(body)
-        headers = {"Content-Type": content_type}
-        async with self._open.request(method, self._server + path, data=data, headers=headers) as answer:
+        headers = {"Content-Type": content_type or (_MERGE if method == "PATCH" else _JSON)}
+        async with self._open.request(method, self.server + path, data=data, headers=headers) as answer:
             text = await answer.text()
             if answer.status == 404:
                 return None
@@ -77,13 +86,19 @@ class Api:
                 raise RefusedError(answer.status, text[:500])
             return dict(json.loads(text))
 
+    async def text(self, path: str) -> str:
+        """Return what is not JSON: /metrics."""
+        async with self._open.get(self.server + path) as answer:
+            return await answer.text()
+
     async def get(self, path: str) -> dict[str, Any] | None:
         """One object."""
         return await self.call("GET", path)
 
-    async def items(self, path: str) -> Sequence[dict[str, Any]]:
-        """All of a list."""
-        return tuple((await self.call("GET", path) or {}).get("items", ()))
+    async def items(self, path: str, selector: str = "") -> Sequence[dict[str, Any]]:
+        """Return all objects of a list, or those with these labels."""
+        query = f"?{urlencode({'labelSelector': selector})}" if selector else ""
+        return tuple((await self.call("GET", path + query) or {}).get("items", ()))
 
     async def apply(self, path: str, body: Manifest) -> None:
         """Server-side applies one object."""
@@ -100,9 +115,9 @@ class Api:
                 raise
 
     async def follow(self, path: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """Every object of a list and whatever becomes of it, for ever: a watch that ended begins again with a list.
+        """Yield every object of a list and whatever becomes of it, for ever: a watch that ended begins again with a list.
 
-        `path` ends with its field selector. The kinds of events are those of the API, and SYNC before each list.
+        The kinds of events are those of the API, and SYNC before each list.
         """
         while True:
             try:
@@ -116,18 +131,23 @@ class Api:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _watch(self, path: str, version: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        query = f"&watch=true&timeoutSeconds={_WATCH_S}&resourceVersion={version}"
-        timeout = aiohttp.ClientTimeout(total=None)
-        async with self._open.get(self._server + path + query, timeout=timeout) as answer:
-            rest = b""
-            async for chunk in answer.content.iter_any():
-                # Not readline: a pod may be longer than the longest line that aiohttp takes.
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        raise RefusedError(int(event["object"].get("code", _GONE)), str(event["object"]))
-                    yield event["type"], event["object"]
+        query = f"watch=true&timeoutSeconds={_WATCH_S}&resourceVersion={version}"
+        url = f"{self.server}{path}{'&' if '?' in path else '?'}{query}"
+        async with self._open.get(url, timeout=aiohttp.ClientTimeout(total=None)) as answer:
+            async for line in read_lines(answer.content):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise RefusedError(int(event["object"].get("code", _GONE)), str(event["object"]))
+                yield event["type"], event["object"]
+
+
+async def read_lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Yield the lines of a stream, each with its end; a pod may be longer than the longest line that aiohttp reads."""
+    rest = b""
+    async for chunk in stream.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
 
 
 async def several(calls: Iterable[Callable[[], Awaitable[object]]], at_once: int = AT_ONCE) -> None:

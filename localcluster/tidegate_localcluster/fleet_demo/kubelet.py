@@ -9,7 +9,7 @@ from typing import Any, Final
 import aiohttp
 
 from tidegate_localcluster.fleet_demo.agents import ADDRESS
-from tidegate_localcluster.fleet_demo.api import MERGE, Api, RefusedError
+from tidegate_localcluster.fleet_demo.api import Api, RefusedError
 
 SCHEDULED_PODS: Final = "/api/v1/pods?fieldSelector=spec.nodeName!%3D"
 WORKERS: Final = 12
@@ -94,7 +94,7 @@ class Kubelets:
             pod = self._wanted.pop(key)
             method, path, body = deed(pod, self._address) or ("", "", {})
             try:
-                await self._api.call(method, path, body, MERGE if method == "PATCH" else "application/json")
+                await self._api.call(method, path, body)
             except RefusedError as error:
                 # Somebody changed or ended it meanwhile: then another event is on its way.
                 if error.status != 409:

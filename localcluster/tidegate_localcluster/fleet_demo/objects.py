@@ -75,43 +75,63 @@ def namespaces() -> Iterator[Placed]:
         yield f"/api/v1/namespaces/{name}", _body("v1", "Namespace", name)
 
 
-def around(root: Path) -> Iterator[Placed]:
-    """Priority classes, rights and the policies about overrides."""
+def around(
+    root: Path,
+    *,
+    users: Mapping[str, str] = USERS,
+    templates: Sequence[str] = ("overrides",),
+    values: Mapping[str, str] | None = None,
+) -> Iterator[Placed]:
+    """Yield priority classes, the rights of `users`, and the policies of these templates of the chart."""
     for number, tier in enumerate(reversed(TIERS)):
         name = f"{RELEASE}-{tier}"
         priority = {**_body("scheduling.k8s.io/v1", "PriorityClass", name), "value": (number + 1) * 1000}
         yield f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}", priority
-    chart = root / "charts" / "tidegate"
-    yield from _rights(chart, "ClusterRole", "controllers-cluster", USERS["controllers"])
-    yield from _rights(chart, "Role", "controllers-release", USERS["controllers"])
-    yield from _rights(chart, "ClusterRole", "xds-cluster", USERS["xds"])
-    for body in policies((chart / "templates" / "overrides.yaml").read_text()):
-        name = body["metadata"]["name"]
-        yield f"{_ADMISSION}/{_PLURALS[body['kind']]}/{name}", body
+    yield from rights(root, "ClusterRole", "controllers-cluster", users["controllers"])
+    yield from rights(root, "Role", "controllers-release", users["controllers"])
+    yield from rights(root, "ClusterRole", "xds-cluster", users["xds"])
+    for template in templates:
+        for body in policies(root, template, values or {}):
+            name = body["metadata"]["name"]
+            yield f"{_ADMISSION}/{_PLURALS[body['kind']]}/{name}", body
 
 
-def policies(template: str) -> Sequence[Manifest]:
-    """The objects of a template of the chart that uses the release's name, labels and conditions, and nothing else."""
-    text = re.sub(r"\{\{/\*.*?\*/\}\}", "", template, flags=re.DOTALL)
+def policies(root: Path, template: str, values: Mapping[str, str]) -> Sequence[Manifest]:
+    """Return the objects of a template of the chart, without Helm: with the release's name, without labels, all conditions met.
+
+    `values` has what stands for other expressions between braces.
+    """
+    text = (_chart(root) / "templates" / f"{template}.yaml").read_text()
+    text = re.sub(r"\{\{/\*.*?\*/\}\}", "", text, flags=re.DOTALL)
+    text = text.replace('{{- include "tidegate.complete" . -}}\n', "")
     text = re.sub(r"labels: \{\{- include.*", "labels: {}", text)
     text = re.sub(r"^\{\{- (if .*|end) \}\}$", "", text, flags=re.MULTILINE)
-    return tuple(yaml.safe_load_all(text.replace("{{ .Release.Name }}", RELEASE)))
+    for expression, value in {".Release.Name": RELEASE, ".Release.Namespace": SYSTEM, **values}.items():
+        text = text.replace(f"{{{{ {expression} }}}}", value)
+    return tuple(yaml.safe_load_all(text))
 
 
-def _rights(chart: Path, kind: str, file: str, user: str) -> Iterator[Placed]:
-    """A role of the chart, and who has it."""
-    rules = yaml.safe_load((chart / "files" / "rbac" / f"{file}.yaml").read_text())
+def rights(root: Path, kind: str, file: str, user: str, *, objects: Sequence[str] = ()) -> Iterator[Placed]:
+    """Yield a role of the chart and its binding to `user`; the role is for these objects alone, where there are any."""
+    rules = yaml.safe_load((_chart(root) / "files" / "rbac" / f"{file}.yaml").read_text())
+    if objects:
+        rules = [{**rule, "resourceNames": [*objects]} for rule in rules]
     inside = f"/namespaces/{SYSTEM}" if kind == "Role" else ""
     path, group = f"{_RBAC}{inside}/{kind.lower()}", "rbac.authorization.k8s.io"
-    yield f"{path}s/{user}", {**_body(f"{group}/v1", kind, user), "rules": rules}
+    name = f"{RELEASE}-{file}"
+    yield f"{path}s/{name}", {**_body(f"{group}/v1", kind, name), "rules": rules}
     yield (
-        f"{path}bindings/{user}",
+        f"{path}bindings/{name}",
         {
-            **_body(f"{group}/v1", f"{kind}Binding", user),
-            "roleRef": {"apiGroup": group, "kind": kind, "name": user},
+            **_body(f"{group}/v1", f"{kind}Binding", name),
+            "roleRef": {"apiGroup": group, "kind": kind, "name": name},
             "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
         },
     )
+
+
+def _chart(root: Path) -> Path:
+    return root / "charts" / "tidegate"
 
 
 def node(number: int) -> Manifest:

@@ -120,7 +120,7 @@ class FleetSite:
         asyncio.run(self._start(control_plane))
 
     async def _start(self, control_plane: Mapping[str, int]) -> None:
-        async with Api(self._server, str(self._pki.authority.certificate), self._pki.admin()) as api:
+        async with Api.of_administrator(self._server, self._pki) as api:
             if self._restored:
                 await api.call("DELETE", _LEASE)  # nobody who could renew it runs any more
                 self._parts.start(self._simulation())
