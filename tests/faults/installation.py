@@ -26,7 +26,6 @@ _ROOT: Final = source_root()
 _VALUES: Final = {
     'include "tidegate.hostPaths" .': "['/models']",
     ".Values.nodeAgent.plugin.namespace": PLUGIN,
-    ".Values.nodeAgent.plugin.daemonSet": PLUGIN,
     ".Values.nodeAgent.plugin.mpsDaemonSet": f"{PLUGIN}-mps-control-daemon",
 }
 
