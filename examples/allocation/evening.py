@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.curves import fit, linear
-from tidegate.allocation.demand import nearline, offline, realtime
 from tidegate.allocation.snapshot import (
     Bounds,
     Inference,
+    Load,
     Placement,
     Pool,
     Replicas,
@@ -25,7 +25,17 @@ from tidegate.allocation.snapshot import (
 from tidegate.allocation.solve import Solver
 from tidegate.api.inference import Tier
 
-STEPS = (Step(600.0),)
+HORIZON_S = 600.0
+
+
+def nearline_demand(arrivals: float, backlog: float, deadline_s: float) -> Load:
+    """Spread a backlog over the horizon; it is urgent if clearing it in time takes much more than the arrivals."""
+    return Load((arrivals + backlog / HORIZON_S,), (1.0 + backlog / deadline_s / arrivals,))
+
+
+def offline_demand(slice_seconds: float) -> Load:
+    """Spread the remaining work over the horizon; with the curve `linear(1.0)` a slice-second is a request."""
+    return Load((slice_seconds / HORIZON_S,))
 
 
 def evening() -> Snapshot:
@@ -42,7 +52,7 @@ def evening() -> Snapshot:
         "ads/ctr-v3",
         Tier.REALTIME,
         (Placement("gpu-a", fit([(1, 300.0), (4, 1200.0), (8, 2400.0)]), replicas=Replicas(ready=7)),),
-        realtime(2400.0, STEPS),
+        Load((2400.0,)),
         Bounds(least=4),
         value=1.0,
     )
@@ -50,17 +60,17 @@ def evening() -> Snapshot:
         "ads/rank-log",
         Tier.NEARLINE,
         (Placement("gpu-a", linear(400.0), replicas=Replicas(ready=2)),),
-        nearline(arrivals=700.0, backlog=6000.0, deadline_s=1800.0, steps=STEPS),
+        nearline_demand(arrivals=700.0, backlog=6000.0, deadline_s=1800.0),
         value=0.05,
     )
     embeddings = Inference(
         "ads/embed-refresh",
         Tier.OFFLINE,
         (Placement("gpu-a", linear(1.0), replicas=Replicas(ready=6)),),
-        offline(left_slice_s=40000.0, deadline_s=None, held_slices=6, steps=STEPS),
+        offline_demand(slice_seconds=40000.0),
         value=0.01,
     )
-    return Snapshot((pool,), (clicks, ranking, embeddings), steps=STEPS)
+    return Snapshot((pool,), (clicks, ranking, embeddings), steps=(Step(HORIZON_S),))
 
 
 def carried_out(snapshot: Snapshot, assignment: Assignment) -> Snapshot:

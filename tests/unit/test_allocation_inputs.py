@@ -10,7 +10,6 @@ import pytest
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot
 from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.curves import linear
-from tidegate.allocation.demand import nearline, offline, realtime
 from tidegate.allocation.errors import InvalidInputError
 from tidegate.allocation.snapshot import (
     Bounds,
@@ -78,12 +77,6 @@ WRONG = [
     (lambda: a_snapshot(steps=(Step(1.0, nan),)), "steps[0].weight"),
     (lambda: a_snapshot(a_model(), steps=(Step(1.0), Step(1.0))), "inference ads/ctr: load"),
     (lambda: a_snapshot(dwell_s=nan), "dwell_s"),
-    (lambda: nearline(nan, 0.0, 1.0, (Step(1.0),)), "nearline: arrivals"),
-    (lambda: nearline(1.0, 0.0, nan, (Step(1.0),)), "nearline: deadline_s"),
-    (lambda: nearline(1.0, 0.0, 1.0, ()), "steps"),
-    (lambda: offline(1.0, -inf, 1, (Step(1.0),)), "offline: deadline_s"),
-    (lambda: offline(1.0, None, 1, ()), "steps"),
-    (lambda: offline(-1.0, None, 1, (Step(1.0),)), "offline: left_slice_s"),
 ]
 
 
@@ -237,26 +230,6 @@ def test_an_override_is_a_bound_and_is_named() -> None:
     pinned = Bounds(4, 4, "override pin-ctr", "override pin-ctr")
     [move] = solved(a_snapshot(a_model(rate=0.0, bounds=pinned))).moves
     assert "0 replicas are below override pin-ctr of 4" in move.why
-
-
-def test_demand_of_each_tier() -> None:
-    steps = (Step(60.0), Step(60.0))
-    assert realtime(5.0, steps) == Load((5.0, 5.0))
-    assert nearline(10.0, 120.0, 60.0, steps) == Load((11.0, 11.0), (1.2, 1.2))
-    assert nearline(0.0, 0.0, 60.0, steps) == Load((0.0, 0.0), (1.0, 1.0))
-    assert nearline(0.0, 5.0, 60.0, steps).urgency == (10.0, 10.0)
-    assert offline(240.0, None, 0, steps) == Load((2.0, 2.0), (1.0, 1.0))
-    assert offline(240.0, 60.0, 2, steps).urgency == (2.0, 2.0)
-
-
-@pytest.mark.parametrize("deadline_s", [1e-300, 0.0, -5.0])
-def test_work_that_is_late_is_as_urgent_as_can_be(deadline_s: float) -> None:
-    steps = (Step(60.0),)
-    assert nearline(10.0, 120.0, deadline_s, steps) == Load((12.0,), (10.0,))
-    assert offline(240.0, deadline_s, 2, steps) == Load((4.0,), (10.0,))
-    # Nothing is late where nothing is left.
-    assert nearline(10.0, 0.0, deadline_s, steps).urgency == (1.0,)
-    assert offline(0.0, deadline_s, 2, steps).urgency == (1.0,)
 
 
 def test_work_that_nears_its_deadline_goes_first() -> None:

@@ -12,12 +12,12 @@ from builders.allocator import NOW, a_decision, a_member, observed, signals
 from builders.batch import batch_spec
 from builders.compute_override import a_compute_override
 from builders.nearline import nearline_spec
-from tidegate.allocation.demand import MOST_URGENT
 from tidegate.allocation.snapshot import Inference, Load, Pool, Replicas
 from tidegate.allocation.solve import Solver
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.inference import Tier
 from tidegate.planning.allocation_view import AllocationObserved, allocation_view
+from tidegate.planning.batch_pace import MOST_URGENT
 from tidegate.resources.batch_run import run_name
 
 CAPACITY = {"requestsPerSecond": "100"}

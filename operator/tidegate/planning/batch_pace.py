@@ -3,12 +3,13 @@
 from datetime import datetime
 from typing import Final
 
-from tidegate.allocation.demand import MOST_URGENT
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Inference
 from tidegate.planning.shards_left import shards_left
 from tidegate.resources.batch_run import run_name
 
+MOST_URGENT: Final = 10.0
+"""Value of a request of work that cannot wait, relative to work that can."""
 _LEAST_LEFT: Final = 1e-9
 
 
