@@ -1,1 +1,1 @@
-"""How many replicas each Inference holds in each pool: a pure, seeded, time-boxed decision, Snapshot in, Assignment out."""
+"""Solver for the replicas of each Inference in each pool: a pure, seeded, time-boxed function of one snapshot."""

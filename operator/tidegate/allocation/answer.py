@@ -1,4 +1,7 @@
-"""From what was decided for each part to the Assignment: moves in order, reasons, and what was relaxed. No solver is loaded here."""
+"""Combine the decisions of all components into one assignment with ordered moves, reasons and relaxed rules.
+
+This module loads no solver, so that the controllers can answer without one.
+"""
 
 from __future__ import annotations
 
@@ -17,47 +20,53 @@ from tidegate.allocation.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`seconds`: the time box. `gap`: how far from the best an answer may be, as a share of its value, when that is proven."""
+    """Time and accuracy limits of one solve.
+
+    `seconds` is the time box. `gap` is the largest proven distance from the optimum, as a share of the value, at which
+    the search stops.
+    """
 
     seconds: float = 1.0
     gap: float = 1e-3
 
 
 def solve_greedily(snapshot: Snapshot, note: str) -> Assignment:
-    """Without a solver: the answer when it was killed, failed or did not answer; `note` says which."""
+    """Return an assignment without a solver; `note` says why the solver gave none."""
     parts = components(snapshot)
     return assemble(snapshot, parts, [decide_greedily(part, note) for part in parts])
 
 
-def assemble(snapshot: Snapshot, parts: Sequence[Component], decided: Sequence[Decided]) -> Assignment:
-    """The parts' decisions as one, with moves, reasons and what was relaxed."""
-    placed: list[Placed] = []
+def assemble(snapshot: Snapshot, components: Sequence[Component], decided: Sequence[Decided]) -> Assignment:
+    """Combine the components' decisions into one assignment with moves, reasons and relaxed rules."""
+    assigned: list[Placed] = []
     moves: list[Move] = []
     relaxed: list[Relaxation] = []
     postponed: list[str] = []
     bindings: list[Binding] = []
     prices: dict[str, float] = {}
     objective = 0.0
-    for part, each in zip(parts, decided, strict=True):
-        planned = _Moves(snapshot, part, each.counts)
+    for component, decision in zip(components, decided, strict=True):
+        planned = _Moves(snapshot, component, decision.counts)
         moves += planned.moves
         postponed += planned.postponed
-        placed += [
-            Placed(worth.inference.key, spot.pool, count)
-            for worth, counts in zip(part.worths, planned.reached, strict=True)
-            for spot, count in zip(worth.spots, counts, strict=True)
+        assigned += [
+            Placed(utility.inference.key, option.pool, count)
+            for utility, counts in zip(component.worths, planned.reached, strict=True)
+            for option, count in zip(utility.spots, counts, strict=True)
         ]
-        # Of what is done, not of what would be if nothing had to wait.
-        relaxed += shortfalls(part, planned.reached)
-        objective += part.score(planned.reached).value
-        bindings += each.prices.bindings or (limits(part, planned.reached) if planned.moves else ())
-        prices.update(each.prices.slices)
-    bounds = [each.bound for each in decided]
+        # Report what the moves reach, not the target: a move that waits has not happened.
+        relaxed += shortfalls(component, planned.reached)
+        objective += component.score(planned.reached).value
+        bindings += decision.prices.bindings or (limits(component, planned.reached) if planned.moves else ())
+        prices.update(decision.prices.slices)
+    bounds = [decision.bound for decision in decided]
     bound = None if None in bounds else sum(bound for bound in bounds if bound is not None)
     return Assignment(
-        replicas=tuple(sorted(placed, key=lambda each: (each.inference, each.pool))),
+        replicas=tuple(sorted(assigned, key=lambda entry: (entry.inference, entry.pool))),
         moves=tuple(sorted(moves, key=lambda move: move.wave)),
-        bindings=tuple(sorted(bindings, key=lambda each: (-each.price, each.constraint))[:MOST_BINDINGS]),
+        bindings=tuple(
+            sorted(bindings, key=lambda binding: (-binding.price, binding.constraint))[:MOST_BINDINGS]
+        ),
         prices=tuple(sorted(prices.items())),
         relaxed=tuple(relaxed),
         postponed=tuple(postponed),
@@ -65,29 +74,32 @@ def assemble(snapshot: Snapshot, parts: Sequence[Component], decided: Sequence[D
         bound=bound,
         gap=None if bound is None else max(bound - objective, 0.0) / max(abs(bound), 1e-9),
         method=worst(decided),
-        note=_note(parts, decided),
+        note=_note(components, decided),
         inputs_hash=snapshot.inputs_hash,
     )
 
 
 class _Moves:
-    """The moves of one part, and where they lead: `reached` is the target without what cannot be done in order."""
+    """Ordered moves of one component.
 
-    def __init__(self, snapshot: Snapshot, part: Component, target: Counts) -> None:
-        steps, left = order(part, target)
-        short = {(worth.inference.key, spot.pool): count for worth, spot, count in left}
+    `reached` is the target without the changes that no order of moves can make.
+    """
+
+    def __init__(self, snapshot: Snapshot, component: Component, target: Counts) -> None:
+        steps, remaining = order(component, target)
+        unreachable = {(utility.inference.key, option.pool): count for utility, option, count in remaining}
         self.reached = tuple(
             tuple(
-                count - short.get((worth.inference.key, spot.pool), 0)
-                for spot, count in zip(worth.spots, counts, strict=True)
+                count - unreachable.get((utility.inference.key, option.pool), 0)
+                for option, count in zip(utility.spots, counts, strict=True)
             )
-            for worth, counts in zip(part.worths, target, strict=True)
+            for utility, counts in zip(component.worths, target, strict=True)
         )
-        reasons = Reasons(snapshot, part, target)
+        reasons = Reasons(snapshot, component, target)
         after = {
-            (worth.inference.key, spot.pool): count
-            for worth, counts in zip(part.worths, self.reached, strict=True)
-            for spot, count in zip(worth.spots, counts, strict=True)
+            (utility.inference.key, option.pool): count
+            for utility, counts in zip(component.worths, self.reached, strict=True)
+            for option, count in zip(utility.spots, counts, strict=True)
         }
         self.moves = [
             Move(
@@ -109,20 +121,20 @@ class _Moves:
             for step in steps
         ]
         self.postponed = tuple(
-            f"{worth.inference.key} {count:+d} in {spot.pool}: no order of moves keeps every floor and all capacity"
-            for worth, spot, count in left
+            f"{utility.inference.key} {count:+d} in {option.pool}: no order of moves keeps all floors and stays within capacity"
+            for utility, option, count in remaining
         )
 
 
-def _note(parts: Sequence[Component], decided: Sequence[Decided]) -> str:
-    """Which pools were decided by less than they could have been, and why."""
+def _note(components: Sequence[Component], decided: Sequence[Decided]) -> str:
+    """Return which pools were solved by less than the full method, and why."""
     by_note: dict[str, list[str]] = {}
-    for part, each in zip(parts, decided, strict=True):
-        if each.note:
-            by_note.setdefault(each.note, []).extend(pool.name for pool in part.pools)
+    for component, decision in zip(components, decided, strict=True):
+        if decision.note:
+            by_note.setdefault(decision.note, []).extend(pool.name for pool in component.pools)
     if not by_note:
         return ""
-    everywhere = sum(len(part.pools) for part in parts)
+    everywhere = sum(len(component.pools) for component in components)
     return "; ".join(
         note if len(pools) == everywhere else f"{note}: {', '.join(pools)}" for note, pools in by_note.items()
     )

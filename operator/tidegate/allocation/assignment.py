@@ -1,4 +1,4 @@
-"""What was decided: replicas, moves in order, prices and reasons. Only values; the same inputs give the same bytes."""
+"""Values of one decision: replicas, ordered moves, prices and reasons; equal inputs give equal bytes."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from tidegate.api.inference import Tier
 
 
 class Method(StrEnum):
-    """How the answer was found."""
+    """Way in which an answer was found."""
 
     MILP = "MILP"
-    """Whole replicas by HiGHS, proven to be within the gap that was asked for."""
+    """Whole replicas by HiGHS, proven to be within the requested gap."""
     LINEAR = "LP"
-    """The linear program's answer, rounded and mended; the gap says how good it is at worst."""
+    """The linear program's answer, rounded and repaired; the gap bounds its distance from the optimum."""
     GREEDY = "Greedy"
-    """No solver: slices to whoever gains most from the next one. No bound is known."""
+    """No solver: each slice goes to the replica that gains most from it. No bound is known."""
 
 
 class Action(StrEnum):
-    """One kind of step."""
+    """Kind of a move."""
 
     PROMOTE = "Promote"
-    """Give weight to a warm spare: no slice changes hands."""
+    """Give weight to a warm spare; no slice changes its Inference."""
     START = "Start"
     STOP = "Stop"
-    """Weight to 0, drain, then end."""
+    """Set the weight to 0, drain, then delete the pod."""
     STOP_SPARE = "StopSpare"
-    """End warm spares that nobody asks for any more."""
+    """Delete warm spares that the pool no longer needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,10 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """`replicas` of `inference` in `pool` are started or stopped, from `before` to `after` over the whole decision.
+    """Start or stop of `replicas` of `inference` in `pool`; `before` and `after` are those of the whole decision.
 
-    Moves of one `wave` may run together. The next wave begins when what this one stopped is gone and what it started is ready.
+    Moves of one `wave` may run together. The next wave begins when the replicas that this one stopped are gone and those
+    that it started are ready.
     """
 
     wave: int
@@ -61,7 +62,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A constraint that holds the value down: one unit less of it would earn `price` more per second."""
+    """Constraint that limits the value: relaxing it by one unit would earn `price` more per second."""
 
     constraint: str
     price: float
@@ -69,7 +70,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """A rule that could not be kept: which, whose, and by how much."""
+    """Rule that the decision does not keep, the object it belongs to, and by how much."""
 
     rule: str
     subject: str
@@ -78,10 +79,11 @@ class Relaxation:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One decision. `objective`, `bound`: value per second, less what moving costs; the bound is None where none is known.
+    """Result of one decision.
 
-    `gap`: (bound - objective) / bound. `prices`: by pool, what one more slice would earn per second.
-    `postponed`: moves that wait for others to end, in words. `note`: why no better method was used, else empty.
+    `objective` and `bound` are values per second less the cost of moves; the bound is None where none is known.
+    `gap` is (bound - objective) / bound. `prices` maps a pool to what one more slice would earn per second.
+    `postponed` describes moves that wait for others to end. `note` says why no better method was used, else it is empty.
     """
 
     replicas: tuple[Placed, ...]
@@ -98,8 +100,8 @@ class Assignment:
     inputs_hash: str
 
     def of(self, inference: str, pool: str) -> int:
-        """Replicas of an Inference in a pool. Raises KeyError for one that was not in the snapshot."""
-        for placed in self.replicas:
-            if (placed.inference, placed.pool) == (inference, pool):
-                return placed.replicas
+        """Return the replicas of an Inference in a pool; raise KeyError for a pair that the snapshot does not have."""
+        for assigned in self.replicas:
+            if (assigned.inference, assigned.pool) == (inference, pool):
+                return assigned.replicas
         raise KeyError(f"{inference} in {pool}")

@@ -1,4 +1,4 @@
-"""Whether an answer may be used at all: it answers these inputs, and each of its moves is possible, exceeds nothing and breaks no floor."""
+"""Checks whether an assignment answers its snapshot and each of its moves is possible and breaks no floor."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ _Key = tuple[str, str]
 
 
 def wrong_with(snapshot: Snapshot, assignment: Assignment) -> str:
-    """What is wrong with it, in words; empty when nothing is."""
+    """Return the first defect of an assignment as text; empty when there is none."""
     if assignment.inputs_hash != snapshot.inputs_hash:
         return "it answers other inputs"
     placements = {
-        (each.key, placement.pool): placement for each in snapshot.inferences for placement in each.placements
+        (model.key, placement.pool): placement
+        for model in snapshot.inferences
+        for placement in model.placements
     }
-    placed = {(each.inference, each.pool): each.replicas for each in assignment.replicas}
+    placed = {(assigned.inference, assigned.pool): assigned.replicas for assigned in assignment.replicas}
     if set(placed) != set(placements) or len(placed) < len(assignment.replicas):
         return "it does not place exactly the Inferences that were asked about"
     for (inference, pool), replicas in placed.items():
@@ -37,16 +39,17 @@ def _wrong_in_total(
     placements: Mapping[_Key, Placement],
     placed: Mapping[_Key, int],
 ) -> str:
-    given = {pool.name: 0 for pool in snapshot.pools}
-    held = {pool.name: 0 for pool in snapshot.pools}
+    """Return which pool assigns more slices than it has, as text; empty when none does."""
+    assigned = {pool.name: 0 for pool in snapshot.pools}
+    current = {pool.name: 0 for pool in snapshot.pools}
     for key, placement in placements.items():
-        given[placement.pool] += placed[key] * placement.slices
+        assigned[placement.pool] += placed[key] * placement.slices
         # Where moves wait, what a lost node leaves too much may stay, but nothing may come on top of it.
-        held[placement.pool] += _held(placement) if assignment.postponed else 0
+        current[placement.pool] += _held(placement) if assignment.postponed else 0
     for pool in snapshot.pools:
-        gives, holds = given[pool.name], held[pool.name]
-        if gives > max(pool.slices, holds):
-            return f"it gives {gives} slices of {pool.name}, which has {pool.slices}"
+        assigned_slices, current_slices = assigned[pool.name], current[pool.name]
+        if assigned_slices > max(pool.slices, current_slices):
+            return f"it gives {assigned_slices} slices of {pool.name}, which has {pool.slices}"
     return ""
 
 
@@ -56,29 +59,30 @@ def _wrong_on_the_way(
     placements: Mapping[_Key, Placement],
     placed: Mapping[_Key, int],
 ) -> str:
+    """Return the first move that is impossible, exceeds capacity or breaks a floor, as text; empty when none does."""
     replay = _Replay(placements)
-    room = {pool.name: max(pool.slices, replay.occupied(pool.name)) for pool in snapshot.pools}
+    capacity = {pool.name: max(pool.slices, replay.occupied(pool.name)) for pool in snapshot.pools}
     floors = {
-        each.key: min(
-            each.bounds.least,
-            replay.serving(each.key),
-            sum(placed[each.key, placement.pool] for placement in each.placements),
+        model.key: min(
+            model.bounds.least,
+            replay.serving(model.key),
+            sum(placed[model.key, placement.pool] for placement in model.placements),
         )
-        for each in snapshot.inferences
-        if each.tier is Tier.REALTIME
+        for model in snapshot.inferences
+        if model.tier is Tier.REALTIME
     }
     for number, move in enumerate(assignment.moves):
-        what = f"its move {number} ({move.action} {move.replicas} of {move.inference} in {move.pool})"
+        label = f"its move {number} ({move.action} {move.replicas} of {move.inference} in {move.pool})"
         if (move.inference, move.pool) not in placements:
-            return f"{what} is of nobody who was asked about"
+            return f"{label} is of nobody who was asked about"
         if move.wave < replay.wave or move.replicas < 1 or not replay.carry_out(move):
-            return f"{what} cannot be carried out"
+            return f"{label} cannot be carried out"
         occupied = replay.occupied(move.pool)
-        if occupied > room[move.pool]:
-            return f"{what} takes {occupied} slices of {move.pool}, where there are {room[move.pool]}"
+        if occupied > capacity[move.pool]:
+            return f"{label} takes {occupied} slices of {move.pool}, where there are {capacity[move.pool]}"
         serving = replay.serving(move.inference)
         if serving < floors.get(move.inference, 0):
-            return f"{what} leaves {serving} replicas ready, below the floor of {floors[move.inference]}"
+            return f"{label} leaves {serving} replicas ready, below the floor of {floors[move.inference]}"
     for (inference, pool), replicas in placed.items():
         if replay.held(inference, pool) != replicas:
             return f"its moves lead {inference} to {replay.held(inference, pool)} replicas in {pool}, not {replicas}"
@@ -86,7 +90,7 @@ def _wrong_on_the_way(
 
 
 class _Replay:
-    """Replicas by phase while moves are carried out: what starts loads and what stops drains until its wave ends."""
+    """Replicas by phase while moves are replayed: started ones load and stopped ones drain until their wave ends."""
 
     def __init__(self, placements: Mapping[_Key, Placement]) -> None:
         self.wave = 0
@@ -98,7 +102,10 @@ class _Replay:
         self._sum()
 
     def _sum(self) -> None:
-        """Totals are kept beside the phases: a thousand moves are checked on the event loop."""
+        """Recompute the totals by pool and by Inference.
+
+        Totals are kept beside the phases because a thousand moves are checked on the event loop.
+        """
         self._occupied: dict[str, int] = defaultdict(int)
         self._serving: dict[str, int] = defaultdict(int)
         for (inference, pool), slices in self._slices.items():
@@ -108,7 +115,7 @@ class _Replay:
             self._serving[inference] += self._ready[key]
 
     def carry_out(self, move: Move) -> bool:
-        """False when there is less than it stops or promotes."""
+        """Apply a move and return False when it stops or promotes more replicas than there are."""
         if move.wave > self.wave:
             self._end_wave(move.wave)
         key = (move.inference, move.pool)
@@ -139,15 +146,15 @@ class _Replay:
         self._sum()
 
     def held(self, inference: str, pool: str) -> int:
-        """Replicas that serve, or will."""
+        """Return the replicas that are ready or loading."""
         return self._ready[inference, pool] + self._loading[inference, pool]
 
     def serving(self, inference: str) -> int:
-        """Ready replicas in all pools."""
+        """Return the ready replicas in all pools."""
         return self._serving[inference]
 
     def occupied(self, pool: str) -> int:
-        """Slices that anything holds, whatever its phase."""
+        """Return the slices that replicas of any phase occupy."""
         return self._occupied[pool]
 
 

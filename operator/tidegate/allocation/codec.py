@@ -1,4 +1,4 @@
-"""Snapshots as JSON, so that one process can be asked what another decides from."""
+"""JSON form of snapshots, so that one process can solve the inputs of another."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _SNAPSHOT: Final = TypeAdapter(Snapshot)
 
 
 def written(snapshot: Snapshot) -> Mapping[str, Any]:
-    """The whole of it, for JSON; what is infinite is a string, since JSON has no such number."""
-    found: Mapping[str, Any] = from_json(to_json(snapshot, inf_nan_mode="strings"))
-    return found
+    """Return a snapshot as JSON values; infinite numbers become strings, because JSON has none."""
+    document: Mapping[str, Any] = from_json(to_json(snapshot, inf_nan_mode="strings"))
+    return document
 
 
 def read(body: object) -> Snapshot:
-    """What `written` gave, equal in all. Raises InvalidInputError for anything else."""
+    """Parse the result of `encode_snapshot` into an equal snapshot; raise InvalidInputError for anything else."""
     try:
         return _SNAPSHOT.validate_python(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        path = ".".join(str(part) for part in first["loc"])
-        raise InvalidInputError(path or "snapshot", first["msg"]) from error
+        problem = error.errors(include_url=False, include_input=False)[0]
+        path = ".".join(str(part) for part in problem["loc"])
+        raise InvalidInputError(path or "snapshot", problem["msg"]) from error

@@ -1,4 +1,4 @@
-"""Pools that share Inferences, and what a number of replicas for each scores there. Components do not know each other."""
+"""Components of a snapshot (pools that share Inferences), and the score of replica counts in one of them."""
 
 from __future__ import annotations
 
@@ -10,30 +10,33 @@ from tidegate.allocation.snapshot import Pool, Snapshot
 from tidegate.allocation.worth import FLOOR_LEVELS, NOTHING, Level, Spot, Worth
 from tidegate.api.inference import Tier
 
-_SAME = 1e-9
+_TOLERANCE = 1e-9
 
 Counts = tuple[tuple[int, ...], ...]
-"""Replicas by Inference and by pool, in the order of the component's `worths` and their `spots`."""
+"""Replicas by Inference and by pool, in the order of the component's `utilities` and their `options`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What each level misses, the first being the worst, and the value per second less what moving costs."""
+    """Score of an assignment: the violation of each rule priority, the highest first, and the net value per second.
+
+    The net value is the value of the requests that are served, less the cost of the moves.
+    """
 
     missed: tuple[float, ...]
     value: float
 
     def beats(self, other: Score) -> bool:
-        """Whether this is better, in the order of the levels; rounding errors decide nothing."""
-        for mine, theirs in zip(self.missed, other.missed, strict=True):
-            if abs(mine - theirs) > _SAME * max(1.0, abs(theirs)):
-                return mine < theirs
-        return self.value > other.value + _SAME * max(1.0, abs(other.value))
+        """Return whether this score is better, by priority and then by value; differences of rounding do not count."""
+        for amount, other_amount in zip(self.missed, other.missed, strict=True):
+            if abs(amount - other_amount) > _TOLERANCE * max(1.0, abs(other_amount)):
+                return amount < other_amount
+        return self.value > other.value + _TOLERANCE * max(1.0, abs(other.value))
 
 
 @dataclass(frozen=True)
 class Component:
-    """Part of a snapshot that can be decided alone."""
+    """Part of a snapshot that can be solved alone."""
 
     pools: tuple[Pool, ...]
     worths: tuple[Worth, ...]
@@ -41,43 +44,43 @@ class Component:
 
     @cached_property
     def pool_index(self) -> dict[str, int]:
-        """The place of each pool."""
+        """Return the index of each pool by its name."""
         return {pool.name: number for number, pool in enumerate(self.pools)}
 
     @cached_property
     def held(self) -> Counts:
-        """What there is now."""
-        return tuple(tuple(spot.held for spot in worth.spots) for worth in self.worths)
+        """Return the current replicas."""
+        return tuple(tuple(option.held for option in utility.spots) for utility in self.worths)
 
     def score(self, counts: Counts) -> Score:
-        """How good `counts` is; capacity is not part of it, since nothing may exceed it."""
-        missed = [0.0] * len(Level)
+        """Return the score of `counts`, whether or not they fit the capacity."""
+        violations = [0.0] * len(Level)
         value = 0.0
         use = [PoolUse(pool) for pool in self.pools]
-        for worth, replicas in zip(self.worths, counts, strict=True):
-            value += worth.value(replicas) - worth.move_cost(replicas)
-            levels = worth.levels(replicas)
-            if levels is not NOTHING:
-                for level, amount in enumerate(levels):
-                    missed[level] += amount
-            for spot, count in zip(worth.spots, replicas, strict=True):
-                use[self.pool_index[spot.pool]].add(worth.inference.tier, spot, count)
-        for each in use:
-            for level, amount in enumerate(each.missed()):
-                missed[level] += amount
-        return Score(tuple(missed), value)
+        for utility, replicas in zip(self.worths, counts, strict=True):
+            value += utility.value(replicas) - utility.move_cost(replicas)
+            own = utility.levels(replicas)
+            if own is not NOTHING:
+                for priority, amount in enumerate(own):
+                    violations[priority] += amount
+            for option, count in zip(utility.spots, replicas, strict=True):
+                use[self.pool_index[option.pool]].add(utility.inference.tier, option, count)
+        for pool_use in use:
+            for priority, amount in enumerate(pool_use.missed()):
+                violations[priority] += amount
+        return Score(tuple(violations), value)
 
     def fits(self, counts: Counts) -> bool:
-        """Whether no pool gives more slices than it has."""
-        given = [0] * len(self.pools)
-        for worth, replicas in zip(self.worths, counts, strict=True):
-            for spot, count in zip(worth.spots, replicas, strict=True):
-                given[self.pool_index[spot.pool]] += count * spot.slices
-        return all(slices <= pool.slices for slices, pool in zip(given, self.pools, strict=True))
+        """Return whether no pool assigns more slices than it has."""
+        assigned = [0] * len(self.pools)
+        for utility, replicas in zip(self.worths, counts, strict=True):
+            for option, count in zip(utility.spots, replicas, strict=True):
+                assigned[self.pool_index[option.pool]] += count * option.slices
+        return all(slices <= pool.slices for slices, pool in zip(assigned, self.pools, strict=True))
 
 
 class PoolUse:
-    """What is given of one pool: slices by tier, moved ones, and those moved against a dwell."""
+    """Use of one pool: slices assigned, by tier, moved, and moved within their dwell time."""
 
     __slots__ = ("given", "moved", "pool", "tiers", "unripe")
 
@@ -86,74 +89,84 @@ class PoolUse:
         self.given = self.moved = self.unripe = 0
         self.tiers: dict[Tier, int] = dict.fromkeys(Tier, 0)
 
-    def add(self, tier: Tier, spot: Spot, count: int) -> None:
-        """Counts the replicas of one spot."""
-        self._count(tier, spot, count, 1)
+    def add(self, tier: Tier, option: Spot, count: int) -> None:
+        """Add the replicas of one option."""
+        self._count(tier, option, count, 1)
 
-    def remove(self, tier: Tier, spot: Spot, count: int) -> None:
-        """Takes back what `add` counted."""
-        self._count(tier, spot, count, -1)
+    def remove(self, tier: Tier, option: Spot, count: int) -> None:
+        """Remove the replicas of one option again."""
+        self._count(tier, option, count, -1)
 
-    def _count(self, tier: Tier, spot: Spot, count: int, sign: int) -> None:
-        self.given += sign * count * spot.slices
-        self.tiers[tier] += sign * count * spot.slices
-        moved = (count - spot.held) * spot.slices
+    def _count(self, tier: Tier, option: Spot, count: int, sign: int) -> None:
+        self.given += sign * count * option.slices
+        self.tiers[tier] += sign * count * option.slices
+        moved = (count - option.held) * option.slices
         self.moved += sign * abs(moved)
-        if (spot.frozen_up and moved > 0) or (spot.frozen_down and moved < 0):
+        if (option.frozen_up and moved > 0) or (option.frozen_down and moved < 0):
             self.unripe += sign * abs(moved)
 
     def missed(self) -> tuple[float, ...]:
-        """How far each level is missed by the pool, in slices."""
+        """Return the violation of each priority by the pool's own rules, in slices."""
         return pool_missed(self.pool, self.given, self.tiers, self.moved, self.unripe)
 
 
-def pool_missed(pool: Pool, given: int, tiers: dict[Tier, int], moved: int, unripe: int) -> tuple[float, ...]:
-    """How far a pool's own rules are missed, by level, in slices (a tier's floor counts for less than a model's)."""
-    missed = list(NOTHING)
+def pool_missed(
+    pool: Pool, assigned: int, tiers: dict[Tier, int], moved: int, moved_in_dwell: int
+) -> tuple[float, ...]:
+    """Return the violation of each priority by a pool's own rules, in weighted slices.
+
+    A tier's floor weighs less than a model's.
+    """
+    violations = list(NOTHING)
     for rule in pool.tiers:
-        level = FLOOR_LEVELS[rule.tier]
-        missed[level] += max(rule.floor - tiers[rule.tier], 0) * TIER_FLOOR_WEIGHT[level]
+        priority = FLOOR_LEVELS[rule.tier]
+        violations[priority] += max(rule.floor - tiers[rule.tier], 0) * TIER_FLOOR_WEIGHT[priority]
         if rule.ceiling is not None:
-            missed[Level.CEILING] += max(tiers[rule.tier] - rule.ceiling, 0)
-    missed[Level.WARM_SPARES] += min(max(given + pool.spares - pool.slices, 0), pool.spares)
+            violations[Level.CEILING] += max(tiers[rule.tier] - rule.ceiling, 0)
+    violations[Level.WARM_SPARES] += min(max(assigned + pool.spares - pool.slices, 0), pool.spares)
     if pool.movable is not None:
-        missed[Level.BUDGET] += max(moved - pool.movable, 0)
-    missed[Level.BUDGET] += unripe
-    return tuple(missed)
+        violations[Level.BUDGET] += max(moved - pool.movable, 0)
+    violations[Level.BUDGET] += moved_in_dwell
+    return tuple(violations)
 
 
 TIER_FLOOR_WEIGHT = {Level.REALTIME_FLOOR: 1e-3, Level.NEARLINE_FLOOR: 1.0, Level.OFFLINE_FLOOR: 1.0}
-"""A slice of a tier's floor against one of a model's: real-time models keep theirs by value, before their tier does."""
+"""Weight of a slice of a tier's floor against one of a model's floor.
+
+Real-time models keep their floors before their tier does, so that among them value decides.
+"""
 
 
 def components(snapshot: Snapshot) -> tuple[Component, ...]:
-    """The snapshot in parts that share no pool, by their first pool's name."""
+    """Split a snapshot into the components that share no pool, in the order of their first pool's name."""
     pools = {pool.name: pool for pool in snapshot.pools}
     root = {name: name for name in pools}
 
-    def find(name: str) -> str:
+    def find_root(name: str) -> str:
         while root[name] != name:
             root[name] = root[root[name]]
             name = root[name]
         return name
 
-    for inference in snapshot.inferences:
-        first, *others = sorted(find(placement.pool) for placement in inference.placements)
-        for other in others:
-            root[find(other)] = find(first)
-    worths: dict[str, list[Worth]] = {}
-    for inference in snapshot.inferences:
-        worth = Worth(snapshot, inference, pools)
-        worths.setdefault(find(inference.placements[0].pool), []).append(worth)
+    for model in snapshot.inferences:
+        first, *rest = sorted(find_root(placement.pool) for placement in model.placements)
+        for name in rest:
+            root[find_root(name)] = find_root(first)
+    utilities: dict[str, list[Worth]] = {}
+    for model in snapshot.inferences:
+        utility = Worth(snapshot, model, pools)
+        utilities.setdefault(find_root(model.placements[0].pool), []).append(utility)
     members: dict[str, list[Pool]] = {}
     for pool in snapshot.pools:
-        members.setdefault(find(pool.name), []).append(pool)
-    return tuple(_component(members[name], worths.get(name, []), snapshot.seed) for name in sorted(members))
+        members.setdefault(find_root(pool.name), []).append(pool)
+    return tuple(
+        _component(members[name], utilities.get(name, []), snapshot.seed) for name in sorted(members)
+    )
 
 
-def _component(pools: Sequence[Pool], worths: Sequence[Worth], seed: int) -> Component:
-    densest = max((worth.density for worth in worths), default=0.0)
-    for worth in worths:
+def _component(pools: Sequence[Pool], utilities: Sequence[Worth], seed: int) -> Component:
+    densest = max((utility.density for utility in utilities), default=0.0)
+    for utility in utilities:
         if densest > 0:
-            worth.weigh_floor(densest)
-    return Component(tuple(pools), tuple(worths), seed)
+            utility.weigh_floor(densest)
+    return Component(tuple(pools), tuple(utilities), seed)

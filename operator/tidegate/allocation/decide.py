@@ -1,4 +1,7 @@
-"""Replicas for one component: the linear program rounded, whole numbers by HiGHS, or greedy; whichever is good enough first."""
+"""Solver of one component: the rounded linear program, whole replicas by HiGHS, or the greedy answer.
+
+The first of them that is good enough is used.
+"""
 
 from __future__ import annotations
 
@@ -17,50 +20,50 @@ from tidegate.allocation.relax import Relaxed, solve_relaxed
 from tidegate.allocation.rounding import cut, mended
 from tidegate.allocation.worth import NOTHING
 
-_PROVEN = 3e-6
-"""A gap that the tie-break alone explains."""
-_SAME = 1e-6
+_MIN_GAP = 3e-6
+"""Gap that the tie-break alone explains."""
+_TOLERANCE = 1e-6
 
 Left = Callable[[], float]
-"""Seconds of the time box that are left."""
+"""Clock that returns the remaining seconds of the time box."""
 
 
 class Decider:
-    """Decides one component, tick after tick; the model stays warm."""
+    """Solver of one component, tick after tick; its linear program stays warm."""
 
     def __init__(self) -> None:
         self._program: Program | None = None
         self._warm = WarmLinearProgram()
 
-    def decide(self, component: Component, left: Left, gap: float) -> Decided:
-        """The best answer that is proven to be within `gap`, or the best found when the time is over."""
-        if left() <= 0:
+    def decide(self, component: Component, remaining_s: Left, gap: float) -> Decided:
+        """Return an answer proven to be within `gap`, or the best one when the time box ends."""
+        if remaining_s() <= 0:
             return decide_greedily(component, "out of time")
-        if any(len(worth.spots) > 1 for worth in component.worths):
-            # With models in several pools the optimum may be more than one point: start from nothing, so that it is the same one.
+        if any(len(utility.spots) > 1 for utility in component.worths):
+            # With models in several pools the optimum may not be unique: start cold, so that history cannot choose among them.
             self._program, self._warm = None, WarmLinearProgram()
         program = self._program = Program(component, self._program)
-        relaxed: Relaxed | Outcome | None = self._linear(program, left)
+        relaxed: Relaxed | Outcome | None = self._linear(program, remaining_s)
         if relaxed is None:
-            # What cannot all be had, as well.
+            # Not all rules can be kept: solve the relaxed problem.
             program = Program(component)
-            relaxed = self._least_bad(program, left)
+            relaxed = self._least_bad(program, remaining_s)
         if isinstance(relaxed, Outcome):
             return decide_greedily(component, _why_not(relaxed))
-        return _Search(program, relaxed, gap, left).run()
+        return _Search(program, relaxed, gap, remaining_s).run()
 
-    def _linear(self, program: Program, left: Left) -> Relaxed | None:
-        """The linear program of the normal case. None: there is no answer, or not in time."""
+    def _linear(self, program: Program, remaining_s: Left) -> Relaxed | None:
+        """Solve the linear program of the normal problem; return None when it is infeasible or the time is over."""
         problem = program.problem
         if np.any(problem.low > problem.high):
             return None
-        solved = self._warm.solve(problem, left())
-        return Relaxed(solved, NOTHING) if solved.outcome is Outcome.OPTIMAL else None
+        solution = self._warm.solve(problem, remaining_s())
+        return Relaxed(solution, NOTHING) if solution.outcome is Outcome.OPTIMAL else None
 
-    def _least_bad(self, program: Program, left: Left) -> Relaxed | Outcome:
-        """The linear program of the relaxed case, or how HiGHS ended without one."""
+    def _least_bad(self, program: Program, remaining_s: Left) -> Relaxed | Outcome:
+        """Solve the linear program of the relaxed problem, or return how HiGHS ended without an answer."""
         warm = WarmLinearProgram()
-        return solve_relaxed(program, lambda problem: warm.solve(problem, left()))
+        return solve_relaxed(program, lambda problem: warm.solve(problem, remaining_s()))
 
 
 def _why_not(outcome: Outcome) -> str:
@@ -70,71 +73,76 @@ def _why_not(outcome: Outcome) -> str:
 
 
 class _Search:
-    """From the linear program's answer to whole replicas."""
+    """Search for whole replicas from the linear program's answer."""
 
-    def __init__(self, program: Program, relaxed: Relaxed, gap: float, left: Left) -> None:
+    def __init__(self, program: Program, relaxed: Relaxed, gap: float, remaining_s: Left) -> None:
         self._program = program
         self._component = program.component
         self._relaxed = relaxed
         self._bound = relaxed.solved.objective + program.constant
-        self._gap = max(gap, _PROVEN)
-        self._left = left
+        self._gap = max(gap, _MIN_GAP)
+        self._remaining_s = remaining_s
         self._scores: dict[Counts, Score] = {}
 
     def run(self) -> Decided:
+        """Return the rounded answer when it is good enough, else the best of it and the integer program's."""
         replicas = self._program.replicas(self._relaxed.solved.x)
         counts = mended(self._component, replicas)
         if not self._good(counts):
             counts = self._better(counts, improve(self._component, counts))
         if self._good(counts):
             return self._decided(counts, Method.LINEAR)
-        whole = self._integer()
-        if whole is None:
+        result = self._integer()
+        if result is None:
             return self._decided(counts, Method.LINEAR, "out of time for whole replicas")
-        found, solved = whole
-        if solved.bound + self._program.constant < self._bound:
-            self._bound = solved.bound + self._program.constant
-        return self._decided(self._better(counts, found), Method.MILP)
+        integer, solution = result
+        if solution.bound + self._program.constant < self._bound:
+            self._bound = solution.bound + self._program.constant
+        return self._decided(self._better(counts, integer), Method.MILP)
 
     def _score(self, counts: Counts) -> Score:
-        found = self._scores.get(counts)
-        if found is None:
-            found = self._scores[counts] = self._component.score(counts)
-        return found
+        score = self._scores.get(counts)
+        if score is None:
+            score = self._scores[counts] = self._component.score(counts)
+        return score
 
     def _good(self, counts: Counts) -> bool:
+        """Return whether `counts` fit, keep every rule as well as the relaxation, and are within the gap."""
         if not self._component.fits(counts):
             return False
         score = self._score(counts)
-        kept = all(
-            missed <= least + _SAME * max(1.0, least)
-            for missed, least in zip(score.missed, self._relaxed.missed, strict=True)
+        keeps_rules = all(
+            violation <= minimum + _TOLERANCE * max(1.0, minimum)
+            for violation, minimum in zip(score.missed, self._relaxed.missed, strict=True)
         )
-        return kept and self._bound - score.value <= self._gap * max(abs(self._bound), _SAME)
+        return keeps_rules and self._bound - score.value <= self._gap * max(abs(self._bound), _TOLERANCE)
 
-    def _better(self, one: Counts, other: Counts) -> Counts:
-        if not self._component.fits(one):
+    def _better(self, counts: Counts, other: Counts) -> Counts:
+        if not self._component.fits(counts):
             return other
-        return other if self._score(other).beats(self._score(one)) else one
+        return other if self._score(other).beats(self._score(counts)) else counts
 
     def _integer(self) -> tuple[Counts, Solved] | None:
-        """None when HiGHS did not finish: half of its search would not be the same on another machine."""
+        """Solve the integer program; return None when HiGHS did not finish.
+
+        An unfinished search is not used, because another machine would get to another point.
+        """
 
         def solve(problem: Problem) -> Solved:
-            return solve_integer(problem, self._left(), self._gap)
+            return solve_integer(problem, self._remaining_s(), self._gap)
 
         if self._relaxed.missed == NOTHING:
-            solved = solve(self._program.problem)
-            if solved.outcome is Outcome.OPTIMAL:
-                return self._whole(solved), solved
-            if solved.outcome is Outcome.UNFINISHED:
+            solution = solve(self._program.problem)
+            if solution.outcome is Outcome.OPTIMAL:
+                return self._whole(solution), solution
+            if solution.outcome is Outcome.UNFINISHED:
                 return None
         # In fractions every rule can be kept, in whole replicas perhaps not.
         relaxed = solve_relaxed(self._program, solve)
         return None if isinstance(relaxed, Outcome) else (self._whole(relaxed.solved), relaxed.solved)
 
-    def _whole(self, solved: Solved) -> Counts:
-        return cut(self._component, [round(count) for count in self._program.replicas(solved.x)])
+    def _whole(self, solution: Solved) -> Counts:
+        return cut(self._component, [round(count) for count in self._program.replicas(solution.x)])
 
     def _decided(self, counts: Counts, method: Method, note: str = "") -> Decided:
         score = self._score(counts)

@@ -1,4 +1,4 @@
-"""What was decided for one component, and the answer without a solver."""
+"""Decision for one component, and the greedy way to make it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from tidegate.allocation.prices import Prices, from_margins
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Replicas of one component, how they were found, the upper bound of their value (None: unknown), and why not better."""
+    """Replicas of one component with their score, method and prices.
+
+    `bound` is an upper bound of their value, None when unknown. `note` says why no better method was used.
+    """
 
     counts: Counts
     score: Score
@@ -24,7 +27,7 @@ class Decided:
 
 
 def decide_greedily(component: Component, note: str) -> Decided:
-    """The answer without a solver; `note` says why there is none."""
+    """Return the answer without a solver; `note` says why there is none."""
     counts = improve(component, component.held)
     return Decided(
         counts, component.score(counts), None, Method.GREEDY, from_margins(component, counts), note
@@ -32,7 +35,7 @@ def decide_greedily(component: Component, note: str) -> Decided:
 
 
 def worst(decided: Sequence[Decided]) -> Method:
-    """The method of the part that was solved with the least care."""
+    """Return the least exact method among the decisions."""
     order = (Method.GREEDY, Method.LINEAR, Method.MILP)
-    found = {each.method for each in decided}
-    return next((method for method in order if method in found), Method.MILP)
+    methods = {decision.method for decision in decided}
+    return next((method for method in order if method in methods), Method.MILP)

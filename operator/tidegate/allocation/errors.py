@@ -1,4 +1,4 @@
-"""What is wrong with an input of the allocator, by the field that holds it."""
+"""Error for an input that the allocator cannot use, named by its field."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from math import isfinite
 from tidegate.errors import PermanentError
 
 LARGEST = 1e12
-"""No rate, value or time beyond this: sums and products of such numbers stay finite, and HiGHS takes them."""
+"""Limit of rates, values and times, so that sums and products stay finite and HiGHS accepts them."""
 
 
 class InvalidInputError(PermanentError):
-    """A number that the allocator cannot use. `path` names the object and the field, the message says why and the way out."""
+    """Number that the allocator cannot use.
+
+    `path` names the object and the field; the message states why and the way out.
+    """
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}")
@@ -19,7 +22,7 @@ class InvalidInputError(PermanentError):
 
 
 def check_amount(path: str, value: float, *, least: float = 0.0) -> None:
-    """Raises InvalidInputError unless `value` is a finite number from `least` to LARGEST."""
+    """Raise InvalidInputError unless `value` is a finite number from `minimum` to MAX_AMOUNT."""
     if not isfinite(value):
         raise InvalidInputError(path, f"{value} is not a number; leave it out when it is not known")
     if not least <= value <= LARGEST:
@@ -27,7 +30,7 @@ def check_amount(path: str, value: float, *, least: float = 0.0) -> None:
 
 
 def check_count(path: str, value: int, *, least: int = 0) -> None:
-    """Raises InvalidInputError unless `value` is a whole number of at least `least`."""
+    """Raise InvalidInputError unless `value` is a whole number of at least `minimum`."""
     if value < least:
         raise InvalidInputError(path, f"{value} is below {least}")
     if value > LARGEST:

@@ -1,4 +1,4 @@
-"""HiGHS, with one thread and a fixed seed: a linear program that stays warm between solves, and a mixed-integer one."""
+"""HiGHS with one thread and a fixed seed: a linear program that stays warm, and a mixed-integer one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 from tidegate.allocation.program import Floats, Problem
 
 _TOLERANCE: Final = 1e-9
-_MOST_NODES: Final = 20_000
-"""A limit that does not depend on how fast the machine is, well before the clock strikes in most cases."""
+_MAX_NODES: Final = 20_000
+"""Limit of the search that is the same on every machine; in most cases it ends before the time box."""
 
 
 class Outcome(StrEnum):
-    """How a solve ended."""
+    """Way in which a solve ended."""
 
     OPTIMAL = "Optimal"
     INFEASIBLE = "Infeasible"
@@ -26,10 +26,10 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True)
 class Solved:
-    """The arrays are there when the outcome is Optimal.
+    """Result of one solve; the arrays are filled when the outcome is Optimal.
 
-    `prices`, by row: what one more unit of its bound earns. `reduced`, by column: the gain of one more of it, less what the
-    rows that it takes from would have earned.
+    `row_prices`, by row, is what one more unit of the row's bound earns. `reduced_gains`, by column, is the gain of one more
+    unit of the column, less what the rows it takes from would have earned.
     """
 
     outcome: Outcome
@@ -41,43 +41,49 @@ class Solved:
 
 
 class WarmLinearProgram:
-    """Solves the problems of one layout one after the other, each from the basis of the one before."""
+    """Linear programs of one layout, each solved from the basis of the one before."""
 
     def __init__(self) -> None:
         self._highs = _highs()
-        self._last: Problem | None = None
+        self._previous: Problem | None = None
         self._scale = 1.0
 
     def solve(self, problem: Problem, seconds: float) -> Solved:
-        """The linear relaxation of `problem`, in `seconds` at most."""
+        """Solve the linear relaxation of `problem` in at most `seconds`."""
         scale = _scale(problem.gain)
-        if self._last is None or not _same_places(self._last, problem):
+        if self._previous is None or not _same_places(self._previous, problem):
             self._highs.passModel(_model(problem, scale, integer=False))
         else:
-            self._update(self._last, problem, scale)
-        self._last = problem
+            self._update(self._previous, problem, scale)
+        self._previous = problem
         return _run(self._highs, seconds, scale)
 
-    def _update(self, last: Problem, problem: Problem, scale: float) -> None:
+    def _update(self, previous: Problem, problem: Problem, scale: float) -> None:
+        """Pass only the values that differ from the previous problem's."""
         columns = np.arange(len(problem.gain), dtype=np.int32)
         self._highs.changeColsCost(len(columns), columns, -problem.gain / scale)
         self._highs.changeColsBounds(len(columns), columns, problem.low, problem.high)
-        for row in np.flatnonzero((last.row_low != problem.row_low) | (last.row_high != problem.row_high)):
+        for row in np.flatnonzero(
+            (previous.row_low != problem.row_low) | (previous.row_high != problem.row_high)
+        ):
             self._highs.changeRowBounds(int(row), float(problem.row_low[row]), float(problem.row_high[row]))
-        for entry in np.flatnonzero(last.values != problem.values):
+        for entry in np.flatnonzero(previous.values != problem.values):
             self._highs.changeCoeff(
                 int(problem.rows[entry]), int(problem.columns[entry]), float(problem.values[entry])
             )
 
 
 def solve_integer(problem: Problem, seconds: float, gap: float) -> Solved:
-    """Whole replicas, proven to be within the relative `gap` of the best; cold, so that history decides nothing."""
+    """Solve for whole replicas, proven to be within the relative `gap` of the optimum.
+
+    Each call starts cold, so that history does not change the answer.
+    """
     highs = _highs()
     scale = _scale(problem.gain)
     highs.setOptionValue("mip_rel_gap", gap)
     highs.setOptionValue("mip_abs_gap", _TOLERANCE)
     highs.setOptionValue("mip_feasibility_tolerance", _TOLERANCE)
-    highs.setOptionValue("mip_max_nodes", _MOST_NODES)
+    highs.setOptionValue("mip_max_nodes", _MAX_NODES)
     highs.passModel(_model(problem, scale, integer=True))
     return _run(highs, seconds, scale)
 
@@ -101,11 +107,11 @@ def _run(highs: highspy.Highs, seconds: float, scale: float) -> Solved:
     highs.setOptionValue("time_limit", highs.getRunTime() + max(seconds, 0.0))
     highs.run()
     status = highs.getModelStatus()
-    nothing = np.zeros(0)
+    empty = np.zeros(0)
     if status == highspy.HighsModelStatus.kInfeasible:
-        return Solved(Outcome.INFEASIBLE, nothing, 0.0, 0.0, nothing, nothing)
+        return Solved(Outcome.INFEASIBLE, empty, 0.0, 0.0, empty, empty)
     if status != highspy.HighsModelStatus.kOptimal:
-        return Solved(Outcome.UNFINISHED, nothing, 0.0, 0.0, nothing, nothing)
+        return Solved(Outcome.UNFINISHED, empty, 0.0, 0.0, empty, empty)
     solution = highs.getSolution()
     info = highs.getInfo()
     bound = info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else info.objective_function_value
@@ -139,15 +145,15 @@ def _model(problem: Problem, scale: float, *, integer: bool) -> highspy.HighsLp:
     return model
 
 
-def _same_places(last: Problem, problem: Problem) -> bool:
+def _same_places(previous: Problem, problem: Problem) -> bool:
     return (
-        len(last.gain) == len(problem.gain)
-        and len(last.row_low) == len(problem.row_low)
-        and last.rows is problem.rows
+        len(previous.gain) == len(problem.gain)
+        and len(previous.row_low) == len(problem.row_low)
+        and previous.rows is problem.rows
     )
 
 
 def _scale(gain: Floats) -> float:
-    """A power of two that brings the largest gain near 1: tolerances are absolute."""
+    """Return a power of two that brings the largest gain near 1, because HiGHS's tolerances are absolute."""
     largest = float(np.abs(gain).max(initial=0.0))
     return float(2.0 ** np.ceil(np.log2(largest))) if largest > 0 else 1.0

@@ -1,6 +1,6 @@
-"""What one more slice of each pool would earn, and which constraints hold the value down, by what price.
+"""Shadow prices: what one more slice of each pool would earn, and which constraints limit the value.
 
-Without a solver: from the best change that does not fit.
+Without a solver they come from the best change that does not fit.
 """
 
 from __future__ import annotations
@@ -15,46 +15,52 @@ from tidegate.allocation.standing import Standing
 from tidegate.allocation.worth import Worth
 
 NOTHING = 1e-7
-"""A price below this is none."""
+"""Price below which a constraint does not bind."""
 MOST_BINDINGS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """`slices`: by pool, value per second of one more slice; `bindings`: the dearest constraints first."""
+    """Shadow prices of one component.
+
+    `slices` maps a pool to the value per second of one more slice. `bindings` has the most expensive constraints first.
+    """
 
     slices: dict[str, float]
     bindings: tuple[Binding, ...]
 
 
 def from_margins(component: Component, counts: Counts) -> Prices:
-    """What the best replica that does not fit would earn per slice, where a pool is full."""
-    standing = Standing(component, counts)
-    waiting = Queue(standing, 1)
+    """Estimate the prices without a solver: what the best replica that does not fit would earn per slice."""
+    state = Standing(component, counts)
+    additions = Queue(state, 1)
     slices: dict[str, float] = {}
-    found: list[Binding] = []
+    bindings: list[Binding] = []
     for number, pool in enumerate(component.pools):
         gains = [
             -change[-1]
-            for change, place in waiting.tops(number)
-            if standing.spot(place).slices > standing.free(number)
+            for change, slot in additions.tops(number)
+            if state.spot(slot).slices > state.free(number)
         ]
         slices[pool.name] = max([0.0, *gains])
-        found.append(Binding(f"capacity of {pool.name}: {pool.slices} slices", slices[pool.name]))
-    return Prices(slices, dearest(found))
+        bindings.append(Binding(f"capacity of {pool.name}: {pool.slices} slices", slices[pool.name]))
+    return Prices(slices, dearest(bindings))
 
 
 def limits(component: Component, counts: Counts) -> tuple[Binding, ...]:
-    """What stops each model that moves, for where no rule has a price: slices are left, and everybody has what they can use."""
+    """Return what stops each model that moves, for where no constraint has a price.
+
+    Then slices are left, and every model has as many as it can use.
+    """
     return tuple(
-        Binding(_limit(worth, sum(replicas)), 0.0)
-        for worth, replicas in zip(component.worths, counts, strict=True)
-        if any(count != spot.held for spot, count in zip(worth.spots, replicas, strict=True))
+        Binding(_limit(utility, sum(replicas)), 0.0)
+        for utility, replicas in zip(component.worths, counts, strict=True)
+        if any(count != option.held for option, count in zip(utility.spots, replicas, strict=True))
     )[:MOST_BINDINGS]
 
 
-def _limit(worth: Worth, replicas: int) -> str:
-    key, bounds = worth.inference.key, worth.inference.bounds
+def _limit(utility: Worth, replicas: int) -> str:
+    key, bounds = utility.inference.key, utility.inference.bounds
     count = "1 replica" if replicas == 1 else f"{replicas} replicas"
     if replicas == bounds.most:
         return f"{bounds.most_by} of {key}: {count}"
@@ -63,12 +69,12 @@ def _limit(worth: Worth, replicas: int) -> str:
     return f"demand of {key}: {count}"
 
 
-def dearest(found: Iterable[Binding]) -> tuple[Binding, ...]:
-    """Return the dearest price of each constraint, the dearest constraints first."""
+def dearest(bindings: Iterable[Binding]) -> tuple[Binding, ...]:
+    """Return the highest price of each constraint, the most expensive constraints first."""
     by_constraint: dict[str, float] = {}
-    for binding in found:
+    for binding in bindings:
         if binding.price > NOTHING:
-            known = by_constraint.get(binding.constraint, 0.0)
-            by_constraint[binding.constraint] = max(binding.price, known)
-    ordered = sorted(by_constraint.items(), key=lambda each: (-each[1], each[0]))
+            highest = by_constraint.get(binding.constraint, 0.0)
+            by_constraint[binding.constraint] = max(binding.price, highest)
+    ordered = sorted(by_constraint.items(), key=lambda item: (-item[1], item[0]))
     return tuple(Binding(constraint, round(price, 6)) for constraint, price in ordered[:MOST_BINDINGS])

@@ -1,4 +1,4 @@
-"""The least bad answer where not everything can be had: each level misses as little as it can, in order, then comes value."""
+"""Relaxed problem for rules that cannot all be kept: minimise each priority's violation, then maximise value."""
 
 from __future__ import annotations
 
@@ -11,75 +11,78 @@ from tidegate.allocation.highs import Outcome, Solved
 from tidegate.allocation.program import FREE, LevelRow, Problem, Program
 
 _SLACKS = (1e-8, 1e-6)
-"""What a level may miss more than the least possible: solvers answer to a tolerance."""
+"""Amounts by which a violation may exceed its minimum: solvers answer to a tolerance."""
 
 Solve = Callable[[Problem], Solved]
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """The answer, and what each level misses at least."""
+    """Solution of a relaxed problem, and the least violation of each priority."""
 
     solved: Solved
     missed: tuple[float, ...]
 
 
 def solve_relaxed(program: Program, solve: Solve) -> Relaxed | Outcome:
-    """Minimises what each level misses, the worst first, and then maximises value; else how `solve` ended, other than well.
+    """Minimise each priority's violation, the highest first, then maximise the value; else return how `solve` ended.
 
-    Everything but capacity may be missed, so there is an answer. Where the solver finds none, its tolerance is to blame: once
-    more with a wider slack.
+    Every rule but capacity may be violated, so there is an answer. Where the solver finds none, its tolerance is the cause,
+    and a wider slack is tried.
     """
-    found: Relaxed | Outcome = Outcome.INFEASIBLE
+    result: Relaxed | Outcome = Outcome.INFEASIBLE
     for slack in _SLACKS:
-        found = _solve_relaxed(program, solve, slack)
-        if found is not Outcome.INFEASIBLE:
-            return found
-    return found
+        result = _solve_relaxed(program, solve, slack)
+        if result is not Outcome.INFEASIBLE:
+            return result
+    return result
 
 
 def _solve_relaxed(program: Program, solve: Solve, slack: float) -> Relaxed | Outcome:
-    levels = program.levels()
-    problem = _with_rows(program.relaxed(), levels)
+    rows = program.levels()
+    problem = _with_rows(program.relaxed(), rows)
     value = problem.gain
     first = len(program.problem.row_low)
-    missed: list[float] = []
-    solved: Solved | None = None
-    for number, level in enumerate(levels):
-        if not len(level.columns):
-            missed.append(level.constant)
+    violations: list[float] = []
+    solution: Solved | None = None
+    for number, row in enumerate(rows):
+        if not len(row.columns):
+            violations.append(row.constant)
             continue
-        if solved is None or level.missed(solved.x) > slack:
-            solved = solve(replace(problem, gain=_towards(level, len(value))))
-            if solved.outcome is not Outcome.OPTIMAL:
-                return solved.outcome
-        least = max(level.missed(solved.x), 0.0)
-        missed.append(least)
+        if solution is None or row.missed(solution.x) > slack:
+            solution = solve(replace(problem, gain=_towards(row, len(value))))
+            if solution.outcome is not Outcome.OPTIMAL:
+                return solution.outcome
+        minimum = max(row.missed(solution.x), 0.0)
+        violations.append(minimum)
         high = problem.row_high.copy()
-        high[first + number] = least + slack * max(1.0, least) - level.constant
+        high[first + number] = minimum + slack * max(1.0, minimum) - row.constant
         problem = replace(problem, row_high=high)
-    solved = solve(replace(problem, gain=value))
-    return Relaxed(solved, tuple(missed)) if solved.outcome is Outcome.OPTIMAL else solved.outcome
+    solution = solve(replace(problem, gain=value))
+    return Relaxed(solution, tuple(violations)) if solution.outcome is Outcome.OPTIMAL else solution.outcome
 
 
-def _with_rows(problem: Problem, levels: list[LevelRow]) -> Problem:
+def _with_rows(problem: Problem, priority_rows: list[LevelRow]) -> Problem:
     first = len(problem.row_low)
     return replace(
         problem,
-        row_low=np.concatenate([problem.row_low, np.full(len(levels), -FREE)]),
-        row_high=np.concatenate([problem.row_high, np.full(len(levels), FREE)]),
+        row_low=np.concatenate([problem.row_low, np.full(len(priority_rows), -FREE)]),
+        row_high=np.concatenate([problem.row_high, np.full(len(priority_rows), FREE)]),
         rows=np.concatenate(
             [
                 problem.rows,
-                *(np.full(len(each.columns), first + i, np.int32) for i, each in enumerate(levels)),
+                *(
+                    np.full(len(row.columns), first + number, np.int32)
+                    for number, row in enumerate(priority_rows)
+                ),
             ]
         ),
-        columns=np.concatenate([problem.columns, *(each.columns for each in levels)]),
-        values=np.concatenate([problem.values, *(each.coefficients for each in levels)]),
+        columns=np.concatenate([problem.columns, *(row.columns for row in priority_rows)]),
+        values=np.concatenate([problem.values, *(row.coefficients for row in priority_rows)]),
     )
 
 
-def _towards(level: LevelRow, columns: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _towards(row: LevelRow, columns: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     gain = np.zeros(columns)
-    gain[level.columns] = -level.coefficients
+    gain[row.columns] = -row.coefficients
     return gain

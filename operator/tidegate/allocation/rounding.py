@@ -1,4 +1,4 @@
-"""From the fractions of a linear program to whole replicas: cut off, mended where it was cut, and filled by the greedy order."""
+"""Rounding of a linear program's fractions to whole replicas, and the repair of what that loses."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ _WHOLE = 1e-6
 
 
 def cut(component: Component, replicas: Sequence[float]) -> Counts:
-    """The whole part of `replicas`, by spot; a rounding error below a whole number is one."""
-    each = iter(replicas)
-    return tuple(_whole(len(worth.spots), each) for worth in component.worths)
+    """Return the whole part of `replicas`, by option; a number just below a whole one counts as it."""
+    counts = iter(replicas)
+    return tuple(_whole(len(utility.spots), counts) for utility in component.worths)
 
 
 def mended(component: Component, replicas: Sequence[float]) -> Counts:
-    """The whole part, and one more of those that were cut, where it fits and gains: first those that gain most.
+    """Round down, then add one replica to those that had a fraction where it fits and gains, the best first.
 
-    At most one spot for each rule of a pool has a fraction, those in several pools aside: little is lost, and found fast.
+    At most one option for each rule of a pool has a fraction, except for those in several pools, so that little is lost.
     """
-    standing = Standing(component, cut(component, replicas))
+    state = Standing(component, cut(component, replicas))
     fractions = [
-        place
-        for place, count in zip(standing.places, replicas, strict=True)
+        slot
+        for slot, count in zip(state.places, replicas, strict=True)
         if count - floor(count + _WHOLE) > _WHOLE
     ]
     order = sorted(
-        (per_slice(standing.brings(place, 1), standing.spot(place).slices), place.number)
-        for place in fractions
+        (per_slice(state.brings(slot, 1), state.spot(slot).slices), slot.number) for slot in fractions
     )
     for _, number in order:
-        _add_if_better(standing, standing.places[number])
-    _undo(standing)
-    return standing.counts
+        _add_if_better(state, state.places[number])
+    _undo(state)
+    return state.counts
 
 
-def _undo(standing: Standing) -> None:
-    """Takes back what was moved for a fraction that is gone now, replica by replica, as long as that is better."""
-    for place in standing.places:
-        while standing.count(place) > standing.spot(place).held and better(standing.brings(place, -1)):
-            standing.change(place, -1)
-    for place in standing.places:
-        while standing.count(place) < standing.spot(place).held and _add_if_better(standing, place):
+def _undo(state: Standing) -> None:
+    """Revert moves that were made for a fraction that rounding removed, replica by replica, while that is better."""
+    for slot in state.places:
+        while state.count(slot) > state.spot(slot).held and better(state.brings(slot, -1)):
+            state.change(slot, -1)
+    for slot in state.places:
+        while state.count(slot) < state.spot(slot).held and _add_if_better(state, slot):
             pass
 
 
-def _add_if_better(standing: Standing, place: Place) -> bool:
-    fits = standing.spot(place).slices <= standing.free(place.pool) and standing.may_grow(place)
-    if not fits or not better(standing.brings(place, 1)):
+def _add_if_better(state: Standing, slot: Place) -> bool:
+    """Add a replica if it fits and improves the state; return whether it did."""
+    fits = state.spot(slot).slices <= state.free(slot.pool) and state.may_grow(slot)
+    if not fits or not better(state.brings(slot, 1)):
         return False
-    standing.change(place, 1)
+    state.change(slot, 1)
     return True
 
 
-def _whole(spots: int, each: Iterator[float]) -> tuple[int, ...]:
-    return tuple(max(floor(next(each) + _WHOLE), 0) for _ in range(spots))
+def _whole(options: int, counts: Iterator[float]) -> tuple[int, ...]:
+    return tuple(max(floor(next(counts) + _WHOLE), 0) for _ in range(options))

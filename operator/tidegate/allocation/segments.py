@@ -1,4 +1,7 @@
-"""An Inference in one pool as segments of replicas on which every replica is worth the same; concave, so they fill in order."""
+"""Piecewise linear value of an Inference in one pool, as segments of replicas of equal value.
+
+The value is concave, so the segments fill in order.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from tidegate.allocation.worth import Level, Spot, Worth
 
 @dataclass(slots=True)
 class Segment:
-    """Replicas `start` to `end`, away from what is held: above it (`up`) or below.
+    """Replicas from `start` to `end`, away from the current ones: above them (`up`) or below.
 
-    `gain`: value per second of moving one replica of it, the move's cost included; for an Inference in several pools the
-    cost alone. `rate` and `served`: requests per second that a replica adds, `served` only as far as somebody asks.
-    `forced`, `barred`: the normal case, in which nothing is relaxed, moves all of it, or none.
+    `gain` is the value per second of moving one of the replicas, less the cost of the move; for an Inference in several pools
+    it is the cost alone. `rate` and `served` are requests per second that a replica adds, `served` only up to the demand.
+    `forced` and `barred` segments move as a whole, or not at all, in the normal problem.
     """
 
     start: int
@@ -30,70 +33,70 @@ class Segment:
 
     @property
     def length(self) -> int:
-        """Replicas in it."""
+        """Return the number of replicas."""
         return self.end - self.start if self.up else self.start - self.end
 
 
 _Mark = tuple[int, float, float, float]
-"""A number of replicas, what it serves, how much of that somebody asks for, and what that is worth."""
+"""Breakpoint: a number of replicas, the rate they serve, the part of it that is demanded, and its value."""
 
 
-def segments(worth: Worth, spot: Spot) -> list[Segment]:
-    """From what is held outwards: first those above, then those below."""
+def segments(utility: Worth, option: Spot) -> list[Segment]:
+    """Split an option into segments: those above the current replicas, outwards, then those below."""
     above: list[Segment] = []
     below: list[Segment] = []
-    single = len(worth.spots) == 1
-    must, most = (worth.must, worth.most) if single else (-1, float("inf"))
+    single = len(utility.spots) == 1
+    required, ceiling = (utility.must, utility.most) if single else (-1, float("inf"))
     for (low, rate_low, served_low, value_low), (high, rate_high, served_high, value_high) in pairwise(
-        _marks(worth, spot, single=single)
+        _marks(utility, option, single=single)
     ):
         length = high - low
         gain, rate = (value_high - value_low) / length, (rate_high - rate_low) / length
         served = (served_high - served_low) / length
-        needed, excess = high <= must, low >= most
-        if low >= spot.held:
-            gain, barred = gain - spot.up_cost, excess or spot.frozen_up
+        needed, excess = high <= required, low >= ceiling
+        if low >= option.held:
+            gain, barred = gain - option.up_cost, excess or option.frozen_up
             above.append(Segment(low, high, True, gain, rate, served, needed, barred))
         else:
-            gain, barred = -gain - spot.down_cost, needed or spot.frozen_down
+            gain, barred = -gain - option.down_cost, needed or option.frozen_down
             below.append(Segment(high, low, False, gain, rate, served, excess, barred))
     return above + below[::-1]
 
 
-def level_gains(worth: Worth, spot: Spot, segment: Segment) -> list[tuple[Level, float]]:
-    """By how much moving one replica of `segment` changes what each level misses."""
+def level_gains(utility: Worth, option: Spot, segment: Segment) -> list[tuple[Level, float]]:
+    """Return by how much moving one replica of `segment` changes the violation of each priority."""
     changes: dict[Level, float] = {}
-    if len(worth.spots) == 1:
-        before, after = worth.levels((segment.start,)), worth.levels((segment.end,))
-        for level in Level:
-            change = (after[level] - before[level]) / segment.length
+    if len(utility.spots) == 1:
+        before, after = utility.levels((segment.start,)), utility.levels((segment.end,))
+        for priority in Level:
+            change = (after[priority] - before[priority]) / segment.length
             if change:
-                changes[level] = change
-    if spot.frozen_up if segment.up else spot.frozen_down:
-        changes[Level.BUDGET] = changes.get(Level.BUDGET, 0.0) + spot.slices
+                changes[priority] = change
+    if option.frozen_up if segment.up else option.frozen_down:
+        changes[Level.BUDGET] = changes.get(Level.BUDGET, 0.0) + option.slices
     return list(changes.items())
 
 
-def _marks(worth: Worth, spot: Spot, *, single: bool) -> Sequence[_Mark]:
-    """Where a replica begins to be worth something else than the one before it."""
-    top = max(spot.held, spot.beyond)
-    curve = spot.placement.curve
-    numbers = {0, spot.held, top, *bends(curve, top)}
+def _marks(utility: Worth, option: Spot, *, single: bool) -> Sequence[_Mark]:
+    """Return the numbers of replicas at which the value of one more replica changes."""
+    top = max(option.held, option.beyond)
+    curve = option.placement.curve
+    numbers = {0, option.held, top, *bends(curve, top)}
     if single:
-        numbers.update((worth.floor, worth.needed, worth.spare_node))
-        if worth.most < top:
-            numbers.add(int(worth.most))
-    for asked in worth.asked:
+        numbers.update((utility.floor, utility.needed, utility.spare_node))
+        if utility.most < top:
+            numbers.add(int(utility.most))
+    for demand_step in utility.asked:
         # A share of one replica serves the rest: that replica is a segment of its own.
-        last = curve.needed(asked.rate)
-        if last is not None:
-            numbers.update((last - 1, last))
-    most_asked = max([asked.rate for asked in worth.asked], default=0.0)
-    before = curve.at(spot.held)
-    found: list[_Mark] = []
+        enough = curve.needed(demand_step.rate)
+        if enough is not None:
+            numbers.update((enough - 1, enough))
+    highest_rate = max([demand_step.rate for demand_step in utility.asked], default=0.0)
+    before = curve.at(option.held)
+    breakpoints: list[_Mark] = []
     for number in sorted(numbers):
         if 0 <= number <= top:
             rate = curve.at(number)
-            value = worth.earned(rate, min(rate, before)) if single else 0.0
-            found.append((number, rate, min(rate, most_asked), value))
-    return found
+            value = utility.earned(rate, min(rate, before)) if single else 0.0
+            breakpoints.append((number, rate, min(rate, highest_rate), value))
+    return breakpoints

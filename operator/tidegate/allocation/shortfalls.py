@@ -1,4 +1,4 @@
-"""Which rules a decision could not keep, whose they are and by how much: what is said when the answer is the least bad one."""
+"""Rules that a decision does not keep: whose they are, and by how much."""
 
 from __future__ import annotations
 
@@ -6,52 +6,57 @@ from collections.abc import Iterator, Sequence
 
 from tidegate.allocation.assignment import Relaxation
 from tidegate.allocation.component import Component, Counts, PoolUse
-from tidegate.allocation.worth import Level, Worth
+from tidegate.allocation.worth import FLOOR_LEVELS, Level, Worth
 from tidegate.api.inference import Tier
 
-_SAME = 1e-6
+_TOLERANCE = 1e-6
 
 
 def shortfalls(component: Component, target: Counts) -> tuple[Relaxation, ...]:
-    """In the order of the levels, the worst first."""
-    found: list[tuple[Level, Relaxation]] = []
+    """Return the relaxed rules in the order of their priorities, the highest first."""
+    relaxations: list[tuple[Level, Relaxation]] = []
     uses = {pool.name: PoolUse(pool) for pool in component.pools}
-    for worth, counts in zip(component.worths, target, strict=True):
-        found += _of_inference(worth, counts)
-        for spot, count in zip(worth.spots, counts, strict=True):
-            uses[spot.pool].add(worth.inference.tier, spot, count)
+    for utility, counts in zip(component.worths, target, strict=True):
+        relaxations += _of_inference(utility, counts)
+        for option, count in zip(utility.spots, counts, strict=True):
+            uses[option.pool].add(utility.inference.tier, option, count)
     for use in uses.values():
-        found += _of_pool(use)
-    return tuple(each for _, each in sorted(found, key=lambda each: (each[0], each[1].subject, each[1].rule)))
+        relaxations += _of_pool(use)
+    return tuple(
+        relaxation
+        for _, relaxation in sorted(relaxations, key=lambda pair: (pair[0], pair[1].subject, pair[1].rule))
+    )
 
 
-def _of_inference(worth: Worth, counts: Sequence[int]) -> Iterator[tuple[Level, Relaxation]]:
-    inference, total = worth.inference, sum(counts)
-    key, bounds = inference.key, inference.bounds
-    pools = ", ".join(spot.pool for spot in worth.spots)
-    if total < worth.floor:
-        whose = (
-            bounds.least_by if worth.floor == bounds.least else "what it holds, since its signals are missing"
+def _of_inference(utility: Worth, counts: Sequence[int]) -> Iterator[tuple[Level, Relaxation]]:
+    model, total = utility.inference, sum(counts)
+    key, bounds = model.key, model.bounds
+    pools = ", ".join(option.pool for option in utility.spots)
+    if total < utility.floor:
+        source = (
+            bounds.least_by
+            if utility.floor == bounds.least
+            else "what it holds, since its signals are missing"
         )
         yield (
-            worth.floor_level,
+            utility.floor_level,
             Relaxation(
-                f"{inference.tier} floor",
+                f"{model.tier} floor",
                 key,
-                f"{total} of {worth.floor} replicas ({whose}): {pools} has no room; add slices or lower the floor",
+                f"{total} of {utility.floor} replicas ({source}): {pools} has no room; add slices or lower the floor",
             ),
         )
-    if total > worth.most:
+    if total > utility.most:
         yield (
             Level.CEILING,
             Relaxation(
                 "ceiling",
                 key,
-                f"{total} replicas are above {bounds.most_by} of {worth.most:.0f} until the budget lets them go",
+                f"{total} replicas are above {bounds.most_by} of {utility.most:.0f} until the budget lets them go",
             ),
         )
-    missed = worth.levels(tuple(counts))
-    if missed[Level.SPARE_NODE] > _SAME:
+    violations = utility.levels(tuple(counts))
+    if violations[Level.SPARE_NODE] > _TOLERANCE:
         yield (
             Level.SPARE_NODE,
             Relaxation(
@@ -60,53 +65,51 @@ def _of_inference(worth: Worth, counts: Sequence[int]) -> Iterator[tuple[Level, 
                 f"{total} replicas do not serve its demand when a node of {pools} is lost; add slices",
             ),
         )
-    if inference.tier is Tier.REALTIME and worth.asked:
-        # Not what the level misses: what no number of replicas could have served is missed by its users all the same.
-        short = max(asked.rate - rate for asked, rate in zip(worth.asked, worth.served(counts), strict=True))
-        if short > _SAME:
-            limit = "raise its maximum or add slices" if total >= worth.most else "add slices"
+    if model.tier is Tier.REALTIME and utility.asked:
+        # Report the whole shortage: the violation leaves out what no number of replicas could serve, users do not.
+        shortage = max(
+            demand_step.rate - rate
+            for demand_step, rate in zip(utility.asked, utility.served(counts), strict=True)
+        )
+        if shortage > _TOLERANCE:
+            remedy = "raise its maximum or add slices" if total >= utility.most else "add slices"
             yield (
                 Level.SLO,
-                Relaxation("SLO", key, f"{short:,.0f}/s are more than {total} replicas serve; {limit}"),
+                Relaxation("SLO", key, f"{shortage:,.0f}/s are more than {total} replicas serve; {remedy}"),
             )
 
 
 def _of_pool(use: PoolUse) -> Iterator[tuple[Level, Relaxation]]:
     pool = use.pool
-    missed = use.missed()
+    violations = use.missed()
     for rule in pool.tiers:
-        given = use.tiers[rule.tier]
-        if given < rule.floor:
-            level = {
-                Tier.REALTIME: Level.REALTIME_FLOOR,
-                Tier.NEARLINE: Level.NEARLINE_FLOOR,
-                Tier.OFFLINE: Level.OFFLINE_FLOOR,
-            }[rule.tier]
+        assigned = use.tiers[rule.tier]
+        if assigned < rule.floor:
             yield (
-                level,
+                FLOOR_LEVELS[rule.tier],
                 Relaxation(
                     f"{rule.tier} floor",
                     pool.name,
-                    f"{given} of {rule.floor} slices: {pool.slices} are in good health",
+                    f"{assigned} of {rule.floor} slices: {pool.slices} are in good health",
                 ),
             )
-        if rule.ceiling is not None and given > rule.ceiling:
+        if rule.ceiling is not None and assigned > rule.ceiling:
             yield (
                 Level.CEILING,
                 Relaxation(
-                    "ceiling", pool.name, f"{rule.tier} holds {given} of at most {rule.ceiling} slices"
+                    "ceiling", pool.name, f"{rule.tier} holds {assigned} of at most {rule.ceiling} slices"
                 ),
             )
-    if missed[Level.WARM_SPARES]:
-        left = pool.spares - int(missed[Level.WARM_SPARES])
+    if violations[Level.WARM_SPARES]:
+        free = pool.spares - int(violations[Level.WARM_SPARES])
         yield (
             Level.WARM_SPARES,
-            Relaxation("warm spares", pool.name, f"{left} of {pool.spares} slices stay free"),
+            Relaxation("warm spares", pool.name, f"{free} of {pool.spares} slices stay free"),
         )
-    if missed[Level.BUDGET]:
-        over = int(missed[Level.BUDGET])
-        allowed = "the pool is held" if pool.hold else f"budget {pool.budget}, dwell times included"
+    if violations[Level.BUDGET]:
+        excess = int(violations[Level.BUDGET])
+        limit = "the pool is held" if pool.hold else f"budget {pool.budget}, dwell times included"
         yield (
             Level.BUDGET,
-            Relaxation("budget", pool.name, f"{over} slices move for safety beyond it ({allowed})"),
+            Relaxation("budget", pool.name, f"{excess} slices move for safety beyond it ({limit})"),
         )

@@ -1,6 +1,6 @@
-"""All that a decision is made from, as immutable values: pools, Inferences, demand, curves, replicas by phase, bounds, budgets.
+"""Inputs of one decision as immutable values: pools, models, demand, curves, replicas, bounds and budgets.
 
-Every number is checked where it enters, so that the caller can leave out (or hold) the one object that is wrong.
+Every number is checked on construction, so that the caller can leave out the one object that is wrong.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tidegate.allocation.curves import CapacityCurve
 from tidegate.allocation.errors import InvalidInputError, check_amount, check_count
 from tidegate.api.inference import Tier
 
-_LEAST_VALUE: Final = 1e-9
+_MIN_VALUE: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class TierRule:
-    """How many slices of a pool a tier holds at least and at most; None: no limit."""
+    """Floor and ceiling of a tier in a pool, in slices; None is no limit."""
 
     tier: Tier
     floor: int = 0
@@ -29,11 +29,11 @@ class TierRule:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Equal slices: `slices` in good health, on `nodes` nodes.
+    """Pool of equal slices: `slices` are allocatable, on `nodes` nodes.
 
-    `spares`: slices kept free, or with a warm model without weight, for real-time.
-    `budget`: slices that may still change hands in the window; None: no limit. `hold`: nothing moves except for safety.
-    `price`: what one more slice would have earned in the last decision, in value per second; it is what moves cost.
+    `spares` slices stay free for real-time models, or have a warm model without weight. `budget` is how many slices may still
+    move in the window, None for no limit. `hold` freezes the pool: only moves for safety happen.
+    `price` is what one more slice would have earned in the last decision, in value per second; it is the cost of a move.
     """
 
     name: str
@@ -56,17 +56,17 @@ class Pool:
             if rule.ceiling is not None:
                 check_count(f"{path}: tiers.{rule.tier}.ceiling", rule.ceiling, least=rule.floor)
         if len({rule.tier for rule in self.tiers}) < len(self.tiers):
-            raise InvalidInputError(f"{path}: tiers", "names a tier twice")
+            raise InvalidInputError(f"{path}: tiers", "has two rules for one tier; merge them")
 
     @property
     def movable(self) -> int | None:
-        """Slices that may change hands now; None: no limit."""
+        """Return how many slices may move now; None is no limit."""
         return 0 if self.hold else self.budget
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Replicas over all pools together, after overrides; the texts say whose bounds they are."""
+    """Floor and ceiling of an Inference's replicas over all pools, after overrides; the sources name their origin."""
 
     least: int = 0
     most: int | None = None
@@ -76,9 +76,9 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """By phase, moves that were decided and not yet seen included.
+    """Replicas by phase, as they will be after moves that were decided and are not yet observed.
 
-    `draining` ones still hold slices but serve nothing new; `spare` ones are loaded, have no weight, and count as spares.
+    `draining` replicas hold slices and get no new requests. `spare` replicas are loaded and have no weight.
     """
 
     ready: int = 0
@@ -88,15 +88,15 @@ class Replicas:
 
     @property
     def held(self) -> int:
-        """Those that serve, or will."""
+        """Return the replicas that are ready or loading."""
         return self.ready + self.loading
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A pool that an Inference may use: slices per replica, its curve there, what it holds, measured times.
+    """Pool that an Inference may use, with the slices per replica, its curve, its replicas and measured times there.
 
-    `since_up_s` and `since_down_s`: seconds since its replicas last rose and fell.
+    `since_up_s` and `since_down_s` are the seconds since its replicas last rose and fell.
     """
 
     pool: str
@@ -111,9 +111,9 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Work offered, per step, in requests per second (offline: slices that the work left can use).
+    """Demand per step, in requests per second (offline: slices that the remaining work can use).
 
-    `urgency` multiplies the value in each step: near-line and offline work nears its deadline. Empty: 1 throughout.
+    `urgency` multiplies the value in each step: near-line and offline work nears its deadline. Empty is 1 throughout.
     """
 
     rates: tuple[float, ...]
@@ -122,9 +122,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """One model: what it is worth per request, what is asked of it, and where it may run.
+    """Model to place: the value of a request, its demand, and the pools where it may run.
 
-    `load` None: the signals are missing or stale, so that it keeps what it has.
+    Without `load` the signals are missing or stale, and it keeps its replicas.
     """
 
     key: str
@@ -136,7 +136,7 @@ class Inference:
 
     def __post_init__(self) -> None:
         path = f"inference {self.key}"
-        check_amount(f"{path}: value", self.value, least=_LEAST_VALUE)
+        check_amount(f"{path}: value", self.value, least=_MIN_VALUE)
         check_count(f"{path}: least", self.bounds.least)
         if self.bounds.most is not None:
             check_count(f"{path}: most", self.bounds.most, least=self.bounds.least)
@@ -151,13 +151,13 @@ class Inference:
 
     @property
     def held(self) -> int:
-        """Replicas in all pools."""
+        """Return the current replicas in all pools."""
         return sum(placement.replicas.held for placement in self.placements)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A part of the horizon; later steps weigh less."""
+    """Step of the horizon; later ones have less weight."""
 
     seconds: float
     weight: float = 1.0
@@ -165,10 +165,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The inputs of one decision. Objects are sorted by name, so that their order says nothing.
+    """Inputs of one decision; objects are sorted by name, so that their order has no effect.
 
-    `dwell_s`: how long a real-time replica that was just started is not taken away again, unless for safety; those of other
-    tiers are not while they load.
+    `dwell_s` is how long a started real-time replica is not stopped again, except for safety. Replicas of other tiers are not
+    stopped while they load.
     """
 
     pools: tuple[Pool, ...]
@@ -179,10 +179,10 @@ class Snapshot:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pools", tuple(sorted(self.pools, key=lambda pool: pool.name)))
-        object.__setattr__(self, "inferences", tuple(sorted(self.inferences, key=lambda each: each.key)))
+        object.__setattr__(self, "inferences", tuple(sorted(self.inferences, key=lambda model: model.key)))
         check_amount("dwell_s", self.dwell_s)
         if not self.steps:
-            raise InvalidInputError("steps", "is empty; give the present one at least")
+            raise InvalidInputError("steps", "is empty; give at least the present step")
         for number, step in enumerate(self.steps):
             check_amount(f"steps[{number}].seconds", step.seconds, least=1e-3)
             check_amount(f"steps[{number}].weight", step.weight, least=1e-9)
@@ -196,9 +196,9 @@ class Snapshot:
     def _check_names(self) -> None:
         names = {pool.name for pool in self.pools}
         if len(names) < len(self.pools):
-            raise InvalidInputError("pools", "two have one name")
+            raise InvalidInputError("pools", "two pools have the same name")
         if len({inference.key for inference in self.inferences}) < len(self.inferences):
-            raise InvalidInputError("inferences", "two have one key")
+            raise InvalidInputError("inferences", "two models have the same key")
         for inference in self.inferences:
             for placement in inference.placements:
                 if placement.pool not in names:
@@ -209,19 +209,19 @@ class Snapshot:
 
     @cached_property
     def horizon_s(self) -> float:
-        """Seconds that the decision looks ahead."""
+        """Return the seconds that the decision looks ahead."""
         return sum(step.seconds for step in self.steps)
 
     @cached_property
     def weights(self) -> tuple[float, ...]:
-        """What a second of each step counts; they sum to 1, so that values are per second of the horizon."""
+        """Return the weight of each step; they sum to 1, so that values are per second of the horizon."""
         raw = [step.seconds * step.weight for step in self.steps]
         total = sum(raw)
-        return tuple(each / total for each in raw)
+        return tuple(weight / total for weight in raw)
 
     @cached_property
     def inputs_hash(self) -> str:
-        """One hash of everything; two snapshots with the same one get the same assignment."""
+        """Return one hash of all inputs; equal hashes give equal assignments."""
         return sha256(repr(self).encode()).hexdigest()
 
 
@@ -243,7 +243,7 @@ def _check_placement(path: str, placement: Placement) -> None:
     for field, seconds in (("since_up_s", placement.since_up_s), ("since_down_s", placement.since_down_s)):
         if isnan(seconds) or seconds < 0:
             raise InvalidInputError(
-                f"{path}: {field}", f"{seconds} is no time span; inf when it never happened"
+                f"{path}: {field}", f"{seconds} is not a duration; use inf when it never happened"
             )
     replicas = placement.replicas
     for field in ("ready", "loading", "draining", "spare"):

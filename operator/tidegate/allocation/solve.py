@@ -1,4 +1,4 @@
-"""Snapshot in, Assignment out: the parts that share no pool one by one."""
+"""Solver of a whole snapshot: each component by itself."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tidegate.allocation.snapshot import Snapshot
 
 
 class Solver:
-    """Solves tick after tick; models stay warm, but no answer depends on those before it.
+    """Solver that keeps its models warm from tick to tick; no answer depends on those before it.
 
-    `clock`: monotonic seconds, to keep the time box.
+    `clock` returns monotonic seconds, to keep the time box.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -23,15 +23,15 @@ class Solver:
         self._deciders: dict[tuple[str, ...], Decider] = {}
 
     def solve(self, snapshot: Snapshot, limits: Limits | None = None) -> Assignment:
-        """The assignment. Past the time box the rest is decided by the greedy order, and the note says so."""
+        """Return the assignment; components past the time box are solved greedily, and the note says so."""
         limits = limits or Limits()
         end = self._clock() + limits.seconds
         parts = components(snapshot)
-        kept: dict[tuple[str, ...], Decider] = {}
+        solvers: dict[tuple[str, ...], Decider] = {}
         decided: list[Decided] = []
         for part in parts:
             key = tuple(pool.name for pool in part.pools)
-            kept[key] = self._deciders.get(key) or Decider()
-            decided.append(kept[key].decide(part, lambda: end - self._clock(), limits.gap))
-        self._deciders = kept
+            solvers[key] = self._deciders.get(key) or Decider()
+            decided.append(solvers[key].decide(part, lambda: end - self._clock(), limits.gap))
+        self._deciders = solvers
         return assemble(snapshot, parts, decided)

@@ -1,4 +1,4 @@
-"""Whose replicas the warm spares of a pool are: loaded, without requests, and promoted before any pod could start."""
+"""Warm spares of the pools: replicas that are loaded without traffic and promoted before any pod could start."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.snapshot import Inference, Placement, Pool, Snapshot
 from tidegate.api.inference import Tier
 
-_STAYS: Final = 2.0
-"""A replica that is there stays the spare until another would be worth so many times as much: loading takes time."""
+_LOADED_FACTOR: Final = 2.0
+"""Factor by which a loaded spare's value counts more than another's, because loading takes time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """`replicas` of an Inference in a pool are to be loaded and get no requests."""
+    """Number of replicas of an Inference in a pool that stay loaded and get no requests."""
 
     inference: str
     pool: str
@@ -26,96 +26,100 @@ class Spare:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
+    """Real-time Inference that may have spares in a pool."""
+
     inference: Inference
     placement: Placement
     target: int
 
     @property
     def there(self) -> int:
-        """Replicas that are loaded, or load, and are not among those that are to serve."""
+        """Return the replicas that are loaded, or load, beyond the target."""
         replicas = self.placement.replicas
         return max(replicas.held + replicas.spare - self.target, 0)
 
     def most(self, pool: Pool) -> int:
-        """Spares that it may have: within its maximum; where nothing is to move, those that are there."""
+        """Return the limit of its spares: within its maximum, and in a frozen pool those that are loaded."""
         bound = self.inference.bounds.most
         limit = pool.slices if bound is None else max(bound - self.target, 0)
         return min(limit, self.there) if pool.hold else limit
 
     def worth(self, number: int) -> float:
-        """What its spare of this number (from 0) promises, per slice, in value per second.
+        """Return the value per second and per slice that its spare of this number (from 0) promises.
 
-        That is what the replica would serve if it were asked, as far as demand is on its way there: half of what the others
-        serve is asked, half of it counts. Where nobody knows what is asked it promises nothing.
+        That is the value of what the replica would serve, times the load of the Inference's other replicas: at half load, half of
+        it counts. Without signals it promises nothing.
         """
         load, curve, before = self.inference.load, self.placement.curve, self.target + number
         if load is None:
             return 0.0
-        capacity, asked = curve.at(before), max(load.rates)
-        near = min(asked / capacity, 1.0) if capacity > 0 else 1.0
-        more = curve.at(before + 1) - capacity
-        stays = _STAYS if number < self.there else 1.0
-        return self.inference.value * more * near * stays / self.placement.slices
+        capacity, demand = curve.at(before), max(load.rates)
+        load_share = min(demand / capacity, 1.0) if capacity > 0 else 1.0
+        added_rate = curve.at(before + 1) - capacity
+        loaded_factor = _LOADED_FACTOR if number < self.there else 1.0
+        return self.inference.value * added_rate * load_share * loaded_factor / self.placement.slices
 
     def rank(self, number: int) -> tuple[float, bool, str]:
-        """Its place among those who could have a spare of this number; the least comes first."""
+        """Return the key that sorts candidates for a spare of this number; the smallest comes first."""
         return -self.worth(number), number >= self.there, self.inference.key
 
 
 def warm_spares(snapshot: Snapshot, assignment: Assignment) -> tuple[Spare, ...]:
-    """The spares of all pools, in what the assignment leaves free; in each pool those first that promise most.
+    """Choose the spares of all pools within the slices that the assignment leaves free, the most promising first.
 
-    Everybody gets one before anybody gets a second. Of equals those come first that are there, and then it goes by name, so
-    that the same inputs give the same spares.
+    Every Inference gets one before any gets a second. Of equal ones a loaded replica comes first, then the name decides, so
+    that equal inputs give equal spares.
     """
-    targets = {(each.inference, each.pool): each.replicas for each in assignment.replicas}
-    found: list[Spare] = []
+    targets = {(assigned.inference, assigned.pool): assigned.replicas for assigned in assignment.replicas}
+    spares: list[Spare] = []
     for pool in snapshot.pools:
-        found += _of_pool(snapshot, pool, targets)
-    return tuple(found)
+        spares += _of_pool(snapshot, pool, targets)
+    return tuple(spares)
 
 
 def _of_pool(snapshot: Snapshot, pool: Pool, targets: Mapping[tuple[str, str], int]) -> Sequence[Spare]:
-    here = [
-        (inference, placement)
-        for inference in snapshot.inferences
-        for placement in inference.placements
+    in_pool = [
+        (model, placement)
+        for model in snapshot.inferences
+        for placement in model.placements
         if placement.pool == pool.name
     ]
-    given = sum(targets[each.key, pool.name] * placement.slices for each, placement in here)
-    room = min(pool.slices - given, pool.spares, _below_ceiling(pool, here, targets))
+    assigned = sum(targets[model.key, pool.name] * placement.slices for model, placement in in_pool)
+    free = min(pool.slices - assigned, pool.spares, _below_ceiling(pool, in_pool, targets))
     candidates = [
-        _Candidate(inference, placement, targets[inference.key, pool.name])
-        for inference, placement in here
-        if inference.tier is Tier.REALTIME
+        _Candidate(model, placement, targets[model.key, pool.name])
+        for model, placement in in_pool
+        if model.tier is Tier.REALTIME
     ]
     spares: dict[str, int] = {}
     number = 0
-    while room > 0:
+    while free > 0:
         round_ = [
-            each for each in candidates if spares.get(each.inference.key, 0) == number < each.most(pool)
+            candidate
+            for candidate in candidates
+            if spares.get(candidate.inference.key, 0) == number < candidate.most(pool)
         ]
-        for each in sorted(round_, key=lambda one: one.rank(number)):
-            if each.placement.slices <= room:
-                room -= each.placement.slices
-                spares[each.inference.key] = number + 1
+        for candidate in sorted(round_, key=lambda rival: rival.rank(number)):
+            if candidate.placement.slices <= free:
+                free -= candidate.placement.slices
+                spares[candidate.inference.key] = number + 1
         number += 1
         if number not in spares.values():
             break
-    slices = {each.inference.key: each.placement.slices for each in candidates}
+    slices = {candidate.inference.key: candidate.placement.slices for candidate in candidates}
     return [Spare(key, pool.name, count, slices[key]) for key, count in spares.items()]
 
 
 def _below_ceiling(
-    pool: Pool, here: Sequence[tuple[Inference, Placement]], targets: Mapping[tuple[str, str], int]
+    pool: Pool, in_pool: Sequence[tuple[Inference, Placement]], targets: Mapping[tuple[str, str], int]
 ) -> int:
-    """Slices that the tier may still have; spares count in it."""
+    """Return the slices that the tier may still have; spares count in it."""
     ceiling = next((rule.ceiling for rule in pool.tiers if rule.tier is Tier.REALTIME), None)
     if ceiling is None:
         return pool.slices
-    has = sum(
-        targets[each.key, pool.name] * placement.slices
-        for each, placement in here
-        if each.tier is Tier.REALTIME
+    assigned = sum(
+        targets[model.key, pool.name] * placement.slices
+        for model, placement in in_pool
+        if model.tier is Tier.REALTIME
     )
-    return ceiling - has
+    return ceiling - assigned

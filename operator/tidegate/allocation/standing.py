@@ -1,4 +1,4 @@
-"""A number of replicas for every Inference of a component that changes one replica at a time, and knows what each change brings."""
+"""Mutable replica counts of one component, with the effect of each single change."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tidegate.allocation.component import Component, Counts, PoolUse
-from tidegate.allocation.snapshot import Pool
-from tidegate.allocation.worth import Level, Spot, Worth
+from tidegate.allocation.worth import Spot, Worth
 
-_SAME = 1e-9
+_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One spot among all of the component, with its Inference and its pool by number."""
+    """Option by its number in the component, with the indices of its model and pool."""
 
     number: int
     worth: int
@@ -23,7 +22,7 @@ class Place:
 
 
 Change = tuple[float, ...]
-"""What each level misses more (negative: less), and last the value that is lost (negative: gained): smaller is better."""
+"""Increase of the violation of each priority, then the value that is lost; smaller is better, negative is a gain."""
 
 
 class Standing:
@@ -34,98 +33,99 @@ class Standing:
         self._counts = [list(replicas) for replicas in counts]
         self.places: list[Place] = []
         self.use = [PoolUse(pool) for pool in component.pools]
-        for index, worth in enumerate(component.worths):
-            for number, spot in enumerate(worth.spots):
-                pool = component.pool_index[spot.pool]
+        for index, utility in enumerate(component.worths):
+            for number, option in enumerate(utility.spots):
+                pool = component.pool_index[option.pool]
                 self.places.append(Place(len(self.places), index, number, pool))
-                self.use[pool].add(worth.inference.tier, spot, self._counts[index][number])
+                self.use[pool].add(utility.inference.tier, option, self._counts[index][number])
 
     @property
     def counts(self) -> Counts:
-        """What stands now."""
+        """Return the replicas as they are now."""
         return tuple(tuple(replicas) for replicas in self._counts)
 
-    def worth(self, place: Place) -> Worth:
-        """The Inference."""
-        return self.component.worths[place.worth]
+    def worth(self, slot: Place) -> Worth:
+        """Return the model of a slot."""
+        return self.component.worths[slot.worth]
 
-    def spot(self, place: Place) -> Spot:
-        """The Inference in the pool."""
-        return self.component.worths[place.worth].spots[place.spot]
+    def spot(self, slot: Place) -> Spot:
+        """Return the option of a slot."""
+        return self.component.worths[slot.worth].spots[slot.spot]
 
-    def pool(self, place: Place) -> Pool:
-        """The pool."""
-        return self.component.pools[place.pool]
+    def count(self, slot: Place) -> int:
+        """Return the replicas of a slot."""
+        return self._counts[slot.worth][slot.spot]
 
-    def count(self, place: Place) -> int:
-        """Replicas there."""
-        return self._counts[place.worth][place.spot]
-
-    def may_grow(self, place: Place) -> bool:
-        """Whether one more replica is within what the Inference may ever hold; not whether it fits."""
-        worth, spot = self.worth(place), self.spot(place)
+    def may_grow(self, slot: Place) -> bool:
+        """Return whether one more replica is within the limits of the Inference; it may not fit."""
+        utility, option = self.worth(slot), self.spot(slot)
         return (
-            self.count(place) < max(spot.beyond, spot.held) and sum(self._counts[place.worth]) < worth.highest
+            self.count(slot) < max(option.beyond, option.held)
+            and sum(self._counts[slot.worth]) < utility.highest
         )
 
     def free(self, pool: int) -> int:
-        """Slices that nobody holds; negative when more are given than there are."""
+        """Return the free slices of a pool; negative when more are assigned than there are."""
         return self.component.pools[pool].slices - self.use[pool].given
 
-    def brings(self, place: Place, by: int) -> Change:
-        """What `by` more replicas there bring, the pool's own rules included."""
-        own = self.brings_alone(place, by)
-        before = self.use[place.pool].missed()
-        self._use(place, by)
-        after = self.use[place.pool].missed()
-        self._use(place, -by)
-        shared = [late - early for late, early in zip(after, before, strict=True)]
+    def brings(self, slot: Place, by: int) -> Change:
+        """Return the effect of `by` more replicas, the pool's own rules included."""
+        own = self.brings_alone(slot, by)
+        before = self.use[slot.pool].missed()
+        self.change(slot, by)
+        after = self.use[slot.pool].missed()
+        self.change(slot, -by)
+        shared = [new - old for new, old in zip(after, before, strict=True)]
         return (*(a + b for a, b in zip(own, shared, strict=False)), own[-1])
 
-    def brings_alone(self, place: Place, by: int) -> Change:
-        """What it brings but for the pool's own rules: depends on nobody else."""
-        worth = self.worth(place)
-        before = tuple(self._counts[place.worth])
-        after = (*before[: place.spot], before[place.spot] + by, *before[place.spot + 1 :])
-        missed = [late - early for late, early in zip(worth.levels(after), worth.levels(before), strict=True)]
-        lost = worth.value(before) - worth.value(after) + worth.move_cost(after) - worth.move_cost(before)
-        return (*missed, lost)
+    def brings_alone(self, slot: Place, by: int) -> Change:
+        """Return the effect of `by` more replicas without the pool's own rules; it depends on no other Inference."""
+        utility = self.worth(slot)
+        before = tuple(self._counts[slot.worth])
+        after = (*before[: slot.spot], before[slot.spot] + by, *before[slot.spot + 1 :])
+        violations = [
+            new - old for new, old in zip(utility.levels(after), utility.levels(before), strict=True)
+        ]
+        lost = (
+            utility.value(before)
+            - utility.value(after)
+            + utility.move_cost(after)
+            - utility.move_cost(before)
+        )
+        return (*violations, lost)
 
-    def change(self, place: Place, by: int) -> None:
-        """Puts `by` more replicas there."""
-        self._use(place, by)
-
-    def _use(self, place: Place, by: int) -> None:
-        worth, spot = self.worth(place), self.spot(place)
-        use, count = self.use[place.pool], self.count(place)
-        use.remove(worth.inference.tier, spot, count)
-        self._counts[place.worth][place.spot] = count + by
-        use.add(worth.inference.tier, spot, count + by)
+    def change(self, slot: Place, by: int) -> None:
+        """Add `by` replicas."""
+        utility, option = self.worth(slot), self.spot(slot)
+        use, count = self.use[slot.pool], self.count(slot)
+        use.remove(utility.inference.tier, option, count)
+        self._counts[slot.worth][slot.spot] = count + by
+        use.add(utility.inference.tier, option, count + by)
 
 
 def better(change: Change) -> bool:
-    """Whether a change improves on nothing, in the order of the levels; rounding errors decide nothing."""
+    """Return whether a change improves the state, by priority; differences of rounding do not count."""
     for amount in change:
-        if abs(amount) > _SAME:
+        if abs(amount) > _TOLERANCE:
             return amount < 0
     return False
 
 
 def per_slice(change: Change, slices: int) -> Change:
-    """To compare changes of different sizes. Rounding errors are cut off, so that they decide nothing either."""
+    """Divide a change by its slices, to compare changes of different sizes.
+
+    The result is rounded, so that rounding errors do not decide.
+    """
     return tuple(round(amount / slices, 9) for amount in change)
 
 
-def added(one: Change, other: Change) -> Change:
-    """Both changes."""
-    return tuple(a + b for a, b in zip(one, other, strict=True))
+def added(change: Change, other: Change) -> Change:
+    """Return the sum of two changes."""
+    return tuple(a + b for a, b in zip(change, other, strict=True))
 
 
-LEVELS = len(Level)
-
-
-def siblings(standing: Standing, place: Place) -> Iterator[Place]:
-    """All pools of the same Inference: their changes bring something else now."""
-    first = place.number - place.spot
-    for number in range(first, first + len(standing.worth(place).spots)):
-        yield standing.places[number]
+def siblings(state: Standing, slot: Place) -> Iterator[Place]:
+    """Yield all slots of the same Inference, because a change of one alters the effect of the others."""
+    first = slot.number - slot.spot
+    for number in range(first, first + len(state.worth(slot).spots)):
+        yield state.places[number]
