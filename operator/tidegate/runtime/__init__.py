@@ -1,1 +1,1 @@
-"""What keeps a process of ours going: work queue, leader election, probes, logging and the clock."""
+"""Services that keep a Tidegate process running: work queue, leader election, probes, logging and the clock."""

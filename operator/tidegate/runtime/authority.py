@@ -1,4 +1,4 @@
-"""Makes certificates with an authority of their own, whose key is thrown away: nobody can make another one of it."""
+"""Issuer of certificates whose authority's key is discarded, so that no other certificate can be signed with it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SKEW: Final = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """Issues for one release: who asks for `xds` is answered by it under `release`-xds.`namespace`."""
+    """Issuer for one Helm release; the xDS service is `release`-xds.`namespace`."""
 
     release: str
     namespace: str
 
     def issue(self, parts: Sequence[Part], now: datetime) -> Issued:
-        """An authority and a pair for each part, valid LASTING from `now` on."""
+        """Issue an authority and a certificate with its key for each part, valid for VALIDITY from `now` on."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _name(f"{now:%Y-%m-%d %H:%M:%S} {self.release} {' '.join(parts)}")
         authority = (
@@ -40,7 +40,7 @@ class Issuer:
         return Issued(authority.public_bytes(serialization.Encoding.PEM), pairs)
 
     def names(self) -> Mapping[Part, tuple[str, ...]]:
-        """The DNS names in the certificate of each part."""
+        """Return the DNS names in the certificate of each part."""
         host = f"{self.release}-xds.{self.namespace}"
         return {
             Part.CONTROLLERS: ("tidegate-controllers",),
@@ -52,13 +52,13 @@ class Issuer:
         issuer, issuer_key = signer
         key = ec.generate_private_key(ec.SECP256R1())
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if part is Part.XDS else ExtendedKeyUsageOID.CLIENT_AUTH
-        known = [x509.DNSName(each) for each in self.names()[part]]
+        alternative_names = [x509.DNSName(name) for name in self.names()[part]]
         certificate = (
             _builder(_name(f"tidegate-{part}"), issuer, key, now)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(authority=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-            .add_extension(x509.SubjectAlternativeName(known), critical=False)
+            .add_extension(x509.SubjectAlternativeName(alternative_names), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False
             )
@@ -85,7 +85,7 @@ def _builder(
 
 
 def _name(common_name: str) -> x509.Name:
-    # X.509 has 64 characters for it.
+    # X.509 limits a common name to 64 characters.
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])
 
 

@@ -1,4 +1,4 @@
-"""Time, passed in: what the runtime asks of a clock, and the real one."""
+"""Time as a parameter: the interface that the runtime needs, and the system's clock."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Protocol
 
 
 class Timer(Protocol):
-    """A call that is due later."""
+    """Call that is due later."""
 
     def cancel(self) -> None:
-        """It will not happen."""
+        """Drop the call."""
         ...
 
 
@@ -21,37 +21,33 @@ class Clock(Protocol):
     """Wall time for people, monotonic time for decisions."""
 
     def now(self) -> datetime:
-        """The wall time, in UTC."""
+        """Return the wall time in UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some moment in the past; never set back."""
+        """Return seconds since an arbitrary moment; they never go back."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Waits that long."""
+        """Wait for `seconds`."""
         ...
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Calls `callback` on the event loop after that long."""
+        """Call `callback` on the event loop after `seconds`."""
         ...
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """Clock of the machine."""
 
     def now(self) -> datetime:
-        """See Clock."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """See Clock."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """See Clock."""
         await asyncio.sleep(seconds)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """See Clock."""
         return asyncio.get_running_loop().call_later(seconds, callback)

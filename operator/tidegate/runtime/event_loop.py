@@ -1,4 +1,4 @@
-"""Measures how long something holds the event loop: meanwhile a process answers no probe, renews no lease and reads no watch."""
+"""Metric of how long the event loop is blocked: meanwhile a process answers no probe and renews no lease."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ async def measured_event_loop(registry: CollectorRegistry) -> AsyncGenerator[Non
 
 
 def waited_for_core_s() -> float:
-    """Return the seconds that this thread was ready to run and had no core, since it began.
+    """Return the seconds that this thread was ready to run and had no core.
 
-    From the second field of the kernel's schedstat, in nanoseconds; 0 where there is no such file.
+    They come from the second field of the kernel's schedstat, in nanoseconds; 0 where there is no such file.
     """
     try:
         return int(_SCHEDULER_STATISTICS.read_text().split()[1]) / 1e9
@@ -48,10 +48,10 @@ def waited_for_core_s() -> float:
         return 0.0
 
 
-async def _measure(held: Histogram, waited_s: Callable[[], float]) -> None:
+async def _measure(histogram: Histogram, waited_s: Callable[[], float]) -> None:
     loop = asyncio.get_running_loop()
     while True:
         due, waited = loop.time() + EVERY_S, waited_s()
         await asyncio.sleep(EVERY_S)
-        late = loop.time() - due
-        held.observe(max(late - (waited_s() - waited), 0.0))
+        delay = loop.time() - due
+        histogram.observe(max(delay - (waited_s() - waited), 0.0))

@@ -1,4 +1,4 @@
-"""How two processes tell where a message ends: eight bytes of length, then the message."""
+"""Frames of messages between two processes: eight bytes of length, then the message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leader election on a Lease of our own: one process writes, in numbered terms, and stops by itself in time."""
+"""Leader election on a Lease of our own: one process writes, in numbered epochs, and stops by itself in time."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ from tidegate.kube.fence import Fence
 from tidegate.kube.lease import LeaseRecord
 from tidegate.runtime.clock import Clock
 
-# What the leader does; it is cancelled when the term ends, and must then end soon.
+# The leader's work; it is cancelled when the term ends, and must then end soon.
 Lead: TypeAlias = Callable[[Fence], Awaitable[None]]
 
-# Terms are numbered from the time of their start, so that even a Lease that was deleted, or an etcd that was
-# restored, never hands out a number that agents or admission policies have seen before. Fits an int32 until 2094.
+# Epochs are numbered by the time of their start, so that a deleted Lease or a restored etcd never repeats a number that
+# agents or admission policies have seen. They fit an int32 until 2094.
 _EPOCH_ZERO: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 log: Final = structlog.stdlib.get_logger()
 
 
 class LeaseStore(Protocol):
-    """Where the lease is kept; kube.lease.LeaseClient in a cluster."""
+    """Store of the lease; kube.lease.LeaseClient in a cluster."""
 
     async def read(self) -> LeaseRecord | None:
-        """The record, or None when nobody ever held it."""
+        """Return the record, or None when there has never been one."""
         ...
 
     async def write(self, record: LeaseRecord, *, within: timedelta) -> LeaseRecord:
-        """Writes it if nobody else has since it was read; raises ConflictError when somebody has."""
+        """Write the record if it has not changed since it was read; raise ConflictError when it has."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionSettings:
-    """How quickly a dead leader is replaced, and how much the API server is asked meanwhile."""
+    """Delays that decide how soon a dead leader is replaced, and how often the API server is asked."""
 
     lease_duration: timedelta = timedelta(seconds=10)
-    """Others take over when they have seen no renewal for this long."""
+    """Time without a renewal after which a follower takes over."""
     write_until: timedelta = timedelta(seconds=8)
-    """The leader stops writing this long after the start of its last renewal; less than lease_duration."""
+    """Time from the start of the last renewal after which the leader stops writing; less than lease_duration."""
     renew_every: timedelta = timedelta(seconds=2)
     retry_every: timedelta = timedelta(seconds=1)
-    """How often a follower looks; a lease that was given back is taken within this."""
+    """Interval in which a follower reads the lease; it takes a released one within this."""
     request_timeout: timedelta = timedelta(seconds=3)
 
 
 @dataclass(slots=True)
 class _Sighting:
-    """The last record that we saw of somebody else, and when by our own clock: clocks of two machines differ."""
+    """Last record of another process, and when we saw it by our own clock: clocks of two machines differ."""
 
     record: LeaseRecord | None = None
     at: float = field(default=float("-inf"))
 
 
 class Election:
-    """Campaigns for the lease, leads while it holds it, and campaigns again.
+    """Campaign for the lease, lead while this process holds it, and campaign again.
 
     `identity` must be unique for each process, not each pod: a restarted process is another candidate.
     """
@@ -76,22 +76,22 @@ class Election:
         self._sighting = _Sighting()
         self._held: LeaseRecord | None = None
         self._write_until = float("-inf")
-        self._looked_at = clock.monotonic()
+        self._last_attempt_at = clock.monotonic()
 
     @property
     def leading(self) -> bool:
-        """Whether this process may write now."""
+        """Return whether this process may write now."""
         return self._held is not None and self._clock.monotonic() < self._write_until
 
     def liveness(self) -> str | None:
-        """What is wrong, for a probe: the election itself has stopped running."""
-        silent = self._clock.monotonic() - self._looked_at
+        """Return the failure for a probe when the election has stopped running, else None."""
+        silent = self._clock.monotonic() - self._last_attempt_at
         return None if silent < 60 else f"election: no look at the lease for {silent:.0f} s"
 
     async def run(self, lead: Lead) -> None:
-        """Campaigns and leads until cancelled, or until `lead` ends by itself; then gives the lease back.
+        """Campaign and lead until cancelled, or until `lead` returns; then release the lease.
 
-        An exception of `lead` passes through, after the lease was given back.
+        An exception of `lead` passes through after the lease is released.
         """
         while True:
             fence = await self._campaign()
@@ -104,7 +104,7 @@ class Election:
             log.warning("leadership_lost", epoch=fence.epoch, identity=self._identity)
 
     async def _campaign(self) -> Fence:
-        """Returns once the lease is ours."""
+        """Wait until the lease is ours and return its fence."""
         while True:
             try:
                 fence = await self._try_to_acquire()
@@ -116,7 +116,7 @@ class Election:
             await self._clock.sleep(self._jittered(self._settings.retry_every))
 
     async def _try_to_acquire(self) -> Fence | None:
-        self._looked_at = self._clock.monotonic()
+        self._last_attempt_at = self._clock.monotonic()
         current = await self._read()
         if current is not None and self._is_held_by_another(current):
             return None
@@ -133,7 +133,7 @@ class Election:
             raise ApiUnavailableError(message) from exc
 
     def _is_held_by_another(self, current: LeaseRecord) -> bool:
-        """Whether its holder may still be alive: it has changed within its duration, by our own clock."""
+        """Return whether the holder may be alive: the record has changed within its duration, by our own clock."""
         if not current.holder:
             return False
         if self._sighting.record != current:
@@ -159,25 +159,28 @@ class Election:
         )
 
     def _deadline_of(self, epoch: int) -> float:
-        """The fence of an earlier term must not come to life again with the next one."""
+        """Return when the fence of `epoch` closes.
+
+        The fence of an earlier epoch must not open again with the next one.
+        """
         current = self._held is not None and self._held.transitions == epoch
         return self._write_until if current else float("-inf")
 
     async def _write(self, record: LeaseRecord) -> None:
-        """Writes our record. The right to write counts from before the request, as its fate may be unknown."""
+        """Write our record; the right to write counts from before the request, because its fate may be unknown."""
         started = self._clock.monotonic()
         self._held = await self._store.write(record, within=self._settings.request_timeout)
         self._write_until = started + self._settings.write_until.total_seconds()
 
     async def _lead(self, lead: Lead, fence: Fence) -> bool:
-        """Leads until the term ends; True when `lead` ended by itself."""
+        """Lead until the epoch ends; return True when `lead` returned by itself."""
         work = asyncio.ensure_future(lead(fence))
         renewing = asyncio.ensure_future(self._renew_until_lost())
         try:
             await asyncio.wait({work, renewing}, return_when=asyncio.FIRST_COMPLETED)
             finished = work.done()
         finally:
-            # The work first: while it winds down, the lease stays ours.
+            # Cancel the work first: the lease stays ours while it winds down.
             await _cancelled(work)
             await _cancelled(renewing)
         if finished:
@@ -188,13 +191,13 @@ class Election:
         pause = self._settings.renew_every
         while self.leading:
             await self._clock.sleep(min(pause.total_seconds(), self._remaining_s()))
-            self._looked_at = self._clock.monotonic()
+            self._last_attempt_at = self._clock.monotonic()
             try:
                 await self._renew()
                 pause = self._settings.renew_every
             except TidegateError as exc:
                 log.warning("renewal_failed", error=str(exc), seconds_left=round(self._remaining_s(), 1))
-                # An outage is often short: the last seconds of the term are for several tries.
+                # An outage is often short: use the last seconds of the term for several attempts.
                 pause = self._settings.retry_every / 2
 
     async def _renew(self) -> None:
@@ -203,7 +206,7 @@ class Election:
         try:
             await self._write(replace(self._held, renewed_at=self._clock.now()))
         except TidegateError:
-            # Ours may have been written without our hearing of it, or somebody else holds it: look.
+            # The response may be lost although the write succeeded, or another process holds the lease: read it.
             current = await self._read()
             if current is None or (current.holder, current.transitions) != (
                 self._identity,
@@ -215,15 +218,15 @@ class Election:
             raise
 
     async def _give_back(self) -> None:
-        """Lets the next leader start at once instead of after the lease has run out."""
-        held, self._held = self._held, None
+        """Release the lease, so that the next leader starts at once instead of after it expires."""
+        record, self._held = self._held, None
         expired = self._remaining_s() <= 0
         self._write_until = float("-inf")
-        if held is None or expired:
+        if record is None or expired:
             return
-        freed = replace(held, holder="", renewed_at=self._clock.now(), duration=timedelta(seconds=1))
+        released = replace(record, holder="", renewed_at=self._clock.now(), duration=timedelta(seconds=1))
         try:
-            await self._store.write(freed, within=self._settings.request_timeout)
+            await self._store.write(released, within=self._settings.request_timeout)
         except TidegateError as exc:
             log.warning("release_failed", error=str(exc))
 
@@ -232,11 +235,11 @@ class Election:
 
     @staticmethod
     def _jittered(length: timedelta) -> float:
-        # Two followers that look at the same moment would only conflict; no need for a seed.
+        # Two followers that read at the same moment would conflict; the jitter needs no seed.
         return length.total_seconds() * random.uniform(0.8, 1.2)  # noqa: S311
 
 
 async def _cancelled(task: asyncio.Future[None]) -> None:
-    """Cancels the task and waits until it has ended; how it ended is for the caller to ask."""
+    """Cancel the task and wait until it has ended; the caller reads its result."""
     task.cancel()
     await asyncio.wait({task})

@@ -11,17 +11,17 @@ import structlog
 
 
 class LogFormat(StrEnum):
-    """How lines look."""
+    """Format of log lines."""
 
     JSON = "json"
     CONSOLE = "console"
 
 
 def configure_logging(*, level: str = "info", log_format: LogFormat | None = None) -> None:
-    """Sends every log, structlog's and the standard library's, to standard error in one format.
+    """Send every log, structlog's and the standard library's, to standard error in one format.
 
     Without `log_format`: console on a terminal, JSON elsewhere.
-    Raises ValueError for an unknown level.
+    Raise ValueError for an unknown level.
     """
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
@@ -56,7 +56,7 @@ def configure_logging(*, level: str = "info", log_format: LogFormat | None = Non
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(number)
-    # One line for each request would be most of the log, and says nothing that a metric does not.
+    # One line for each request would be most of the log, and metrics have the same facts.
     for chatty in ("aiohttp.access", "urllib3", "kopf.objects"):
         logging.getLogger(chatty).setLevel(max(number, logging.WARNING))
 
@@ -70,7 +70,7 @@ def _rendering(log_format: LogFormat) -> list[Any]:
 
 
 def _keys_as_text(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
-    """`key=ObjectKey(…)` as ads/ctr."""
+    """Write `key=ObjectKey(…)` as ads/ctr."""
     if "key" in event:
         event["key"] = str(event["key"])
     return event

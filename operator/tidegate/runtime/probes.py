@@ -1,4 +1,4 @@
-"""The small HTTP server that the kubelet and Prometheus ask: /healthz, /readyz and /metrics."""
+"""HTTP server for the kubelet and Prometheus: /healthz, /readyz and /metrics."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ from typing import Final, TypeAlias
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-# What is wrong, in one sentence, or None.
+# Return the failure in one sentence, or None.
 Check: TypeAlias = Callable[[], str | None]
 
 _UNAVAILABLE: Final = 503
 
 
 class Probes:
-    """Named checks. Liveness: would a restart help? Readiness: should others use this process now?"""
+    """Named checks: liveness (would a restart help?) and readiness (should others use this process now?)."""
 
     def __init__(self) -> None:
         self._liveness: dict[str, Check] = {}
         self._readiness: dict[str, Check] = {}
 
     def add_liveness(self, name: str, check: Check) -> None:
-        """The process is restarted when `check` keeps saying that something is wrong."""
+        """Add a check whose repeated failure restarts the process."""
         self._liveness[name] = check
 
     def add_readiness(self, name: str, check: Check) -> None:
-        """The process gets no traffic while `check` says that something is missing."""
+        """Add a check whose failure keeps traffic away from the process."""
         self._readiness[name] = check
 
     def not_alive(self) -> Mapping[str, str]:
-        """What is wrong by name; empty when all is well."""
+        """Return the failures of liveness checks by name."""
         return _failing(self._liveness)
 
     def not_ready(self) -> Mapping[str, str]:
-        """What is missing by name; empty when all is there. What is not alive is not ready either."""
+        """Return the failures of all checks by name: a process that is not alive is not ready either."""
         return _failing({**self._readiness, **self._liveness})
 
 
 class ProbeServer:
-    """Serves the probes and the metrics of a process in plain HTTP; it tells nothing but names and numbers."""
+    """Server of a process's probes and metrics in plain HTTP; it discloses only names and numbers."""
 
     def __init__(
         self, probes: Probes, registry: CollectorRegistry, routes: Sequence[web.RouteDef] = ()
     ) -> None:
-        """`routes`: what the process has to say besides."""
+        """Serve `routes` besides the probes and metrics."""
         self._probes = probes
         self._registry = registry
         self._routes = routes
 
     @asynccontextmanager
     async def serve(self, *, host: str, port: int) -> AsyncGenerator[int]:
-        """Listens while the block runs, and gives the port (port 0 takes a free one)."""
+        """Listen while the block runs and yield the port; port 0 takes a free one."""
         runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -86,12 +86,12 @@ class ProbeServer:
 
 
 def _failing(checks: Mapping[str, Check]) -> Mapping[str, str]:
-    said = {name: check() for name, check in checks.items()}
-    return {name: wrong for name, wrong in said.items() if wrong is not None}
+    results = {name: check() for name, check in checks.items()}
+    return {name: failure for name, failure in results.items() if failure is not None}
 
 
-def _answer(wrong: Mapping[str, str]) -> web.Response:
-    if not wrong:
+def _answer(failures: Mapping[str, str]) -> web.Response:
+    if not failures:
         return web.Response(text="ok\n")
-    lines = "".join(f"{name}: {what}\n" for name, what in wrong.items())
+    lines = "".join(f"{name}: {failure}\n" for name, failure in failures.items())
     return web.Response(status=_UNAVAILABLE, text=lines)

@@ -1,4 +1,4 @@
-"""What a process of the operator image tells Prometheus whatever it does: its version, whether it leads, what it writes."""
+"""Metrics of every process of the operator image: its version, whether it leads, what it writes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _LEFT_OUT = CACHES.gauge(
 
 
 class ProcessMetrics:
-    """Beside these, what prometheus_client says of every process: memory, CPU, open files, start."""
+    """Metrics of this process, besides prometheus_client's own: memory, CPU, open files, start."""
 
     def __init__(self, registry: CollectorRegistry, process: str) -> None:
         ProcessCollector(registry=registry)
@@ -57,19 +57,19 @@ class ProcessMetrics:
         self._write_seconds = _WRITE_SECONDS.on(registry)
 
     def wrote(self, write: Write) -> None:
-        """Counts a write; what a client is given as its observer."""
+        """Count a write; the observer that clients are given."""
         self._writes.labels(write.verb, write.resource, write.result).inc()
         self._write_seconds.labels(write.verb).observe(write.seconds)
 
 
 def show_left_out(registry: CollectorRegistry, stores: Iterable[ObjectStore]) -> None:
-    """Of the kinds in `stores`; asked whenever Prometheus asks."""
+    """Export the number of left-out objects of each kind in `stores`; it is read on every scrape."""
     by_kind: dict[str, list[ObjectStore]] = {}
     for store in stores:
         by_kind.setdefault(store.kind.kind, []).append(store)
     gauge = _LEFT_OUT.on(registry)
-    for kind, several in by_kind.items():
-        gauge.labels(kind).set_function(partial(_count_left_out, several))
+    for kind, stores in by_kind.items():
+        gauge.labels(kind).set_function(partial(_count_left_out, stores))
 
 
 def _count_left_out(stores: Sequence[ObjectStore]) -> float:
@@ -77,5 +77,5 @@ def _count_left_out(stores: Sequence[ObjectStore]) -> float:
 
 
 def show_leader(registry: CollectorRegistry, leading: Callable[[], bool]) -> None:
-    """Asked whenever Prometheus asks."""
+    """Export whether this process leads; it is read on every scrape."""
     _LEADER.on(registry).set_function(lambda: float(leading()))

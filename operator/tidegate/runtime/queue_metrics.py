@@ -1,4 +1,4 @@
-"""What a work queue tells Prometheus."""
+"""Metrics of the work queues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from tidegate_dataplane.contract.metrics import Catalog
 
-# From a reconcile that finds nothing to do to one that waits for agents.
+# The buckets range from a reconcile without changes to one that waits for agents.
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 QUEUES: Final = Catalog("tidegate_")
@@ -36,7 +36,7 @@ _RESULTS = QUEUES.counter(
 
 
 class Result(StrEnum):
-    """How one reconcile ended."""
+    """Way in which one reconcile ended."""
 
     DONE = "done"
     REQUEUED = "requeued"
@@ -46,7 +46,7 @@ class Result(StrEnum):
 
 
 class QueueMetrics:
-    """The metrics of all queues of a process; each labels its own by name."""
+    """Metrics of all queues of a process, labelled by queue."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.depth = _DEPTH.on(registry)

@@ -1,8 +1,8 @@
-"""Asks the solver in a process of its own, and answers by the greedy order whenever that process does not.
+"""Solver in a process of its own, with the greedy answer whenever that process gives none in time.
 
-A solver that is killed, hangs, fails or answers nonsense costs one tick its optimum; the controllers never notice more than the note.
-One that is late is no such case: it goes on, stays warm, and shows how long a question of that size takes, so that none is asked
-whose answer would come too late. Of such a question the process is asked for the greedy answer instead.
+A solver that crashes, hangs or answers nonsense costs one tick its optimum, and the controllers see only the note. A late
+solver goes on and stays warm; its time predicts that of further requests, and those that would be late are sent with an
+order to answer greedily.
 """
 
 from __future__ import annotations
@@ -29,55 +29,55 @@ log: Final = structlog.stdlib.get_logger()
 COMMAND: Final = (sys.executable, "-m", "tidegate.runtime.solver_worker")
 _START_S: Final = 30.0
 _GRACE_S: Final = 2.0
-"""Beyond the time box: to build the program, to order and to explain the moves."""
-_HANGS_S: Final = 30.0
-"""As long as the greedy answer of the largest pools may take, and more than their optimum does."""
-_TRIED_AGAIN_S: Final = 600.0
-"""How long a question that was answered too late stands for others: the machine may have been busy with other things."""
-_LARGEST_BYTES: Final = 1 << 28
+"""Time beyond the time box to build the program, and to order and explain the moves."""
+_HANG_S: Final = 30.0
+"""Time after which the process counts as hung: more than the greedy answer of the largest pools takes."""
+_LATE_VALID_S: Final = 600.0
+"""Time for which a late answer predicts others; the machine may have been busy with other work."""
+_MAX_BYTES: Final = 1 << 28
 
 
 class _NoAnswerError(Exception):
-    """Why there is none, in words for the decision's note."""
+    """Failure of the solver process; the message is the decision's note."""
 
 
 class _LateError(_NoAnswerError):
-    """There is none yet, and the process goes on."""
+    """Answer that is not there yet; the process goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Late:
-    """A question that was answered too late."""
+    """Request that was answered too late."""
 
     size: int
     took_s: float
     at_s: float
-    """On the loop's clock."""
+    """Time on the event loop's clock."""
 
 
 class SolverProcess:
-    """One process, started when it is first asked and again after it ended. One question at a time."""
+    """Solver process that is started on first use and again after it ended; it solves one request at a time."""
 
     def __init__(
-        self, command: Sequence[str] = COMMAND, *, grace_s: float = _GRACE_S, hangs_s: float = _HANGS_S
+        self, command: Sequence[str] = COMMAND, *, grace_s: float = _GRACE_S, hangs_s: float = _HANG_S
     ) -> None:
-        """An answer may come `grace_s` after the time box; a process that gives none within `hangs_s` is ended."""
+        """Wait for an answer until `grace_s` after the time box; kill a process that gives none within `hangs_s`."""
         self._command = command
         self._grace_s = grace_s
         self._hangs_s = hangs_s
         self._process: Process | None = None
         self._turn = asyncio.Lock()
         self._outstanding: asyncio.Task[None] | None = None
-        """Takes the answer for which nobody waits any more."""
+        """Task that reads the answer to a request that timed out."""
         self._late: _Late | None = None
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """Return the process's id while it runs."""
         return self._process.pid if self._process else None
 
     async def solve(self, snapshot: Snapshot, limits: Limits | None = None) -> Assignment:
-        """The solver's assignment, or the greedy one with a note that says why; always within the limits of `check`."""
+        """Return the solver's checked assignment, or the greedy one with a note that says why."""
         limits = limits or Limits()
         async with self._turn:
             try:
@@ -90,31 +90,32 @@ class SolverProcess:
                 log.warning("solver_failed", reason=str(error))
                 note = str(error)
             except asyncio.CancelledError:
-                # Its answer would be taken for that of the next question.
+                # End the process: its late answer would be read as that to the next request.
                 await self._end()
                 raise
-        # Half a second of computing for a thousand models: not on the event loop, where leases are renewed.
+        # A thousand models take half a second: compute outside the event loop, which renews leases.
         return await asyncio.to_thread(solve_greedily, snapshot, note)
 
     async def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         async with self._turn:
             await self._end()
 
     async def _ask(self, snapshot: Snapshot, limits: Limits) -> Assignment:
+        """Send the snapshot and return the checked answer; raise _LateError or _NoAnswerError."""
         if self._outstanding is not None and not self._outstanding.done():
             raise _LateError("the solver is still busy with an earlier question")
         process = await self._running()
         allowed_s, size = limits.seconds + self._grace_s, _size(snapshot)
         needed_s = self._needed_s(size)
-        asked: Limits | str = limits
+        instruction: Limits | str = limits
         if needed_s > allowed_s:
-            asked = (
+            instruction = (
                 f"the solver would need about {needed_s:.1f} s for {_models(size)}, and has {allowed_s:g} s"
             )
             allowed_s = self._hangs_s
-        # For ten thousand models writing, reading and checking take a good part of a second each: not on the event loop either.
-        request = frame(await asyncio.to_thread(pickle.dumps, (snapshot, asked)))
+        # For ten thousand models pickling and checking take a good part of a second each: use a thread as well.
+        request = frame(await asyncio.to_thread(pickle.dumps, (snapshot, instruction)))
         begun_s = asyncio.get_running_loop().time()
         answer = asyncio.create_task(_exchange(process, request), name="ask-solver")
         try:
@@ -132,13 +133,13 @@ class SolverProcess:
         return await asyncio.to_thread(_checked, snapshot, answer.result())
 
     def _needed_s(self, size: int) -> float:
-        """How long an answer for so many would take, by the last one that was too late; zero where none was."""
-        if self._late is None or asyncio.get_running_loop().time() - self._late.at_s > _TRIED_AGAIN_S:
+        """Estimate the seconds for `size` models from the last late answer; 0 without one."""
+        if self._late is None or asyncio.get_running_loop().time() - self._late.at_s > _LATE_VALID_S:
             return 0.0
         return self._late.took_s * size / self._late.size
 
     async def _outwait(self, answer: asyncio.Task[bytes], size: int, begun_s: float) -> None:
-        """Lets the process finish, and learns how long that took; ends it where it hangs."""
+        """Wait until the process answers and remember how long that took; kill it when it hangs."""
         clock = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout_at(begun_s + self._hangs_s):
@@ -179,14 +180,14 @@ class SolverProcess:
 
 
 async def _exchange(process: Process, request: bytes) -> bytes:
-    """Sends `request` and returns the next frame. Raises _NoAnswerError when the process has ended."""
+    """Send `request` and return the next frame; raise _NoAnswerError when the process has ended."""
     if process.stdin is None or process.stdout is None:
         raise _NoAnswerError("the solver was started without pipes")
     try:
         process.stdin.write(request)
         await process.stdin.drain()
         length = int.from_bytes(await process.stdout.readexactly(LENGTH_BYTES), "big")
-        if length > _LARGEST_BYTES:
+        if length > _MAX_BYTES:
             raise _NoAnswerError("the solver's answer was not readable")
         return await process.stdout.readexactly(length)
     except (asyncio.IncompleteReadError, ConnectionError) as error:
@@ -203,15 +204,15 @@ def _models(size: int) -> str:
 
 def _checked(snapshot: Snapshot, answer: bytes) -> Assignment:
     assignment = _parsed(answer)
-    wrong = wrong_with(snapshot, assignment)
-    if wrong:
-        raise _NoAnswerError(f"the solver's answer was not used: {wrong}")
+    defect = wrong_with(snapshot, assignment)
+    if defect:
+        raise _NoAnswerError(f"the solver's answer was not used: {defect}")
     return assignment
 
 
 def _parsed(answer: bytes) -> Assignment:
     try:
-        # Written by our own child.
+        # Only our own child writes here.
         assignment = pickle.loads(answer)  # noqa: S301
     except Exception as error:
         raise _NoAnswerError(f"the solver's answer was not readable: {error!r}") from error

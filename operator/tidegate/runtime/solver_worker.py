@@ -1,8 +1,8 @@
-"""The solver's own process: `python -m tidegate.runtime.solver_worker`. Snapshots come in by stdin, assignments go out by stdout.
+"""Solver's own process: `python -m tidegate.runtime.solver_worker` reads snapshots and writes assignments.
 
-Each frame holds a pickle; the first frame out is empty and says that the process is ready.
-Each frame in holds a snapshot, and limits for the solver, or a note that says why the answer is to be greedy.
-It ends when stdin does, so it never outlives the controllers.
+Each frame holds a pickle; the first frame on stdout is empty and means that the process is ready. A frame on stdin holds a
+snapshot with limits for the solver, or with a note, which asks for the greedy answer and is its reason.
+The process ends when stdin does, so it never outlives the controllers.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tidegate.runtime.frames import LENGTH_BYTES, frame
 
 
 def main() -> None:
-    """Answers until stdin ends."""
-    # A library that prints must not spoil a frame.
+    """Answer requests until stdin ends."""
+    # Move stdout away from libraries: what one prints would corrupt a frame.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     requests = sys.stdin.buffer
     solver = Solver(time.monotonic)
     _write(answers, b"")
     while header := requests.read(LENGTH_BYTES):
-        # Only the process that started this one can write here.
-        snapshot, asked = pickle.loads(requests.read(int.from_bytes(header, "big")))  # noqa: S301
-        greedily = isinstance(asked, str)
-        answer = solve_greedily(snapshot, asked) if greedily else solver.solve(snapshot, asked)
+        # Unpickling is safe: only the process that started this one can write here.
+        snapshot, instruction = pickle.loads(requests.read(int.from_bytes(header, "big")))  # noqa: S301
+        greedily = isinstance(instruction, str)
+        answer = solve_greedily(snapshot, instruction) if greedily else solver.solve(snapshot, instruction)
         _write(answers, pickle.dumps(answer))
 
 

@@ -1,4 +1,4 @@
-"""The work queue: a key is reconciled by one worker at a time, again when it changed meanwhile, later when it failed."""
+"""Work queue: one worker at a time reconciles a key, again when it changed meanwhile, later when it failed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tidegate.runtime.clock import Clock, Timer
 from tidegate.runtime.queue_metrics import QueueMetrics, Result
 from tidegate.telemetry.tracing import NOTHING, Attributes, Span, span
 
-# Brings one object to its desired state; a timedelta asks to look again after that long.
+# Bring one object to its desired state; a returned timedelta requeues it after that long.
 Reconcile: TypeAlias = Callable[[ObjectKey], Awaitable[timedelta | None]]
 Begun: TypeAlias = Callable[[ObjectKey], bool]
-"""Whether something has been made for an object already."""
+"""Predicate: an earlier reconcile has already created something for the object."""
 
 _BEGUN_IN_A_ROW: Final = 9
-"""So many keys that have begun are taken before one that has not, where both wait."""
+"""Number of begun keys that are taken before a fresh one, where both wait."""
 
 _LIVENESS_SLACK: Final = timedelta(minutes=1)
 
@@ -35,18 +35,18 @@ log: Final = structlog.stdlib.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """How much at once, and how patient."""
+    """Concurrency, timeout, backoff and resync period of a queue."""
 
     workers: int = 10
     backoff: Backoff = field(default_factory=Backoff)
     attempt_limit: timedelta = timedelta(minutes=5)
-    """A reconcile that takes longer is cancelled and counts as failed, so that it cannot hold its worker."""
+    """Time after which a reconcile is cancelled and counts as failed, so that it cannot block its worker."""
     resync_every: timedelta = timedelta(minutes=10)
 
 
 @dataclass(slots=True)
 class _Lane:
-    """The keys of one namespace that wait, in the order in which they came; those that have begun come first, but not all of them."""
+    """Waiting keys of one namespace in order of arrival, begun ones before fresh ones, with a share for the fresh."""
 
     begun: deque[ObjectKey] = field(default_factory=lambda: deque[ObjectKey]())
     fresh: deque[ObjectKey] = field(default_factory=lambda: deque[ObjectKey]())
@@ -56,7 +56,7 @@ class _Lane:
         return bool(self.begun or self.fresh)
 
     def take(self) -> ObjectKey:
-        """The next key. Raises IndexError when none waits."""
+        """Return the next key; raise IndexError when none waits."""
         if self.begun and (self.in_a_row < _BEGUN_IN_A_ROW or not self.fresh):
             self.in_a_row += 1
             return self.begun.popleft()
@@ -65,10 +65,10 @@ class _Lane:
 
 
 class WorkQueue:
-    """client-go's work queue in asyncio, with lanes: each namespace gets its turn, however many keys it adds.
+    """client-go's work queue in asyncio, with a lane for each namespace; lanes take turns, however long they are.
 
-    Within a lane, objects that have begun come before those that have not: of a thousand that are created at once, the first are ready
-    while others wait, and a change of one that serves does not wait behind births.
+    Within a lane, begun objects come before fresh ones: of a thousand that are created at once, the first become ready while
+    others wait, and a change of one that serves does not wait behind new ones.
 
     `add` may be called before `run` and from anywhere on the event loop. It never waits.
     """
@@ -84,7 +84,7 @@ class WorkQueue:
         spans: Span = NOTHING,
         begun: Begun = lambda _: True,
     ) -> None:
-        """`spans` is the root of those of the process. `begun` is asked when a key is added."""
+        """Create a queue; `spans` is the root of its traces, and `begun` is called when a key is added."""
         self.name: Final = name
         self._spans = spans
         self._reconcile = reconcile
@@ -107,23 +107,23 @@ class WorkQueue:
         metrics.oldest_seconds.labels(name).set_function(self._oldest_s)
 
     def __len__(self) -> int:
-        """Number of keys that wait for a worker."""
+        """Return the number of keys that wait for a worker."""
         return len(self._waiting_since)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits for a worker or is with one; keys that are due later do not count."""
+        """Return whether no key waits for a worker or is with one; keys that are due later do not count."""
         return not self._waiting_since and not self._in_progress
 
     @property
     def scheduled(self) -> int:
-        """Number of keys that are due later."""
+        """Return the number of keys that are due later."""
         return len(self._timers)
 
     def add(self, key: ObjectKey) -> None:
-        """Look at this key as soon as a worker is free; a key that waits already is not added twice.
+        """Reconcile a key as soon as a worker is free; a waiting key is not added twice.
 
-        Raises WrongThreadError off the event loop.
+        Raise WrongThreadError off the event loop.
         """
         self._thread.check(f"queue {self.name}")
         self._cancel_timer(key)
@@ -139,23 +139,24 @@ class WorkQueue:
             self._work.set()
 
     def add_after(self, key: ObjectKey, delay: timedelta) -> None:
-        """Look at this key after `delay`, or earlier if something else asks for it."""
+        """Reconcile a key after `delay`, or earlier if it is added meanwhile."""
         seconds = max(0.0, delay.total_seconds())
         due = self._clock.monotonic() + seconds
-        known = self._timers.get(key)
-        if known is not None and known[0] <= due:
+        timer = self._timers.get(key)
+        if timer is not None and timer[0] <= due:
             return
         self._cancel_timer(key)
         self._timers[key] = (due, self._clock.call_later(seconds, lambda: self._due(key)))
 
     def stalled_for(self) -> timedelta:
-        """How long there has been work and no worker has taken or finished any."""
+        """Return how long keys have waited without a worker that takes or finishes any."""
         return timedelta() if self.idle else timedelta(seconds=self._clock.monotonic() - self._progressed_at)
 
     def liveness(self) -> str | None:
-        """What is wrong, for a probe: no worker got on although a stuck attempt should long have been cut off, or a key was lost.
+        """Return the failure for a probe when no worker makes progress or a key was lost, else None.
 
-        A key in a lane gets its turn as long as workers get on, however long the lane is; so its age alone says nothing.
+        Stuck attempts are cancelled, so workers that make no progress for longer have failed. The age of a key proves nothing: it
+        gets its turn while workers make progress, however long its lane is.
         """
         stalled = self.stalled_for()
         if stalled > self._settings.attempt_limit + _LIVENESS_SLACK:
@@ -168,19 +169,19 @@ class WorkQueue:
         return None
 
     async def run(self) -> None:
-        """Works until `stop` or until cancelled. Cancelling cuts off what is in progress; stopping does not."""
+        """Work until `stop`, or until cancelled; cancelling interrupts attempts in progress, stopping does not."""
         self._stopping = False
         async with asyncio.TaskGroup() as group:
             for number in range(self._settings.workers):
                 group.create_task(self._worker(), name=f"{self.name}-{number}")
 
     def stop(self) -> None:
-        """Lets `run` return once every worker has finished what it is at; what waits is left."""
+        """Let `run` return when every worker has finished its attempt; waiting keys stay."""
         self._stopping = True
         self._work.set()
 
     def clear(self) -> None:
-        """Forgets everything that waits or is due later: the next leader starts from a full listing."""
+        """Forget all keys that wait or are due later: the next leader starts from a full listing."""
         self._lanes.clear()
         self._waiting_since.clear()
         self._failures.clear()
@@ -189,7 +190,7 @@ class WorkQueue:
             self._cancel_timer(key)
 
     async def resync(self, keys: Callable[[], Iterable[ObjectKey]]) -> None:
-        """Adds every key once in each period, evenly spread, until cancelled: the net below missed events."""
+        """Add every key once in each period, evenly spread, until cancelled, in case the watch missed an event."""
         period = self._settings.resync_every
         while True:
             await self._clock.sleep(period.total_seconds())
@@ -209,11 +210,11 @@ class WorkQueue:
                 await self._attempt(key)
             finally:
                 self._finish(key, started)
-            # A reconcile that finds nothing to do never waits; probes and watches need their turn between a thousand.
+            # A reconcile without changes never awaits: yield, so that probes and watches run between a thousand of them.
             await asyncio.sleep(0)
 
     def _take(self) -> ObjectKey | None:
-        """The next key, from the lane whose turn it is; that lane then goes to the end of the row."""
+        """Return the next key from the lane whose turn it is; the lane then moves to the end."""
         if not self._lanes:
             return None
         namespace = next(iter(self._lanes))
@@ -235,46 +236,43 @@ class WorkQueue:
             self.add(key)
 
     async def _attempt(self, key: ObjectKey) -> None:
-        """One reconcile, and what follows from how it ends."""
+        """Reconcile a key once, then requeue or retry it."""
         described: Attributes = {"tidegate.queue": self.name, "tidegate.object": str(key)}
         with (
             structlog.contextvars.bound_contextvars(queue=self.name, key=str(key)),
-            span("reconcile", described, root=self._spans) as doing,
+            span("reconcile", described, root=self._spans) as attempt,
         ):
             try:
                 async with asyncio.timeout(self._settings.attempt_limit.total_seconds()):
-                    again = await self._reconcile(key)
+                    requeue_after = await self._reconcile(key)
             except PermanentError as exc:
                 self._failures.pop(key, None)
-                self._count(doing, Result.PERMANENT, exc)
+                self._count(attempt, Result.PERMANENT, exc)
                 log.warning("reconcile_refused", error=str(exc))
             except (RetryableError, TimeoutError) as exc:
-                self._count(doing, Result.RETRIED, exc)
+                self._count(attempt, Result.RETRIED, exc)
                 self._retry(key, exc)
             except Exception as exc:
-                self._count(doing, Result.CRASHED, exc)
+                self._count(attempt, Result.CRASHED, exc)
                 log.error("reconcile_crashed", exc_info=exc)
                 self._retry(key, exc)
             else:
                 self._failures.pop(key, None)
-                self._count(doing, Result.DONE if again is None else Result.REQUEUED)
-                self._look_again(key, again)
+                self._count(attempt, Result.DONE if requeue_after is None else Result.REQUEUED)
+                if requeue_after is not None:
+                    self.add_after(key, requeue_after)
 
-    def _count(self, doing: Span, result: Result, error: Exception | None = None) -> None:
+    def _count(self, attempt: Span, result: Result, error: Exception | None = None) -> None:
         self._metrics.count(result)
-        doing.note({"tidegate.result": result.value})
+        attempt.note({"tidegate.result": result.value})
         if error is not None:
-            doing.fail(str(error) or type(error).__name__)
-
-    def _look_again(self, key: ObjectKey, again: timedelta | None) -> None:
-        if again is not None:
-            self.add_after(key, again)
+            attempt.fail(str(error) or type(error).__name__)
 
     def _retry(self, key: ObjectKey, error: Exception) -> None:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         delay = self._settings.backoff.delay(failures)
-        asked = error.retry_after if isinstance(error, RetryableError) else None
-        delay = max(delay, asked or delay)
+        minimum = error.retry_after if isinstance(error, RetryableError) else None
+        delay = max(delay, minimum or delay)
         self._metrics.retries.inc()
         log.info(
             "reconcile_failed",
@@ -289,9 +287,9 @@ class WorkQueue:
         self.add(key)
 
     def _cancel_timer(self, key: ObjectKey) -> None:
-        known = self._timers.pop(key, None)
-        if known is not None:
-            known[1].cancel()
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer[1].cancel()
 
     def _oldest_s(self) -> float:
         oldest = next(iter(self._waiting_since.values()), math.inf)
@@ -299,7 +297,7 @@ class WorkQueue:
 
 
 class _Labelled:
-    """The metrics of one queue, its label bound once."""
+    """Metrics of one queue, with its label bound once."""
 
     def __init__(self, metrics: QueueMetrics, queue: str) -> None:
         self.wait_seconds = metrics.wait_seconds.labels(queue)
