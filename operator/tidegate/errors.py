@@ -1,4 +1,4 @@
-"""The two families of errors: those worth another try, and those that only a change by a person can cure."""
+"""Errors in two families: retryable ones, and permanent ones that only a change can clear."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class TidegateError(Exception):
 
 
 class WrongThreadError(RuntimeError):
-    """Something that has no locks was changed in another thread than its own: a mistake in our code."""
+    """Change of an object without locks from another thread than its own: a bug in our code."""
 
 
 class RetryableError(TidegateError):
-    """The same call may succeed later; the work queue backs off and tries again.
+    """Error that another attempt may clear; the work queue retries with backoff.
 
-    `retry_after` is the pause that the other side asked for (HTTP Retry-After), if it asked for one.
+    `retry_after` is the pause that the server asked for (HTTP Retry-After), if any.
     """
 
     def __init__(self, message: str, *, retry_after: timedelta | None = None) -> None:
@@ -30,43 +30,43 @@ class RetryableError(TidegateError):
 
 
 class ApiUnavailableError(RetryableError):
-    """The API server did not answer, was too busy (429) or failed (5xx)."""
+    """Failure of the API server: no response, too many requests (429) or a server error (5xx)."""
 
 
 class UnauthorizedError(ApiUnavailableError):
-    """The API server does not take the credentials, now: they have ended, or it cannot check them right now."""
+    """Rejection of our credentials: they have expired, or the API server cannot check them right now."""
 
 
 class UnknownKindError(ApiUnavailableError):
-    """The API server has no such kind: its CRD is not installed."""
+    """Kind that the API server does not serve: its CRD is not installed."""
 
 
 class ConflictError(RetryableError):
-    """Somebody else changed the object between our read and our write."""
+    """Change of the object by another client between our read and our write."""
 
 
 class LeadershipLostError(RetryableError):
-    """This process no longer leads (or never did), so it must not write; the new leader will."""
+    """Write by a process that does not lead (any more); the new leader does it."""
 
 
 class AgentUnreachableError(RetryableError):
-    """The agent beside a model did not answer."""
+    """Agent of a pod that did not answer."""
 
 
 class AgentSilentError(AgentUnreachableError):
-    """An agent did not answer in time."""
+    """Agent that did not answer in time."""
 
 
 class PermanentError(TidegateError):
-    """Trying again changes nothing: a new spec, another object or a right must come first."""
+    """Error that another attempt cannot clear: it takes a new spec, another object or a permission."""
 
 
 class NotAllowedError(PermanentError):
-    """The API server knows who asks, and they have no right to it, or an admission policy refuses it (403)."""
+    """Request that the API server or an admission policy forbids to this client (403)."""
 
 
 class InvalidSpecError(PermanentError):
-    """The object does not parse. `path` names the field (`spec.routes[0].timeout`), the message says why."""
+    """Object that does not parse; `path` names the field (`spec.routes[0].timeout`), the message says why."""
 
     def __init__(self, message: str, *, path: str = "") -> None:
         super().__init__(f"{path}: {message}" if path else message)
@@ -74,7 +74,10 @@ class InvalidSpecError(PermanentError):
 
 
 def without_message(error: Exception) -> str:
-    """The type of an exception that nobody foresaw, and the innermost places of it: its message may quote what a Secret holds."""
+    """Return the type and innermost locations of an unexpected exception.
+
+    Its message is left out, because it may quote the content of a Secret.
+    """
     frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
-    places = (f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames)
-    return f"{type(error).__name__} at {', '.join(places)}"
+    locations = (f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames)
+    return f"{type(error).__name__} at {', '.join(locations)}"

@@ -213,7 +213,7 @@ class Tiers(ApiModel):
 
     @property
     def floors(self) -> int:
-        """All floors together."""
+        """Return the sum of all tiers' floors."""
         return sum(self.of(tier).floor for tier in Tier)
 
 
@@ -226,7 +226,7 @@ class PolicyMode(StrEnum):
 
     @property
     def executes(self) -> bool:
-        """Whether decisions are executed."""
+        """Return whether the planner executes decisions in this mode."""
         return self is not PolicyMode.RECOMMEND_ONLY
 
 

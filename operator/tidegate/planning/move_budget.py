@@ -12,11 +12,11 @@ from tidegate.api.durations import parse_duration
 
 @dataclass(frozen=True, slots=True)
 class RemainingBudget:
-    """What is left of a pool's `spec.policy.moves`."""
+    """Slices of a pool that may move, by its `spec.policy.moves`."""
 
-    most: int
+    total: int
     """Slices that may move within `per`."""
-    left: int
+    remaining: int
     """Slices that the next decision may move."""
     per: str
 
@@ -48,5 +48,5 @@ def compute_move_budget(
         # The allocator decides again about the moves of the standing decision: they are not spent until it has finished.
         if decision.executed and decision.spec.at >= since and decision is not standing
     )
-    most = ceil(healthy * moves.max_percent / 100)
-    return RemainingBudget(most, max(most - moved, 0), moves.per)
+    total = ceil(healthy * moves.max_percent / 100)
+    return RemainingBudget(total, max(total - moved, 0), moves.per)

@@ -1,1 +1,1 @@
-"""Reaches the model servers: the agents beside them, and what they report."""
+"""Clients of model servers and of the agents beside them."""

@@ -1,7 +1,7 @@
-"""Calls the agents beside the models: asks what a pod serves, and orders what it should serve.
+"""Client of the agents beside the models: reads what a pod serves, and sends what it should serve.
 
-Where many pods are lost at once, a zone say, their agents stay silent, and nobody may wait for all of them in turn: two reconciles
-at most wait for agents that do not answer at once, and one that stayed silent is asked again behind their backs.
+When many pods are lost at once, such as a zone, their agents are silent, and waiting for each in turn would stop all
+reconciles. At most two reconciles wait for slow agents, and a silent agent is called again in the background.
 """
 
 import asyncio
@@ -23,43 +23,43 @@ from tidegate_dataplane.contract import AgentReport
 from tidegate_dataplane.contract.answers import bounded_session
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=3, connect=1.5)
-_AT_ONCE: Final = 64
-"""Calls under way together: a thousand pods are asked in well under a second without a thousand sockets."""
-_SILENT_AT_ONCE: Final = 32
-"""Calls under way together of agents that were silent, besides those."""
+_MAX_CALLS: Final = 64
+"""Concurrent calls: enough to ask a thousand pods in well under a second without a thousand sockets."""
+_MAX_SILENT_CALLS: Final = 32
+"""Concurrent calls of agents that were silent, besides those."""
 _PROMPT_S: Final = 0.1
-"""In which an agent that is well answers."""
-_MAY_WAIT: Final = 2
-"""Askers that may wait for agents that do not; of eight workers, six go on."""
-_AGAIN_S: Final = 2.0
-"""After which one that was silent is asked again; twice as long each time, up to a quarter of a minute."""
-_AGAIN_AT_MOST_S: Final = 15.0
-_LATE_COUNTS_S: Final = 5.0
-"""For so long an answer that came when nobody waited for it any more is as good as a new one."""
-_FORGOTTEN_S: Final = 300.0
-"""A pod that nobody has asked about for so long is gone."""
+"""Time within which a healthy agent answers."""
+_MAX_WAITING: Final = 2
+"""Callers that may wait for slow agents; of eight workers, six go on."""
+_RETRY_S: Final = 2.0
+"""Pause before a silent agent is called again; it doubles each time, up to _MAX_RETRY_S."""
+_MAX_RETRY_S: Final = 15.0
+_LATE_VALID_S: Final = 5.0
+"""Time for which an answer that came too late for its caller is as good as a new one."""
+_FORGET_AFTER_S: Final = 300.0
+"""Time after which a pod without calls counts as gone."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class _Silent:
-    """A pod whose agent did not answer in time."""
+    """Pod whose agent did not answer in time."""
 
     pod: PodView
     due_s: float
-    """When it is asked again, on the loop's clock."""
-    pause_s: float = _AGAIN_S
+    """Time of the next call, on the event loop's clock."""
+    pause_s: float = _RETRY_S
     asking: asyncio.Task[AgentReport | None] | None = None
 
     def is_of(self, pod: PodView) -> bool:
-        """Whether this is said of the pod as it is now: at another address, or once its readiness turns, it may answer."""
+        """Return whether the silence still applies to the pod: with another address or readiness it may answer."""
         return (self.pod.address, self.pod.ready) == (pod.address, pod.ready)
 
 
 @dataclass(frozen=True, slots=True)
 class _Late:
-    """What an agent answered after its asker had given up."""
+    """Report of an agent that came after its caller had given up."""
 
     pod: PodView
     report: AgentReport
@@ -67,24 +67,24 @@ class _Late:
 
 
 class Agents:
-    """All agents of the cluster, by pod. One session for all; use as an async context manager."""
+    """Client of all agents of the cluster, with one session; use it as an async context manager."""
 
     def __init__(self, context: ssl.SSLContext, *, port: int = CONTROL_PORT) -> None:
         self._context = context
         self._port = port
         self._session: aiohttp.ClientSession | None = None
-        self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._silent_slots = asyncio.Semaphore(_SILENT_AT_ONCE)
-        self._silent: dict[str, _Silent] = {}
-        """By pod uid; the last that was silent is the last."""
+        self._slots = asyncio.Semaphore(_MAX_CALLS)
+        self._silent_slots = asyncio.Semaphore(_MAX_SILENT_CALLS)
+        self._silent_pods: dict[str, _Silent] = {}
+        """By pod uid, in the order of the last silence."""
         self._waiting = 0
-        self._late: dict[str, _Late] = {}
-        """By pod uid; the newest is the last."""
+        self._late_reports: dict[str, _Late] = {}
+        """By pod uid, the newest last."""
         self._background: set[asyncio.Task[AgentReport | None]] = set()
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(
-            ssl=self._context, limit=_AT_ONCE + _SILENT_AT_ONCE, keepalive_timeout=15
+            ssl=self._context, limit=_MAX_CALLS + _MAX_SILENT_CALLS, keepalive_timeout=15
         )
         self._session = bounded_session(_TIMEOUT, connector)
         return self
@@ -92,69 +92,69 @@ class Agents:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        again = (silent.asking for silent in self._silent.values() if silent.asking is not None)
-        asking = {*self._background, *again}
-        for task in asking:
+        calls = (silent.asking for silent in self._silent_pods.values() if silent.asking is not None)
+        calls_in_progress = {*self._background, *calls}
+        for task in calls_in_progress:
             task.cancel()
-        if asking:
-            await asyncio.wait(asking)
+        if calls_in_progress:
+            await asyncio.wait(calls_in_progress)
         if self._session is not None:
             await self._session.close()
 
     async def reports(self, pods: Sequence[PodView], *, partly: bool = False) -> Mapping[str, AgentReport]:
-        """What each reachable pod's agent says, by pod uid; one that does not answer is left out.
+        """Return the reports of the reachable pods' agents by pod uid, without those that do not answer.
 
-        One that stayed silent is left out at once, and asked again in the background, until it answers, its pod has another address
-        or becomes ready, or is no longer ready.
+        A silent agent is left out at once and called again in the background, until it answers, or its pod gets another address or
+        another readiness.
 
-        Raises AgentUnreachableError where an agent has not answered yet and as many askers as may wait for others: nothing is known of
-        it then, and what it answers meanwhile is there for whoever asks next. With `partly` it is left out as well.
+        Raise AgentUnreachableError when an agent has not answered yet and too many callers already wait: its state is unknown, and
+        its late answer is kept for the next call. With `partly` such an agent is left out as well.
         """
-        asked = [pod for pod in pods if pod.reachable and not self._is_silent(pod)]
-        known = {pod.uid: report for pod in asked if (report := self._take_late(pod)) is not None}
-        asked = [pod for pod in asked if pod.uid not in known]
-        if not asked:
-            return known
-        asking = {
-            asyncio.create_task(self._report(pod, self._slots), name=f"ask-{pod.key}"): pod for pod in asked
+        to_call = [pod for pod in pods if pod.reachable and not self._is_silent(pod)]
+        late_reports = {pod.uid: report for pod in to_call if (report := self._take_late(pod)) is not None}
+        to_call = [pod for pod in to_call if pod.uid not in late_reports]
+        if not to_call:
+            return late_reports
+        calls = {
+            asyncio.create_task(self._report(pod, self._slots), name=f"ask-{pod.key}"): pod for pod in to_call
         }
         try:
-            await asyncio.wait(asking, timeout=_PROMPT_S * (1 + len(asked) / _AT_ONCE))
-            if self._waiting < _MAY_WAIT:
+            await asyncio.wait(calls, timeout=_PROMPT_S * (1 + len(to_call) / _MAX_CALLS))
+            if self._waiting < _MAX_WAITING:
                 self._waiting += 1
                 try:
-                    await asyncio.wait(asking)
+                    await asyncio.wait(calls)
                 finally:
                     self._waiting -= 1
         finally:
-            late = {task: pod for task, pod in asking.items() if not task.done()}
-            for task, pod in late.items():
+            unfinished = {task: pod for task, pod in calls.items() if not task.done()}
+            for task, pod in unfinished.items():
                 self._leave(task, pod)
-        answers = {pod.uid: task.result() for task, pod in asking.items() if task not in late}
-        heard = known | {uid: answer for uid, answer in answers.items() if answer is not None}
-        if late and not partly:
+        answers = {pod.uid: task.result() for task, pod in calls.items() if task not in unfinished}
+        reports = late_reports | {uid: answer for uid, answer in answers.items() if answer is not None}
+        if unfinished and not partly:
             for pod in pods:
-                if pod.uid in heard:
-                    self._keep_late(pod, heard[pod.uid])
-            pod = next(iter(late.values()))
-            message = f"agent of pod {pod.key} has not answered yet, and others are waited for already"
+                if pod.uid in reports:
+                    self._keep_late(pod, reports[pod.uid])
+            pod = next(iter(unfinished.values()))
+            message = f"agent of pod {pod.key} has not answered yet, and {_MAX_WAITING} reconciles already wait; the next one asks again"
             raise AgentUnreachableError(message)
-        return heard
+        return reports
 
     async def send(self, orders: Sequence[Order]) -> None:
-        """Gives every order; an agent that cannot be reached is logged and met again at the next reconcile.
+        """Send every order; a failure is logged, and the next reconcile sends the order again.
 
-        Raises LeadershipLostError when an agent has heard from a newer leader.
+        Raise LeadershipLostError when an agent has orders from a newer leader.
         """
         await asyncio.gather(*(self._send(order) for order in orders))
 
     def _is_silent(self, pod: PodView) -> bool:
-        """Whether it was silent when it was asked last; when that is long enough ago, it is asked again, and nobody waits."""
-        silent = self._silent.get(pod.uid)
+        """Return whether the agent was silent at its last call; when the next one is due, call it in the background."""
+        silent = self._silent_pods.get(pod.uid)
         if silent is None:
             return False
         if not silent.is_of(pod):
-            del self._silent[pod.uid]
+            del self._silent_pods[pod.uid]
             if silent.asking is not None:
                 silent.asking.cancel()
             return False
@@ -163,7 +163,7 @@ class Agents:
         return True
 
     def _leave(self, task: asyncio.Task[AgentReport | None], pod: PodView) -> None:
-        """Lets a call end by itself; its answer is kept for whoever asks next."""
+        """Let a call finish in the background and keep its answer for the next caller."""
         self._background.add(task)
 
         def ended(task: asyncio.Task[AgentReport | None]) -> None:
@@ -175,16 +175,19 @@ class Agents:
 
     def _keep_late(self, pod: PodView, report: AgentReport) -> None:
         now = asyncio.get_running_loop().time()
-        while self._late and (first := next(iter(self._late.values()))).heard_s < now - _LATE_COUNTS_S:
-            del self._late[first.pod.uid]
-        self._late.pop(pod.uid, None)
-        self._late[pod.uid] = _Late(pod, report, now)
+        while (
+            self._late_reports
+            and (first := next(iter(self._late_reports.values()))).heard_s < now - _LATE_VALID_S
+        ):
+            del self._late_reports[first.pod.uid]
+        self._late_reports.pop(pod.uid, None)
+        self._late_reports[pod.uid] = _Late(pod, report, now)
 
     def _take_late(self, pod: PodView) -> AgentReport | None:
-        late = self._late.pop(pod.uid, None)
+        late = self._late_reports.pop(pod.uid, None)
         if late is None or late.pod.address != pod.address:
             return None
-        fresh = asyncio.get_running_loop().time() - late.heard_s <= _LATE_COUNTS_S
+        fresh = asyncio.get_running_loop().time() - late.heard_s <= _LATE_VALID_S
         return late.report if fresh else None
 
     def _ask_again(self, silent: _Silent) -> None:
@@ -193,19 +196,22 @@ class Agents:
             silent.asking = asyncio.create_task(ask, name=f"ask-{silent.pod.key}-again")
 
     def _heard_nothing(self, pod: PodView) -> _Silent:
-        """Remembers that an agent does not answer, or not at once."""
+        """Record that an agent did not answer in time."""
         now = asyncio.get_running_loop().time()
-        while self._silent and (first := next(iter(self._silent.values()))).due_s < now - _FORGOTTEN_S:
-            del self._silent[first.pod.uid]
-        silent = self._silent.pop(pod.uid, None)
+        while (
+            self._silent_pods
+            and (first := next(iter(self._silent_pods.values()))).due_s < now - _FORGET_AFTER_S
+        ):
+            del self._silent_pods[first.pod.uid]
+        silent = self._silent_pods.pop(pod.uid, None)
         if silent is None or not silent.is_of(pod):
             silent = _Silent(pod, due_s=now)
-        self._silent[pod.uid] = silent
+        self._silent_pods[pod.uid] = silent
         return silent
 
     def _answered(self, pod: PodView) -> None:
-        """Forgets that it was silent."""
-        self._silent.pop(pod.uid, None)
+        """Forget that an agent was silent."""
+        self._silent_pods.pop(pod.uid, None)
 
     async def _report(self, pod: PodView, slots: asyncio.Semaphore) -> AgentReport | None:
         try:
@@ -214,7 +220,7 @@ class Agents:
             log.debug("agent_silent", pod=str(pod.key), error=str(error))
             silent = self._heard_nothing(pod)
             silent.due_s = asyncio.get_running_loop().time() + silent.pause_s
-            silent.pause_s = min(2 * silent.pause_s, _AGAIN_AT_MOST_S)
+            silent.pause_s = min(2 * silent.pause_s, _MAX_RETRY_S)
             return None
         except AgentUnreachableError as error:
             log.debug("agent_silent", pod=str(pod.key), error=str(error))

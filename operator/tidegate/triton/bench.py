@@ -1,4 +1,4 @@
-"""Sends inference requests for a while, at a rate or so many at once, and takes down how each ended."""
+"""Bench runs: send requests at a rate or a concurrency for a while, and record how each ended."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tidegate.planning.bench import Load, Run
 from tidegate.triton.load import ModelLoad
 
 _GRACE_S = 30.0
-"""How long answers are waited for once nothing is sent any more."""
+"""Time to wait for answers after the last request was sent."""
 
 
-async def run(load: ModelLoad, wanted: Load, monotonic: Callable[[], float] = time.monotonic) -> Run:
-    """One run with the requests of a load that was prepared."""
-    running = _Running(load, monotonic)
+async def run(model: ModelLoad, load: Load, monotonic: Callable[[], float] = time.monotonic) -> Run:
+    """Apply `load` once to a prepared model, and return what was sent and how each request ended."""
+    running = _Running(model, monotonic)
     began = monotonic()
-    until = began + wanted.seconds
-    if wanted.rate is None:
-        await running.closed(wanted, until)
+    until = began + load.seconds
+    if load.rate is None:
+        await running.closed(load, until)
     else:
-        await running.open(wanted.rate, wanted.concurrency, began, until)
+        await running.open(load.rate, load.concurrency, began, until)
     return Run(
-        load=wanted,
+        load=load,
         lasted_s=monotonic() - began,
         sent=running.sent,
         times_s=tuple(sorted(running.times)),
@@ -36,34 +36,36 @@ async def run(load: ModelLoad, wanted: Load, monotonic: Callable[[], float] = ti
 
 
 class _Running:
-    def __init__(self, load: ModelLoad, monotonic: Callable[[], float]) -> None:
-        self._load, self._monotonic = load, monotonic
+    """State of one bench run."""
+
+    def __init__(self, model: ModelLoad, monotonic: Callable[[], float]) -> None:
+        self._model, self._monotonic = model, monotonic
         self.sent, self.not_sent = 0, 0
         self.times: list[float] = []
         self.errors: Counter[str] = Counter()
 
-    async def closed(self, wanted: Load, until: float) -> None:
-        """Each worker sends its next request when its last one was answered."""
+    async def closed(self, load: Load, until: float) -> None:
+        """Send from `load.concurrency` workers, each of which waits for its last answer; stop after a few errors."""
 
         async def work() -> None:
-            while (now := self._monotonic()) < until and self.errors.total() < wanted.most_errors:
+            while (now := self._monotonic()) < until and self.errors.total() < load.most_errors:
                 await self._one(now)
 
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(wanted.concurrency):
+            for _ in range(load.concurrency):
                 tasks.create_task(work())
 
-    async def open(self, rate: float, most: int, began: float, until: float) -> None:
-        """A request each 1/rate seconds, whatever became of the others."""
+    async def open(self, rate: float, limit: int, began: float, until: float) -> None:
+        """Send a request every 1/rate seconds, whatever happens to the others; at most `limit` are under way."""
         under_way = set[asyncio.Task[None]]()
         number = 0
         while (due := began + number / rate) < until:
             number += 1
             if (ahead := due - self._monotonic()) > 0:
                 await asyncio.sleep(ahead)
-            if len(under_way) >= most:
+            if len(under_way) >= limit:
                 self.not_sent += 1
-                # Where it cannot keep up at all, those that are under way still have to be heard.
+                # Yield, so that requests under way can finish even when this loop cannot keep up.
                 await asyncio.sleep(0)
                 continue
             task = asyncio.create_task(self._one(due))
@@ -78,10 +80,10 @@ class _Running:
     async def _one(self, due: float) -> None:
         self.sent += 1
         try:
-            await self._load.ask(self.sent)
+            await self._model.ask(self.sent)
         except grpc.aio.AioRpcError as error:
             self.errors[error.code().name] += 1
-            # A server that refuses at once is not to be asked ten thousand times a second.
+            # Pause, so that a server that rejects at once does not get ten thousand requests a second.
             await asyncio.sleep(0.01)
         else:
             self.times.append(self._monotonic() - due)

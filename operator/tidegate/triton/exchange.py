@@ -1,4 +1,4 @@
-"""One call of an agent of ours: JSON there, a report back, and every failure in the words that reconcilers know."""
+"""One call of an agent: JSON request, parsed report, and failures as the errors that reconcilers know."""
 
 from typing import Final, TypeVar
 
@@ -9,13 +9,13 @@ from tidegate.errors import AgentSilentError, AgentUnreachableError, LeadershipL
 from tidegate_dataplane.contract.answers import AnswerError, read_body
 
 _JSON = {"content-type": "application/json"}
-_MOST_BYTES: Final = 1 << 20
-"""A report of a thousand versions has a tenth of it."""
+_MAX_BYTES: Final = 1 << 20
+"""Limit of a report; one of a thousand versions has a tenth of it."""
 ReportT = TypeVar("ReportT", bound=BaseModel)
 
 
 def at(address: str, port: int) -> str:
-    """The address as a URL has it, of either IP family."""
+    """Return the base URL of an address of either IP family."""
     return f"https://[{address}]:{port}" if ":" in address else f"https://{address}:{port}"
 
 
@@ -29,12 +29,13 @@ async def exchange(
     who: str,
     within: aiohttp.ClientTimeout | None = None,
 ) -> ReportT:
-    """Return what the agent answers; `who` names it in messages, and without `within` the session's counts.
+    """Return the report that an agent answers with.
 
-    Any pod with our labels may be asked: no more than 1 MiB of its answer is read, and no redirect is followed.
+    `agent` is its name in messages; without `call_timeout` the session's timeout applies. Any pod with our labels may be called,
+    so at most 1 MiB of the answer is read and no redirect is followed.
 
-    Raises AgentUnreachableError, also for an answer that is no report, of its kind AgentSilentError where no answer came in time, and
-    LeadershipLostError when the agent has heard from a newer leader.
+    Raise AgentUnreachableError, also for an answer that is not a report; its subclass AgentSilentError after a timeout; and
+    LeadershipLostError when the agent has orders from a newer leader.
     """
     if session is None:
         message = "agents are called outside of their client's async context"
@@ -48,7 +49,7 @@ async def exchange(
             timeout=within or session.timeout,
             allow_redirects=False,
         ) as response:
-            answer = await read_body(response, _MOST_BYTES)
+            answer = await read_body(response, _MAX_BYTES)
             if response.status == 409:
                 message = f"{who} has orders from a newer leader: {_words(answer)}"
                 raise LeadershipLostError(message)

@@ -1,4 +1,4 @@
-"""Asks the agents of GPU nodes for their reports."""
+"""Client of the agents of GPU nodes: reads their reports."""
 
 import ssl
 from types import TracebackType
@@ -17,7 +17,7 @@ _MARGIN_S: Final = 5
 
 
 class NodeAgentClient:
-    """One session for all node agents; use as an async context manager."""
+    """Client of all node agents, with one session; use it as an async context manager."""
 
     def __init__(self, context: ssl.SSLContext, *, port: int) -> None:
         self._context = context
@@ -38,9 +38,9 @@ class NodeAgentClient:
             await self._session.close()
 
     async def report(self, address: str, revision: str) -> NodeReport:
-        """Return the report of the agent at `address` once its revision is not `revision`, or after WAIT_S.
+        """Return the report of the agent at `address` when its revision differs from `revision`, or after WAIT_S.
 
-        Raises AgentUnreachableError.
+        Raise AgentUnreachableError.
         """
         wait_s = WAIT_S if revision else 0
         return await exchange(

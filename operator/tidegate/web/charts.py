@@ -81,7 +81,7 @@ class PoolCharts:
 
 
 class ChartReader:
-    """Asks one question at a time and remembers its answer for ten seconds, however many pages are open."""
+    """Reader of charts: sends one query at a time and keeps its answer for ten seconds, however many pages are open."""
 
     def __init__(
         self, query: RangeQuery | None, now: Callable[[], datetime], monotonic: Callable[[], float]
@@ -94,7 +94,7 @@ class ChartReader:
 
     @property
     def configured(self) -> bool:
-        """Whether there is a Prometheus to ask."""
+        """Return whether a Prometheus is configured."""
         return self._query is not None
 
     async def read(self, pool: str, window: Window) -> PoolCharts:
@@ -123,8 +123,12 @@ class ChartReader:
             return f"Prometheus cannot be read: {error}. Check {_SETTING}, and that the dashboard reaches it."
         samples = [(begin + number * step, values[number]) for number in sorted(values)]
         return PoolCharts(
-            tuple(_slice_sample(at, known) for at, known in samples if ("slices", "healthy") in known),
-            tuple(_demand_sample(at, known) for at, known in samples if ("shared_out_slices", "") in known),
+            tuple(_slice_sample(time, gauges) for time, gauges in samples if ("slices", "healthy") in gauges),
+            tuple(
+                _demand_sample(time, gauges)
+                for time, gauges in samples
+                if ("shared_out_slices", "") in gauges
+            ),
         )
 
 
@@ -140,16 +144,16 @@ def _values_by_step(answer: Sequence[Series], begin: datetime, step: timedelta) 
     for series in answer:
         labels = series["metric"]
         gauge = labels.get("__name__", "").removeprefix(PREFIX), labels.get("tier") or labels.get("state", "")
-        for at, text in series["values"]:
-            number, value = (at - begin.timestamp()) / step.total_seconds(), float(text)
+        for timestamp, text in series["values"]:
+            number, value = (timestamp - begin.timestamp()) / step.total_seconds(), float(text)
             if 0 <= number <= STEPS and isfinite(value):
                 values.setdefault(round(number), {})[gauge] = value
     return values
 
 
-def _slice_sample(at: datetime, values: _Values) -> SliceSample:
+def _slice_sample(time: datetime, values: _Values) -> SliceSample:
     return SliceSample(
-        at=at,
+        at=time,
         healthy=int(values["slices", "healthy"]),
         free=int(values.get(("slices", "free"), 0)),
         tiers=_by_tier("tier_slices", values),
@@ -157,13 +161,13 @@ def _slice_sample(at: datetime, values: _Values) -> SliceSample:
     )
 
 
-def _demand_sample(at: datetime, values: _Values) -> DemandSample:
+def _demand_sample(time: datetime, values: _Values) -> DemandSample:
     demand, served = (
-        sum(values.get((f"{what}_requests_per_second", tier), 0.0) for tier in _ONLINE)
-        for what in ("demand", "servable")
+        sum(values.get((f"{gauge}_requests_per_second", tier), 0.0) for tier in _ONLINE)
+        for gauge in ("demand", "servable")
     )
     return DemandSample(
-        at=at,
+        at=time,
         allocatable=int(values["shared_out_slices", ""]),
         tiers=_by_tier("wanted_slices", values),
         demand=demand,
