@@ -93,14 +93,14 @@ def _check_modules(paths: list[pathlib.Path], offences: Offences) -> None:
             offences[f"gerund beside its noun: {name}"].append(f"{name}: one module for both")
 
 
-def _one_word_share(trees: Mapping[pathlib.Path, ast.Module]) -> float:
+def _count_one_word(trees: Mapping[pathlib.Path, ast.Module]) -> int:
     names = [
         node.name
         for tree in trees.values()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("__")
     ]
-    return round(sum("_" not in name.strip("_") for name in names) / len(names), 3)
+    return sum("_" not in name.strip("_") for name in names)
 
 
 def _idiom_rate(paths: list[pathlib.Path]) -> float:
@@ -111,7 +111,7 @@ def _idiom_rate(paths: list[pathlib.Path]) -> float:
 
 def measure() -> tuple[dict[str, float], Offences]:
     """Return each measure, and the lines behind those that are counts."""
-    shares: dict[str, float] = {}
+    figures: dict[str, float] = {}
     offences: Offences = collections.defaultdict(list)
     for root, folders in ROOTS.items():
         paths = _tracked(*(f"{folder}/*.py" for folder in folders))
@@ -120,10 +120,10 @@ def measure() -> tuple[dict[str, float], Offences]:
             _check_module(path, tree, offences)
         _check_classes(trees, offences)
         _check_modules(paths, offences)
-        shares[f"share of functions with a one-word name: {root}"] = _one_word_share(trees)
+        figures[f"functions with a one-word name: {root}"] = _count_one_word(trees)
     for folder, patterns in FOLDERS.items():
-        shares[f"idioms per 1,000 words: {folder}"] = _idiom_rate(_tracked(*patterns))
-    return shares | {key: float(len(lines)) for key, lines in offences.items()}, offences
+        figures[f"idioms per 1,000 words: {folder}"] = _idiom_rate(_tracked(*patterns))
+    return figures | {key: float(len(lines)) for key, lines in offences.items()}, offences
 
 
 def main() -> None:

@@ -26,76 +26,77 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.allocation.answer import Limits
+from tidegate.allocation.assembly import SolveLimits
 from tidegate.allocation.assignment import Assignment
-from tidegate.allocation.component import Component, components
-from tidegate.allocation.curves import fit
-from tidegate.allocation.highs import Outcome, WarmLinearProgram
-from tidegate.allocation.program import FREE, Program
+from tidegate.allocation.component import Component, split_components
+from tidegate.allocation.curves import fit_curve
+from tidegate.allocation.highs import SolveOutcome, WarmLinearProgram
+from tidegate.allocation.program import UNBOUNDED, LinearProgram
 from tidegate.allocation.snapshot import (
-    Bounds,
-    Inference,
-    Load,
-    Placement,
-    Pool,
-    Replicas,
-    Snapshot,
+    AllocationSnapshot,
+    DemandInput,
+    ModelInput,
+    PlacementInput,
+    PoolInput,
+    ReplicaBounds,
+    ReplicaCounts,
     TierRule,
 )
-from tidegate.allocation.solve import Solver
+from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 
 TARGETS = {"cold_s": 0.5, "warm_s": 0.05, "bound_over_objective": 1.05, "moves_over_fewest": 1.2}
 VALUES = {Tier.REALTIME: 5.0, Tier.NEARLINE: 1.0, Tier.OFFLINE: 0.2}
-ROOMY = Limits(seconds=60.0)
+ROOMY = SolveLimits(seconds=60.0)
 
 
-def fleet(models: int, pools: int, coupled: float, seed: int) -> Snapshot:
+def fleet(models: int, pools: int, coupled: float, seed: int) -> AllocationSnapshot:
     """Models that hold 1 to 6 replicas where they run, in pools with 15 percent more slices than that."""
     random = Random(seed)
     names = [f"class-{number:02}" for number in range(pools)]
     used = dict.fromkeys(names, 0)
-    made: list[Inference] = []
+    made: list[ModelInput] = []
     for number in range(models):
         tier = list(Tier)[number % 3]
         rate = random.uniform(50, 400)
-        placements: list[Placement] = []
+        placements: list[PlacementInput] = []
         for pool in random.sample(names, 2 if random.random() < coupled else 1):
             held = random.randint(1, 6)
             used[pool] += held
             here = rate * random.uniform(0.7, 1.3)
-            curve = fit((count, here * count**0.95) for count in (1, 2, 4, 8, 16))
-            replicas = Replicas(ready=held)
-            placements.append(Placement(pool, curve, replicas=replicas, load_s=random.uniform(20, 60)))
+            curve = fit_curve((count, here * count**0.95) for count in (1, 2, 4, 8, 16))
+            replicas = ReplicaCounts(ready=held)
+            placements.append(PlacementInput(pool, curve, replicas=replicas, load_s=random.uniform(20, 60)))
         made.append(
-            Inference(
+            ModelInput(
                 f"ads/model-{number:04}",
                 tier,
                 tuple(placements),
-                Load((rate * random.uniform(0.5, 6),)),
-                Bounds(1, 16),
+                DemandInput((rate * random.uniform(0.5, 6),)),
+                ReplicaBounds(1, 16),
                 VALUES[tier] * random.uniform(0.5, 2),
             )
         )
     rules = (TierRule(Tier.REALTIME, 10), TierRule(Tier.OFFLINE, 0, 80))
-    return Snapshot(
-        tuple(Pool(name, int(used[name] * 1.15), nodes=8, spares=2, tiers=rules) for name in names),
+    return AllocationSnapshot(
+        tuple(PoolInput(name, int(used[name] * 1.15), nodes=8, spares=2, tiers=rules) for name in names),
         tuple(made),
     )
 
 
-def carried_out(snapshot: Snapshot, assignment: Assignment, seed: int) -> Snapshot:
+def carried_out(snapshot: AllocationSnapshot, assignment: Assignment, seed: int) -> AllocationSnapshot:
     """What there is some time later: the moves are made, demand has drifted, prices are those of the decision."""
     random = Random(seed)
     counts = {(each.inference, each.pool): each.replicas for each in assignment.replicas}
     prices = dict(assignment.prices)
 
-    def drifted(each: Inference) -> Inference:
+    def drifted(each: ModelInput) -> ModelInput:
         placements = tuple(
-            replace(spot, replicas=Replicas(ready=counts[each.key, spot.pool])) for spot in each.placements
+            replace(spot, replicas=ReplicaCounts(ready=counts[each.key, spot.pool]))
+            for spot in each.placements
         )
         rates = tuple(rate * random.uniform(0.95, 1.05) for rate in (each.load.rates if each.load else ()))
-        return replace(each, placements=placements, load=Load(rates))
+        return replace(each, placements=placements, load=DemandInput(rates))
 
     return replace(
         snapshot,
@@ -106,11 +107,11 @@ def carried_out(snapshot: Snapshot, assignment: Assignment, seed: int) -> Snapsh
 
 def fewest_slices(part: Component, objective: float) -> float:
     """The fewest slices to move in a part that keep every rule and reach `objective`, replicas in fractions allowed."""
-    program = Program(part)
+    program = LinearProgram(part)
     problem = program.problem
     slices = np.zeros(len(problem.gain))
-    for number, _, spot in program.spots():
-        for column, _ in program.columns(number):
+    for number, _, spot in program.iter_options():
+        for column, _ in program.iter_columns(number):
             slices[column] = spot.slices
     reach = len(problem.row_low)
     columns = np.arange(len(problem.gain), dtype=np.int32)
@@ -120,31 +121,31 @@ def fewest_slices(part: Component, objective: float) -> float:
             problem,
             gain=-slices,
             row_low=np.append(problem.row_low, least),
-            row_high=np.append(problem.row_high, FREE),
+            row_high=np.append(problem.row_high, UNBOUNDED),
             rows=np.append(problem.rows, np.full(len(columns), reach, np.int32)),
             columns=np.append(problem.columns, columns),
             values=np.append(problem.values, problem.gain),
         ),
         60.0,
     )
-    if solved.outcome is not Outcome.OPTIMAL:
+    if solved.outcome is not SolveOutcome.OPTIMAL:
         raise RuntimeError(f"the fewest moves of {part.pools[0].name}: {solved.outcome}")
     return -solved.objective
 
 
-def moves_over_fewest(snapshot: Snapshot, assignment: Assignment) -> float:
+def moves_over_fewest(snapshot: AllocationSnapshot, assignment: Assignment) -> float:
     """Slices moved over the fewest possible, all parts together."""
     counts = {(each.inference, each.pool): each.replicas for each in assignment.replicas}
     moved = fewest = 0.0
-    for part in components(snapshot):
+    for part in split_components(snapshot):
         target = tuple(
-            tuple(counts[worth.inference.key, spot.pool] for spot in worth.spots) for worth in part.worths
+            tuple(counts[worth.model.key, spot.pool] for spot in worth.options) for worth in part.utilities
         )
-        fewest += fewest_slices(part, part.score(target).value)
+        fewest += fewest_slices(part, part.score_counts(target).value)
         moved += sum(
-            abs(count - spot.held) * spot.slices
-            for worth, replicas in zip(part.worths, target, strict=True)
-            for spot, count in zip(worth.spots, replicas, strict=True)
+            abs(count - spot.current) * spot.slices
+            for worth, replicas in zip(part.utilities, target, strict=True)
+            for spot, count in zip(worth.options, replicas, strict=True)
         )
     return moved / fewest if fewest > 0 else 1.0
 

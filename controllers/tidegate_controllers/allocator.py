@@ -9,8 +9,8 @@ from typing import Final, Protocol
 import structlog
 
 from tidegate.allocation.assignment import Assignment
-from tidegate.allocation.snapshot import Snapshot
-from tidegate.allocation.spares import warm_spares
+from tidegate.allocation.snapshot import AllocationSnapshot
+from tidegate.allocation.spares import choose_warm_spares
 from tidegate.api.allocation_decision import AllocationDecision, Trigger
 from tidegate.api.compute_pool import ComputePool
 from tidegate.api.durations import parse_duration
@@ -63,7 +63,7 @@ log: Final = structlog.stdlib.get_logger()
 class Solver(Protocol):
     """Decides; runtime.solver_process.SolverProcess in a cluster."""
 
-    async def solve(self, snapshot: Snapshot) -> Assignment:
+    async def solve(self, snapshot: AllocationSnapshot) -> Assignment:
         """Always an answer, and one that can be carried out."""
         ...
 
@@ -229,7 +229,7 @@ class Allocator:
         metrics.solve_seconds.labels(pool).observe(seconds)
         metrics.solves.labels(pool, assignment.method.value).inc()
         metrics.decided(pool, now_s=self._clock.now().timestamp(), signals_usable=not signals.problem)
-        spares = warm_spares(view.snapshot, assignment)
+        spares = choose_warm_spares(view.snapshot, assignment)
         solved = Solved(assignment, predicted(view.snapshot, assignment), due, seconds, spares)
         body = plan_decision(observed, solved)
         blind = due is Trigger.STARTED and bool(signals.problem) and observed.standing is not None

@@ -17,7 +17,7 @@ from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.resources.settings import Serving
 from tidegate.runtime.clock import Clock
 from tidegate.telemetry.tracing import DECISION, Attributes, note, span
-from tidegate.triton.agents import Agents
+from tidegate.triton.agents import AgentClient
 from tidegate_controllers.carry_out import Writer
 from tidegate_controllers.overrides import Overrides
 from tidegate_controllers.placements import Placements
@@ -34,7 +34,7 @@ class InferenceReconciler:
     def __init__(
         self,
         writer: Writer,
-        agents: Agents,
+        agents: AgentClient,
         observer: Observer,
         placements: Placements,
         overrides: Overrides,
@@ -78,7 +78,7 @@ class InferenceReconciler:
         self._writer.fence.check()
         if plan.orders:
             with span("order", _described(plan.orders)):
-                await self._agents.send(plan.orders)
+                await self._agents.send_orders(plan.orders)
         return plan.requeue_after
 
     async def _observe(self, inference: Inference) -> InferenceObserved:

@@ -83,7 +83,7 @@ class NodeAgents:
         revision = ""  # the first report of a new pod comes at once
         while True:
             try:
-                report = await self._client.report(address, revision)
+                report = await self._client.get_report(address, revision)
             except AgentUnreachableError as error:
                 log.debug("node_agent_silent", node=node, error=str(error))
                 await asyncio.sleep(_RETRY_S)

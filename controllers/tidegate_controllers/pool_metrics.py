@@ -109,6 +109,9 @@ class PoolMetrics(Collector):
         """Added up once for each question: there may be a thousand Inferences, and several who scrape."""
         known = self._demand.get(pool.key)
         if known is None or known[0] is not question:
-            asked = [AskedReport.of(Asked(one, one.held, one.held)) for one in question.snapshot.inferences]
+            asked = [
+                AskedReport.of(Asked(one, one.current_replicas, one.current_replicas))
+                for one in question.snapshot.inferences
+            ]
             known = self._demand[pool.key] = question, tiers_of(asked, pool)
         return known[1]

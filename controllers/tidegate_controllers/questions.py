@@ -10,7 +10,7 @@ from typing import Final
 from aiohttp import web
 
 from tidegate.allocation import codec
-from tidegate.allocation.snapshot import Snapshot
+from tidegate.allocation.snapshot import AllocationSnapshot
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.conditions import timestamp
 from tidegate.api.meta import ObjectKey
@@ -26,7 +26,7 @@ class Question:
 
     at: datetime
     mode: PolicyMode
-    snapshot: Snapshot
+    snapshot: AllocationSnapshot
 
 
 class Questions:
@@ -77,6 +77,6 @@ class Questions:
                 "pool": pool,
                 "at": timestamp(question.at),
                 "mode": question.mode.value,
-                "snapshot": codec.written(question.snapshot),
+                "snapshot": codec.encode_snapshot(question.snapshot),
             }
         )

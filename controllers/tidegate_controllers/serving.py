@@ -12,7 +12,7 @@ from tidegate.planning.pods import PodView
 from tidegate.planning.room import NodeRoom
 from tidegate.planning.serving_status import Refusal
 from tidegate.resources.names import label_value
-from tidegate.triton.agents import Agents
+from tidegate.triton.agents import AgentClient
 from tidegate_controllers.room import Room
 from tidegate_controllers.stores import Stores
 from tidegate_dataplane.contract import AgentReport
@@ -37,7 +37,7 @@ class Observer:
     """Sees what serves an object: by the caches, the agents, and the nodes where a pod finds no room."""
 
     stores: Stores
-    agents: Agents
+    agents: AgentClient
     room: Room
 
     async def serving(self, label: str, key: ObjectKey) -> Serving:
@@ -47,7 +47,7 @@ class Observer:
         deployments = self.stores.deployments.by_label(label, name, namespace=namespace)
         return Serving(
             pods=pods,
-            reports=await self.agents.reports(pods),
+            reports=await self.agents.get_reports(pods),
             config_maps=self.stores.config_maps.by_label(label, name, namespace=namespace),
             deployment=next(
                 iter(self.stores.deployment_views.by_label(label, name, namespace=namespace)), None

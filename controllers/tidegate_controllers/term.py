@@ -22,9 +22,9 @@ from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.resources.settings import Serving
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.queue_metrics import QueueMetrics
-from tidegate.runtime.workqueue import Begun, QueueSettings, WorkQueue
+from tidegate.runtime.workqueue import HasBegun, QueueSettings, WorkQueue
 from tidegate.telemetry.tracing import NOTHING, Span
-from tidegate.triton.agents import Agents
+from tidegate.triton.agents import AgentClient
 from tidegate_controllers.accesses import Accesses
 from tidegate_controllers.allocations import Allocations
 from tidegate_controllers.allocator import Allocator, AllocatorParts, Pools
@@ -57,7 +57,7 @@ class Parts:
 
     cluster: Cluster
     stores: Stores
-    agents: Agents
+    agents: AgentClient
     proxies: Proxies
     occupancy: Occupancy
     ownership: Ownership
@@ -108,7 +108,7 @@ class Terms:
         metrics = QueueMetrics(registry)
 
         def queue(
-            name: str, reconcile: Reconcile, workers: int = workers, begun: Begun = lambda _: True
+            name: str, reconcile: Reconcile, workers: int = workers, begun: HasBegun = lambda _: True
         ) -> WorkQueue:
             settings = QueueSettings(workers=workers)
             return WorkQueue(
@@ -202,7 +202,7 @@ class Terms:
                     for key in keys():
                         queue.add(key)
                     tasks.create_task(queue.run())
-                    tasks.create_task(queue.resync(keys))
+                    tasks.create_task(queue.resync_keys(keys))
                 watched = (*parts.stores, *parts.occupancy.stores)
                 tasks.create_task(tell_of_left_out(parts.cluster, watched, parts.clock))
         finally:

@@ -10,37 +10,37 @@ import time
 from dataclasses import replace
 
 from tidegate.allocation.assignment import Assignment
-from tidegate.allocation.curves import fit, linear
+from tidegate.allocation.curves import fit_curve, linear_curve
 from tidegate.allocation.snapshot import (
-    Bounds,
-    Inference,
-    Load,
-    Placement,
-    Pool,
-    Replicas,
-    Snapshot,
-    Step,
+    AllocationSnapshot,
+    DemandInput,
+    HorizonStep,
+    ModelInput,
+    PlacementInput,
+    PoolInput,
+    ReplicaBounds,
+    ReplicaCounts,
     TierRule,
 )
-from tidegate.allocation.solve import Solver
+from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 
 HORIZON_S = 600.0
 
 
-def nearline_demand(arrivals: float, backlog: float, deadline_s: float) -> Load:
+def nearline_demand(arrivals: float, backlog: float, deadline_s: float) -> DemandInput:
     """Spread a backlog over the horizon; it is urgent if clearing it in time takes much more than the arrivals."""
-    return Load((arrivals + backlog / HORIZON_S,), (1.0 + backlog / deadline_s / arrivals,))
+    return DemandInput((arrivals + backlog / HORIZON_S,), (1.0 + backlog / deadline_s / arrivals,))
 
 
-def offline_demand(slice_seconds: float) -> Load:
+def offline_demand(slice_seconds: float) -> DemandInput:
     """Spread the remaining work over the horizon; with the curve `linear(1.0)` a slice-second is a request."""
-    return Load((slice_seconds / HORIZON_S,))
+    return DemandInput((slice_seconds / HORIZON_S,))
 
 
-def evening() -> Snapshot:
+def evening() -> AllocationSnapshot:
     """Sixteen slices on four nodes. Click prediction is asked for more than its seven replicas serve."""
-    pool = Pool(
+    pool = PoolInput(
         "gpu-a",
         slices=16,
         nodes=4,
@@ -48,32 +48,36 @@ def evening() -> Snapshot:
         tiers=(TierRule(Tier.REALTIME, floor=4), TierRule(Tier.OFFLINE, floor=1)),
         price=0.5,
     )
-    clicks = Inference(
+    clicks = ModelInput(
         "ads/ctr-v3",
         Tier.REALTIME,
-        (Placement("gpu-a", fit([(1, 300.0), (4, 1200.0), (8, 2400.0)]), replicas=Replicas(ready=7)),),
-        Load((2400.0,)),
-        Bounds(least=4),
+        (
+            PlacementInput(
+                "gpu-a", fit_curve([(1, 300.0), (4, 1200.0), (8, 2400.0)]), replicas=ReplicaCounts(ready=7)
+            ),
+        ),
+        DemandInput((2400.0,)),
+        ReplicaBounds(floor=4),
         value=1.0,
     )
-    ranking = Inference(
+    ranking = ModelInput(
         "ads/rank-log",
         Tier.NEARLINE,
-        (Placement("gpu-a", linear(400.0), replicas=Replicas(ready=2)),),
+        (PlacementInput("gpu-a", linear_curve(400.0), replicas=ReplicaCounts(ready=2)),),
         nearline_demand(arrivals=700.0, backlog=6000.0, deadline_s=1800.0),
         value=0.05,
     )
-    embeddings = Inference(
+    embeddings = ModelInput(
         "ads/embed-refresh",
         Tier.OFFLINE,
-        (Placement("gpu-a", linear(1.0), replicas=Replicas(ready=6)),),
+        (PlacementInput("gpu-a", linear_curve(1.0), replicas=ReplicaCounts(ready=6)),),
         offline_demand(slice_seconds=40000.0),
         value=0.01,
     )
-    return Snapshot((pool,), (clicks, ranking, embeddings), steps=(Step(HORIZON_S),))
+    return AllocationSnapshot((pool,), (clicks, ranking, embeddings), steps=(HorizonStep(HORIZON_S),))
 
 
-def carried_out(snapshot: Snapshot, assignment: Assignment) -> Snapshot:
+def carried_out(snapshot: AllocationSnapshot, assignment: Assignment) -> AllocationSnapshot:
     """The same, with the replicas of the assignment."""
     return replace(
         snapshot,
@@ -81,7 +85,7 @@ def carried_out(snapshot: Snapshot, assignment: Assignment) -> Snapshot:
             replace(
                 each,
                 placements=tuple(
-                    replace(spot, replicas=Replicas(ready=assignment.of(each.key, spot.pool)))
+                    replace(spot, replicas=ReplicaCounts(ready=assignment.get_replicas(each.key, spot.pool)))
                     for spot in each.placements
                 ),
             )
@@ -94,7 +98,7 @@ def show(title: str, assignment: Assignment) -> None:
     """The decision as people read it."""
     print(title)
     for move in assignment.moves:
-        print(f"  {move.wave}. {move.action} {move.replicas}: {move.why}")
+        print(f"  {move.wave}. {move.action} {move.replicas}: {move.reason}")
     for each in assignment.relaxed:
         print(f"  not kept: {each.rule} of {each.subject}: {each.message}")
     for binding in assignment.bindings[:4]:

@@ -73,7 +73,7 @@ class InvalidSpecError(PermanentError):
         self.path = path
 
 
-def without_message(error: Exception) -> str:
+def describe_without_message(error: Exception) -> str:
     """Return the type and innermost locations of an unexpected exception.
 
     Its message is left out, because it may quote the content of a Secret.

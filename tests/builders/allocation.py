@@ -6,49 +6,51 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tidegate.allocation.curves import CapacityCurve, linear
+from tidegate.allocation.curves import CapacityCurve, linear_curve
 from tidegate.allocation.snapshot import (
-    Bounds,
-    Inference,
-    Load,
-    Placement,
-    Pool,
-    Replicas,
-    Snapshot,
-    Step,
+    AllocationSnapshot,
+    DemandInput,
+    HorizonStep,
+    ModelInput,
+    PlacementInput,
+    PoolInput,
+    ReplicaBounds,
+    ReplicaCounts,
     TierRule,
 )
 from tidegate.api.inference import Tier
 
 
-def a_pool(name: str = "gpu-a", slices: int = 8, **more: Any) -> Pool:
+def a_pool(name: str = "gpu-a", slices: int = 8, **more: Any) -> PoolInput:
     """A pool without rules."""
-    return Pool(name, slices, **more)
+    return PoolInput(name, slices, **more)
 
 
-def a_placement(pool: str = "gpu-a", ready: int = 0, per_replica: float = 100.0, **more: Any) -> Placement:
+def a_placement(
+    pool: str = "gpu-a", ready: int = 0, per_replica: float = 100.0, **more: Any
+) -> PlacementInput:
     """`ready` replicas that serve `per_replica` requests per second each."""
-    replicas = more.pop("replicas", Replicas(ready=ready))
-    curve = more.pop("curve", linear(per_replica))
-    return Placement(pool, curve, replicas=replicas, **more)
+    replicas = more.pop("replicas", ReplicaCounts(ready=ready))
+    curve = more.pop("curve", linear_curve(per_replica))
+    return PlacementInput(pool, curve, replicas=replicas, **more)
 
 
 def a_model(
     name: str = "ctr",
     tier: Tier = Tier.REALTIME,
-    *placements: Placement,
+    *placements: PlacementInput,
     rate: float | None = 100.0,
     **more: Any,
-) -> Inference:
+) -> ModelInput:
     """A model that `rate` requests per second are asked of; None: nobody knows."""
-    load = more.pop("load", None if rate is None else Load((rate,)))
-    return Inference(f"ads/{name}", tier, placements or (a_placement(),), load, **more)
+    load = more.pop("load", None if rate is None else DemandInput((rate,)))
+    return ModelInput(f"ads/{name}", tier, placements or (a_placement(),), load, **more)
 
 
-def a_snapshot(*objects: Pool | Inference, **more: Any) -> Snapshot:
+def a_snapshot(*objects: PoolInput | ModelInput, **more: Any) -> AllocationSnapshot:
     """Pools and models in any order; without a pool one of 8 slices."""
-    pools = tuple(each for each in objects if isinstance(each, Pool)) or (a_pool(),)
-    return Snapshot(pools, tuple(each for each in objects if isinstance(each, Inference)), **more)
+    pools = tuple(each for each in objects if isinstance(each, PoolInput)) or (a_pool(),)
+    return AllocationSnapshot(pools, tuple(each for each in objects if isinstance(each, ModelInput)), **more)
 
 
 @st.composite
@@ -56,19 +58,19 @@ def curves(draw: st.DrawFn) -> CapacityCurve:
     """One or two pieces."""
     first = draw(st.integers(5, 20))
     if draw(st.booleans()):
-        return linear(first)
+        return linear_curve(first)
     return CapacityCurve(((2, 2.0 * first), (4, 2.0 * first + draw(st.integers(0, 2 * first)))))
 
 
 @st.composite
-def pools(draw: st.DrawFn, name: str) -> Pool:
+def pools(draw: st.DrawFn, name: str) -> PoolInput:
     """Up to 6 slices, with any rules."""
     tiers = draw(st.lists(st.sampled_from(list(Tier)), unique=True, max_size=2))
     rules = []
     for tier in tiers:
         floor = draw(st.integers(0, 3))
         rules.append(TierRule(tier, floor, draw(st.none() | st.integers(floor, 5))))
-    return Pool(
+    return PoolInput(
         name,
         draw(st.integers(0, 6)),
         nodes=draw(st.integers(0, 3)),
@@ -81,16 +83,16 @@ def pools(draw: st.DrawFn, name: str) -> Pool:
 
 
 @st.composite
-def models(draw: st.DrawFn, number: int, names: list[str], steps: int) -> Inference:
+def models(draw: st.DrawFn, number: int, names: list[str], steps: int) -> ModelInput:
     """In one of the pools, or in two."""
     chosen = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
     ages = st.sampled_from([float("inf"), float("inf"), 0.0])
     placements = tuple(
-        Placement(
+        PlacementInput(
             name,
             draw(curves()),
             slices=draw(st.integers(1, 2)),
-            replicas=Replicas(ready=draw(st.integers(0, 3)), loading=draw(st.integers(0, 1))),
+            replicas=ReplicaCounts(ready=draw(st.integers(0, 3)), loading=draw(st.integers(0, 1))),
             load_s=draw(st.sampled_from([10.0, 100.0])),
             since_up_s=draw(ages),
             since_down_s=draw(ages),
@@ -99,23 +101,23 @@ def models(draw: st.DrawFn, number: int, names: list[str], steps: int) -> Infere
     )
     least = draw(st.integers(0, 2))
     rates = tuple(float(draw(st.integers(0, 60))) for _ in range(steps))
-    return Inference(
+    return ModelInput(
         f"ads/m{number}",
         draw(st.sampled_from(list(Tier))),
         placements,
-        draw(st.none() | st.just(Load(rates))) if draw(st.integers(0, 4)) == 0 else Load(rates),
-        Bounds(least, draw(st.none() | st.integers(least, 4))),
+        draw(st.none() | st.just(DemandInput(rates))) if draw(st.integers(0, 4)) == 0 else DemandInput(rates),
+        ReplicaBounds(least, draw(st.none() | st.integers(least, 4))),
         value=draw(st.sampled_from([0.5, 1.0, 7.0])),
     )
 
 
 @st.composite
-def snapshots(draw: st.DrawFn, most_models: int = 3) -> Snapshot:
+def snapshots(draw: st.DrawFn, most_models: int = 3) -> AllocationSnapshot:
     """Anything small enough to try every answer."""
     names = ["a", "b"][: draw(st.integers(1, 2))]
-    steps = tuple(Step(60.0, weight) for weight in (1.0, 0.5)[: draw(st.integers(1, 2))])
+    steps = tuple(HorizonStep(60.0, weight) for weight in (1.0, 0.5)[: draw(st.integers(1, 2))])
     made = tuple(draw(pools(name)) for name in names)
     asked = tuple(
         draw(models(number, names, len(steps))) for number in range(draw(st.integers(0, most_models)))
     )
-    return Snapshot(made, asked, steps=steps, dwell_s=50.0)
+    return AllocationSnapshot(made, asked, steps=steps, dwell_s=50.0)

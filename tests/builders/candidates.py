@@ -43,7 +43,7 @@ class Candidate:
 
     async def kill(self) -> None:
         """As if the process were gone: nothing is given back."""
-        self.election._held = None
+        self.election._record = None
         await self.stop()
         # Last: who is cut off while a connection is made leaves it open.
         await self.client.close()

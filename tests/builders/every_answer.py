@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from math import ceil, inf
 
-from tidegate.allocation.snapshot import Inference, Snapshot
+from tidegate.allocation.snapshot import AllocationSnapshot, ModelInput
 from tidegate.api.inference import Tier
 
 Answer = dict[tuple[str, str], int]
@@ -15,7 +15,7 @@ Outcome = tuple[tuple[float, ...], float]
 """What is missed: real-time floors, budget, a node to spare, near-line floors, offline floors, ceilings, SLO, warm spares; and the value."""
 
 
-def best(snapshot: Snapshot) -> Outcome:
+def best(snapshot: AllocationSnapshot) -> Outcome:
     """What the best answer scores."""
     scores = [score(snapshot, answer) for answer in answers(snapshot)]
     for level in range(8):
@@ -24,12 +24,12 @@ def best(snapshot: Snapshot) -> Outcome:
     return max(scores, key=lambda each: each[1])
 
 
-def answers(snapshot: Snapshot) -> Iterator[Answer]:
+def answers(snapshot: AllocationSnapshot) -> Iterator[Answer]:
     """All that fit the pools, and in which no model grows beyond its maximum."""
     slices = {pool.name: pool.slices for pool in snapshot.pools}
     spots = [(each, placement) for each in snapshot.inferences for placement in each.placements]
     most = [
-        max(placement.replicas.held, slices[placement.pool] // placement.slices) for _, placement in spots
+        max(placement.replicas.current, slices[placement.pool] // placement.slices) for _, placement in spots
     ]
     for counts in product(*(range(count + 1) for count in most)):
         given = dict.fromkeys(slices, 0)
@@ -40,18 +40,18 @@ def answers(snapshot: Snapshot) -> Iterator[Answer]:
             yield answer
 
 
-def _within(snapshot: Snapshot, answer: Answer) -> bool:
+def _within(snapshot: AllocationSnapshot, answer: Answer) -> bool:
     for each in snapshot.inferences:
-        held = sum(spot.replicas.held for spot in each.placements)
-        most = inf if each.bounds.most is None else each.bounds.most
+        held = sum(spot.replicas.current for spot in each.placements)
+        most = inf if each.bounds.ceiling is None else each.bounds.ceiling
         counts = [answer[each.key, spot.pool] for spot in each.placements]
-        grown = any(n > max(most, s.replicas.held) for n, s in zip(counts, each.placements, strict=True))
+        grown = any(n > max(most, s.replicas.current) for n, s in zip(counts, each.placements, strict=True))
         if grown or sum(counts) > max(most, held):
             return False
     return True
 
 
-def score(snapshot: Snapshot, answer: Answer) -> Outcome:
+def score(snapshot: AllocationSnapshot, answer: Answer) -> Outcome:
     """What an answer misses, and what it is worth."""
     missed = [0.0] * 8
     value = 0.0
@@ -66,34 +66,34 @@ def score(snapshot: Snapshot, answer: Answer) -> Outcome:
 FLOOR_LEVEL = {Tier.REALTIME: 0, Tier.NEARLINE: 3, Tier.OFFLINE: 4}
 
 
-def _density(each: Inference) -> float:
-    return max(each.value * spot.curve.at(1) / spot.slices for spot in each.placements)
+def _density(each: ModelInput) -> float:
+    return max(each.value * spot.curve.rate_at(1) / spot.slices for spot in each.placements)
 
 
 def _score_model(
-    snapshot: Snapshot, each: Inference, answer: Answer, densest: float, missed: list[float]
+    snapshot: AllocationSnapshot, each: ModelInput, answer: Answer, densest: float, missed: list[float]
 ) -> float:
     pools = {pool.name: pool for pool in snapshot.pools}
     counts = [answer[each.key, spot.pool] for spot in each.placements]
-    total, held = sum(counts), sum(spot.replicas.held for spot in each.placements)
+    total, held = sum(counts), sum(spot.replicas.current for spot in each.placements)
     slices = min(spot.slices for spot in each.placements)
-    most = inf if each.bounds.most is None else each.bounds.most
-    floor = min(max(each.bounds.least, held), most) if each.load is None else each.bounds.least
+    most = inf if each.bounds.ceiling is None else each.bounds.ceiling
+    floor = min(max(each.bounds.floor, held), most) if each.load is None else each.bounds.floor
     weight = max(_density(each) / densest, 1e-3) if each.tier is Tier.REALTIME else 1.0
     missed[FLOOR_LEVEL[each.tier]] += max(floor - total, 0) * slices * weight
     missed[5] += max(total - most, 0) * slices
     value = 0.0
     for spot, count in zip(each.placements, counts, strict=True):
-        moved = count - spot.replicas.held
+        moved = count - spot.replicas.current
         seconds = spot.load_s if moved > 0 else spot.drain_s
         lost = pools[spot.pool].price * spot.slices * seconds / snapshot.horizon_s
-        value -= abs(moved) * (lost + 1e-3 * each.value * spot.curve.at(1))
+        value -= abs(moved) * (lost + 1e-3 * each.value * spot.curve.rate_at(1))
         young = spot.since_up_s < max(50.0, spot.load_s) if moved < 0 else spot.since_down_s < spot.load_s
         missed[1] += abs(moved) * spot.slices if young else 0
     if each.load is None:
         return value
     caps = [min(pools[spot.pool].slices // spot.slices, most) for spot in each.placements]
-    reach = sum(spot.curve.at(int(cap)) for spot, cap in zip(each.placements, caps, strict=True))
+    reach = sum(spot.curve.rate_at(int(cap)) for spot, cap in zip(each.placements, caps, strict=True))
     asked = max(each.load.rates)
     promised = min(asked, reach) if each.tier is Tier.REALTIME else 0.0
     total_weight = sum(step.seconds * step.weight for step in snapshot.steps)
@@ -102,10 +102,10 @@ def _score_model(
         end_s += step.seconds
         loaded = end_s >= each.placements[0].load_s or number == len(snapshot.steps) - 1 or len(counts) > 1
         ready = [
-            count if loaded else min(count, spot.replicas.held)
+            count if loaded else min(count, spot.replicas.current)
             for count, spot in zip(counts, each.placements, strict=True)
         ]
-        capacity = sum(spot.curve.at(count) for spot, count in zip(each.placements, ready, strict=True))
+        capacity = sum(spot.curve.rate_at(count) for spot, count in zip(each.placements, ready, strict=True))
         weight = step.seconds * step.weight / total_weight
         value += weight * each.value * min(rate, capacity)
         missed[6] += weight * each.value * max(min(rate, promised) - min(rate, capacity), 0.0)
@@ -115,7 +115,7 @@ def _score_model(
 
 
 def _missed_without_node(
-    each: Inference,
+    each: ModelInput,
     counts: list[int],
     caps: list[float],
     promised: float,
@@ -127,18 +127,18 @@ def _missed_without_node(
         return 0.0
     if len(counts) == 1:
         [spot], [count], [cap] = each.placements, counts, caps
-        needed = next(n for n in range(int(cap) + 1) if n == cap or spot.curve.at(n) >= promised - 1e-6)
+        needed = next(n for n in range(int(cap) + 1) if n == cap or spot.curve.rate_at(n) >= promised - 1e-6)
         kept = (n for n in range(int(cap) + 1) if n == cap or n - ceil(n / nodes[0]) >= needed)
         return float(max(next(kept) - count, 0) * spot.slices)
 
     def left(replicas: list[int]) -> float:
-        rates = [spot.curve.at(n) for spot, n in zip(each.placements, replicas, strict=True)]
+        rates = [spot.curve.rate_at(n) for spot, n in zip(each.placements, replicas, strict=True)]
         return min(sum(rates) - rate / n for rate, n in zip(rates, nodes, strict=True) if n > 1)
 
     return max(min(asked, left([int(cap) for cap in caps])) - left(counts), 0.0) * each.value
 
 
-def _score_pool(snapshot: Snapshot, name: str, answer: Answer, missed: list[float]) -> None:
+def _score_pool(snapshot: AllocationSnapshot, name: str, answer: Answer, missed: list[float]) -> None:
     [pool] = [pool for pool in snapshot.pools if pool.name == name]
     tiers = dict.fromkeys(Tier, 0)
     moved = 0
@@ -147,7 +147,7 @@ def _score_pool(snapshot: Snapshot, name: str, answer: Answer, missed: list[floa
             if spot.pool == name:
                 count = answer[each.key, name]
                 tiers[each.tier] += count * spot.slices
-                moved += abs(count - spot.replicas.held) * spot.slices
+                moved += abs(count - spot.replicas.current) * spot.slices
     for rule in pool.tiers:
         weight = 1e-3 if rule.tier is Tier.REALTIME else 1.0
         missed[FLOOR_LEVEL[rule.tier]] += max(rule.floor - tiers[rule.tier], 0) * weight

@@ -16,7 +16,7 @@ from tidegate.telemetry import prometheus_api
 from tidegate.telemetry.prometheus import Prometheus
 from tidegate.telemetry.prometheus_api import PrometheusApi, PrometheusError
 from tidegate.telemetry.prometheus_traffic import PrometheusTraffic
-from tidegate.triton.exchange import exchange
+from tidegate.triton.agent_call import call_agent
 from tidegate_dataplane.agent.memory import read_memory
 from tidegate_dataplane.contract import AgentReport
 from tidegate_dataplane.contract.answers import (
@@ -70,7 +70,7 @@ async def served(handler: Handler, path: str = "/") -> AsyncIterator[str]:
 
 async def ask(url: str, total_s: float = 30.0) -> AgentReport:
     async with bounded_session(aiohttp.ClientTimeout(total=total_s)) as session:
-        return await exchange(session, "GET", url, None, AgentReport, who="agent of pod ads/ctr")
+        return await call_agent(session, "GET", url, None, AgentReport, agent="agent of pod ads/ctr")
 
 
 async def test_an_agent_that_answers_without_end_is_hung_up_on() -> None:

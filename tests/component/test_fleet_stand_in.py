@@ -161,7 +161,7 @@ async def test_the_dashboards_charts_have_what_the_controllers_said(served: Serv
 
     charts = reader(120)
     found = (await charts.read("fleet", "4h")).slices
-    assert [(sample.at.timestamp() - began, sample.free) for sample in found] == [(0, 3), (60, 3), (120, 3)]
+    assert [(sample.time.timestamp() - began, sample.free) for sample in found] == [(0, 3), (60, 3), (120, 3)]
     assert (await charts.read("another", "4h")).slices == ()
     assert served.stand_in.knows(pool_query("fleet"))
     # The page was read last five minutes before: an answer may be as old, and no older.

@@ -14,7 +14,7 @@ from builders.waiting import eventually
 from fixtures.mps import NodeAgent
 from tidegate.kube import kinds
 from tidegate.kube.store import ObjectStore
-from tidegate.triton.identity import client_context
+from tidegate.triton.client_identity import client_context
 from tidegate.triton.node_agents import NodeAgentClient
 from tidegate_controllers.node_agents import NodeAgents
 from tidegate_dataplane.contract.sharing import DaemonState

@@ -41,7 +41,7 @@ async def test_only_the_pod_itself_is_told(pool: str, comes_from: str, status: i
     assert response.status == status
     if status == 200:
         assert (body["pool"], body["at"], body["mode"]) == ("gpu-a", "2026-01-01T00:00:00Z", "Auto")
-        assert codec.read(body["snapshot"]) == ASKED.snapshot
+        assert codec.decode_snapshot(body["snapshot"]) == ASKED.snapshot
     else:
         assert said in body["error"]
 

@@ -14,14 +14,14 @@ import pytest
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot
 from builders.waiting import eventually
-from tidegate.allocation.answer import Limits
-from tidegate.allocation.assignment import Method
-from tidegate.allocation.snapshot import Snapshot
-from tidegate.allocation.solve import Solver
+from tidegate.allocation.assembly import SolveLimits
+from tidegate.allocation.assignment import SolveMethod
+from tidegate.allocation.snapshot import AllocationSnapshot
+from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 from tidegate.runtime.solver_process import SolverProcess
 
-ROOMY = Limits(seconds=20.0)
+ROOMY = SolveLimits(seconds=20.0)
 SNAPSHOT = a_snapshot(
     a_model("ctr", Tier.REALTIME, a_placement(ready=2), rate=550.0),
     a_model("off", Tier.OFFLINE, a_placement(ready=6), rate=600.0, value=0.1),
@@ -55,7 +55,7 @@ async def test_it_answers_what_the_solver_answers_here_and_stays_while_the_loop_
     assert assignment == Solver(time.monotonic).solve(SNAPSHOT, ROOMY)
     assert replicas(assignment) == WANTED
     assert assignment.note == ""
-    assert assignment.method is not Method.GREEDY
+    assert assignment.method is not SolveMethod.GREEDY
 
     pid, turns = solver.pid, 0
 
@@ -72,8 +72,8 @@ async def test_it_answers_what_the_solver_answers_here_and_stays_while_the_loop_
     assert solver.pid == pid
 
     # The time box is its own: the process lives on, and the pools that were not reached are greedy.
-    assignment = await solver.solve(large(), Limits(seconds=1e-6))
-    assert (assignment.method, assignment.note) == (Method.GREEDY, "out of time")
+    assignment = await solver.solve(large(), SolveLimits(seconds=1e-6))
+    assert (assignment.method, assignment.note) == (SolveMethod.GREEDY, "out of time")
     assert solver.pid == pid
     assert (await solver.solve(large(), ROOMY)).note == ""
 
@@ -88,7 +88,7 @@ async def test_killed_while_it_solves_it_is_a_greedy_tick_and_comes_back(solver:
     await asyncio.sleep(0)
     os.kill(killed, signal.SIGKILL)
     assignment = await answer
-    assert assignment.method is Method.GREEDY
+    assert assignment.method is SolveMethod.GREEDY
     assert assignment.note == "the solver ended with signal 9"
     assert replicas(assignment) == WANTED
     assert (await solver.solve(SNAPSHOT, ROOMY)).note == ""
@@ -124,8 +124,8 @@ async def test_one_that_hangs_is_ended_after_its_time() -> None:
     hanging = solver.pid
     assert hanging is not None
     os.kill(hanging, signal.SIGSTOP)
-    assignment = await solver.solve(SNAPSHOT, Limits(seconds=0.3))
-    assert assignment.method is Method.GREEDY
+    assignment = await solver.solve(SNAPSHOT, SolveLimits(seconds=0.3))
+    assert assignment.method is SolveMethod.GREEDY
     assert assignment.note == "the solver did not answer within 0.5 s for 2 Inferences, and goes on"
     await eventually(lambda: gone(hanging), what="the solver that hangs is gone")
 
@@ -142,9 +142,9 @@ async def test_one_that_is_late_for_a_large_pool_lives_on_and_is_not_asked_for_a
     slow = solver.pid
     assert slow is not None
     os.kill(slow, signal.SIGSTOP)
-    late = await solver.solve(large(), Limits(seconds=0.3))
+    late = await solver.solve(large(), SolveLimits(seconds=0.3))
     assert (late.method, late.note) == (
-        Method.GREEDY,
+        SolveMethod.GREEDY,
         "the solver did not answer within 0.5 s for 50 Inferences, and goes on",
     )
     busy = await solver.solve(SNAPSHOT, ROOMY)
@@ -156,8 +156,8 @@ async def test_one_that_is_late_for_a_large_pool_lives_on_and_is_not_asked_for_a
 
     await eventually(asked, what="the solver has answered the question for which nobody waits any more")
     assert solver.pid == slow
-    again = await solver.solve(large(), Limits(seconds=0.3))
-    assert again.method is Method.GREEDY
+    again = await solver.solve(large(), SolveLimits(seconds=0.3))
+    assert again.method is SolveMethod.GREEDY
     assert re.fullmatch(
         r"the solver would need about \d+\.\d s for 50 Inferences, and has 0\.5 s", again.note
     )
@@ -167,7 +167,7 @@ async def test_one_that_is_late_for_a_large_pool_lives_on_and_is_not_asked_for_a
     await solver.close()
 
 
-def large() -> Snapshot:
+def large() -> AllocationSnapshot:
     return a_snapshot(
         a_pool(slices=60),
         *(
@@ -192,7 +192,7 @@ def large() -> Snapshot:
 async def test_one_that_fails_is_a_greedy_tick(program: str, note: str) -> None:
     solver = SolverProcess((sys.executable, "-c", program))
     assignment = await solver.solve(SNAPSHOT, ROOMY)
-    assert assignment.method is Method.GREEDY
+    assert assignment.method is SolveMethod.GREEDY
     assert assignment.note.startswith(note)
     assert replicas(assignment) == WANTED
     await solver.close()
@@ -209,10 +209,10 @@ async def test_it_ends_with_its_parent(tmp_path) -> None:
     program = (
         "import asyncio, os, signal, sys\n"
         "from tidegate.runtime.solver_process import SolverProcess\n"
-        "from tidegate.allocation.snapshot import Snapshot\n"
+        "from tidegate.allocation.snapshot import AllocationSnapshot\n"
         "async def main():\n"
         "    solver = SolverProcess()\n"
-        "    await solver.solve(Snapshot((), ()))\n"
+        "    await solver.solve(AllocationSnapshot((), ()))\n"
         "    print(solver.pid, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "asyncio.run(main())\n"

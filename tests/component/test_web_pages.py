@@ -20,7 +20,7 @@ from builders.release import a_release, released
 from builders.shown_fleet import SHOWN_AT as NOW
 from fixtures.dashboard import Dashboard
 from tidegate.allocation import codec
-from tidegate.allocation.snapshot import Bounds, Load
+from tidegate.allocation.snapshot import DemandInput, ReplicaBounds
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
@@ -238,11 +238,19 @@ def hostile(dashboard: Dashboard) -> Dashboard:
 def asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The allocator was last asked about two Inferences, one of them short of slices."""
     models = [
-        a_model("fine", Tier.REALTIME, a_placement(ready=1), load=Load((250.0,)), bounds=Bounds(1, 4)),
-        a_model("other", Tier.OFFLINE, a_placement(ready=2), rate=None, bounds=Bounds(0, 4)),
+        a_model(
+            "fine",
+            Tier.REALTIME,
+            a_placement(ready=1),
+            load=DemandInput((250.0,)),
+            bounds=ReplicaBounds(1, 4),
+        ),
+        a_model("other", Tier.OFFLINE, a_placement(ready=2), rate=None, bounds=ReplicaBounds(0, 4)),
     ]
     said = LastQuestion(
-        at=NOW, mode=PolicyMode.AUTO, snapshot=dict(codec.written(a_snapshot(a_pool(slices=8), *models)))
+        at=NOW,
+        mode=PolicyMode.AUTO,
+        snapshot=dict(codec.encode_snapshot(a_snapshot(a_pool(slices=8), *models))),
     )
 
     async def last(*_: object) -> LastQuestion:

@@ -146,8 +146,8 @@ async def test_the_page_shows_the_budget_that_the_planner_uses(
 
     budget = (await power(dashboard))["budget"]
 
-    assert budget["left"] == allocation_view(seen).snapshot.pools[0].budget
-    assert (budget["most"], budget["per"]) == (5, "10m")
+    assert budget["remaining"] == allocation_view(seen).snapshot.pools[0].budget
+    assert (budget["total"], budget["per"]) == (5, "10m")
 
 
 # -- nodes -------------------------------------------------------------------------------------------------

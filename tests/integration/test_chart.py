@@ -13,7 +13,7 @@ from fixtures.chart import CHART, PROCESSES, Objects, rendered, rendered_anew, t
 from tidegate.generate import COLLECTOR
 from tidegate.planning.certificates import Part
 from tidegate.routing.bootstrap import CollectorSettings, collector
-from tidegate.runtime.authority import Issuer
+from tidegate.runtime.certificate_issuer import CertificateIssuer
 
 pytestmark = [pytest.mark.integration]
 
@@ -119,7 +119,7 @@ def test_an_issuer_of_cert_manager_makes_certificates_of_the_same_names(helm: Pa
     }
     assert made.keys() == {*used.values()}
     assert not made.keys() & _OWN, "Helm takes its own Secrets away when it makes none any more"
-    names = Issuer("tidegate", "tidegate-system").names()
+    names = CertificateIssuer("tidegate", "tidegate-system").dns_names()
     for part, secret in used.items():
         spec = made[str(secret)]
         assert (spec["secretName"], spec["issuerRef"]) == (secret, issuer)

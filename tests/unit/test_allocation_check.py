@@ -9,51 +9,54 @@ from hypothesis import given, settings
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots
 from stages.examples import examples
-from tidegate.allocation.answer import solve_greedily
-from tidegate.allocation.assignment import Action, Assignment, Move, Placed
-from tidegate.allocation.check import wrong_with
-from tidegate.allocation.snapshot import Bounds, Replicas, Snapshot
-from tidegate.allocation.solve import Solver
+from tidegate.allocation.assembly import solve_greedily
+from tidegate.allocation.assignment import AssignedReplicas, Assignment, Move, MoveAction
+from tidegate.allocation.check import find_defect
+from tidegate.allocation.snapshot import AllocationSnapshot, ReplicaBounds, ReplicaCounts
+from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 
 SNAPSHOT = a_snapshot(
     a_pool(slices=4),
-    a_model("ctr", Tier.REALTIME, a_placement(ready=2), rate=300.0, bounds=Bounds(2)),
+    a_model("ctr", Tier.REALTIME, a_placement(ready=2), rate=300.0, bounds=ReplicaBounds(2)),
     a_model("off", Tier.OFFLINE, a_placement(ready=2), rate=1.0),
 )
 
 
-def solved(snapshot: Snapshot = SNAPSHOT) -> Assignment:
+def solved(snapshot: AllocationSnapshot = SNAPSHOT) -> Assignment:
     return Solver(lambda: 0.0).solve(snapshot)
 
 
-def a_move(action: Action, replicas: int, model: str = "ctr", wave: int = 0, pool: str = "gpu-a") -> Move:
+def a_move(action: MoveAction, replicas: int, model: str = "ctr", wave: int = 0, pool: str = "gpu-a") -> Move:
     return Move(wave, action, f"ads/{model}", Tier.REALTIME, pool, replicas, replicas, 2, 3, "")
 
 
 def answered(ctr: int, off: int, *moves: Move, postponed: tuple[str, ...] = ()) -> Assignment:
-    placed = (Placed("ads/ctr", "gpu-a", ctr), Placed("ads/off", "gpu-a", off))
+    placed = (AssignedReplicas("ads/ctr", "gpu-a", ctr), AssignedReplicas("ads/off", "gpu-a", off))
     return replace(solved(), replicas=placed, moves=moves, postponed=postponed)
 
 
-STOP_OFF = a_move(Action.STOP, 1, "off")
+STOP_OFF = a_move(MoveAction.STOP, 1, "off")
 
 WRONG = [
     (answered(9, 2), "it gives 11 slices of gpu-a, which has 4"),
     (answered(9, 2, postponed=("some",)), "it gives 11 slices of gpu-a, which has 4"),
-    (answered(2, 2, a_move(Action.START, 1)), "takes 5 slices of gpu-a, where there are 4"),
-    (answered(3, 1, STOP_OFF, a_move(Action.START, 1)), "takes 5 slices of gpu-a, where there are 4"),
+    (answered(2, 2, a_move(MoveAction.START, 1)), "takes 5 slices of gpu-a, where there are 4"),
+    (answered(3, 1, STOP_OFF, a_move(MoveAction.START, 1)), "takes 5 slices of gpu-a, where there are 4"),
     (answered(3, 1, STOP_OFF), "its moves lead ads/ctr to 2 replicas in gpu-a, not 3"),
     (answered(3, 1), "its moves lead ads/ctr to 2 replicas in gpu-a, not 3"),
-    (answered(2, 0, a_move(Action.STOP, 3, "off")), "cannot be carried out"),
-    (answered(2, 2, a_move(Action.PROMOTE, 1)), "cannot be carried out"),
-    (answered(2, 2, a_move(Action.START, 0)), "cannot be carried out"),
-    (answered(2, 2, a_move(Action.START, 1, pool="b")), "is of nobody who was asked about"),
+    (answered(2, 0, a_move(MoveAction.STOP, 3, "off")), "cannot be carried out"),
+    (answered(2, 2, a_move(MoveAction.PROMOTE, 1)), "cannot be carried out"),
+    (answered(2, 2, a_move(MoveAction.START, 0)), "cannot be carried out"),
+    (answered(2, 2, a_move(MoveAction.START, 1, pool="b")), "is of nobody who was asked about"),
     (
-        answered(2, 1, a_move(Action.STOP, 1), STOP_OFF, a_move(Action.START, 1, wave=1)),
+        answered(2, 1, a_move(MoveAction.STOP, 1), STOP_OFF, a_move(MoveAction.START, 1, wave=1)),
         "leaves 1 replicas ready, below the floor of 2",
     ),
-    (answered(2, 1, a_move(Action.STOP, 1, "off", wave=1), a_move(Action.START, 1)), "cannot be carried out"),
+    (
+        answered(2, 1, a_move(MoveAction.STOP, 1, "off", wave=1), a_move(MoveAction.START, 1)),
+        "cannot be carried out",
+    ),
     (answered(-1, 2), "it gives ads/ctr -1 replicas in gpu-a"),
     (replace(answered(2, 2), replicas=()), "does not place exactly"),
     (replace(answered(2, 2), inputs_hash="of other inputs"), "it answers other inputs"),
@@ -62,31 +65,31 @@ WRONG = [
 
 @pytest.mark.parametrize(("assignment", "message"), WRONG)
 def test_what_is_not_used(assignment: Assignment, message: str) -> None:
-    assert message in wrong_with(SNAPSHOT, assignment)
+    assert message in find_defect(SNAPSHOT, assignment)
 
 
 def test_the_same_moves_in_their_order_are_used() -> None:
     """Beside the refused ones: the start waits for the stop to be gone."""
-    assert wrong_with(SNAPSHOT, answered(3, 1, STOP_OFF, a_move(Action.START, 1, wave=1))) == ""
+    assert find_defect(SNAPSHOT, answered(3, 1, STOP_OFF, a_move(MoveAction.START, 1, wave=1))) == ""
 
 
 def test_what_a_lost_node_leaves_too_much_may_wait() -> None:
     lost = a_snapshot(a_pool(slices=3), *SNAPSHOT.inferences)
     waits = replace(answered(2, 2, postponed=("some",)), inputs_hash=lost.inputs_hash)
-    assert wrong_with(lost, waits) == ""
-    assert wrong_with(lost, replace(waits, postponed=())) != ""
+    assert find_defect(lost, waits) == ""
+    assert find_defect(lost, replace(waits, postponed=())) != ""
 
 
 def test_spares_that_are_promoted_and_ended_are_used() -> None:
-    spare = a_model("ctr", Tier.REALTIME, a_placement(replicas=Replicas(spare=2)), rate=100.0)
+    spare = a_model("ctr", Tier.REALTIME, a_placement(replicas=ReplicaCounts(spare=2)), rate=100.0)
     other = a_model("off", Tier.OFFLINE, rate=700.0)
     snapshot = a_snapshot(spare, other)
-    assert {move.action for move in solved(snapshot).moves} >= {Action.PROMOTE, Action.STOP_SPARE}
-    assert wrong_with(snapshot, solved(snapshot)) == ""
+    assert {move.action for move in solved(snapshot).moves} >= {MoveAction.PROMOTE, MoveAction.STOP_SPARE}
+    assert find_defect(snapshot, solved(snapshot)) == ""
 
 
 @settings(max_examples=examples(60))
 @given(snapshots(most_models=5))
-def test_every_answer_of_ours_is_used(snapshot: Snapshot) -> None:
-    assert wrong_with(snapshot, solved(snapshot)) == ""
-    assert wrong_with(snapshot, solve_greedily(snapshot, "killed")) == ""
+def test_every_answer_of_ours_is_used(snapshot: AllocationSnapshot) -> None:
+    assert find_defect(snapshot, solved(snapshot)) == ""
+    assert find_defect(snapshot, solve_greedily(snapshot, "killed")) == ""

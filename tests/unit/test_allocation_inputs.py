@@ -9,36 +9,36 @@ import pytest
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot
 from tidegate.allocation.assignment import Assignment
-from tidegate.allocation.curves import linear
+from tidegate.allocation.curves import linear_curve
 from tidegate.allocation.errors import InvalidInputError
 from tidegate.allocation.snapshot import (
-    Bounds,
-    Inference,
-    Load,
-    Placement,
-    Pool,
-    Replicas,
-    Snapshot,
-    Step,
+    AllocationSnapshot,
+    DemandInput,
+    HorizonStep,
+    ModelInput,
+    PlacementInput,
+    PoolInput,
+    ReplicaBounds,
+    ReplicaCounts,
     TierRule,
 )
-from tidegate.allocation.solve import Solver
+from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 
 
-def solved(snapshot: Snapshot) -> Assignment:
+def solved(snapshot: AllocationSnapshot) -> Assignment:
     return Solver(lambda: 0.0).solve(snapshot)
 
 
 WRONG = [
-    (lambda: Pool("a", -1), "pool a: slices"),
-    (lambda: Pool("a", 8, spares=-1), "pool a: spares"),
-    (lambda: Pool("a", 8, budget=-1), "pool a: budget"),
-    (lambda: Pool("a", 8, price=nan), "pool a: price"),
-    (lambda: Pool("a", 8, price=1e308), "pool a: price"),
-    (lambda: Pool("a", 8, tiers=(TierRule(Tier.OFFLINE, -1),)), "pool a: tiers.offline.floor"),
-    (lambda: Pool("a", 8, tiers=(TierRule(Tier.OFFLINE, 3, 2),)), "pool a: tiers.offline.ceiling"),
-    (lambda: Pool("a", 8, tiers=(TierRule(Tier.OFFLINE),) * 2), "pool a: tiers"),
+    (lambda: PoolInput("a", -1), "pool a: slices"),
+    (lambda: PoolInput("a", 8, spares=-1), "pool a: spares"),
+    (lambda: PoolInput("a", 8, budget=-1), "pool a: budget"),
+    (lambda: PoolInput("a", 8, price=nan), "pool a: price"),
+    (lambda: PoolInput("a", 8, price=1e308), "pool a: price"),
+    (lambda: PoolInput("a", 8, tiers=(TierRule(Tier.OFFLINE, -1),)), "pool a: tiers.offline.floor"),
+    (lambda: PoolInput("a", 8, tiers=(TierRule(Tier.OFFLINE, 3, 2),)), "pool a: tiers.offline.ceiling"),
+    (lambda: PoolInput("a", 8, tiers=(TierRule(Tier.OFFLINE),) * 2), "pool a: tiers"),
     (lambda: a_model(value=nan), "inference ads/ctr: value"),
     (lambda: a_model(value=-1.0), "inference ads/ctr: value"),
     (lambda: a_model(value=0.0), "inference ads/ctr: value"),
@@ -47,11 +47,11 @@ WRONG = [
     (lambda: a_model(rate=-1.0), "inference ads/ctr: load.rates[0]"),
     (lambda: a_model(rate=inf), "inference ads/ctr: load.rates[0]"),
     (lambda: a_model(rate=1e308), "inference ads/ctr: load.rates[0]"),
-    (lambda: a_model(load=Load((1.0,), (nan,))), "inference ads/ctr: load.urgency[0]"),
-    (lambda: a_model(load=Load((1.0,), (1.0, 1.0))), "inference ads/ctr: load.urgency"),
-    (lambda: a_model(bounds=Bounds(-1)), "inference ads/ctr: least"),
-    (lambda: a_model(bounds=Bounds(3, 2)), "inference ads/ctr: most"),
-    (lambda: Inference("ads/ctr", Tier.REALTIME, (), None), "inference ads/ctr: placements"),
+    (lambda: a_model(load=DemandInput((1.0,), (nan,))), "inference ads/ctr: load.urgency[0]"),
+    (lambda: a_model(load=DemandInput((1.0,), (1.0, 1.0))), "inference ads/ctr: load.urgency"),
+    (lambda: a_model(bounds=ReplicaBounds(-1)), "inference ads/ctr: bounds.floor"),
+    (lambda: a_model(bounds=ReplicaBounds(3, 2)), "inference ads/ctr: bounds.ceiling"),
+    (lambda: ModelInput("ads/ctr", Tier.REALTIME, (), None), "inference ads/ctr: placements"),
     (lambda: a_model("ctr", Tier.REALTIME, a_placement(), a_placement()), "inference ads/ctr: placements"),
     (
         lambda: a_model("ctr", Tier.REALTIME, a_placement(slices=0)),
@@ -73,9 +73,9 @@ WRONG = [
     (lambda: a_snapshot(a_pool(), a_pool()), "pools"),
     (lambda: a_snapshot(a_model(), a_model()), "inferences"),
     (lambda: a_snapshot(steps=()), "steps"),
-    (lambda: a_snapshot(steps=(Step(0.0),)), "steps[0].seconds"),
-    (lambda: a_snapshot(steps=(Step(1.0, nan),)), "steps[0].weight"),
-    (lambda: a_snapshot(a_model(), steps=(Step(1.0), Step(1.0))), "inference ads/ctr: load"),
+    (lambda: a_snapshot(steps=(HorizonStep(0.0),)), "steps[0].seconds"),
+    (lambda: a_snapshot(steps=(HorizonStep(1.0, nan),)), "steps[0].weight"),
+    (lambda: a_snapshot(a_model(), steps=(HorizonStep(1.0), HorizonStep(1.0))), "inference ads/ctr: load"),
     (lambda: a_snapshot(dwell_s=nan), "dwell_s"),
 ]
 
@@ -90,7 +90,7 @@ def test_the_error_names_the_field(make, path: str) -> None:
 
 
 def test_nothing_at_all_is_an_answer() -> None:
-    assignment = solved(Snapshot((), ()))
+    assignment = solved(AllocationSnapshot((), ()))
     assert (assignment.replicas, assignment.moves, assignment.relaxed) == ((), (), ())
 
 
@@ -99,8 +99,8 @@ def test_a_pool_without_models_moves_nothing() -> None:
 
 
 def test_a_pool_without_slices_gives_none_and_says_whose_floor_that_breaks() -> None:
-    assignment = solved(a_snapshot(a_pool(slices=0), a_model(bounds=Bounds(2))))
-    assert assignment.of("ads/ctr", "gpu-a") == 0
+    assignment = solved(a_snapshot(a_pool(slices=0), a_model(bounds=ReplicaBounds(2))))
+    assert assignment.get_replicas("ads/ctr", "gpu-a") == 0
     assert [(each.rule, each.subject) for each in assignment.relaxed] == [
         ("realtime floor", "ads/ctr"),
         ("SLO", "ads/ctr"),
@@ -112,10 +112,10 @@ def test_floors_beyond_the_pool_give_way_in_order() -> None:
     assignment = solved(
         a_snapshot(
             a_pool(slices=5),
-            a_model("dear", rate=0.0, bounds=Bounds(3), value=5.0),
-            a_model("cheap", rate=0.0, bounds=Bounds(3), value=1.0),
-            a_model("near", Tier.NEARLINE, bounds=Bounds(1)),
-            a_model("off", Tier.OFFLINE, bounds=Bounds(1)),
+            a_model("dear", rate=0.0, bounds=ReplicaBounds(3), value=5.0),
+            a_model("cheap", rate=0.0, bounds=ReplicaBounds(3), value=1.0),
+            a_model("near", Tier.NEARLINE, bounds=ReplicaBounds(1)),
+            a_model("off", Tier.OFFLINE, bounds=ReplicaBounds(1)),
         )
     )
     found = {each.inference: each.replicas for each in assignment.replicas}
@@ -129,12 +129,12 @@ def test_floors_beyond_the_pool_give_way_in_order() -> None:
 
 
 def test_spares_give_way_to_floors_and_not_to_value() -> None:
-    models = (a_model("ctr", rate=0.0, bounds=Bounds(2)), a_model("off", Tier.OFFLINE, rate=1e4))
+    models = (a_model("ctr", rate=0.0, bounds=ReplicaBounds(2)), a_model("off", Tier.OFFLINE, rate=1e4))
     keeps = solved(a_snapshot(a_pool(slices=4, spares=2), *models))
-    assert keeps.of("ads/off", "gpu-a") == 0
+    assert keeps.get_replicas("ads/off", "gpu-a") == 0
     assert keeps.relaxed == ()
     gives = solved(a_snapshot(a_pool(slices=3, spares=2), *models))
-    assert gives.of("ads/ctr", "gpu-a") == 2
+    assert gives.get_replicas("ads/ctr", "gpu-a") == 2
     assert [each.message for each in gives.relaxed] == ["1 of 2 slices stay free"]
 
 
@@ -143,18 +143,20 @@ def test_missing_signals_keep_what_is_held() -> None:
     silent = a_model("ctr", Tier.REALTIME, a_placement(ready=5), rate=None)
     hungry = a_model("off", Tier.OFFLINE, rate=1e6, value=1e6)
     assignment = solved(a_snapshot(silent, hungry))
-    assert assignment.of("ads/ctr", "gpu-a") == 5
-    assert assignment.of("ads/off", "gpu-a") == 3
+    assert assignment.get_replicas("ads/ctr", "gpu-a") == 5
+    assert assignment.get_replicas("ads/off", "gpu-a") == 3
 
 
-@pytest.mark.parametrize("bounds", [Bounds(0, 3), Bounds(3, 3, "override pin-ctr", "override pin-ctr")])
-def test_missing_signals_do_not_hold_off_a_maximum(bounds: Bounds) -> None:
+@pytest.mark.parametrize(
+    "bounds", [ReplicaBounds(0, 3), ReplicaBounds(3, 3, "override pin-ctr", "override pin-ctr")]
+)
+def test_missing_signals_do_not_hold_off_a_maximum(bounds: ReplicaBounds) -> None:
     silent = a_model("ctr", Tier.REALTIME, a_placement(ready=5), rate=None, bounds=bounds)
     assignment = solved(a_snapshot(silent))
-    assert assignment.of("ads/ctr", "gpu-a") == 3
+    assert assignment.get_replicas("ads/ctr", "gpu-a") == 3
     assert assignment.relaxed == ()
     waits = solved(a_snapshot(a_pool(budget=1), silent))
-    assert waits.of("ads/ctr", "gpu-a") == 4
+    assert waits.get_replicas("ads/ctr", "gpu-a") == 4
     assert [each.rule for each in waits.relaxed] == ["ceiling"]
 
 
@@ -162,7 +164,7 @@ def test_a_second_pool_of_one_node_does_not_switch_the_spare_node_off() -> None:
     """Two nodes in one pool: it serves 400/s with one of them lost as well."""
     model = a_model("ctr", Tier.REALTIME, a_placement("a"), a_placement("b"), rate=400.0)
     assignment = solved(a_snapshot(a_pool("a", 8, nodes=2), a_pool("b", 2, nodes=1), model))
-    in_a, in_b = (assignment.of("ads/ctr", pool) for pool in ("a", "b"))
+    in_a, in_b = (assignment.get_replicas("ads/ctr", pool) for pool in ("a", "b"))
     assert in_a / 2 + in_b >= 4
     assert assignment.relaxed == ()
 
@@ -170,7 +172,7 @@ def test_a_second_pool_of_one_node_does_not_switch_the_spare_node_off() -> None:
 def test_missing_signals_do_not_keep_what_a_lost_node_took() -> None:
     silent = a_model("ctr", Tier.REALTIME, a_placement(ready=5), rate=None)
     assignment = solved(a_snapshot(a_pool(slices=4), silent))
-    assert assignment.of("ads/ctr", "gpu-a") == 4
+    assert assignment.get_replicas("ads/ctr", "gpu-a") == 4
     assert "its signals are missing" in assignment.relaxed[0].message
 
 
@@ -184,27 +186,27 @@ def test_one_absurd_but_finite_demand_does_not_touch_other_pools() -> None:
 
 def test_demand_beyond_every_pool_is_said() -> None:
     assignment = solved(a_snapshot(a_model(rate=1e12)))
-    assert assignment.of("ads/ctr", "gpu-a") == 8
+    assert assignment.get_replicas("ads/ctr", "gpu-a") == 8
     assert [each.rule for each in assignment.relaxed] == ["SLO"]
     assert "add slices" in assignment.relaxed[0].message
 
 
 def test_demand_beyond_its_maximum_is_said_with_the_way_out() -> None:
-    assignment = solved(a_snapshot(a_model(rate=1000.0, bounds=Bounds(0, 3))))
-    assert assignment.of("ads/ctr", "gpu-a") == 3
+    assignment = solved(a_snapshot(a_model(rate=1000.0, bounds=ReplicaBounds(0, 3))))
+    assert assignment.get_replicas("ads/ctr", "gpu-a") == 3
     assert "700/s are more than 3 replicas serve; raise its maximum" in assignment.relaxed[0].message
 
 
 def test_no_floor_of_a_tier_lifts_a_model_above_its_maximum() -> None:
     pool = a_pool(tiers=(TierRule(Tier.REALTIME, 5),))
-    assignment = solved(a_snapshot(pool, a_model(rate=100.0, bounds=Bounds(0, 2))))
-    assert assignment.of("ads/ctr", "gpu-a") == 2
+    assignment = solved(a_snapshot(pool, a_model(rate=100.0, bounds=ReplicaBounds(0, 2))))
+    assert assignment.get_replicas("ads/ctr", "gpu-a") == 2
     assert [each.rule for each in assignment.relaxed] == ["realtime floor"]
 
 
 def test_a_curve_that_serves_nothing_gets_nothing() -> None:
-    model = a_model("ctr", Tier.REALTIME, a_placement(curve=linear(0.0)), rate=10.0)
-    assert solved(a_snapshot(model)).of("ads/ctr", "gpu-a") == 0
+    model = a_model("ctr", Tier.REALTIME, a_placement(curve=linear_curve(0.0)), rate=10.0)
+    assert solved(a_snapshot(model)).get_replicas("ads/ctr", "gpu-a") == 0
 
 
 def test_values_far_apart_do_not_hide_each_other() -> None:
@@ -227,21 +229,21 @@ def test_hold_moves_nothing_but_for_safety() -> None:
 
 
 def test_an_override_is_a_bound_and_is_named() -> None:
-    pinned = Bounds(4, 4, "override pin-ctr", "override pin-ctr")
+    pinned = ReplicaBounds(4, 4, "override pin-ctr", "override pin-ctr")
     [move] = solved(a_snapshot(a_model(rate=0.0, bounds=pinned))).moves
-    assert "0 replicas are below override pin-ctr of 4" in move.why
+    assert "0 replicas are below override pin-ctr of 4" in move.reason
 
 
 def test_work_that_nears_its_deadline_goes_first() -> None:
-    def model(name: str, urgency: float) -> Inference:
-        return a_model(name, Tier.NEARLINE, load=Load((800.0,), (urgency,)))
+    def model(name: str, urgency: float) -> ModelInput:
+        return a_model(name, Tier.NEARLINE, load=DemandInput((800.0,), (urgency,)))
 
     assignment = solved(a_snapshot(model("calm", 1.0), model("late", 3.0)))
     assert [each.replicas for each in assignment.replicas] == [0, 8]
 
 
 def test_a_real_time_replica_that_was_just_started_is_not_taken_away() -> None:
-    young = Placement("gpu-a", linear(1.0), replicas=Replicas(ready=8), since_up_s=40.0)
+    young = PlacementInput("gpu-a", linear_curve(1.0), replicas=ReplicaCounts(ready=8), since_up_s=40.0)
     mine = replace(a_model("idle", rate=0.0), placements=(young,))
     other = a_model("near", Tier.NEARLINE, rate=800.0, value=100.0)
     assert solved(a_snapshot(mine, other, dwell_s=60.0)).moves == ()
@@ -252,8 +254,8 @@ def test_other_tiers_give_what_was_just_started_as_soon_as_it_is_loaded() -> Non
     """Real-time demand is served from them, and cannot wait for minutes."""
 
     def moves(since_up_s: float) -> int:
-        young = Placement(
-            "gpu-a", linear(1.0), replicas=Replicas(ready=8), since_up_s=since_up_s, load_s=20.0
+        young = PlacementInput(
+            "gpu-a", linear_curve(1.0), replicas=ReplicaCounts(ready=8), since_up_s=since_up_s, load_s=20.0
         )
         mine = replace(a_model("off", Tier.OFFLINE), placements=(young,))
         other = a_model("near", Tier.NEARLINE, rate=800.0, value=100.0)
@@ -267,8 +269,8 @@ def test_a_small_gain_moves_nothing_when_moving_is_dear() -> None:
     """Hysteresis is a price: 5 percent more is not worth half the horizon without a slice."""
     mine = a_model("a", Tier.NEARLINE, a_placement(ready=8, load_s=60.0, drain_s=60.0), rate=800.0)
     other = a_model("b", Tier.NEARLINE, a_placement(load_s=60.0, drain_s=60.0), rate=800.0, value=1.05)
-    assert solved(a_snapshot(a_pool(price=100.0), mine, other, steps=(Step(240.0),))).moves == ()
-    assert solved(a_snapshot(a_pool(price=0.0), mine, other, steps=(Step(240.0),))).moves != ()
+    assert solved(a_snapshot(a_pool(price=100.0), mine, other, steps=(HorizonStep(240.0),))).moves == ()
+    assert solved(a_snapshot(a_pool(price=0.0), mine, other, steps=(HorizonStep(240.0),))).moves != ()
 
 
 def test_the_budget_limits_what_is_chosen() -> None:

@@ -5,19 +5,28 @@ from __future__ import annotations
 import pytest
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot
-from tidegate.allocation.answer import solve_greedily
-from tidegate.allocation.assignment import Assignment, Binding
-from tidegate.allocation.snapshot import Bounds, Inference, Load, Pool, Step, TierRule
-from tidegate.allocation.solve import Solver
+from tidegate.allocation.assembly import solve_greedily
+from tidegate.allocation.assignment import Assignment, BindingConstraint
+from tidegate.allocation.snapshot import (
+    DemandInput,
+    HorizonStep,
+    ModelInput,
+    PoolInput,
+    ReplicaBounds,
+    TierRule,
+)
+from tidegate.allocation.solver import Solver
 from tidegate.api.inference import Tier
 
 
-def solved(*objects: Pool | Inference, steps: tuple[Step, ...] = (Step(600.0),)) -> Assignment:
+def solved(
+    *objects: PoolInput | ModelInput, steps: tuple[HorizonStep, ...] = (HorizonStep(600.0),)
+) -> Assignment:
     return Solver(lambda: 0.0).solve(a_snapshot(*objects, steps=steps))
 
 
 def why(assignment: Assignment, inference: str) -> str:
-    [sentence] = {move.why for move in assignment.moves if move.inference == inference}
+    [sentence] = {move.reason for move in assignment.moves if move.inference == inference}
     return sentence
 
 
@@ -40,23 +49,23 @@ def test_demand_is_named_and_who_gives() -> None:
 
 def test_where_slices_are_left_it_is_named_what_stops_each_model() -> None:
     ctr = a_model("ctr", RT, a_placement(ready=1), rate=250.0)
-    embed = a_model("embed", OFF, a_placement(ready=1, per_replica=1.0), rate=9.0, bounds=Bounds(0, 2))
+    embed = a_model("embed", OFF, a_placement(ready=1, per_replica=1.0), rate=9.0, bounds=ReplicaBounds(0, 2))
     assert solved(ctr, embed).bindings == (
-        Binding("demand of ads/ctr: 3 replicas", 0.0),
-        Binding("its maximum of ads/embed: 2 replicas", 0.0),
+        BindingConstraint("demand of ads/ctr: 3 replicas", 0.0),
+        BindingConstraint("its maximum of ads/embed: 2 replicas", 0.0),
     )
     # One that stays as it is stops nobody.
     assert solved(a_model("ctr", RT, a_placement(ready=3), rate=250.0)).bindings == ()
 
 
 def test_a_later_step_is_named() -> None:
-    steps = (Step(300.0), Step(300.0))
-    model = a_model("ctr", RT, a_placement(ready=1), load=Load((50.0, 150.0)))
+    steps = (HorizonStep(300.0), HorizonStep(300.0))
+    model = a_model("ctr", RT, a_placement(ready=1), load=DemandInput((50.0, 150.0)))
     assert "demand 150/s in 5 min exceeds 100/s" in why(solved(model, steps=steps), "ads/ctr")
 
 
 def test_a_floor_is_named() -> None:
-    assignment = solved(a_model("ctr", RT, a_placement(ready=1), rate=0.0, bounds=Bounds(3)))
+    assignment = solved(a_model("ctr", RT, a_placement(ready=1), rate=0.0, bounds=ReplicaBounds(3)))
     assert "1 replica are below" not in why(assignment, "ads/ctr")
     assert "1 replica is below its minimum of 3; from free slices" in why(assignment, "ads/ctr")
 
@@ -85,7 +94,7 @@ def test_a_node_to_spare_is_named() -> None:
         ),
         (
             a_pool(),
-            a_model("x", NEAR, a_placement(ready=4), rate=400.0, bounds=Bounds(0, 3)),
+            a_model("x", NEAR, a_placement(ready=4), rate=400.0, bounds=ReplicaBounds(0, 3)),
             "4 replicas are above its maximum of 3",
         ),
         (
@@ -101,7 +110,7 @@ def test_a_node_to_spare_is_named() -> None:
     ],
     ids=["lost", "maximum", "ceiling", "spares"],
 )
-def test_what_takes_replicas_away_is_named(pool: Pool, model: Inference, expected: str) -> None:
+def test_what_takes_replicas_away_is_named(pool: PoolInput, model: ModelInput, expected: str) -> None:
     assert expected in why(solved(pool, model), "ads/x")
 
 
@@ -116,7 +125,7 @@ def test_moving_to_another_pool_is_named() -> None:
     big = a_model("y", NEAR, a_placement("a", per_replica=100.0), rate=100.0, value=50.0)
     assignment = solved(a_pool("a", 1), a_pool("b", 1), model, big)
     assert "given to nearline ads/y" in next(
-        m.why for m in assignment.moves if (m.inference, m.pool) == ("ads/x", "a")
+        m.reason for m in assignment.moves if (m.inference, m.pool) == ("ads/x", "a")
     )
 
 

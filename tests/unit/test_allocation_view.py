@@ -12,8 +12,8 @@ from builders.allocator import NOW, a_decision, a_member, observed, signals
 from builders.batch import batch_spec
 from builders.compute_override import a_compute_override
 from builders.nearline import nearline_spec
-from tidegate.allocation.snapshot import Inference, Load, Pool, Replicas
-from tidegate.allocation.solve import Solver
+from tidegate.allocation.snapshot import DemandInput, ModelInput, PoolInput, ReplicaCounts
+from tidegate.allocation.solver import Solver
 from tidegate.api.compute_override import ComputeOverride
 from tidegate.api.inference import Tier
 from tidegate.planning.allocation_view import AllocationObserved, allocation_view
@@ -23,11 +23,11 @@ from tidegate.resources.batch_run import run_name
 CAPACITY = {"requestsPerSecond": "100"}
 
 
-def pool_of(seen: AllocationObserved) -> Pool:
+def pool_of(seen: AllocationObserved) -> PoolInput:
     return allocation_view(seen).snapshot.pools[0]
 
 
-def model_of(seen: AllocationObserved, number: int = 0) -> Inference:
+def model_of(seen: AllocationObserved, number: int = 0) -> ModelInput:
     return allocation_view(seen).snapshot.inferences[number]
 
 
@@ -43,29 +43,29 @@ def test_slices_that_somebody_leaves_are_not_there_and_ready_pods_on_a_cordoned_
 
 def test_pods_are_counted_by_phase() -> None:
     starting = model_of(observed(a_member(held=3, ready=1)))
-    assert starting.placements[0].replicas == Replicas(ready=1, loading=2)
+    assert starting.placements[0].replicas == ReplicaCounts(ready=1, loading=2)
     leaving = model_of(observed(a_member(held=1, pods=3)))
-    assert leaving.placements[0].replicas == Replicas(ready=1, draining=2)
+    assert leaving.placements[0].replicas == ReplicaCounts(ready=1, draining=2)
 
 
 def test_warm_spares_are_no_replicas_and_no_pods_on_their_way_out() -> None:
     spare = model_of(observed(a_member(held=2, spares=1)))
-    assert spare.placements[0].replicas == Replicas(ready=2, spare=1)
+    assert spare.placements[0].replicas == ReplicaCounts(ready=2, spare=1)
     # Told to have one that its Deployment was not given yet.
     told = {"allocation": {"replicas": 2, "spares": 1, "decision": "d", "epoch": 1}}
-    assert model_of(observed(a_member(held=2, status=told))).placements[0].replicas == Replicas(ready=2)
+    assert model_of(observed(a_member(held=2, status=told))).placements[0].replicas == ReplicaCounts(ready=2)
     # Promoted: the same pods, and all of them are replicas.
     promoted = {"allocation": {"replicas": 3, "spares": 0, "decision": "d", "epoch": 1}}
     found = model_of(observed(a_member(held=2, spares=1, status=promoted)))
-    assert found.placements[0].replicas == Replicas(ready=3)
+    assert found.placements[0].replicas == ReplicaCounts(ready=3)
     assert pool_of(observed(tiers={"realtime": {"warmSpares": 2}})).spares == 2
 
 
 def test_a_fixed_number_is_kept_and_only_a_real_time_one_takes_from_others() -> None:
     batch = model_of(observed(a_member(held=1, least=3, most=None, tier=Tier.OFFLINE)))
-    assert (batch.bounds.least, batch.bounds.most) == (1, 3)
+    assert (batch.bounds.floor, batch.bounds.ceiling) == (1, 3)
     ctr = model_of(observed(a_member(held=1, least=3, most=None)))
-    assert (ctr.bounds.least, ctr.bounds.most, ctr.bounds.least_by) == (3, 3, "spec.replicas")
+    assert (ctr.bounds.floor, ctr.bounds.ceiling, ctr.bounds.floor_source) == (3, 3, "spec.replicas")
 
 
 def test_demand_needs_a_fresh_signal_and_a_measured_capacity() -> None:
@@ -85,7 +85,7 @@ def test_a_decision_that_was_given_up_halfway_uses_up_the_half_of_the_budget() -
 STREAM = nearline_spec()
 
 
-def rank(held: int, **more: Any) -> Inference:
+def rank(held: int, **more: Any) -> ModelInput:
     """A near-line model whose replicas answer a hundred messages per second each."""
     member = a_member("rank", held, least=0, tier=Tier.NEARLINE, capacity=CAPACITY, nearline=STREAM)
     return model_of(observed(member, **more))
@@ -93,9 +93,9 @@ def rank(held: int, **more: Any) -> Inference:
 
 def test_a_stream_is_looked_at_by_somebody_where_nothing_comes_and_where_nobody_knows() -> None:
     """A look is worth little, so that whoever has more to do gets the slices."""
-    assert rank(2, signals=signals(rank=250.0)).load == Load((250.0,))
-    assert rank(1, signals=signals(rank=0.0)).load == Load((5.0,))
-    assert rank(0).load == Load((5.0,))
+    assert rank(2, signals=signals(rank=250.0)).load == DemandInput((250.0,))
+    assert rank(1, signals=signals(rank=0.0)).load == DemandInput((5.0,))
+    assert rank(0).load == DemandInput((5.0,))
     # Where pods are there and silent, it keeps what it has.
     assert rank(2).load is None
     assert rank(2, signals=signals("the gateways are gone", rank=250.0)).load is None
@@ -104,7 +104,7 @@ def test_a_stream_is_looked_at_by_somebody_where_nothing_comes_and_where_nobody_
 def test_stale_signals_raise_a_real_time_model_and_never_lower_it() -> None:
     stale = signals("Prometheus is gone", ctr=50.0)
     ctr = model_of(observed(a_member(held=4, capacity=CAPACITY), signals=stale))
-    assert ctr.bounds.least == 4
+    assert ctr.bounds.floor == 4
     assert ctr.load is not None
     assert ctr.load.rates == (50.0,)
     near = a_member(held=4, tier=Tier.NEARLINE, capacity=CAPACITY)
@@ -146,19 +146,19 @@ def test_a_batch_has_no_use_for_more_replicas_than_shards_are_left() -> None:
     assert whole.inference.spec.batch is not None
     run = run_name(whole.inference, whole.inference.spec.batch)
 
-    def with_done(**status: object) -> Inference:
+    def with_done(**status: object) -> ModelInput:
         batch = {"run": run, "output": "s3://lake/scores", **status}
         return model_of(observed(a_member(status={"batch": batch}, **spec)))
 
     for found, left in ((model_of(observed(whole)), 6), (with_done(done=3, failed=1), 2)):
         assert found.load is not None
-        assert (found.load.rates, found.bounds.least, found.bounds.most) == ((float(left),), 1, left)
+        assert (found.load.rates, found.bounds.floor, found.bounds.ceiling) == ((float(left),), 1, left)
     complete = with_done(done=6, completedAt="2026-01-01T11:00:00Z")
     assert complete.load is not None
-    assert (complete.load.rates, complete.bounds.least, complete.bounds.most) == ((0.0,), 0, 0)
+    assert (complete.load.rates, complete.bounds.floor, complete.bounds.ceiling) == ((0.0,), 0, 0)
     gave_up = with_done(done=2, failed=1, endedAt="2026-01-01T11:00:00Z")
     assert gave_up.load is not None
-    assert (gave_up.load.rates, gave_up.bounds.least, gave_up.bounds.most) == ((0.0,), 0, 0)
+    assert (gave_up.load.rates, gave_up.bounds.floor, gave_up.bounds.ceiling) == ((0.0,), 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -174,14 +174,14 @@ def test_a_batch_has_no_use_for_more_replicas_than_shards_are_left() -> None:
 )
 def test_overrides_bound_within_the_range(what: dict[str, object], bounds: tuple[int, int]) -> None:
     found = model_of(observed(a_member(held=3), overrides=(override(**what),))).bounds
-    assert (found.least, found.most) == bounds
-    assert found.least_by == "ComputeOverride sale"
+    assert (found.floor, found.ceiling) == bounds
+    assert found.floor_source == "ComputeOverride sale"
 
 
 def test_an_override_that_has_ended_bounds_nothing() -> None:
     ended = NOW + timedelta(hours=6)
     found = model_of(observed(a_member(held=3), overrides=(override(pin={"replicas": 5}),), now=ended)).bounds
-    assert (found.least, found.most, found.least_by) == (1, 8, "spec.scaling.minReplicas")
+    assert (found.floor, found.ceiling, found.floor_source) == (1, 8, "spec.scaling.minReplicas")
 
 
 def test_a_held_pool_moves_nothing_and_a_recommendation_says_so_too() -> None:
@@ -228,7 +228,7 @@ def test_how_long_a_real_time_replica_is_kept_is_the_policys(
     snapshot = allocation_view(seen).snapshot
     assert snapshot.dwell_s == seconds
     kept = 3 if seconds > 40.0 else 1
-    assert Solver(lambda: 0.0).solve(snapshot).of("ads/ctr", "cpu-a") == kept
+    assert Solver(lambda: 0.0).solve(snapshot).get_replicas("ads/ctr", "cpu-a") == kept
 
 
 def test_one_whose_deployment_is_missing_is_left_alone_and_keeps_its_slices() -> None:

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 from builders.allocator import NOW, a_decision, a_member, observed, signals
-from tidegate.allocation.answer import solve_greedily
-from tidegate.allocation.solve import Solver
-from tidegate.allocation.spares import warm_spares
+from tidegate.allocation.assembly import solve_greedily
+from tidegate.allocation.solver import Solver
+from tidegate.allocation.spares import choose_warm_spares
 from tidegate.api.allocation_decision import AllocationDecision, Trigger
 from tidegate.api.inference import Tier
 from tidegate.planning.allocation_view import AllocationObserved, allocation_view
@@ -22,7 +22,7 @@ CAPACITY = {"requestsPerSecond": "100"}
 def decided(seen: AllocationObserved) -> dict[str, Any] | None:
     snapshot = allocation_view(seen).snapshot
     assignment = Solver(time.monotonic).solve(snapshot)
-    expected, spares = predicted(snapshot, assignment), warm_spares(snapshot, assignment)
+    expected, spares = predicted(snapshot, assignment), choose_warm_spares(snapshot, assignment)
     return plan_decision(seen, Solved(assignment, expected, Trigger.INTERVAL, 0.01, spares))
 
 

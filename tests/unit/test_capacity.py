@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.allocation.curves import LEAST_FACTOR, MOST_FACTOR, Correction, linear
+from tidegate.allocation.curves import MAX_FACTOR, MIN_FACTOR, CapacityCorrection, linear_curve
 from tidegate.planning.capacity import corrected
 from tidegate.planning.signals import Signal
 
-CURVE = linear(100.0)
+CURVE = linear_curve(100.0)
 SLO_S = 0.030
 AT = datetime(2026, 11, 1, tzinfo=UTC)
 FAST, SLOW = 0.010, 0.090
@@ -28,7 +28,7 @@ def after(
     signal: Signal | None, before: float = 1.0, *, slo_s: float | None = SLO_S, elapsed_s: float = 30.0
 ) -> float:
     """The factor after one look at two ready replicas, which promise 200/s."""
-    return corrected(Correction(before), CURVE, signal, 2, slo_s, elapsed_s).factor
+    return corrected(CapacityCorrection(before), CURVE, signal, 2, slo_s, elapsed_s).factor
 
 
 def test_more_served_within_the_slo_raises_it_by_a_step() -> None:
@@ -73,12 +73,12 @@ SIGNALS = st.builds(
 
 @given(st.lists(SIGNALS, max_size=30))
 def test_it_stays_within_its_bounds_and_moves_by_bounded_steps(signals: list[Signal]) -> None:
-    correction = Correction()
+    correction = CapacityCorrection()
     for signal in signals:
         before = correction.factor
         correction = corrected(correction, CURVE, signal, 2, SLO_S, 30.0)
-        assert LEAST_FACTOR <= correction.factor <= MOST_FACTOR
-        assert abs(correction.factor - before) <= 0.2 * (MOST_FACTOR - LEAST_FACTOR) + 1e-9
+        assert MIN_FACTOR <= correction.factor <= MAX_FACTOR
+        assert abs(correction.factor - before) <= 0.2 * (MAX_FACTOR - MIN_FACTOR) + 1e-9
         if correction.factor > max(before, 1.0):
             assert signal.latency_p99_s == FAST
         if correction.factor < min(before, 1.0):

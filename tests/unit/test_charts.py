@@ -62,7 +62,7 @@ async def test_slices_and_demand_are_read_by_tier() -> None:
 
     charts = await world.read()
 
-    assert [sample.at for sample in charts.slices] == [END - HOUR_STEP, END]
+    assert [sample.time for sample in charts.slices] == [END - HOUR_STEP, END]
     before, now = charts.slices
     assert (before.tiers, before.free, before.price) == ({"realtime": 5, "nearline": 0, "offline": 0}, 3, 0)
     assert (now.tiers["realtime"], now.free, now.healthy, now.price) == (6, 2, 8, 2.5)
@@ -78,7 +78,7 @@ async def test_a_time_of_which_prometheus_knows_nothing_has_no_sample() -> None:
 
     charts = await World(healthy).read()
 
-    assert [(END - sample.at) / HOUR_STEP for sample in charts.slices] == [240, 1]
+    assert [(END - sample.time) / HOUR_STEP for sample in charts.slices] == [240, 1]
     assert charts.demand == ()
 
 

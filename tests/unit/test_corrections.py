@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from builders.allocator import NOW, a_member, observed
-from tidegate.allocation.curves import LEAST_FACTOR
+from tidegate.allocation.curves import MIN_FACTOR
 from tidegate.api.inference import Tier
 from tidegate.planning.allocation_view import Member, allocation_view
 from tidegate.planning.corrections import Corrections, corrections
@@ -51,7 +51,7 @@ def test_answers_that_are_late_at_less_than_was_measured_lower_it_look_by_look()
     assert factors[0] == 1.0
     assert factors[1] == pytest.approx(0.95)
     assert sorted(factors, reverse=True) == factors
-    assert factors[-1] >= LEAST_FACTOR
+    assert factors[-1] >= MIN_FACTOR
 
 
 def test_a_warm_spare_serves_nothing_and_is_no_part_of_what_was_promised() -> None:
@@ -70,7 +70,7 @@ def test_it_is_what_is_planned_with() -> None:
     assert factor < 1
     seen = observed(ctr(), corrections={key: each.correction for key, each in looks.known.items()})
     (inference,) = allocation_view(seen).snapshot.inferences
-    assert inference.placements[0].curve.at(1) == pytest.approx(100 * factor)
+    assert inference.placements[0].curve.rate_at(1) == pytest.approx(100 * factor)
 
 
 def test_what_starts_or_goes_says_nothing() -> None:

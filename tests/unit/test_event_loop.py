@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tidegate.runtime import event_loop
-from tidegate.runtime.event_loop import EVERY_S, measured_event_loop, waited_for_core_s
+from tidegate.runtime.event_loop import MEASURE_EVERY_S, measure_event_loop, waited_for_core_s
 
 HOLD_S = 0.4
 
@@ -22,13 +22,13 @@ def held(registry: CollectorRegistry, bound: str) -> float:
 async def measured(hold: bool) -> tuple[float, float]:
     """All measurements, and those of 0.25 s at most."""
     registry = CollectorRegistry()
-    async with measured_event_loop(registry):
-        await asyncio.sleep(2 * EVERY_S)
+    async with measure_event_loop(registry):
+        await asyncio.sleep(2 * MEASURE_EVERY_S)
         if hold:
             until = time.thread_time() + HOLD_S
             while time.thread_time() < until:
                 pass
-        await asyncio.sleep(2 * EVERY_S)
+        await asyncio.sleep(2 * MEASURE_EVERY_S)
     return held(registry, "+Inf"), held(registry, "0.25")
 
 

@@ -233,16 +233,16 @@ async def test_a_leader_that_has_finished_gives_the_lease_back() -> None:
     election = Election(lease, "a", clock=FakeClock())
 
     async def lead(_: Fence) -> None:
-        assert election.leading
+        assert election.is_leading
 
     await election.run(lead)
-    assert not election.leading
+    assert not election.is_leading
     assert lease.record is not None
     assert lease.record.holder == ""
 
 
 async def test_liveness_speaks_up_when_the_election_stops_looking() -> None:
     a = Candidate(FakeLease(), "a")
-    assert a.election.liveness() is None
+    assert a.election.check_liveness() is None
     a.clock._monotonic += 61
-    assert a.election.liveness() == "election: no look at the lease for 61 s"
+    assert a.election.check_liveness() == "election: no look at the lease for 61 s"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.triton import load
-from tidegate.triton.load import ModelLoad
+from tidegate.triton import load_generator as load
+from tidegate.triton.load_generator import LoadGenerator
 
 _messages: Any = import_module("tritonclient.grpc.service_pb2")
 
@@ -30,9 +30,9 @@ class Statistics:
 
 async def counted(monkeypatch: pytest.MonkeyPatch, statistics: Statistics, inferences: int = 0) -> int:
     monkeypatch.setattr(load, "_COUNTED_S", 0.0)
-    async with ModelLoad("127.0.0.1:1", "ctr") as asked:
+    async with LoadGenerator("127.0.0.1:1", "ctr") as asked:
         asked._stub = statistics
-        found = await asked.counters(inferences)
+        found = await asked.read_counters(inferences)
     assert found is not None
     return found.inferences
 

@@ -9,17 +9,17 @@ from harness.arbitrary_objects import hostile_kinds, mutated, places
 from neighbours import Verdict, differences, held_and_crashed, lacking
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tidegate.runtime.event_loop import HELD
-from tidegate.runtime.queue_metrics import QueueMetrics, Result
+from tidegate.runtime.event_loop import BLOCKED
+from tidegate.runtime.queue_metrics import QueueMetrics, ReconcileResult
 
 
 def test_a_page_of_metrics_says_how_often_a_loop_was_held_and_what_crashed() -> None:
     registry = CollectorRegistry()
-    held, results = HELD.on(registry), QueueMetrics(registry).results
+    held, results = BLOCKED.on(registry), QueueMetrics(registry).results
     for seconds in (0.001, 0.2, 0.3, 20.0):
         held.observe(seconds)
-    results.labels("inference", Result.CRASHED.value).inc()
-    results.labels("inference", Result.DONE.value).inc()
+    results.labels("inference", ReconcileResult.CRASHED.value).inc()
+    results.labels("inference", ReconcileResult.DONE.value).inc()
 
     buckets, crashed = held_and_crashed(generate_latest(registry).decode())
 

@@ -82,10 +82,10 @@ def test_one_that_decides_nothing_says_why(facts: dict[str, bool], reason: Reaso
 
 def test_floors_add_up_to_the_highest_and_the_newest_pin_counts_before_them() -> None:
     floors = [a_compute_override(name, floor={"replicas": count}) for name, count in (("a", 5), ("b", 3))]
-    assert bounded(RANGE, 2, floors).least == 5
+    assert bounded(RANGE, 2, floors).floor == 5
     pins = [a_compute_override(name, pin={"replicas": count}) for name, count in (("c", 7), ("d", 2))]
     found = bounded(RANGE, 2, [*floors, *pins])
-    assert (found.least, found.most, found.least_by) == (2, 2, "ComputeOverride d")
+    assert (found.floor, found.ceiling, found.floor_source) == (2, 2, "ComputeOverride d")
 
 
 def test_a_pool_says_that_it_is_held_until_it_is_not() -> None:

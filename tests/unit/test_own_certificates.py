@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from builders.certificates import Authority
 from stages.examples import examples
 from tidegate.planning.certificates import FAMILIES, KEEP, Held, Issued, Pair, Part, next_step
-from tidegate.runtime.authority import LASTING, Issuer
+from tidegate.runtime.certificate_issuer import VALIDITY, CertificateIssuer
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 SPREAD = timedelta(minutes=10)
 SIDES = (Part.XDS, Part.GATEWAY)
-ISSUER = Issuer("tidegate", "tidegate-system")
+ISSUER = CertificateIssuer("tidegate", "tidegate-system")
 
 
 def step(held: Mapping[Part, Held], now: datetime) -> Mapping[Part, Held]:
     def issue(parts: Sequence[Part]) -> Issued:
-        return ISSUER.issue(parts, now)
+        return ISSUER.issue_certificates(parts, now)
 
     return next_step(held, now, SPREAD, issue)
 
@@ -85,13 +85,13 @@ def test_the_first_look_fills_all_of_a_family_with_one_authority() -> None:
 def test_a_certificate_has_the_names_by_which_it_is_known(
     part: Part, names: list[str], common_name: str
 ) -> None:
-    issued = ISSUER.issue([part], NOW)
+    issued = ISSUER.issue_certificates([part], NOW)
     certificate = x509.load_pem_x509_certificate(issued.pairs[part].chain)
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(issued.authority))
     found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert found.get_values_for_type(x509.DNSName) == names
     assert certificate.subject.rfc4514_string() == f"CN={common_name}"
-    assert certificate.not_valid_after_utc == NOW + LASTING
+    assert certificate.not_valid_after_utc == NOW + VALIDITY
 
 
 def test_the_authority_of_the_controllers_signs_no_gateway() -> None:
@@ -101,7 +101,7 @@ def test_the_authority_of_the_controllers_signs_no_gateway() -> None:
 
 def test_a_rotation_trusts_first_shows_then_and_forgets_last() -> None:
     old = made()
-    due = NOW + LASTING / 2
+    due = NOW + VALIDITY / 2
     assert step(old, due - timedelta(minutes=6)) == {}
 
     prepared = after(old, due)
@@ -137,7 +137,7 @@ def test_wherever_steps_break_off_the_end_is_whole_and_nobody_disagrees_on_the_w
     data: st.DataObject,
 ) -> None:
     """A process that ends between two Secrets loses the pairs that it had not written: it had them in memory alone."""
-    held, now = made(), NOW + LASTING / 2
+    held, now = made(), NOW + VALIDITY / 2
     first = {part: each.current for part, each in held.items()}
     for _ in range(12):
         written = step(held, now)
@@ -179,13 +179,13 @@ def test_a_secret_put_back_from_elsewhere_is_trusted_at_once_and_both_get_a_new_
 
 
 def test_what_has_ended_is_not_shown_for_another_while() -> None:
-    old, late = made(), NOW + LASTING + timedelta(hours=1)
+    old, late = made(), NOW + VALIDITY + timedelta(hours=1)
     new = after(old, late)
     assert agree(new)
     assert all(each.current != old[part].current and each.following is None for part, each in new.items())
     # Nor what was put aside and has ended there.
-    aside = after(old, NOW + LASTING / 2)
-    much_later = NOW + 2 * LASTING
+    aside = after(old, NOW + VALIDITY / 2)
+    much_later = NOW + 2 * VALIDITY
     assert all(
         x509.load_pem_x509_certificate(pair.chain).not_valid_after_utc > much_later
         for each in after(aside, much_later).values()
@@ -201,7 +201,7 @@ def test_what_a_clock_that_was_ahead_has_made_is_made_again() -> None:
 
 
 def test_a_secret_says_the_same_when_it_is_read_again() -> None:
-    prepared = after(made(), NOW + LASTING / 2)
+    prepared = after(made(), NOW + VALIDITY / 2)
     for each in prepared.values():
         assert Held.parse(each.render()) == each
     assert Held().render() == {}

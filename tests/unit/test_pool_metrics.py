@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot
 from builders.allocator import NOW, a_decision
 from builders.compute_pool import compute_pool_body
-from tidegate.allocation.snapshot import Load
+from tidegate.allocation.snapshot import DemandInput
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
@@ -45,8 +45,8 @@ class World:
     def asked(self, rate: float = 250.0) -> None:
         """The allocator decides about one real-time Inference that is short, an offline one and one of unknown demand."""
         models = [
-            a_model("ctr", Tier.REALTIME, a_placement("cpu-a", ready=2, slices=2), load=Load((rate,))),
-            a_model("batch", Tier.OFFLINE, a_placement("cpu-a", per_replica=1.0), load=Load((3.0,))),
+            a_model("ctr", Tier.REALTIME, a_placement("cpu-a", ready=2, slices=2), load=DemandInput((rate,))),
+            a_model("batch", Tier.OFFLINE, a_placement("cpu-a", per_replica=1.0), load=DemandInput((3.0,))),
             a_model("young", Tier.NEARLINE, a_placement("cpu-a"), rate=None),
         ]
         snapshot = a_snapshot(a_pool("cpu-a", slices=8), *models)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builders.allocator import a_member, observed, signals
-from tidegate.allocation.solve import Solver
+from tidegate.allocation.solver import Solver
 from tidegate.api.allocation_decision import Predicted
 from tidegate.planning.allocation_view import Member, allocation_view
 from tidegate.planning.predicted import predicted

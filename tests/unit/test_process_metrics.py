@@ -33,7 +33,7 @@ class Answering:
 
 
 def a_client(registry: CollectorRegistry, answer: dict[str, Any] | TidegateError | None) -> KubeClient:
-    observer = ProcessMetrics(registry, "controllers").wrote
+    observer = ProcessMetrics(registry, "controllers").count_write
     return KubeClient(cast(Any, Answering(answer)), ClientSettings("test"), observer=observer)
 
 

@@ -11,27 +11,36 @@ from hypothesis import strategies as st
 
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots
 from stages.examples import examples
-from tidegate.allocation.snapshot import Bounds, Inference, Pool, Replicas, Snapshot, TierRule
-from tidegate.allocation.solve import Solver
-from tidegate.allocation.spares import warm_spares
+from tidegate.allocation.snapshot import (
+    AllocationSnapshot,
+    ModelInput,
+    PoolInput,
+    ReplicaBounds,
+    ReplicaCounts,
+    TierRule,
+)
+from tidegate.allocation.solver import Solver
+from tidegate.allocation.spares import choose_warm_spares
 from tidegate.api.inference import Tier
 
 RT, NEAR, OFF = Tier.REALTIME, Tier.NEARLINE, Tier.OFFLINE
 
 
-def spares(*objects: Pool | Inference) -> dict[str, int]:
+def spares(*objects: PoolInput | ModelInput) -> dict[str, int]:
     snapshot = a_snapshot(*objects)
     assignment = Solver(lambda: 0.0).solve(snapshot)
-    return {each.inference.partition("/")[2]: each.replicas for each in warm_spares(snapshot, assignment)}
+    return {
+        each.inference.partition("/")[2]: each.replicas for each in choose_warm_spares(snapshot, assignment)
+    }
 
 
-def serves(name: str, rate: float | None, ready: int = 2, spare: int = 0, **more: Any) -> Inference:
+def serves(name: str, rate: float | None, ready: int = 2, spare: int = 0, **more: Any) -> ModelInput:
     """A hundred requests per second for each of its replicas."""
     placement = a_placement(
-        replicas=Replicas(ready=ready, spare=spare),
+        replicas=ReplicaCounts(ready=ready, spare=spare),
         **({"slices": more.pop("slices")} if "slices" in more else {}),
     )
-    more.setdefault("bounds", Bounds(ready, 8))
+    more.setdefault("bounds", ReplicaBounds(ready, 8))
     return a_model(name, RT, placement, rate=rate, **more)
 
 
@@ -63,13 +72,13 @@ def test_a_spare_stays_where_it_is_for_small_differences(now: float, expected: s
 
 def test_a_replica_that_is_not_needed_any_more_becomes_the_spare_before_one_is_started() -> None:
     """So what is kept warm costs no pod: it was one that served."""
-    falling, other = serves("falling", 50, bounds=Bounds(1, 8)), serves("other", 80, ready=1)
+    falling, other = serves("falling", 50, bounds=ReplicaBounds(1, 8)), serves("other", 80, ready=1)
     assert spares(a_pool(slices=3, spares=1), falling, other) == {"falling": 1}
     assert spares(a_pool(slices=3, spares=1), serves("falling", 50, ready=1), other) == {"other": 1}
 
 
 def test_a_model_at_its_maximum_or_of_another_tier_has_none() -> None:
-    full = a_model("full", RT, a_placement(ready=2), rate=190.0, bounds=Bounds(2, 2))
+    full = a_model("full", RT, a_placement(ready=2), rate=190.0, bounds=ReplicaBounds(2, 2))
     near = a_model("near", NEAR, a_placement(ready=1), rate=50.0)
     off = a_model("off", OFF, a_placement(ready=1), rate=50.0)
     assert spares(a_pool(slices=8, spares=2), full, near, off) == {}
@@ -105,7 +114,7 @@ def test_real_time_demand_takes_the_spare_where_nobody_else_gives() -> None:
     assignment = Solver(lambda: 0.0).solve(a_snapshot(a_pool(slices=3, spares=1), busy))
     assert [each.replicas for each in assignment.replicas] == [3]
     assert [each.rule for each in assignment.relaxed] == ["warm spares"]
-    assert "; from a warm spare" in assignment.moves[0].why
+    assert "; from a warm spare" in assignment.moves[0].reason
     assert spares(a_pool(slices=3, spares=1), busy) == {}
 
 
@@ -118,10 +127,12 @@ def test_floors_of_other_tiers_go_before_spares_and_their_value_after() -> None:
 
 @settings(deadline=None, max_examples=examples(150))
 @given(snapshot=snapshots(), data=st.data())
-def test_they_fit_and_the_order_of_the_inputs_says_nothing(snapshot: Snapshot, data: st.DataObject) -> None:
+def test_they_fit_and_the_order_of_the_inputs_says_nothing(
+    snapshot: AllocationSnapshot, data: st.DataObject
+) -> None:
     solver = Solver(lambda: 0.0)
     assignment = solver.solve(snapshot)
-    found = warm_spares(snapshot, assignment)
+    found = choose_warm_spares(snapshot, assignment)
     inferences = {each.key: each for each in snapshot.inferences}
     for pool in snapshot.pools:
         given_ = sum(
@@ -134,19 +145,19 @@ def test_they_fit_and_the_order_of_the_inputs_says_nothing(snapshot: Snapshot, d
         assert kept <= pool.spares
         assert not kept or given_ + kept <= pool.slices
     for each in found:
-        most = inferences[each.inference].bounds.most
+        most = inferences[each.inference].bounds.ceiling
         assert inferences[each.inference].tier is RT
-        assert most is None or assignment.of(each.inference, each.pool) + each.replicas <= most
+        assert most is None or assignment.get_replicas(each.inference, each.pool) + each.replicas <= most
     shuffled = replace(snapshot, inferences=tuple(data.draw(st.permutations(snapshot.inferences))))
-    assert warm_spares(shuffled, assignment) == found
+    assert choose_warm_spares(shuffled, assignment) == found
 
 
 @settings(deadline=None, max_examples=examples(60))
 @given(snapshot=snapshots())
-def test_what_was_decided_is_decided_again(snapshot: Snapshot) -> None:
+def test_what_was_decided_is_decided_again(snapshot: AllocationSnapshot) -> None:
     """With the spares in place nothing has changed, so nobody's spare moves."""
     assignment = Solver(lambda: 0.0).solve(snapshot)
-    found = {(each.inference, each.pool): each.replicas for each in warm_spares(snapshot, assignment)}
+    found = {(each.inference, each.pool): each.replicas for each in choose_warm_spares(snapshot, assignment)}
     settled = replace(
         snapshot,
         inferences=tuple(
@@ -155,8 +166,8 @@ def test_what_was_decided_is_decided_again(snapshot: Snapshot) -> None:
                 placements=tuple(
                     replace(
                         spot,
-                        replicas=Replicas(
-                            ready=assignment.of(each.key, spot.pool),
+                        replicas=ReplicaCounts(
+                            ready=assignment.get_replicas(each.key, spot.pool),
                             spare=found.get((each.key, spot.pool), 0),
                         ),
                     )
@@ -166,5 +177,5 @@ def test_what_was_decided_is_decided_again(snapshot: Snapshot) -> None:
             for each in snapshot.inferences
         ),
     )
-    again = {(each.inference, each.pool): each.replicas for each in warm_spares(settled, assignment)}
+    again = {(each.inference, each.pool): each.replicas for each in choose_warm_spares(settled, assignment)}
     assert again == found

@@ -61,7 +61,7 @@ class Agents:
         self.says: StreamCount | None = None
         self.pods: Mapping[ObjectKey, tuple[PodView, ...]] = {RANK: (a_pod("rank-0", source="s"),)}
 
-    async def reports(self, pods: Iterable[PodView], *, partly: bool) -> Mapping[str, AgentReport]:
+    async def get_reports(self, pods: Iterable[PodView], *, partly: bool) -> Mapping[str, AgentReport]:
         assert partly
         return {pod.uid: saying(self.says) for pod in pods if self.says is not None}
 

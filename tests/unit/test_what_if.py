@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from builders.allocation import a_model, a_placement, a_pool, a_snapshot, snapshots
 from tidegate.allocation import codec
 from tidegate.allocation.errors import InvalidInputError
-from tidegate.allocation.snapshot import Bounds, Load, Snapshot, TierRule
-from tidegate.allocation.solve import Solver
+from tidegate.allocation.snapshot import AllocationSnapshot, DemandInput, ReplicaBounds, TierRule
+from tidegate.allocation.solver import Solver
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.inference import Tier
 from tidegate.api.what_if import WhatIf
@@ -27,42 +27,45 @@ from tidegate.reports.plan import PlanReport
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def four_slices() -> Snapshot:
+def four_slices() -> AllocationSnapshot:
     """ads/ctr has one of the four and is asked for what one serves; nobody has the others."""
     held = a_placement(ready=1)
     return a_snapshot(
-        a_pool(slices=4), a_model("ctr", Tier.REALTIME, held, load=Load((90.0,)), bounds=Bounds(1, 4))
+        a_pool(slices=4),
+        a_model("ctr", Tier.REALTIME, held, load=DemandInput((90.0,)), bounds=ReplicaBounds(1, 4)),
     )
 
 
-def otherwise(snapshot: Snapshot, **question: Any) -> Snapshot:
+def otherwise(snapshot: AllocationSnapshot, **question: Any) -> AllocationSnapshot:
     return changed(snapshot, WhatIf.model_validate(question))
 
 
-def asked(snapshot: Snapshot, **question: Any) -> Answer:
+def asked(snapshot: AllocationSnapshot, **question: Any) -> Answer:
     after = otherwise(snapshot, **question)
     assignment = Solver(time.monotonic).solve(after)
     return answer(after, assignment, pool="gpu-a", at=NOW, mode=PolicyMode.AUTO, seconds=0.01)
 
 
 @given(snapshots())
-def test_a_snapshot_is_read_as_it_was_written(snapshot: Snapshot) -> None:
-    read = codec.read(json.loads(json.dumps(codec.written(snapshot), allow_nan=False)))
+def test_a_snapshot_is_read_as_it_was_written(snapshot: AllocationSnapshot) -> None:
+    read = codec.decode_snapshot(json.loads(json.dumps(codec.encode_snapshot(snapshot), allow_nan=False)))
     assert read == snapshot
 
 
 def test_what_was_read_is_decided_about_alike() -> None:
-    assert codec.read(codec.written(four_slices())).inputs_hash == four_slices().inputs_hash
+    assert (
+        codec.decode_snapshot(codec.encode_snapshot(four_slices())).inputs_hash == four_slices().inputs_hash
+    )
 
 
 @pytest.mark.parametrize("body", [None, [], {"pools": []}, {"pools": [], "inferences": [{"key": 1}]}])
 def test_what_is_no_snapshot_is_refused(body: object) -> None:
     with pytest.raises(InvalidInputError):
-        codec.read(body)
+        codec.decode_snapshot(body)
 
 
 @given(snapshots())
-def test_without_changes_it_is_the_same_question(snapshot: Snapshot) -> None:
+def test_without_changes_it_is_the_same_question(snapshot: AllocationSnapshot) -> None:
     assert changed(snapshot, WhatIf()) == snapshot
 
 
@@ -81,7 +84,7 @@ def test_more_demand_takes_more_slices_and_says_what_they_serve() -> None:
     assert [each.after for each in twice.decision.moves] == [2]
     # Its own factor is the one that counts.
     own = otherwise(four_slices(), factor=2, inferences=[{"inference": "ads/ctr", "factor": 3}])
-    assert own.inferences[0].load == Load((270.0,))
+    assert own.inferences[0].load == DemandInput((270.0,))
 
 
 def test_fewer_slices_are_not_exceeded() -> None:
@@ -94,9 +97,9 @@ def test_fewer_slices_are_not_exceeded() -> None:
 def test_bounds_floors_and_values() -> None:
     bounded = otherwise(four_slices(), inferences=[{"inference": "ads/ctr", "maxReplicas": 2, "value": 5}])
     [model] = bounded.inferences
-    assert (model.bounds.most, model.bounds.most_by, model.value) == (2, "the question", 5.0)
+    assert (model.bounds.ceiling, model.bounds.ceiling_source, model.value) == (2, "the question", 5.0)
     below = otherwise(four_slices(), inferences=[{"inference": "ads/ctr", "maxReplicas": 0}])
-    assert (below.inferences[0].bounds.least, below.inferences[0].bounds.most) == (0, 0)
+    assert (below.inferences[0].bounds.floor, below.inferences[0].bounds.ceiling) == (0, 0)
     floors = otherwise(
         four_slices(), tiers=[{"tier": "offline", "floor": 2}, {"tier": "realtime", "ceiling": 1}]
     )

@@ -19,7 +19,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.errors import ApiUnavailableError, InvalidSpecError, WrongThreadError
 from tidegate.kube.backoff import Backoff
 from tidegate.runtime.queue_metrics import QueueMetrics
-from tidegate.runtime.workqueue import Begun, QueueSettings, WorkQueue
+from tidegate.runtime.workqueue import HasBegun, QueueSettings, WorkQueue
 
 A, B = ObjectKey("ads", "a"), ObjectKey("ads", "b")
 NO_JITTER = Backoff(first=timedelta(seconds=1), cap=timedelta(seconds=60), jitter=0.0)
@@ -60,7 +60,7 @@ class Reconciler:
 class Bench:
     """A queue with a fake clock and a recording reconciler, its workers running."""
 
-    def __init__(self, workers: int = 2, begun: Begun = lambda _: True, **settings: timedelta) -> None:
+    def __init__(self, workers: int = 2, begun: HasBegun = lambda _: True, **settings: timedelta) -> None:
         self.clock = FakeClock()
         self.reconciler = Reconciler(self.clock)
         self.registry = CollectorRegistry()
@@ -98,7 +98,7 @@ async def test_a_key_added_many_times_is_reconciled_once() -> None:
         bench.queue.add(A)
     async with running(bench):
         assert bench.calls == [A]
-        assert bench.queue.idle
+        assert bench.queue.is_idle
 
 
 async def test_a_change_during_the_reconcile_runs_it_again_afterwards() -> None:
@@ -194,7 +194,7 @@ async def test_a_reconcile_asks_to_look_again() -> None:
         assert len(bench.calls) == 1
         await bench.clock.advance(1)
         assert len(bench.calls) == 2
-        assert bench.queue.scheduled == 0
+        assert bench.queue.scheduled_count == 0
 
 
 async def test_an_event_comes_before_a_timer_and_drops_it() -> None:
@@ -222,7 +222,7 @@ async def test_a_reconcile_that_hangs_is_cut_off_and_retried() -> None:
     async with running(Bench(workers=1, attempt_limit=timedelta(milliseconds=20))) as bench:
         bench.reconciler.gates[A] = asyncio.Event()
         bench.queue.add(A)
-        await eventually(lambda: bench.queue.scheduled == 1, what="the attempt is cut off")
+        await eventually(lambda: bench.queue.scheduled_count == 1, what="the attempt is cut off")
         bench.queue.add(B)
         await settle()
         assert bench.calls == [A, B]
@@ -301,7 +301,7 @@ async def test_clear_forgets_what_waits_and_what_is_due() -> None:
 async def test_resync_spreads_all_keys_over_the_period() -> None:
     async with running(Bench(resync_every=timedelta(seconds=100))) as bench:
         keys = [ObjectKey("ads", str(number)) for number in range(10)]
-        task = asyncio.create_task(bench.queue.resync(lambda: keys))
+        task = asyncio.create_task(bench.queue.resync_keys(lambda: keys))
         await bench.clock.advance(99)
         assert bench.calls == []
         await bench.clock.advance(51)
@@ -314,14 +314,16 @@ async def test_resync_spreads_all_keys_over_the_period() -> None:
 async def test_liveness_speaks_up_only_when_no_worker_gets_on() -> None:
     async with running(Bench(workers=1, attempt_limit=timedelta(minutes=5))) as bench:
         await bench.clock.advance(10_000)
-        assert bench.queue.liveness() is None
+        assert bench.queue.check_liveness() is None
         bench.reconciler.gates[A] = asyncio.Event()
         bench.queue.add(A)
         bench.queue.add(B)
         await bench.clock.advance(300)
-        assert bench.queue.liveness() is None
+        assert bench.queue.check_liveness() is None
         await bench.clock.advance(100)
-        assert bench.queue.liveness() == "queue test: no worker has got on for 400 s with 1 keys waiting"
+        assert (
+            bench.queue.check_liveness() == "queue test: no worker has got on for 400 s with 1 keys waiting"
+        )
 
 
 async def test_liveness_names_a_key_that_no_worker_will_ever_take() -> None:
@@ -329,7 +331,7 @@ async def test_liveness_names_a_key_that_no_worker_will_ever_take() -> None:
     bench.queue.add(A)
     bench.queue.add(B)
     bench.queue._lanes.clear()  # as threads once did, between the look for a lane and the end of it
-    assert bench.queue.liveness() == "queue test: 2 keys wait and are in no lane, such as ads/a"
+    assert bench.queue.check_liveness() == "queue test: 2 keys wait and are in no lane, such as ads/a"
 
 
 async def test_a_key_that_another_thread_adds_is_refused_and_harms_no_other() -> None:
@@ -391,8 +393,8 @@ def test_no_change_is_ever_lost(steps: list[tuple[str, ObjectKey]], workers: int
             await bench.clock.advance(1_000)
             for key, calls_before in changed.items():
                 assert key in bench.calls[calls_before:]
-            assert bench.queue.idle
-            assert bench.queue.scheduled == 0
+            assert bench.queue.is_idle
+            assert bench.queue.scheduled_count == 0
             assert bench.clock.pending == 0
 
     asyncio.run(scenario())

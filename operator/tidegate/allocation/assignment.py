@@ -8,7 +8,7 @@ from enum import StrEnum
 from tidegate.api.inference import Tier
 
 
-class Method(StrEnum):
+class SolveMethod(StrEnum):
     """Way in which an answer was found."""
 
     MILP = "MILP"
@@ -19,7 +19,7 @@ class Method(StrEnum):
     """No solver: each slice goes to the replica that gains most from it. No bound is known."""
 
 
-class Action(StrEnum):
+class MoveAction(StrEnum):
     """Kind of a move."""
 
     PROMOTE = "Promote"
@@ -32,7 +32,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class AssignedReplicas:
     """Replicas of an Inference in a pool."""
 
     inference: str
@@ -49,7 +49,7 @@ class Move:
     """
 
     wave: int
-    action: Action
+    action: MoveAction
     inference: str
     tier: Tier
     pool: str
@@ -57,11 +57,11 @@ class Move:
     slices: int
     before: int
     after: int
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class BindingConstraint:
     """Constraint that limits the value: relaxing it by one unit would earn `price` more per second."""
 
     constraint: str
@@ -69,7 +69,7 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
-class Relaxation:
+class RelaxedRule:
     """Rule that the decision does not keep, the object it belongs to, and by how much."""
 
     rule: str
@@ -86,20 +86,20 @@ class Assignment:
     `postponed` describes moves that wait for others to end. `note` says why no better method was used, else it is empty.
     """
 
-    replicas: tuple[Placed, ...]
+    replicas: tuple[AssignedReplicas, ...]
     moves: tuple[Move, ...]
-    bindings: tuple[Binding, ...]
+    bindings: tuple[BindingConstraint, ...]
     prices: tuple[tuple[str, float], ...]
-    relaxed: tuple[Relaxation, ...]
+    relaxed: tuple[RelaxedRule, ...]
     postponed: tuple[str, ...]
     objective: float
     bound: float | None
     gap: float | None
-    method: Method
+    method: SolveMethod
     note: str
     inputs_hash: str
 
-    def of(self, inference: str, pool: str) -> int:
+    def get_replicas(self, inference: str, pool: str) -> int:
         """Return the replicas of an Inference in a pool; raise KeyError for a pair that the snapshot does not have."""
         for assigned in self.replicas:
             if (assigned.inference, assigned.pool) == (inference, pool):

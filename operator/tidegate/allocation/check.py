@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from tidegate.allocation.assignment import Action, Assignment, Move
-from tidegate.allocation.snapshot import Placement, Snapshot
+from tidegate.allocation.assignment import Assignment, Move, MoveAction
+from tidegate.allocation.snapshot import AllocationSnapshot, PlacementInput
 from tidegate.api.inference import Tier
 
 _Key = tuple[str, str]
 """Inference and pool."""
 
 
-def wrong_with(snapshot: Snapshot, assignment: Assignment) -> str:
+def find_defect(snapshot: AllocationSnapshot, assignment: Assignment) -> str:
     """Return the first defect of an assignment as text; empty when there is none."""
     if assignment.inputs_hash != snapshot.inputs_hash:
         return "it answers other inputs"
@@ -28,15 +28,15 @@ def wrong_with(snapshot: Snapshot, assignment: Assignment) -> str:
     for (inference, pool), replicas in placed.items():
         if replicas < 0:
             return f"it gives {inference} {replicas} replicas in {pool}"
-    return _wrong_in_total(snapshot, assignment, placements, placed) or _wrong_on_the_way(
+    return _find_capacity_defect(snapshot, assignment, placements, placed) or _find_move_defect(
         snapshot, assignment, placements, placed
     )
 
 
-def _wrong_in_total(
-    snapshot: Snapshot,
+def _find_capacity_defect(
+    snapshot: AllocationSnapshot,
     assignment: Assignment,
-    placements: Mapping[_Key, Placement],
+    placements: Mapping[_Key, PlacementInput],
     placed: Mapping[_Key, int],
 ) -> str:
     """Return which pool assigns more slices than it has, as text; empty when none does."""
@@ -45,7 +45,7 @@ def _wrong_in_total(
     for key, placement in placements.items():
         assigned[placement.pool] += placed[key] * placement.slices
         # Where moves wait, what a lost node leaves too much may stay, but nothing may come on top of it.
-        current[placement.pool] += _held(placement) if assignment.postponed else 0
+        current[placement.pool] += _current_slices(placement) if assignment.postponed else 0
     for pool in snapshot.pools:
         assigned_slices, current_slices = assigned[pool.name], current[pool.name]
         if assigned_slices > max(pool.slices, current_slices):
@@ -53,19 +53,19 @@ def _wrong_in_total(
     return ""
 
 
-def _wrong_on_the_way(
-    snapshot: Snapshot,
+def _find_move_defect(
+    snapshot: AllocationSnapshot,
     assignment: Assignment,
-    placements: Mapping[_Key, Placement],
+    placements: Mapping[_Key, PlacementInput],
     placed: Mapping[_Key, int],
 ) -> str:
     """Return the first move that is impossible, exceeds capacity or breaks a floor, as text; empty when none does."""
-    replay = _Replay(placements)
-    capacity = {pool.name: max(pool.slices, replay.occupied(pool.name)) for pool in snapshot.pools}
+    replay = _MoveReplay(placements)
+    capacity = {pool.name: max(pool.slices, replay.occupied_slices(pool.name)) for pool in snapshot.pools}
     floors = {
         model.key: min(
-            model.bounds.least,
-            replay.serving(model.key),
+            model.bounds.floor,
+            replay.ready_replicas(model.key),
             sum(placed[model.key, placement.pool] for placement in model.placements),
         )
         for model in snapshot.inferences
@@ -75,33 +75,33 @@ def _wrong_on_the_way(
         label = f"its move {number} ({move.action} {move.replicas} of {move.inference} in {move.pool})"
         if (move.inference, move.pool) not in placements:
             return f"{label} is of nobody who was asked about"
-        if move.wave < replay.wave or move.replicas < 1 or not replay.carry_out(move):
+        if move.wave < replay.wave or move.replicas < 1 or not replay.apply_move(move):
             return f"{label} cannot be carried out"
-        occupied = replay.occupied(move.pool)
+        occupied = replay.occupied_slices(move.pool)
         if occupied > capacity[move.pool]:
             return f"{label} takes {occupied} slices of {move.pool}, where there are {capacity[move.pool]}"
-        serving = replay.serving(move.inference)
+        serving = replay.ready_replicas(move.inference)
         if serving < floors.get(move.inference, 0):
             return f"{label} leaves {serving} replicas ready, below the floor of {floors[move.inference]}"
     for (inference, pool), replicas in placed.items():
-        if replay.held(inference, pool) != replicas:
-            return f"its moves lead {inference} to {replay.held(inference, pool)} replicas in {pool}, not {replicas}"
+        if replay.current_replicas(inference, pool) != replicas:
+            return f"its moves lead {inference} to {replay.current_replicas(inference, pool)} replicas in {pool}, not {replicas}"
     return ""
 
 
-class _Replay:
+class _MoveReplay:
     """Replicas by phase while moves are replayed: started ones load and stopped ones drain until their wave ends."""
 
-    def __init__(self, placements: Mapping[_Key, Placement]) -> None:
+    def __init__(self, placements: Mapping[_Key, PlacementInput]) -> None:
         self.wave = 0
         self._slices = {key: placement.slices for key, placement in placements.items()}
         self._ready = {key: placement.replicas.ready for key, placement in placements.items()}
         self._loading = {key: placement.replicas.loading for key, placement in placements.items()}
         self._draining = {key: placement.replicas.draining for key, placement in placements.items()}
         self._spare = {key: placement.replicas.spare for key, placement in placements.items()}
-        self._sum()
+        self._recompute_totals()
 
-    def _sum(self) -> None:
+    def _recompute_totals(self) -> None:
         """Recompute the totals by pool and by Inference.
 
         Totals are kept beside the phases because a thousand moves are checked on the event loop.
@@ -114,23 +114,23 @@ class _Replay:
             self._occupied[pool] += slices * sum(phase[key] for phase in phases)
             self._serving[inference] += self._ready[key]
 
-    def carry_out(self, move: Move) -> bool:
+    def apply_move(self, move: Move) -> bool:
         """Apply a move and return False when it stops or promotes more replicas than there are."""
         if move.wave > self.wave:
             self._end_wave(move.wave)
         key = (move.inference, move.pool)
         ready = self._ready[key]
         match move.action:
-            case Action.START:
+            case MoveAction.START:
                 self._loading[key] += move.replicas
                 self._occupied[move.pool] += move.replicas * self._slices[key]
-            case Action.PROMOTE:
+            case MoveAction.PROMOTE:
                 self._spare[key] -= move.replicas
                 self._ready[key] += move.replicas
-            case Action.STOP_SPARE:
+            case MoveAction.STOP_SPARE:
                 self._spare[key] -= move.replicas
                 self._draining[key] += move.replicas
-            case Action.STOP:
+            case MoveAction.STOP:
                 early = min(self._loading[key], move.replicas)
                 self._loading[key] -= early
                 self._ready[key] -= move.replicas - early
@@ -143,20 +143,20 @@ class _Replay:
         for key in self._ready:
             self._ready[key] += self._loading[key]
             self._loading[key] = self._draining[key] = 0
-        self._sum()
+        self._recompute_totals()
 
-    def held(self, inference: str, pool: str) -> int:
+    def current_replicas(self, inference: str, pool: str) -> int:
         """Return the replicas that are ready or loading."""
         return self._ready[inference, pool] + self._loading[inference, pool]
 
-    def serving(self, inference: str) -> int:
+    def ready_replicas(self, inference: str) -> int:
         """Return the ready replicas in all pools."""
         return self._serving[inference]
 
-    def occupied(self, pool: str) -> int:
+    def occupied_slices(self, pool: str) -> int:
         """Return the slices that replicas of any phase occupy."""
         return self._occupied[pool]
 
 
-def _held(placement: Placement) -> int:
-    return (placement.replicas.held + placement.replicas.spare) * placement.slices
+def _current_slices(placement: PlacementInput) -> int:
+    return (placement.replicas.current + placement.replicas.spare) * placement.slices

@@ -9,18 +9,18 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from tidegate.allocation.errors import InvalidInputError
-from tidegate.allocation.snapshot import Snapshot
+from tidegate.allocation.snapshot import AllocationSnapshot
 
-_SNAPSHOT: Final = TypeAdapter(Snapshot)
+_SNAPSHOT: Final = TypeAdapter(AllocationSnapshot)
 
 
-def written(snapshot: Snapshot) -> Mapping[str, Any]:
+def encode_snapshot(snapshot: AllocationSnapshot) -> Mapping[str, Any]:
     """Return a snapshot as JSON values; infinite numbers become strings, because JSON has none."""
     document: Mapping[str, Any] = from_json(to_json(snapshot, inf_nan_mode="strings"))
     return document
 
 
-def read(body: object) -> Snapshot:
+def decode_snapshot(body: object) -> AllocationSnapshot:
     """Parse the result of `encode_snapshot` into an equal snapshot; raise InvalidInputError for anything else."""
     try:
         return _SNAPSHOT.validate_python(body)

@@ -6,8 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tidegate.allocation.snapshot import Pool, Snapshot
-from tidegate.allocation.worth import FLOOR_LEVELS, NOTHING, Level, Spot, Worth
+from tidegate.allocation.snapshot import AllocationSnapshot, PoolInput
+from tidegate.allocation.utility import (
+    FLOOR_PRIORITIES,
+    NO_VIOLATIONS,
+    ModelUtility,
+    PoolOption,
+    RulePriority,
+)
 from tidegate.api.inference import Tier
 
 _TOLERANCE = 1e-9
@@ -23,12 +29,12 @@ class Score:
     The net value is the value of the requests that are served, less the cost of the moves.
     """
 
-    missed: tuple[float, ...]
+    violations: tuple[float, ...]
     value: float
 
-    def beats(self, other: Score) -> bool:
+    def is_better_than(self, other: Score) -> bool:
         """Return whether this score is better, by priority and then by value; differences of rounding do not count."""
-        for amount, other_amount in zip(self.missed, other.missed, strict=True):
+        for amount, other_amount in zip(self.violations, other.violations, strict=True):
             if abs(amount - other_amount) > _TOLERANCE * max(1.0, abs(other_amount)):
                 return amount < other_amount
         return self.value > other.value + _TOLERANCE * max(1.0, abs(other.value))
@@ -38,8 +44,8 @@ class Score:
 class Component:
     """Part of a snapshot that can be solved alone."""
 
-    pools: tuple[Pool, ...]
-    worths: tuple[Worth, ...]
+    pools: tuple[PoolInput, ...]
+    utilities: tuple[ModelUtility, ...]
     seed: int
 
     @cached_property
@@ -48,33 +54,33 @@ class Component:
         return {pool.name: number for number, pool in enumerate(self.pools)}
 
     @cached_property
-    def held(self) -> Counts:
+    def current_counts(self) -> Counts:
         """Return the current replicas."""
-        return tuple(tuple(option.held for option in utility.spots) for utility in self.worths)
+        return tuple(tuple(option.current for option in utility.options) for utility in self.utilities)
 
-    def score(self, counts: Counts) -> Score:
+    def score_counts(self, counts: Counts) -> Score:
         """Return the score of `counts`, whether or not they fit the capacity."""
-        violations = [0.0] * len(Level)
+        violations = [0.0] * len(RulePriority)
         value = 0.0
         use = [PoolUse(pool) for pool in self.pools]
-        for utility, replicas in zip(self.worths, counts, strict=True):
-            value += utility.value(replicas) - utility.move_cost(replicas)
-            own = utility.levels(replicas)
-            if own is not NOTHING:
+        for utility, replicas in zip(self.utilities, counts, strict=True):
+            value += utility.value_at(replicas) - utility.move_cost(replicas)
+            own = utility.violations_at(replicas)
+            if own is not NO_VIOLATIONS:
                 for priority, amount in enumerate(own):
                     violations[priority] += amount
-            for option, count in zip(utility.spots, replicas, strict=True):
-                use[self.pool_index[option.pool]].add(utility.inference.tier, option, count)
+            for option, count in zip(utility.options, replicas, strict=True):
+                use[self.pool_index[option.pool]].add_replicas(utility.model.tier, option, count)
         for pool_use in use:
-            for priority, amount in enumerate(pool_use.missed()):
+            for priority, amount in enumerate(pool_use.get_violations()):
                 violations[priority] += amount
         return Score(tuple(violations), value)
 
-    def fits(self, counts: Counts) -> bool:
+    def fits_capacity(self, counts: Counts) -> bool:
         """Return whether no pool assigns more slices than it has."""
         assigned = [0] * len(self.pools)
-        for utility, replicas in zip(self.worths, counts, strict=True):
-            for option, count in zip(utility.spots, replicas, strict=True):
+        for utility, replicas in zip(self.utilities, counts, strict=True):
+            for option, count in zip(utility.options, replicas, strict=True):
                 assigned[self.pool_index[option.pool]] += count * option.slices
         return all(slices <= pool.slices for slices, pool in zip(assigned, self.pools, strict=True))
 
@@ -82,62 +88,72 @@ class Component:
 class PoolUse:
     """Use of one pool: slices assigned, by tier, moved, and moved within their dwell time."""
 
-    __slots__ = ("given", "moved", "pool", "tiers", "unripe")
+    __slots__ = (
+        "assigned",
+        "moved_in_dwell",
+        "moved_slices",
+        "pool",
+        "tiers",
+    )
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: PoolInput) -> None:
         self.pool = pool
-        self.given = self.moved = self.unripe = 0
+        self.assigned = self.moved_slices = self.moved_in_dwell = 0
         self.tiers: dict[Tier, int] = dict.fromkeys(Tier, 0)
 
-    def add(self, tier: Tier, option: Spot, count: int) -> None:
+    def add_replicas(self, tier: Tier, option: PoolOption, count: int) -> None:
         """Add the replicas of one option."""
-        self._count(tier, option, count, 1)
+        self._add_signed(tier, option, count, 1)
 
-    def remove(self, tier: Tier, option: Spot, count: int) -> None:
+    def remove_replicas(self, tier: Tier, option: PoolOption, count: int) -> None:
         """Remove the replicas of one option again."""
-        self._count(tier, option, count, -1)
+        self._add_signed(tier, option, count, -1)
 
-    def _count(self, tier: Tier, option: Spot, count: int, sign: int) -> None:
-        self.given += sign * count * option.slices
+    def _add_signed(self, tier: Tier, option: PoolOption, count: int, sign: int) -> None:
+        self.assigned += sign * count * option.slices
         self.tiers[tier] += sign * count * option.slices
-        moved = (count - option.held) * option.slices
-        self.moved += sign * abs(moved)
+        moved = (count - option.current) * option.slices
+        self.moved_slices += sign * abs(moved)
         if (option.frozen_up and moved > 0) or (option.frozen_down and moved < 0):
-            self.unripe += sign * abs(moved)
+            self.moved_in_dwell += sign * abs(moved)
 
-    def missed(self) -> tuple[float, ...]:
+    def get_violations(self) -> tuple[float, ...]:
         """Return the violation of each priority by the pool's own rules, in slices."""
-        return pool_missed(self.pool, self.given, self.tiers, self.moved, self.unripe)
+        return pool_violations(self.pool, self.assigned, self.tiers, self.moved_slices, self.moved_in_dwell)
 
 
-def pool_missed(
-    pool: Pool, assigned: int, tiers: dict[Tier, int], moved: int, moved_in_dwell: int
+def pool_violations(
+    pool: PoolInput, assigned: int, tiers: dict[Tier, int], moved: int, moved_in_dwell: int
 ) -> tuple[float, ...]:
     """Return the violation of each priority by a pool's own rules, in weighted slices.
 
     A tier's floor weighs less than a model's.
     """
-    violations = list(NOTHING)
+    violations = list(NO_VIOLATIONS)
     for rule in pool.tiers:
-        priority = FLOOR_LEVELS[rule.tier]
-        violations[priority] += max(rule.floor - tiers[rule.tier], 0) * TIER_FLOOR_WEIGHT[priority]
+        priority = FLOOR_PRIORITIES[rule.tier]
+        violations[priority] += max(rule.floor - tiers[rule.tier], 0) * TIER_FLOOR_WEIGHTS[priority]
         if rule.ceiling is not None:
-            violations[Level.CEILING] += max(tiers[rule.tier] - rule.ceiling, 0)
-    violations[Level.WARM_SPARES] += min(max(assigned + pool.spares - pool.slices, 0), pool.spares)
-    if pool.movable is not None:
-        violations[Level.BUDGET] += max(moved - pool.movable, 0)
-    violations[Level.BUDGET] += moved_in_dwell
+            violations[RulePriority.CEILING] += max(tiers[rule.tier] - rule.ceiling, 0)
+    violations[RulePriority.WARM_SPARES] += min(max(assigned + pool.spares - pool.slices, 0), pool.spares)
+    if pool.movable_slices is not None:
+        violations[RulePriority.BUDGET] += max(moved - pool.movable_slices, 0)
+    violations[RulePriority.BUDGET] += moved_in_dwell
     return tuple(violations)
 
 
-TIER_FLOOR_WEIGHT = {Level.REALTIME_FLOOR: 1e-3, Level.NEARLINE_FLOOR: 1.0, Level.OFFLINE_FLOOR: 1.0}
+TIER_FLOOR_WEIGHTS = {
+    RulePriority.REALTIME_FLOOR: 1e-3,
+    RulePriority.NEARLINE_FLOOR: 1.0,
+    RulePriority.OFFLINE_FLOOR: 1.0,
+}
 """Weight of a slice of a tier's floor against one of a model's floor.
 
 Real-time models keep their floors before their tier does, so that among them value decides.
 """
 
 
-def components(snapshot: Snapshot) -> tuple[Component, ...]:
+def split_components(snapshot: AllocationSnapshot) -> tuple[Component, ...]:
     """Split a snapshot into the components that share no pool, in the order of their first pool's name."""
     pools = {pool.name: pool for pool in snapshot.pools}
     root = {name: name for name in pools}
@@ -152,20 +168,20 @@ def components(snapshot: Snapshot) -> tuple[Component, ...]:
         first, *rest = sorted(find_root(placement.pool) for placement in model.placements)
         for name in rest:
             root[find_root(name)] = find_root(first)
-    utilities: dict[str, list[Worth]] = {}
+    utilities: dict[str, list[ModelUtility]] = {}
     for model in snapshot.inferences:
-        utility = Worth(snapshot, model, pools)
+        utility = ModelUtility(snapshot, model, pools)
         utilities.setdefault(find_root(model.placements[0].pool), []).append(utility)
-    members: dict[str, list[Pool]] = {}
+    members: dict[str, list[PoolInput]] = {}
     for pool in snapshot.pools:
         members.setdefault(find_root(pool.name), []).append(pool)
     return tuple(
-        _component(members[name], utilities.get(name, []), snapshot.seed) for name in sorted(members)
+        _make_component(members[name], utilities.get(name, []), snapshot.seed) for name in sorted(members)
     )
 
 
-def _component(pools: Sequence[Pool], utilities: Sequence[Worth], seed: int) -> Component:
-    densest = max((utility.density for utility in utilities), default=0.0)
+def _make_component(pools: Sequence[PoolInput], utilities: Sequence[ModelUtility], seed: int) -> Component:
+    densest = max((utility.value_density for utility in utilities), default=0.0)
     for utility in utilities:
         if densest > 0:
             utility.weigh_floor(densest)

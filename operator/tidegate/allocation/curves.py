@@ -18,8 +18,8 @@ from tidegate.allocation.errors import InvalidInputError, check_amount, check_co
 _ROUNDING: Final = 1e-9
 _MAX_REPLICAS: Final = 1e9
 """Limit beyond which a number of replicas counts as infinite."""
-LEAST_FACTOR: Final = 0.5
-MOST_FACTOR: Final = 1.5
+MIN_FACTOR: Final = 0.5
+MAX_FACTOR: Final = 1.5
 _STEP: Final = 0.2
 _HALF_LIFE_S: Final = 3600.0
 
@@ -39,8 +39,8 @@ class CapacityCurve:
         previous, slope = (0, 0.0), float("inf")
         for number, point in enumerate(self.points):
             path = f"curve.points[{number}]"
-            check_count(f"{path}.replicas", point[0], least=previous[0] + 1)
-            check_amount(f"{path}.perSecond", point[1], least=previous[1])
+            check_count(f"{path}.replicas", point[0], minimum=previous[0] + 1)
+            check_amount(f"{path}.perSecond", point[1], minimum=previous[1])
             rise = (point[1] - previous[1]) / (point[0] - previous[0])
             if rise > slope and not isclose(rise, slope, rel_tol=1e-6):
                 raise InvalidInputError(
@@ -48,7 +48,7 @@ class CapacityCurve:
                 )
             previous, slope = point, rise
 
-    def at(self, replicas: int) -> float:
+    def rate_at(self, replicas: int) -> float:
         """Return the requests per second that `replicas` serve."""
         low, rate_low = 0, 0.0
         for high, rate_high in self.points:
@@ -57,32 +57,34 @@ class CapacityCurve:
             low, rate_low = high, rate_high
         return rate_low + self.last_slope * (replicas - low)
 
-    def needed(self, per_second: float) -> int | None:
+    def replicas_for(self, per_second: float) -> int | None:
         """Return the fewest replicas that serve `per_second` requests per second, or None when no number does."""
         start, rate_start = 0, 0.0
         for end, rate_end in self.points:
             if per_second <= rate_end:
-                return start + _whole((per_second - rate_start) * (end - start), rate_end - rate_start)
+                return start + _round_up((per_second - rate_start) * (end - start), rate_end - rate_start)
             start, rate_start = end, rate_end
         slope, remaining = self.last_slope, per_second - rate_start
-        return start + _whole(remaining, slope) if slope > 0 and remaining <= slope * _MAX_REPLICAS else None
+        return (
+            start + _round_up(remaining, slope) if slope > 0 and remaining <= slope * _MAX_REPLICAS else None
+        )
 
     @property
     def last_slope(self) -> float:
         """Return the requests per second that each replica beyond the last point adds."""
         before, last = ((0, 0.0), *self.points)[-2:]
-        return _slope(before, last)
+        return _slope_between(before, last)
 
-    def scaled(self, factor: float) -> CapacityCurve:
+    def scale_by(self, factor: float) -> CapacityCurve:
         """Return the curve with all rates multiplied by `factor`."""
         return CapacityCurve(tuple((replicas, rate * factor) for replicas, rate in self.points))
 
-    def serialised(self) -> list[dict[str, float]]:
+    def to_json(self) -> list[dict[str, float]]:
         """Return the points as the API's objects have them: `[{replicas, perSecond}]`."""
         return [{"replicas": replicas, "perSecond": rate} for replicas, rate in self.points]
 
     @classmethod
-    def parse(cls, points: Iterable[Mapping[str, float]]) -> CapacityCurve:
+    def from_json(cls, points: Iterable[Mapping[str, float]]) -> CapacityCurve:
         """Parse points of the API; raise InvalidInputError for anything else."""
         try:
             pairs = tuple((int(point["replicas"]), float(point["perSecond"])) for point in points)
@@ -93,12 +95,12 @@ class CapacityCurve:
         return cls(pairs)
 
 
-def linear(per_replica: float) -> CapacityCurve:
+def linear_curve(per_replica: float) -> CapacityCurve:
     """Return the curve on which each replica serves `per_replica` requests per second."""
     return CapacityCurve(((1, per_replica),))
 
 
-def fit(measured: Iterable[tuple[int, float]]) -> CapacityCurve:
+def fit_curve(measured: Iterable[tuple[int, float]]) -> CapacityCurve:
     """Fit a curve to calibration points: the concave hull of the medians, made monotone.
 
     A point below the line between its neighbours is a bad measurement or a warm-up, and the hull leaves it out.
@@ -106,21 +108,23 @@ def fit(measured: Iterable[tuple[int, float]]) -> CapacityCurve:
     """
     by_replicas: dict[int, list[float]] = {}
     for number, (replicas, rate) in enumerate(measured):
-        check_count(f"measured[{number}].replicas", replicas, least=1)
+        check_count(f"measured[{number}].replicas", replicas, minimum=1)
         check_amount(f"measured[{number}].perSecond", rate)
         by_replicas.setdefault(replicas, []).append(rate)
     hull: list[tuple[int, float]] = [(0, 0.0)]
     highest = 0.0
     for replicas in sorted(by_replicas):
         highest = max(highest, median(by_replicas[replicas]))
-        while len(hull) > 1 and _slope(hull[-1], (replicas, highest)) >= _slope(hull[-2], hull[-1]):
+        while len(hull) > 1 and _slope_between(hull[-1], (replicas, highest)) >= _slope_between(
+            hull[-2], hull[-1]
+        ):
             hull.pop()
         hull.append((replicas, highest))
     return CapacityCurve(tuple(hull[1:]))
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class CapacityObservation:
     """Rate that `replicas` ready replicas served within the SLO; `saturated`: more was offered."""
 
     replicas: int
@@ -129,48 +133,48 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Correction:
+class CapacityCorrection:
     """Ratio of production to calibration, from MIN_FACTOR to MAX_FACTOR; without evidence it decays to 1."""
 
     factor: float = 1.0
 
-    def observed(self, curve: CapacityCurve, seen: Observation) -> Correction:
+    def update_from(self, curve: CapacityCurve, observation: CapacityObservation) -> CapacityCorrection:
         """Return the correction moved by a fifth of the way towards an observation.
 
         An unsaturated pool proves only that it can serve at least this much, so it never lowers the factor.
         Raise InvalidInputError when the observation is not a finite amount.
         """
-        check_count("observation.replicas", seen.replicas)
-        check_amount("observation.perSecond", seen.per_second)
-        expected = curve.at(seen.replicas)
+        check_count("observation.replicas", observation.replicas)
+        check_amount("observation.perSecond", observation.per_second)
+        expected = curve.rate_at(observation.replicas)
         if expected <= 0:
             return self
-        ratio = min(max(seen.per_second / expected, LEAST_FACTOR), MOST_FACTOR)
-        if not seen.saturated and ratio <= self.factor:
+        ratio = min(max(observation.per_second / expected, MIN_FACTOR), MAX_FACTOR)
+        if not observation.saturated and ratio <= self.factor:
             return self
         return replace(self, factor=self.factor + _STEP * (ratio - self.factor))
 
-    def faded(self, elapsed_s: float) -> Correction:
+    def decay_for(self, elapsed_s: float) -> CapacityCorrection:
         """Return the correction after `elapsed_s` without evidence; half of it is left after each hour."""
         check_amount("elapsed_s", elapsed_s)
         return replace(self, factor=1.0 + (self.factor - 1.0) * 0.5 ** (elapsed_s / _HALF_LIFE_S))
 
-    def applied(self, curve: CapacityCurve) -> CapacityCurve:
+    def apply_to(self, curve: CapacityCurve) -> CapacityCurve:
         """Return the corrected curve."""
-        return curve.scaled(self.factor)
+        return curve.scale_by(self.factor)
 
 
-def bends(curve: CapacityCurve, most: int) -> Sequence[int]:
+def find_bends(curve: CapacityCurve, limit: int) -> Sequence[int]:
     """Return the numbers of replicas below `limit` at which the slope changes."""
     inner = [replicas for replicas, _ in curve.points[:-1]]
-    return inner[: bisect_left(inner, most)]
+    return inner[: bisect_left(inner, limit)]
 
 
-def _slope(start: tuple[int, float], end: tuple[int, float]) -> float:
+def _slope_between(start: tuple[int, float], end: tuple[int, float]) -> float:
     return (end[1] - start[1]) / (end[0] - start[0])
 
 
-def _whole(amount: float, unit: float) -> int:
+def _round_up(amount: float, unit: float) -> int:
     """Return how many `unit` make `amount`; a rounding error does not add one."""
     if amount <= 0:
         return 0

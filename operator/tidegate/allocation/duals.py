@@ -6,66 +6,66 @@ from operator import itemgetter
 
 import numpy as np
 
-from tidegate.allocation.assignment import Binding
-from tidegate.allocation.highs import Solved
-from tidegate.allocation.prices import MOST_BINDINGS, NOTHING, Prices, dearest
-from tidegate.allocation.program import Program
-from tidegate.allocation.segments import Segment
-from tidegate.allocation.worth import Worth
+from tidegate.allocation.assignment import BindingConstraint
+from tidegate.allocation.highs import Solution
+from tidegate.allocation.prices import MAX_BINDINGS, MIN_PRICE, ShadowPrices, rank_bindings
+from tidegate.allocation.program import LinearProgram
+from tidegate.allocation.segments import ReplicaSegment
+from tidegate.allocation.utility import ModelUtility
 
 
-def from_duals(program: Program, solution: Solved) -> Prices:
+def prices_from_duals(program: LinearProgram, solution: Solution) -> ShadowPrices:
     """Return the shadow prices of the solved linear program."""
     slices: dict[str, float] = {}
-    bindings: list[Binding] = []
+    bindings: list[BindingConstraint] = []
     for row, pool in zip(program.layout.pool_rows, program.component.pools, strict=True):
-        capacity, budget = float(solution.prices[row]), float(solution.prices[row + 1])
+        capacity, budget = float(solution.row_prices[row]), float(solution.row_prices[row + 1])
         slices[pool.name] = max(capacity, 0.0)
-        bindings.append(Binding(f"capacity of {pool.name}: {pool.slices} slices", capacity))
-        bindings.append(Binding(f"budget of {pool.name}: {pool.movable} slices", budget))
+        bindings.append(BindingConstraint(f"capacity of {pool.name}: {pool.slices} slices", capacity))
+        bindings.append(BindingConstraint(f"budget of {pool.name}: {pool.movable_slices} slices", budget))
         for row_number, rule in enumerate(pool.tiers, start=row + 2):
-            price = float(solution.prices[row_number])
+            price = float(solution.row_prices[row_number])
             name = f"floor of {rule.tier}" if price < 0 else f"ceiling of {rule.tier}"
             limit = rule.floor if price < 0 else rule.ceiling
-            bindings.append(Binding(f"{name} in {pool.name}: {limit} slices", abs(price)))
-    bindings += _of_models(program, solution)
-    return Prices(slices, dearest(bindings))
+            bindings.append(BindingConstraint(f"{name} in {pool.name}: {limit} slices", abs(price)))
+    bindings += _find_model_bindings(program, solution)
+    return ShadowPrices(slices, rank_bindings(bindings))
 
 
-def _of_models(program: Program, solution: Solved) -> list[Binding]:
+def _find_model_bindings(program: LinearProgram, solution: Solution) -> list[BindingConstraint]:
     """Return the prices of models' own rules, the highest first.
 
     Such a rule starts replicas, or keeps them, although their slices would earn more elsewhere.
     """
-    is_priced = np.abs(solution.reduced) > NOTHING
-    priced_models: list[tuple[float, int, Worth]] = []
-    for number, utility, _ in program.spots():
-        first, (above, below) = program.layout.first[number], program.layout.slots[number]
+    is_priced = np.abs(solution.reduced_gains) > MIN_PRICE
+    priced_models: list[tuple[float, int, ModelUtility]] = []
+    for number, utility, _ in program.iter_options():
+        first, (above, below) = program.layout.first_columns[number], program.layout.segment_slots[number]
         if not is_priced[first : first + above + below].any():
             continue
         prices = [
-            _held_down(segment, float(solution.reduced[column]))
-            for column, segment in program.columns(number)
+            _forced_loss(segment, float(solution.reduced_gains[column]))
+            for column, segment in program.iter_columns(number)
         ]
         priced_models.append((-max(prices, default=0.0), number, utility))
     return [
-        Binding(_must(utility), -price)
-        for price, _, utility in sorted(priced_models, key=itemgetter(0, 1))[:MOST_BINDINGS]
+        BindingConstraint(_describe_minimum(utility), -price)
+        for price, _, utility in sorted(priced_models, key=itemgetter(0, 1))[:MAX_BINDINGS]
     ]
 
 
-def _held_down(segment: Segment, reduced: float) -> float:
+def _forced_loss(segment: ReplicaSegment, reduced: float) -> float:
     """Return what one replica less of a forced number would earn; 0 where nothing forces it."""
     if segment.forced and segment.up:
         return max(-reduced, 0.0)
     return max(reduced, 0.0) if segment.barred and not segment.up else 0.0
 
 
-def _must(utility: Worth) -> str:
+def _describe_minimum(utility: ModelUtility) -> str:
     """Return the rule that asks for the most replicas of an Inference, as text."""
-    key = utility.inference.key
-    if utility.must == utility.floor:
-        return f"{utility.inference.bounds.least_by} of {key}: {utility.floor} replicas"
-    if utility.must == utility.spare_node:
-        return f"a node to spare for {key}: {utility.spare_node} replicas"
-    return f"SLO of {key}: {utility.needed} replicas"
+    key = utility.model.key
+    if utility.required_replicas == utility.floor:
+        return f"{utility.model.bounds.floor_source} of {key}: {utility.floor} replicas"
+    if utility.required_replicas == utility.reserve_replicas:
+        return f"a node to spare for {key}: {utility.reserve_replicas} replicas"
+    return f"SLO of {key}: {utility.slo_replicas} replicas"

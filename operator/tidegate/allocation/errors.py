@@ -6,7 +6,7 @@ from math import isfinite
 
 from tidegate.errors import PermanentError
 
-LARGEST = 1e12
+MAX_AMOUNT = 1e12
 """Limit of rates, values and times, so that sums and products stay finite and HiGHS accepts them."""
 
 
@@ -21,17 +21,17 @@ class InvalidInputError(PermanentError):
         self.path = path
 
 
-def check_amount(path: str, value: float, *, least: float = 0.0) -> None:
+def check_amount(path: str, value: float, *, minimum: float = 0.0) -> None:
     """Raise InvalidInputError unless `value` is a finite number from `minimum` to MAX_AMOUNT."""
     if not isfinite(value):
         raise InvalidInputError(path, f"{value} is not a number; leave it out when it is not known")
-    if not least <= value <= LARGEST:
-        raise InvalidInputError(path, f"{value:g} is outside {least:g} to {LARGEST:g}")
+    if not minimum <= value <= MAX_AMOUNT:
+        raise InvalidInputError(path, f"{value:g} is outside {minimum:g} to {MAX_AMOUNT:g}")
 
 
-def check_count(path: str, value: int, *, least: int = 0) -> None:
+def check_count(path: str, value: int, *, minimum: int = 0) -> None:
     """Raise InvalidInputError unless `value` is a whole number of at least `minimum`."""
-    if value < least:
-        raise InvalidInputError(path, f"{value} is below {least}")
-    if value > LARGEST:
-        raise InvalidInputError(path, f"{value} is above {LARGEST:g}")
+    if value < minimum:
+        raise InvalidInputError(path, f"{value} is below {minimum}")
+    if value > MAX_AMOUNT:
+        raise InvalidInputError(path, f"{value} is above {MAX_AMOUNT:g}")

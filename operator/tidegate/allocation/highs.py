@@ -9,14 +9,14 @@ from typing import Final
 import highspy
 import numpy as np
 
-from tidegate.allocation.program import Floats, Problem
+from tidegate.allocation.program import Floats, LinearProblem
 
 _TOLERANCE: Final = 1e-9
 _MAX_NODES: Final = 20_000
 """Limit of the search that is the same on every machine; in most cases it ends before the time box."""
 
 
-class Outcome(StrEnum):
+class SolveOutcome(StrEnum):
     """Way in which a solve ended."""
 
     OPTIMAL = "Optimal"
@@ -25,40 +25,40 @@ class Outcome(StrEnum):
 
 
 @dataclass(slots=True)
-class Solved:
+class Solution:
     """Result of one solve; the arrays are filled when the outcome is Optimal.
 
     `row_prices`, by row, is what one more unit of the row's bound earns. `reduced_gains`, by column, is the gain of one more
     unit of the column, less what the rows it takes from would have earned.
     """
 
-    outcome: Outcome
+    outcome: SolveOutcome
     x: Floats
     objective: float
     bound: float
-    prices: Floats
-    reduced: Floats
+    row_prices: Floats
+    reduced_gains: Floats
 
 
 class WarmLinearProgram:
     """Linear programs of one layout, each solved from the basis of the one before."""
 
     def __init__(self) -> None:
-        self._highs = _highs()
-        self._previous: Problem | None = None
+        self._highs = _make_highs()
+        self._previous: LinearProblem | None = None
         self._scale = 1.0
 
-    def solve(self, problem: Problem, seconds: float) -> Solved:
+    def solve(self, problem: LinearProblem, seconds: float) -> Solution:
         """Solve the linear relaxation of `problem` in at most `seconds`."""
-        scale = _scale(problem.gain)
-        if self._previous is None or not _same_places(self._previous, problem):
-            self._highs.passModel(_model(problem, scale, integer=False))
+        scale = _choose_scale(problem.gain)
+        if self._previous is None or not _has_same_structure(self._previous, problem):
+            self._highs.passModel(_build_model(problem, scale, integer=False))
         else:
-            self._update(self._previous, problem, scale)
+            self._update_model(self._previous, problem, scale)
         self._previous = problem
-        return _run(self._highs, seconds, scale)
+        return _run_highs(self._highs, seconds, scale)
 
-    def _update(self, previous: Problem, problem: Problem, scale: float) -> None:
+    def _update_model(self, previous: LinearProblem, problem: LinearProblem, scale: float) -> None:
         """Pass only the values that differ from the previous problem's."""
         columns = np.arange(len(problem.gain), dtype=np.int32)
         self._highs.changeColsCost(len(columns), columns, -problem.gain / scale)
@@ -73,22 +73,22 @@ class WarmLinearProgram:
             )
 
 
-def solve_integer(problem: Problem, seconds: float, gap: float) -> Solved:
+def solve_integer(problem: LinearProblem, seconds: float, gap: float) -> Solution:
     """Solve for whole replicas, proven to be within the relative `gap` of the optimum.
 
     Each call starts cold, so that history does not change the answer.
     """
-    highs = _highs()
-    scale = _scale(problem.gain)
+    highs = _make_highs()
+    scale = _choose_scale(problem.gain)
     highs.setOptionValue("mip_rel_gap", gap)
     highs.setOptionValue("mip_abs_gap", _TOLERANCE)
     highs.setOptionValue("mip_feasibility_tolerance", _TOLERANCE)
     highs.setOptionValue("mip_max_nodes", _MAX_NODES)
-    highs.passModel(_model(problem, scale, integer=True))
-    return _run(highs, seconds, scale)
+    highs.passModel(_build_model(problem, scale, integer=True))
+    return _run_highs(highs, seconds, scale)
 
 
-def _highs() -> highspy.Highs:
+def _make_highs() -> highspy.Highs:
     highs = highspy.Highs()  # type: ignore[no-untyped-call]  # its stub leaves out the return type
     for option, value in (
         ("output_flag", False),
@@ -102,21 +102,21 @@ def _highs() -> highspy.Highs:
     return highs
 
 
-def _run(highs: highspy.Highs, seconds: float, scale: float) -> Solved:
+def _run_highs(highs: highspy.Highs, seconds: float, scale: float) -> Solution:
     # The limit counts from the first solve of the instance.
     highs.setOptionValue("time_limit", highs.getRunTime() + max(seconds, 0.0))
     highs.run()
     status = highs.getModelStatus()
     empty = np.zeros(0)
     if status == highspy.HighsModelStatus.kInfeasible:
-        return Solved(Outcome.INFEASIBLE, empty, 0.0, 0.0, empty, empty)
+        return Solution(SolveOutcome.INFEASIBLE, empty, 0.0, 0.0, empty, empty)
     if status != highspy.HighsModelStatus.kOptimal:
-        return Solved(Outcome.UNFINISHED, empty, 0.0, 0.0, empty, empty)
+        return Solution(SolveOutcome.UNFINISHED, empty, 0.0, 0.0, empty, empty)
     solution = highs.getSolution()
     info = highs.getInfo()
     bound = info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else info.objective_function_value
-    return Solved(
-        Outcome.OPTIMAL,
+    return Solution(
+        SolveOutcome.OPTIMAL,
         np.array(solution.col_value),
         -info.objective_function_value * scale,
         -bound * scale,
@@ -125,7 +125,7 @@ def _run(highs: highspy.Highs, seconds: float, scale: float) -> Solved:
     )
 
 
-def _model(problem: Problem, scale: float, *, integer: bool) -> highspy.HighsLp:
+def _build_model(problem: LinearProblem, scale: float, *, integer: bool) -> highspy.HighsLp:
     order = np.argsort(problem.rows, kind="stable")
     model = highspy.HighsLp()
     model.num_col_ = len(problem.gain)
@@ -145,7 +145,7 @@ def _model(problem: Problem, scale: float, *, integer: bool) -> highspy.HighsLp:
     return model
 
 
-def _same_places(previous: Problem, problem: Problem) -> bool:
+def _has_same_structure(previous: LinearProblem, problem: LinearProblem) -> bool:
     return (
         len(previous.gain) == len(problem.gain)
         and len(previous.row_low) == len(problem.row_low)
@@ -153,7 +153,7 @@ def _same_places(previous: Problem, problem: Problem) -> bool:
     )
 
 
-def _scale(gain: Floats) -> float:
+def _choose_scale(gain: Floats) -> float:
     """Return a power of two that brings the largest gain near 1, because HiGHS's tolerances are absolute."""
     largest = float(np.abs(gain).max(initial=0.0))
     return float(2.0 ** np.ceil(np.log2(largest))) if largest > 0 else 1.0

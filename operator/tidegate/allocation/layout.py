@@ -15,25 +15,25 @@ _SPARE_SLOTS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Coupling:
+class PoolCoupling:
     """Columns and rows of an Inference in several pools.
 
     Columns: the served rate of each entry of `demand`, then the violations of its floor, its ceiling and its node reserve.
     Rows: its bounds, one for each entry of `demand`, one for each pool that may lose a node.
     """
 
-    worth: int
-    spots: range
+    utility: int
+    options: range
     served: range
     row: int
 
     @property
-    def missed(self) -> range:
+    def violation_columns(self) -> range:
         """Return the columns of the violations: floor, ceiling, node reserve."""
         return range(self.served.stop, self.served.stop + 3)
 
 
-class Layout:
+class ProgramLayout:
     """Places of columns and rows, and the coefficients that never change.
 
     Each option has columns from its entry in `first_columns` on, as many as `segment_slots` says: (above, below) the current
@@ -42,14 +42,14 @@ class Layout:
     """
 
     def __init__(self, component: Component, needed: Sequence[tuple[int, int]]) -> None:
-        self.slots = [(above + _SPARE_SLOTS, below + _SPARE_SLOTS) for above, below in needed]
-        self.first: list[int] = []
+        self.segment_slots = [(above + _SPARE_SLOTS, below + _SPARE_SLOTS) for above, below in needed]
+        self.first_columns: list[int] = []
         self.columns = self.rows = 0
-        for above, below in self.slots:
-            self.first.append(self.columns)
+        for above, below in self.segment_slots:
+            self.first_columns.append(self.columns)
             self.columns += above + below
         self.integers = self.columns
-        self.couplings = self._couplings(component)
+        self.couplings = self._make_couplings(component)
         self.pool_columns: list[int] = []
         self.pool_rows: list[int] = []
         for pool in component.pools:
@@ -62,67 +62,69 @@ class Layout:
             for number, pool in enumerate(component.pools)
             for position, rule in enumerate(pool.tiers)
         }
-        self._matrix(component)
+        self._build_matrix(component)
 
-    def _couplings(self, component: Component) -> list[Coupling]:
-        couplings: list[Coupling] = []
+    def _make_couplings(self, component: Component) -> list[PoolCoupling]:
+        couplings: list[PoolCoupling] = []
         first = 0
-        for number, utility in enumerate(component.worths):
-            options = range(first, first + len(utility.spots))
+        for number, utility in enumerate(component.utilities):
+            options = range(first, first + len(utility.options))
             first = options.stop
             if len(options) > 1:
-                served = range(self.columns, self.columns + len(utility.asked))
-                couplings.append(Coupling(number, options, served, self.rows))
+                served = range(self.columns, self.columns + len(utility.demand))
+                couplings.append(PoolCoupling(number, options, served, self.rows))
                 self.columns += len(served) + 3
                 self.rows += 1 + len(served) + len(options)
         return couplings
 
-    def _matrix(self, component: Component) -> None:
+    def _build_matrix(self, component: Component) -> None:
         """Write the constant coefficients, then room for those that change."""
-        entries = _Entries()
+        entries = _MatrixEntries()
         number = 0
-        for utility in component.worths:
-            for option in utility.spots:
+        for utility in component.utilities:
+            for option in utility.options:
                 index = component.pool_index[option.pool]
                 row = self.pool_rows[index]
-                entries.spot(row, self, number, option.slices)
-                entries.spot(row + 1, self, number, option.slices, signed=False)
-                tier_row = self.tier_rows.get((index, utility.inference.tier))
+                entries.add_option(row, self, number, option.slices)
+                entries.add_option(row + 1, self, number, option.slices, signed=False)
+                tier_row = self.tier_rows.get((index, utility.model.tier))
                 if tier_row is not None:
-                    entries.spot(tier_row, self, number, option.slices)
+                    entries.add_option(tier_row, self, number, option.slices)
                 number += 1
         for row, column, pool in zip(self.pool_rows, self.pool_columns, component.pools, strict=True):
-            entries.one(row, column, -1.0)
-            entries.one(row + 1, column + 1, -1.0)
+            entries.add_entry(row, column, -1.0)
+            entries.add_entry(row + 1, column + 1, -1.0)
             for position in range(len(pool.tiers)):
-                entries.one(row + 2 + position, column + 2 + 2 * position, 1.0)
-                entries.one(row + 2 + position, column + 3 + 2 * position, -1.0)
+                entries.add_entry(row + 2 + position, column + 2 + 2 * position, 1.0)
+                entries.add_entry(row + 2 + position, column + 3 + 2 * position, -1.0)
         for coupling in self.couplings:
-            self._coupling(entries, coupling)
+            self._add_coupling(entries, coupling)
         constant = len(entries.rows)
         for coupling in self.couplings:
             # The coefficients that change: what each replica serves.
-            for row in range(coupling.row + 1, coupling.row + 1 + len(coupling.served) + len(coupling.spots)):
-                for option_number in coupling.spots:
-                    entries.spot(row, self, option_number, 0.0)
+            for row in range(
+                coupling.row + 1, coupling.row + 1 + len(coupling.served) + len(coupling.options)
+            ):
+                for option_number in coupling.options:
+                    entries.add_option(row, self, option_number, 0.0)
         self.matrix_rows: NDArray[np.int32] = np.array(entries.rows, dtype=np.int32)
         self.matrix_columns: NDArray[np.int32] = np.array(entries.columns, dtype=np.int32)
         self.constant: NDArray[np.float64] = np.array(entries.values[:constant], dtype=np.float64)
 
-    def _coupling(self, entries: _Entries, coupling: Coupling) -> None:
-        floor, ceiling, node = coupling.missed
-        for number in coupling.spots:
-            entries.spot(coupling.row, self, number, 1.0)
-        entries.one(coupling.row, floor, 1.0)
-        entries.one(coupling.row, ceiling, -1.0)
+    def _add_coupling(self, entries: _MatrixEntries, coupling: PoolCoupling) -> None:
+        floor, ceiling, node = coupling.violation_columns
+        for number in coupling.options:
+            entries.add_option(coupling.row, self, number, 1.0)
+        entries.add_entry(coupling.row, floor, 1.0)
+        entries.add_entry(coupling.row, ceiling, -1.0)
         first_row = coupling.row + 1
         for position, column in enumerate(coupling.served):
-            entries.one(first_row + position, column, 1.0)
-        for position in range(len(coupling.spots)):
-            entries.one(first_row + len(coupling.served) + position, node, 1.0)
+            entries.add_entry(first_row + position, column, 1.0)
+        for position in range(len(coupling.options)):
+            entries.add_entry(first_row + len(coupling.served) + position, node, 1.0)
 
 
-class _Entries:
+class _MatrixEntries:
     """Coordinates of a matrix while it is written."""
 
     def __init__(self) -> None:
@@ -130,30 +132,32 @@ class _Entries:
         self.columns: list[int] = []
         self.values: list[float] = []
 
-    def one(self, row: int, column: int, value: float) -> None:
+    def add_entry(self, row: int, column: int, value: float) -> None:
         self.rows.append(row)
         self.columns.append(column)
         self.values.append(value)
 
-    def spot(self, row: int, layout: Layout, number: int, value: float, *, signed: bool = True) -> None:
+    def add_option(
+        self, row: int, layout: ProgramLayout, number: int, value: float, *, signed: bool = True
+    ) -> None:
         """Add `value` for each replica above the current ones, and its negative (if `signed`) for each below."""
-        first, (above, below) = layout.first[number], layout.slots[number]
+        first, (above, below) = layout.first_columns[number], layout.segment_slots[number]
         self.rows += [row] * (above + below)
         self.columns += range(first, first + above + below)
         self.values += [value] * above + [-value if signed else value] * below
 
 
-def shape(component: Component) -> tuple[object, ...]:
+def describe_shape(component: Component) -> tuple[object, ...]:
     """Return the properties that two components must share to use the same layout."""
     return (
         tuple((pool.name, tuple(rule.tier for rule in pool.tiers)) for pool in component.pools),
         tuple(
             (
-                utility.inference.key,
-                utility.inference.tier,
-                len(utility.asked) if len(utility.spots) > 1 else 0,
-                tuple((option.pool, option.slices) for option in utility.spots),
+                utility.model.key,
+                utility.model.tier,
+                len(utility.demand) if len(utility.options) > 1 else 0,
+                tuple((option.pool, option.slices) for option in utility.options),
             )
-            for utility in component.worths
+            for utility in component.utilities
         ),
     )

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tidegate.allocation.assignment import Action
+from tidegate.allocation.assignment import MoveAction
 from tidegate.allocation.component import Component, Counts
-from tidegate.allocation.worth import Spot, Worth
+from tidegate.allocation.utility import ModelUtility, PoolOption
 from tidegate.api.inference import Tier
 
 _TIER_ORDER = {Tier.REALTIME: 0, Tier.NEARLINE: 1, Tier.OFFLINE: 2}
@@ -19,169 +19,182 @@ _TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MoveStep:
     """Start, promotion or stop of `replicas` of one option in a wave."""
 
     wave: int
-    action: Action
-    worth: Worth
-    spot: Spot
+    action: MoveAction
+    utility: ModelUtility
+    option: PoolOption
     replicas: int
 
 
 @dataclass(slots=True)
-class _Standing:
+class _OptionState:
     """State of an option between moves; `remaining` replicas are still to start (positive) or to stop (negative).
 
     `current` replicas serve or load, `ready` of them serve.
     """
 
-    worth: Worth
-    spot: Spot
-    held: int
+    utility: ModelUtility
+    option: PoolOption
+    current: int
     ready: int
-    left: int
+    remaining: int
     spare: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _ReadyMinimum:
     """Replicas and rate that an Inference keeps ready while others of its replicas load."""
 
     replicas: int
     rate: float
 
 
-def order(component: Component, target: Counts) -> tuple[list[Step], list[tuple[Worth, Spot, int]]]:
+def order_moves(
+    component: Component, target: Counts
+) -> tuple[list[MoveStep], list[tuple[ModelUtility, PoolOption, int]]]:
     """Return the ordered moves, and the changes that no order can make (Inference, option, replicas left)."""
-    return _Ordering(component, target).run()
+    return _MoveOrdering(component, target).run()
 
 
-class _Ordering:
+class _MoveOrdering:
     """Ordering of the moves of one component."""
 
     def __init__(self, component: Component, target: Counts) -> None:
         self._component = component
         self._states = [
-            _Standing(
+            _OptionState(
                 utility,
                 option,
-                option.held,
+                option.current,
                 option.placement.replicas.ready,
-                count - option.held,
+                count - option.current,
                 option.placement.replicas.spare,
             )
-            for utility, counts in zip(component.worths, target, strict=True)
-            for option, count in zip(utility.spots, counts, strict=True)
+            for utility, counts in zip(component.utilities, target, strict=True)
+            for option, count in zip(utility.options, counts, strict=True)
         ]
-        self._states.sort(key=lambda state: (_TIER_ORDER[state.worth.inference.tier], -state.worth.density))
+        self._states.sort(
+            key=lambda state: (_TIER_ORDER[state.utility.model.tier], -state.utility.value_density)
+        )
         self._minimums = {
-            utility: _kept(utility, counts) for utility, counts in zip(component.worths, target, strict=True)
+            utility: _ready_minimum(utility, counts)
+            for utility, counts in zip(component.utilities, target, strict=True)
         }
-        self._steps: list[Step] = []
+        self._steps: list[MoveStep] = []
         self._occupied = dict.fromkeys(component.pool_index, 0)
         for state in self._states:
-            draining = state.spot.placement.replicas.draining
-            self._occupied[state.spot.pool] += (state.held + draining + state.spare) * state.spot.slices
+            draining = state.option.placement.replicas.draining
+            self._occupied[state.option.pool] += (
+                state.current + draining + state.spare
+            ) * state.option.slices
         self._draining = dict.fromkeys(component.pool_index, 0)
         for state in self._states:
-            self._draining[state.spot.pool] += state.spot.placement.replicas.draining * state.spot.slices
+            self._draining[state.option.pool] += (
+                state.option.placement.replicas.draining * state.option.slices
+            )
 
-    def run(self) -> tuple[list[Step], list[tuple[Worth, Spot, int]]]:
+    def run(self) -> tuple[list[MoveStep], list[tuple[ModelUtility, PoolOption, int]]]:
         """Return the ordered moves and the changes that remain."""
         wave = 0
-        self._promote()
+        self._promote_spares()
         self._stop_spares()
-        while any(state.left for state in self._states):
+        while any(state.remaining for state in self._states):
             steps_before = len(self._steps)
-            self._start(wave)
-            freed = self._stop(wave)
+            self._start_replicas(wave)
+            freed = self._stop_replicas(wave)
             is_waiting = any(self._draining.values()) or any(
-                state.ready < state.held for state in self._states
+                state.ready < state.current for state in self._states
             )
             if len(self._steps) == steps_before and not is_waiting:
                 break
             self._end_wave(freed)
             wave += 1
-        return self._steps, [(state.worth, state.spot, state.left) for state in self._states if state.left]
+        return self._steps, [
+            (state.utility, state.option, state.remaining) for state in self._states if state.remaining
+        ]
 
-    def _promote(self) -> None:
+    def _promote_spares(self) -> None:
         """Promote spares of the options that scale up."""
         for state in self._states:
-            count = min(state.spare, max(state.left, 0))
+            count = min(state.spare, max(state.remaining, 0))
             if count:
-                self._steps.append(Step(0, Action.PROMOTE, state.worth, state.spot, count))
+                self._steps.append(MoveStep(0, MoveAction.PROMOTE, state.utility, state.option, count))
                 state.spare -= count
-                state.left -= count
-                state.held += count
+                state.remaining -= count
+                state.current += count
                 state.ready += count
 
     def _stop_spares(self) -> None:
         """Stop spares where other options need their slices."""
         for pool in self._component.pools:
-            in_pool = [state for state in self._states if state.spot.pool == pool.name]
-            needed = sum(max(state.left, 0) * state.spot.slices for state in in_pool)
-            freed = sum(max(-state.left, 0) * state.spot.slices for state in in_pool)
+            in_pool = [state for state in self._states if state.option.pool == pool.name]
+            needed = sum(max(state.remaining, 0) * state.option.slices for state in in_pool)
+            freed = sum(max(-state.remaining, 0) * state.option.slices for state in in_pool)
             missing = self._occupied[pool.name] - self._draining[pool.name] + needed - freed - pool.slices
             for state in reversed(in_pool):
-                count = min(state.spare, -(-missing // state.spot.slices)) if missing > 0 else 0
+                count = min(state.spare, -(-missing // state.option.slices)) if missing > 0 else 0
                 if count > 0:
-                    self._steps.append(Step(0, Action.STOP_SPARE, state.worth, state.spot, count))
+                    self._steps.append(MoveStep(0, MoveAction.STOP_SPARE, state.utility, state.option, count))
                     state.spare -= count
-                    missing -= count * state.spot.slices
-                    self._draining[pool.name] += count * state.spot.slices
+                    missing -= count * state.option.slices
+                    self._draining[pool.name] += count * state.option.slices
 
-    def _start(self, wave: int) -> None:
+    def _start_replicas(self, wave: int) -> None:
         """Start the replicas that fit now."""
         slices = {pool.name: pool.slices for pool in self._component.pools}
         for state in self._states:
-            free = slices[state.spot.pool] - self._occupied[state.spot.pool]
-            count = min(max(state.left, 0), max(free, 0) // state.spot.slices)
+            free = slices[state.option.pool] - self._occupied[state.option.pool]
+            count = min(max(state.remaining, 0), max(free, 0) // state.option.slices)
             if count:
-                self._steps.append(Step(wave, Action.START, state.worth, state.spot, count))
-                self._occupied[state.spot.pool] += count * state.spot.slices
-                state.left -= count
-                state.held += count
+                self._steps.append(MoveStep(wave, MoveAction.START, state.utility, state.option, count))
+                self._occupied[state.option.pool] += count * state.option.slices
+                state.remaining -= count
+                state.current += count
 
-    def _stop(self, wave: int) -> dict[str, int]:
+    def _stop_replicas(self, wave: int) -> dict[str, int]:
         """Stop the replicas that may stop now; return the slices that this frees at the end of the wave, by pool."""
         freed: dict[str, int] = {}
         for state in reversed(self._states):
-            count = min(max(-state.left, 0), self._may_stop(state))
+            count = min(max(-state.remaining, 0), self._count_stoppable(state))
             if count:
-                self._steps.append(Step(wave, Action.STOP, state.worth, state.spot, count))
-                state.left += count
-                state.held -= count
+                self._steps.append(MoveStep(wave, MoveAction.STOP, state.utility, state.option, count))
+                state.remaining += count
+                state.current -= count
                 # Replicas that still load stop first: they serve no requests.
-                state.ready = min(state.ready, state.held)
-                freed[state.spot.pool] = freed.get(state.spot.pool, 0) + count * state.spot.slices
+                state.ready = min(state.ready, state.current)
+                freed[state.option.pool] = freed.get(state.option.pool, 0) + count * state.option.slices
         return freed
 
-    def _may_stop(self, state: _Standing) -> int:
+    def _count_stoppable(self, state: _OptionState) -> int:
         """Return how many replicas may stop before others are ready.
 
         A real-time Inference keeps its floor and the rate that it serves.
         """
-        if state.worth.inference.tier is not Tier.REALTIME or not any(self._rising(state.worth)):
-            return state.held
+        if state.utility.model.tier is not Tier.REALTIME or not any(self._iter_pending(state.utility)):
+            return state.current
         siblings = [
-            sibling for sibling in self._states if sibling.worth is state.worth and sibling is not state
+            sibling for sibling in self._states if sibling.utility is state.utility and sibling is not state
         ]
-        minimum = self._minimums[state.worth]
-        rate = minimum.rate - sum(sibling.spot.placement.curve.at(sibling.ready) for sibling in siblings)
-        needed = state.spot.placement.curve.needed(rate) if rate > _TOLERANCE else 0
+        minimum = self._minimums[state.utility]
+        rate = minimum.rate - sum(
+            sibling.option.placement.curve.rate_at(sibling.ready) for sibling in siblings
+        )
+        needed = state.option.placement.curve.replicas_for(rate) if rate > _TOLERANCE else 0
         floor = minimum.replicas - sum(sibling.ready for sibling in siblings)
         must_stay = max(state.ready if needed is None else needed, floor)
-        return max(state.ready - must_stay, 0) + (state.held - state.ready)
+        return max(state.ready - must_stay, 0) + (state.current - state.ready)
 
-    def _rising(self, utility: Worth) -> Iterator[bool]:
+    def _iter_pending(self, utility: ModelUtility) -> Iterator[bool]:
         """Yield for each option of an Inference whether some of its replicas are still to start or to load.
 
         If none is, the Inference scales down, and its floor is given up on purpose.
         """
         for state in self._states:
-            if state.worth is utility:
-                yield state.left > 0 or state.ready < state.held
+            if state.utility is utility:
+                yield state.remaining > 0 or state.ready < state.current
 
     def _end_wave(self, freed: dict[str, int]) -> None:
         """Free the slices of stopped replicas, and count those that loaded as ready."""
@@ -191,16 +204,16 @@ class _Ordering:
             self._occupied[pool] -= slices
             self._draining[pool] = 0
         for state in self._states:
-            state.ready = state.held
+            state.ready = state.current
 
 
-def _kept(utility: Worth, target: Sequence[int]) -> _Kept:
+def _ready_minimum(utility: ModelUtility, target: Sequence[int]) -> _ReadyMinimum:
     """Return the floor and the present demand, as far as the ready replicas meet them now.
 
     What the target itself gives up is not kept.
     """
-    ready = [option.placement.replicas.ready for option in utility.spots]
-    load = utility.inference.load
+    ready = [option.placement.replicas.ready for option in utility.options]
+    load = utility.model.load
     present = load.rates[0] if load is not None else 0.0
-    rate = min(present, sum(utility.rates(ready)), sum(utility.rates(target)))
-    return _Kept(min(utility.floor, sum(ready)), rate)
+    rate = min(present, sum(utility.rates_at(ready)), sum(utility.rates_at(target)))
+    return _ReadyMinimum(min(utility.floor, sum(ready)), rate)

@@ -8,73 +8,77 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tidegate.allocation.assignment import Binding
+from tidegate.allocation.assignment import BindingConstraint
 from tidegate.allocation.component import Component, Counts
-from tidegate.allocation.greedy import Queue
-from tidegate.allocation.standing import Standing
-from tidegate.allocation.worth import Worth
+from tidegate.allocation.greedy import ChangeQueue
+from tidegate.allocation.state import AllocationState
+from tidegate.allocation.utility import ModelUtility
 
-NOTHING = 1e-7
+MIN_PRICE = 1e-7
 """Price below which a constraint does not bind."""
-MOST_BINDINGS = 20
+MAX_BINDINGS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class ShadowPrices:
     """Shadow prices of one component.
 
     `slices` maps a pool to the value per second of one more slice. `bindings` has the most expensive constraints first.
     """
 
     slices: dict[str, float]
-    bindings: tuple[Binding, ...]
+    bindings: tuple[BindingConstraint, ...]
 
 
-def from_margins(component: Component, counts: Counts) -> Prices:
+def prices_from_margins(component: Component, counts: Counts) -> ShadowPrices:
     """Estimate the prices without a solver: what the best replica that does not fit would earn per slice."""
-    state = Standing(component, counts)
-    additions = Queue(state, 1)
+    state = AllocationState(component, counts)
+    additions = ChangeQueue(state, 1)
     slices: dict[str, float] = {}
-    bindings: list[Binding] = []
+    bindings: list[BindingConstraint] = []
     for number, pool in enumerate(component.pools):
         gains = [
             -change[-1]
-            for change, slot in additions.tops(number)
-            if state.spot(slot).slices > state.free(number)
+            for change, slot in additions.best_by_group(number)
+            if state.get_option(slot).slices > state.free_slices(number)
         ]
         slices[pool.name] = max([0.0, *gains])
-        bindings.append(Binding(f"capacity of {pool.name}: {pool.slices} slices", slices[pool.name]))
-    return Prices(slices, dearest(bindings))
+        bindings.append(
+            BindingConstraint(f"capacity of {pool.name}: {pool.slices} slices", slices[pool.name])
+        )
+    return ShadowPrices(slices, rank_bindings(bindings))
 
 
-def limits(component: Component, counts: Counts) -> tuple[Binding, ...]:
+def find_limits(component: Component, counts: Counts) -> tuple[BindingConstraint, ...]:
     """Return what stops each model that moves, for where no constraint has a price.
 
     Then slices are left, and every model has as many as it can use.
     """
     return tuple(
-        Binding(_limit(utility, sum(replicas)), 0.0)
-        for utility, replicas in zip(component.worths, counts, strict=True)
-        if any(count != option.held for option, count in zip(utility.spots, replicas, strict=True))
-    )[:MOST_BINDINGS]
+        BindingConstraint(_describe_limit(utility, sum(replicas)), 0.0)
+        for utility, replicas in zip(component.utilities, counts, strict=True)
+        if any(count != option.current for option, count in zip(utility.options, replicas, strict=True))
+    )[:MAX_BINDINGS]
 
 
-def _limit(utility: Worth, replicas: int) -> str:
-    key, bounds = utility.inference.key, utility.inference.bounds
+def _describe_limit(utility: ModelUtility, replicas: int) -> str:
+    key, bounds = utility.model.key, utility.model.bounds
     count = "1 replica" if replicas == 1 else f"{replicas} replicas"
-    if replicas == bounds.most:
-        return f"{bounds.most_by} of {key}: {count}"
-    if replicas == bounds.least:
-        return f"{bounds.least_by} of {key}: {count}"
+    if replicas == bounds.ceiling:
+        return f"{bounds.ceiling_source} of {key}: {count}"
+    if replicas == bounds.floor:
+        return f"{bounds.floor_source} of {key}: {count}"
     return f"demand of {key}: {count}"
 
 
-def dearest(bindings: Iterable[Binding]) -> tuple[Binding, ...]:
+def rank_bindings(bindings: Iterable[BindingConstraint]) -> tuple[BindingConstraint, ...]:
     """Return the highest price of each constraint, the most expensive constraints first."""
     by_constraint: dict[str, float] = {}
     for binding in bindings:
-        if binding.price > NOTHING:
+        if binding.price > MIN_PRICE:
             highest = by_constraint.get(binding.constraint, 0.0)
             by_constraint[binding.constraint] = max(binding.price, highest)
     ordered = sorted(by_constraint.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(Binding(constraint, round(price, 6)) for constraint, price in ordered[:MOST_BINDINGS])
+    return tuple(
+        BindingConstraint(constraint, round(price, 6)) for constraint, price in ordered[:MAX_BINDINGS]
+    )

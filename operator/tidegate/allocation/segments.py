@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tidegate.allocation.curves import bends
-from tidegate.allocation.worth import Level, Spot, Worth
+from tidegate.allocation.curves import find_bends
+from tidegate.allocation.utility import ModelUtility, PoolOption, RulePriority
 
 
 @dataclass(slots=True)
-class Segment:
+class ReplicaSegment:
     """Replicas from `start` to `end`, away from the current ones: above them (`up`) or below.
 
     `gain` is the value per second of moving one of the replicas, less the cost of the move; for an Inference in several pools
@@ -37,66 +37,68 @@ class Segment:
         return self.end - self.start if self.up else self.start - self.end
 
 
-_Mark = tuple[int, float, float, float]
+_Breakpoint = tuple[int, float, float, float]
 """Breakpoint: a number of replicas, the rate they serve, the part of it that is demanded, and its value."""
 
 
-def segments(utility: Worth, option: Spot) -> list[Segment]:
+def split_segments(utility: ModelUtility, option: PoolOption) -> list[ReplicaSegment]:
     """Split an option into segments: those above the current replicas, outwards, then those below."""
-    above: list[Segment] = []
-    below: list[Segment] = []
-    single = len(utility.spots) == 1
-    required, ceiling = (utility.must, utility.most) if single else (-1, float("inf"))
+    above: list[ReplicaSegment] = []
+    below: list[ReplicaSegment] = []
+    single = len(utility.options) == 1
+    required, ceiling = (utility.required_replicas, utility.ceiling) if single else (-1, float("inf"))
     for (low, rate_low, served_low, value_low), (high, rate_high, served_high, value_high) in pairwise(
-        _marks(utility, option, single=single)
+        _find_breakpoints(utility, option, single=single)
     ):
         length = high - low
         gain, rate = (value_high - value_low) / length, (rate_high - rate_low) / length
         served = (served_high - served_low) / length
         needed, excess = high <= required, low >= ceiling
-        if low >= option.held:
+        if low >= option.current:
             gain, barred = gain - option.up_cost, excess or option.frozen_up
-            above.append(Segment(low, high, True, gain, rate, served, needed, barred))
+            above.append(ReplicaSegment(low, high, True, gain, rate, served, needed, barred))
         else:
             gain, barred = -gain - option.down_cost, needed or option.frozen_down
-            below.append(Segment(high, low, False, gain, rate, served, excess, barred))
+            below.append(ReplicaSegment(high, low, False, gain, rate, served, excess, barred))
     return above + below[::-1]
 
 
-def level_gains(utility: Worth, option: Spot, segment: Segment) -> list[tuple[Level, float]]:
+def violation_changes(
+    utility: ModelUtility, option: PoolOption, segment: ReplicaSegment
+) -> list[tuple[RulePriority, float]]:
     """Return by how much moving one replica of `segment` changes the violation of each priority."""
-    changes: dict[Level, float] = {}
-    if len(utility.spots) == 1:
-        before, after = utility.levels((segment.start,)), utility.levels((segment.end,))
-        for priority in Level:
+    changes: dict[RulePriority, float] = {}
+    if len(utility.options) == 1:
+        before, after = utility.violations_at((segment.start,)), utility.violations_at((segment.end,))
+        for priority in RulePriority:
             change = (after[priority] - before[priority]) / segment.length
             if change:
                 changes[priority] = change
     if option.frozen_up if segment.up else option.frozen_down:
-        changes[Level.BUDGET] = changes.get(Level.BUDGET, 0.0) + option.slices
+        changes[RulePriority.BUDGET] = changes.get(RulePriority.BUDGET, 0.0) + option.slices
     return list(changes.items())
 
 
-def _marks(utility: Worth, option: Spot, *, single: bool) -> Sequence[_Mark]:
+def _find_breakpoints(utility: ModelUtility, option: PoolOption, *, single: bool) -> Sequence[_Breakpoint]:
     """Return the numbers of replicas at which the value of one more replica changes."""
-    top = max(option.held, option.beyond)
+    top = max(option.current, option.cap_plus_one)
     curve = option.placement.curve
-    numbers = {0, option.held, top, *bends(curve, top)}
+    numbers = {0, option.current, top, *find_bends(curve, top)}
     if single:
-        numbers.update((utility.floor, utility.needed, utility.spare_node))
-        if utility.most < top:
-            numbers.add(int(utility.most))
-    for demand_step in utility.asked:
+        numbers.update((utility.floor, utility.slo_replicas, utility.reserve_replicas))
+        if utility.ceiling < top:
+            numbers.add(int(utility.ceiling))
+    for demand_step in utility.demand:
         # A share of one replica serves the rest: that replica is a segment of its own.
-        enough = curve.needed(demand_step.rate)
+        enough = curve.replicas_for(demand_step.rate)
         if enough is not None:
             numbers.update((enough - 1, enough))
-    highest_rate = max([demand_step.rate for demand_step in utility.asked], default=0.0)
-    before = curve.at(option.held)
-    breakpoints: list[_Mark] = []
+    highest_rate = max([demand_step.rate for demand_step in utility.demand], default=0.0)
+    before = curve.rate_at(option.current)
+    breakpoints: list[_Breakpoint] = []
     for number in sorted(numbers):
         if 0 <= number <= top:
-            rate = curve.at(number)
-            value = utility.earned(rate, min(rate, before)) if single else 0.0
+            rate = curve.rate_at(number)
+            value = utility.value_of_rates(rate, min(rate, before)) if single else 0.0
             breakpoints.append((number, rate, min(rate, highest_rate), value))
     return breakpoints

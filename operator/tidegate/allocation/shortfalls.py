@@ -4,90 +4,92 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tidegate.allocation.assignment import Relaxation
+from tidegate.allocation.assignment import RelaxedRule
 from tidegate.allocation.component import Component, Counts, PoolUse
-from tidegate.allocation.worth import FLOOR_LEVELS, Level, Worth
+from tidegate.allocation.utility import FLOOR_PRIORITIES, ModelUtility, RulePriority
 from tidegate.api.inference import Tier
 
 _TOLERANCE = 1e-6
 
 
-def shortfalls(component: Component, target: Counts) -> tuple[Relaxation, ...]:
+def find_shortfalls(component: Component, target: Counts) -> tuple[RelaxedRule, ...]:
     """Return the relaxed rules in the order of their priorities, the highest first."""
-    relaxations: list[tuple[Level, Relaxation]] = []
+    relaxations: list[tuple[RulePriority, RelaxedRule]] = []
     uses = {pool.name: PoolUse(pool) for pool in component.pools}
-    for utility, counts in zip(component.worths, target, strict=True):
-        relaxations += _of_inference(utility, counts)
-        for option, count in zip(utility.spots, counts, strict=True):
-            uses[option.pool].add(utility.inference.tier, option, count)
+    for utility, counts in zip(component.utilities, target, strict=True):
+        relaxations += _find_model_shortfalls(utility, counts)
+        for option, count in zip(utility.options, counts, strict=True):
+            uses[option.pool].add_replicas(utility.model.tier, option, count)
     for use in uses.values():
-        relaxations += _of_pool(use)
+        relaxations += _find_pool_shortfalls(use)
     return tuple(
         relaxation
         for _, relaxation in sorted(relaxations, key=lambda pair: (pair[0], pair[1].subject, pair[1].rule))
     )
 
 
-def _of_inference(utility: Worth, counts: Sequence[int]) -> Iterator[tuple[Level, Relaxation]]:
-    model, total = utility.inference, sum(counts)
+def _find_model_shortfalls(
+    utility: ModelUtility, counts: Sequence[int]
+) -> Iterator[tuple[RulePriority, RelaxedRule]]:
+    model, total = utility.model, sum(counts)
     key, bounds = model.key, model.bounds
-    pools = ", ".join(option.pool for option in utility.spots)
+    pools = ", ".join(option.pool for option in utility.options)
     if total < utility.floor:
         source = (
-            bounds.least_by
-            if utility.floor == bounds.least
+            bounds.floor_source
+            if utility.floor == bounds.floor
             else "what it holds, since its signals are missing"
         )
         yield (
-            utility.floor_level,
-            Relaxation(
+            utility.floor_priority,
+            RelaxedRule(
                 f"{model.tier} floor",
                 key,
                 f"{total} of {utility.floor} replicas ({source}): {pools} has no room; add slices or lower the floor",
             ),
         )
-    if total > utility.most:
+    if total > utility.ceiling:
         yield (
-            Level.CEILING,
-            Relaxation(
+            RulePriority.CEILING,
+            RelaxedRule(
                 "ceiling",
                 key,
-                f"{total} replicas are above {bounds.most_by} of {utility.most:.0f} until the budget lets them go",
+                f"{total} replicas are above {bounds.ceiling_source} of {utility.ceiling:.0f} until the budget lets them go",
             ),
         )
-    violations = utility.levels(tuple(counts))
-    if violations[Level.SPARE_NODE] > _TOLERANCE:
+    violations = utility.violations_at(tuple(counts))
+    if violations[RulePriority.SPARE_NODE] > _TOLERANCE:
         yield (
-            Level.SPARE_NODE,
-            Relaxation(
+            RulePriority.SPARE_NODE,
+            RelaxedRule(
                 "node to spare",
                 key,
                 f"{total} replicas do not serve its demand when a node of {pools} is lost; add slices",
             ),
         )
-    if model.tier is Tier.REALTIME and utility.asked:
+    if model.tier is Tier.REALTIME and utility.demand:
         # Report the whole shortage: the violation leaves out what no number of replicas could serve, users do not.
         shortage = max(
             demand_step.rate - rate
-            for demand_step, rate in zip(utility.asked, utility.served(counts), strict=True)
+            for demand_step, rate in zip(utility.demand, utility.served_rates(counts), strict=True)
         )
         if shortage > _TOLERANCE:
-            remedy = "raise its maximum or add slices" if total >= utility.most else "add slices"
+            remedy = "raise its maximum or add slices" if total >= utility.ceiling else "add slices"
             yield (
-                Level.SLO,
-                Relaxation("SLO", key, f"{shortage:,.0f}/s are more than {total} replicas serve; {remedy}"),
+                RulePriority.SLO,
+                RelaxedRule("SLO", key, f"{shortage:,.0f}/s are more than {total} replicas serve; {remedy}"),
             )
 
 
-def _of_pool(use: PoolUse) -> Iterator[tuple[Level, Relaxation]]:
+def _find_pool_shortfalls(use: PoolUse) -> Iterator[tuple[RulePriority, RelaxedRule]]:
     pool = use.pool
-    violations = use.missed()
+    violations = use.get_violations()
     for rule in pool.tiers:
         assigned = use.tiers[rule.tier]
         if assigned < rule.floor:
             yield (
-                FLOOR_LEVELS[rule.tier],
-                Relaxation(
+                FLOOR_PRIORITIES[rule.tier],
+                RelaxedRule(
                     f"{rule.tier} floor",
                     pool.name,
                     f"{assigned} of {rule.floor} slices: {pool.slices} are in good health",
@@ -95,21 +97,21 @@ def _of_pool(use: PoolUse) -> Iterator[tuple[Level, Relaxation]]:
             )
         if rule.ceiling is not None and assigned > rule.ceiling:
             yield (
-                Level.CEILING,
-                Relaxation(
+                RulePriority.CEILING,
+                RelaxedRule(
                     "ceiling", pool.name, f"{rule.tier} holds {assigned} of at most {rule.ceiling} slices"
                 ),
             )
-    if violations[Level.WARM_SPARES]:
-        free = pool.spares - int(violations[Level.WARM_SPARES])
+    if violations[RulePriority.WARM_SPARES]:
+        free = pool.spares - int(violations[RulePriority.WARM_SPARES])
         yield (
-            Level.WARM_SPARES,
-            Relaxation("warm spares", pool.name, f"{free} of {pool.spares} slices stay free"),
+            RulePriority.WARM_SPARES,
+            RelaxedRule("warm spares", pool.name, f"{free} of {pool.spares} slices stay free"),
         )
-    if violations[Level.BUDGET]:
-        excess = int(violations[Level.BUDGET])
+    if violations[RulePriority.BUDGET]:
+        excess = int(violations[RulePriority.BUDGET])
         limit = "the pool is held" if pool.hold else f"budget {pool.budget}, dwell times included"
         yield (
-            Level.BUDGET,
-            Relaxation("budget", pool.name, f"{excess} slices move for safety beyond it ({limit})"),
+            RulePriority.BUDGET,
+            RelaxedRule("budget", pool.name, f"{excess} slices move for safety beyond it ({limit})"),
         )

@@ -28,7 +28,7 @@ class TierRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class PoolInput:
     """Pool of equal slices: `slices` are allocatable, on `nodes` nodes.
 
     `spares` slices stay free for real-time models, or have a warm model without weight. `budget` is how many slices may still
@@ -54,28 +54,28 @@ class Pool:
         for rule in self.tiers:
             check_count(f"{path}: tiers.{rule.tier}.floor", rule.floor)
             if rule.ceiling is not None:
-                check_count(f"{path}: tiers.{rule.tier}.ceiling", rule.ceiling, least=rule.floor)
+                check_count(f"{path}: tiers.{rule.tier}.ceiling", rule.ceiling, minimum=rule.floor)
         if len({rule.tier for rule in self.tiers}) < len(self.tiers):
             raise InvalidInputError(f"{path}: tiers", "has two rules for one tier; merge them")
 
     @property
-    def movable(self) -> int | None:
+    def movable_slices(self) -> int | None:
         """Return how many slices may move now; None is no limit."""
         return 0 if self.hold else self.budget
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ReplicaBounds:
     """Floor and ceiling of an Inference's replicas over all pools, after overrides; the sources name their origin."""
 
-    least: int = 0
-    most: int | None = None
-    least_by: str = "its minimum"
-    most_by: str = "its maximum"
+    floor: int = 0
+    ceiling: int | None = None
+    floor_source: str = "its minimum"
+    ceiling_source: str = "its maximum"
 
 
 @dataclass(frozen=True, slots=True)
-class Replicas:
+class ReplicaCounts:
     """Replicas by phase, as they will be after moves that were decided and are not yet observed.
 
     `draining` replicas hold slices and get no new requests. `spare` replicas are loaded and have no weight.
@@ -87,13 +87,13 @@ class Replicas:
     spare: int = 0
 
     @property
-    def held(self) -> int:
+    def current(self) -> int:
         """Return the replicas that are ready or loading."""
         return self.ready + self.loading
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PlacementInput:
     """Pool that an Inference may use, with the slices per replica, its curve, its replicas and measured times there.
 
     `since_up_s` and `since_down_s` are the seconds since its replicas last rose and fell.
@@ -102,7 +102,7 @@ class Placement:
     pool: str
     curve: CapacityCurve
     slices: int = 1
-    replicas: Replicas = Replicas()
+    replicas: ReplicaCounts = ReplicaCounts()
     load_s: float = 30.0
     drain_s: float = 10.0
     since_up_s: float = inf
@@ -110,7 +110,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class DemandInput:
     """Demand per step, in requests per second (offline: slices that the remaining work can use).
 
     `urgency` multiplies the value in each step: near-line and offline work nears its deadline. Empty is 1 throughout.
@@ -121,7 +121,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Inference:
+class ModelInput:
     """Model to place: the value of a request, its demand, and the pools where it may run.
 
     Without `load` the signals are missing or stale, and it keeps its replicas.
@@ -129,17 +129,17 @@ class Inference:
 
     key: str
     tier: Tier
-    placements: tuple[Placement, ...]
-    load: Load | None
-    bounds: Bounds = Bounds()
+    placements: tuple[PlacementInput, ...]
+    load: DemandInput | None
+    bounds: ReplicaBounds = ReplicaBounds()
     value: float = 1.0
 
     def __post_init__(self) -> None:
         path = f"inference {self.key}"
-        check_amount(f"{path}: value", self.value, least=_MIN_VALUE)
-        check_count(f"{path}: least", self.bounds.least)
-        if self.bounds.most is not None:
-            check_count(f"{path}: most", self.bounds.most, least=self.bounds.least)
+        check_amount(f"{path}: value", self.value, minimum=_MIN_VALUE)
+        check_count(f"{path}: bounds.floor", self.bounds.floor)
+        if self.bounds.ceiling is not None:
+            check_count(f"{path}: bounds.ceiling", self.bounds.ceiling, minimum=self.bounds.floor)
         if not self.placements:
             raise InvalidInputError(f"{path}: placements", "is empty; name a pool")
         if len({placement.pool for placement in self.placements}) < len(self.placements):
@@ -150,13 +150,13 @@ class Inference:
             _check_placement(f"{path}: placement {placement.pool}", placement)
 
     @property
-    def held(self) -> int:
+    def current_replicas(self) -> int:
         """Return the current replicas in all pools."""
-        return sum(placement.replicas.held for placement in self.placements)
+        return sum(placement.replicas.current for placement in self.placements)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class HorizonStep:
     """Step of the horizon; later ones have less weight."""
 
     seconds: float
@@ -164,16 +164,16 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class AllocationSnapshot:
     """Inputs of one decision; objects are sorted by name, so that their order has no effect.
 
     `dwell_s` is how long a started real-time replica is not stopped again, except for safety. Replicas of other tiers are not
     stopped while they load.
     """
 
-    pools: tuple[Pool, ...]
-    inferences: tuple[Inference, ...]
-    steps: tuple[Step, ...] = (Step(600.0),)
+    pools: tuple[PoolInput, ...]
+    inferences: tuple[ModelInput, ...]
+    steps: tuple[HorizonStep, ...] = (HorizonStep(600.0),)
     dwell_s: float = 300.0
     seed: int = 0
 
@@ -184,8 +184,8 @@ class Snapshot:
         if not self.steps:
             raise InvalidInputError("steps", "is empty; give at least the present step")
         for number, step in enumerate(self.steps):
-            check_amount(f"steps[{number}].seconds", step.seconds, least=1e-3)
-            check_amount(f"steps[{number}].weight", step.weight, least=1e-9)
+            check_amount(f"steps[{number}].seconds", step.seconds, minimum=1e-3)
+            check_amount(f"steps[{number}].weight", step.weight, minimum=1e-9)
         self._check_names()
         for inference in self.inferences:
             load = inference.load
@@ -213,7 +213,7 @@ class Snapshot:
         return sum(step.seconds for step in self.steps)
 
     @cached_property
-    def weights(self) -> tuple[float, ...]:
+    def step_weights(self) -> tuple[float, ...]:
         """Return the weight of each step; they sum to 1, so that values are per second of the horizon."""
         raw = [step.seconds * step.weight for step in self.steps]
         total = sum(raw)
@@ -225,7 +225,7 @@ class Snapshot:
         return sha256(repr(self).encode()).hexdigest()
 
 
-def _check_load(path: str, load: Load) -> None:
+def _check_load(path: str, load: DemandInput) -> None:
     for number, rate in enumerate(load.rates):
         check_amount(f"{path}: load.rates[{number}]", rate)
     for number, urgency in enumerate(load.urgency):
@@ -236,8 +236,8 @@ def _check_load(path: str, load: Load) -> None:
         )
 
 
-def _check_placement(path: str, placement: Placement) -> None:
-    check_count(f"{path}: slices", placement.slices, least=1)
+def _check_placement(path: str, placement: PlacementInput) -> None:
+    check_count(f"{path}: slices", placement.slices, minimum=1)
     for field, seconds in (("load_s", placement.load_s), ("drain_s", placement.drain_s)):
         check_amount(f"{path}: {field}", seconds)
     for field, seconds in (("since_up_s", placement.since_up_s), ("since_down_s", placement.since_down_s)):

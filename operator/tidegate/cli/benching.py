@@ -81,16 +81,18 @@ async def tested(wanted: Bench, where: Where) -> BenchReport:
 
 async def _run(wanted: Bench, way: _Way) -> BenchReport:
     # gRPC takes a while to import, for which nobody waits who asks something else.
-    from tidegate.triton.bench import run
-    from tidegate.triton.load import ModelLoad
+    from tidegate.triton.bench import run_bench
+    from tidegate.triton.load_generator import LoadGenerator
 
     headers = () if way.access is None else ((ACCESS_HEADER, way.access),)
-    async with ModelLoad(way.address, way.model, headers=headers) as load:
-        way_s = await load.prepare(wanted.inputs)
+    async with LoadGenerator(way.address, way.model, headers=headers) as load:
+        way_s = await load.prepare_requests(wanted.inputs)
         # Behind a gateway it would be the counters of one replica out of several.
-        before = await load.counters() if way.access is None else None
-        found = await run(load, wanted.load)
-        after = await load.counters(before.inferences + len(found.times_s)) if before is not None else None
+        before = await load.read_counters() if way.access is None else None
+        found = await run_bench(load, wanted.load)
+        after = (
+            await load.read_counters(before.inferences + len(found.times_s)) if before is not None else None
+        )
     meanwhile = after.since(before) if after is not None and before is not None else None
     return bench(Asked(way.model, wanted.target, way.said, way_s), found, meanwhile, wanted.limits)
 

@@ -26,7 +26,7 @@ from tidegate.resources.names import INFERENCE_LABEL
 from tidegate.resources.pod import GRPC_PORT
 
 if TYPE_CHECKING:
-    from tidegate.triton.load import ModelLoad
+    from tidegate.triton.load_generator import LoadGenerator
 
 _GRACE_S: Final = 60
 _SETTLING: Final = 0.2
@@ -47,12 +47,12 @@ async def ramp_up(
 ) -> CalibrationReport:
     """Measures one replica, step by step; says each as it is done. Raises as ModelLoad.prepare does."""
     # gRPC takes a while to import, for which nobody waits who asks something else.
-    from tidegate.triton.load import ModelLoad
+    from tidegate.triton.load_generator import LoadGenerator
 
     ends = time.monotonic() + ramp.total_s
     measured: list[Measured] = []
-    async with ModelLoad(replica.address, replica.model) as load:
-        way_s = await load.prepare(inputs)
+    async with LoadGenerator(replica.address, replica.model) as load:
+        way_s = await load.prepare_requests(inputs)
         say(f"{replica.inference}: replica {replica.pod}, an empty question takes {way_s * 1_000:.1f} ms")
         say(f"{'CONCURRENCY':>12}{'REQUESTS/S':>12}{'P50 MS':>10}{'P99 MS':>10}{'ERRORS':>8}")
         while (concurrency := next_concurrency(measured, replica.slo_s, ramp.most)) is not None:
@@ -66,13 +66,13 @@ async def ramp_up(
     return calibrated(replica, measured, way_s, ended_by(measured, replica.slo_s, ramp.most))
 
 
-async def _measure(load: ModelLoad, concurrency: int, seconds: float) -> Measured:
+async def _measure(load: LoadGenerator, concurrency: int, seconds: float) -> Measured:
     """Keep `concurrency` requests under way for `seconds`; end early after a few errors."""
-    from tidegate.triton.bench import run
+    from tidegate.triton.bench import run_bench
 
     # Connections, caches and batches settle first, and nothing is measured meanwhile.
-    settling = await run(load, Load(_SETTLING * seconds, concurrency, most_errors=_MOST_ERRORS))
-    measured = await run(load, Load((1 - _SETTLING) * seconds, concurrency, most_errors=_MOST_ERRORS))
+    settling = await run_bench(load, Load(_SETTLING * seconds, concurrency, most_errors=_MOST_ERRORS))
+    measured = await run_bench(load, Load((1 - _SETTLING) * seconds, concurrency, most_errors=_MOST_ERRORS))
     return Measured(
         concurrency,
         measured.per_second,

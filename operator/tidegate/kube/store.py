@@ -11,7 +11,7 @@ from typing import Final, TypeAlias, cast
 import structlog
 
 from tidegate.api.meta import ObjectKey
-from tidegate.errors import without_message
+from tidegate.errors import describe_without_message
 from tidegate.kube.facts import sharing, without_managed_fields
 from tidegate.kube.kinds import Kind
 from tidegate.kube.one_thread import OneThread
@@ -247,7 +247,9 @@ class ObjectStore:
         """Of an object that is gone, or is again as it was: whoever raises now keeps a wrong picture, and the log says so."""
         raised = self._tell(key)
         if raised is not None:
-            log.error("subscriber_failed", kind=str(self.kind), key=str(key), why=without_message(raised))
+            log.error(
+                "subscriber_failed", kind=str(self.kind), key=str(key), why=describe_without_message(raised)
+            )
 
     def _set(self, key: ObjectKey, body: Manifest | None) -> None:
         """Puts it in the place of what is there, and into the indexes."""
@@ -283,7 +285,7 @@ class ObjectStore:
         return raised
 
     def _leave_out(self, key: ObjectKey, body: Manifest, error: Exception) -> None:
-        left_out = LeftOut(uid_of(body), without_message(error))
+        left_out = LeftOut(uid_of(body), describe_without_message(error))
         if self.left_out.get(key) != left_out:
             log.warning("object_left_out", kind=str(self.kind), key=str(key), why=left_out.why)
         self.left_out[key] = left_out

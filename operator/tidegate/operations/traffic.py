@@ -79,7 +79,7 @@ async def demand_of(
     for pool in pools:
         try:
             last = await what_if.of_leader(client, pool.metadata.name, release, namespace)
-            snapshot = codec.read(last.snapshot)
+            snapshot = codec.decode_snapshot(last.snapshot)
         except (TidegateError, ValueError) as error:
             notes.append(
                 f"what the allocator takes demand to be is not known of ComputePool {pool.key}: {error}"

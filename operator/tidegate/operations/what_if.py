@@ -13,7 +13,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from tidegate.allocation import codec
-from tidegate.allocation.solve import Solver
+from tidegate.allocation.solver import Solver
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.meta import ObjectKey, StatusModel
 from tidegate.api.what_if import WhatIf
@@ -60,7 +60,7 @@ async def plan_otherwise(pool: str, asked: WhatIf, last: LastQuestion) -> PlanRe
 
 
 def _solved(pool: str, asked: WhatIf, last: LastQuestion) -> PlanReport:
-    snapshot = changed(codec.read(last.snapshot), asked)
+    snapshot = changed(codec.decode_snapshot(last.snapshot), asked)
     began = time.monotonic()
     assignment = Solver(time.monotonic).solve(snapshot)
     seconds = time.monotonic() - began

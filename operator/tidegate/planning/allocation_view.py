@@ -7,9 +7,9 @@ from math import ceil, inf
 from typing import Final
 
 from tidegate.allocation import snapshot as solver
-from tidegate.allocation.curves import CapacityCurve, Correction, linear
+from tidegate.allocation.curves import CapacityCorrection, CapacityCurve, linear_curve
 from tidegate.allocation.errors import InvalidInputError
-from tidegate.allocation.snapshot import Bounds, Load, Snapshot, Step, TierRule
+from tidegate.allocation.snapshot import AllocationSnapshot, DemandInput, HorizonStep, ReplicaBounds, TierRule
 from tidegate.api.allocation_decision import AllocationDecision
 from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.compute_pool import ComputePool, PolicyMode
@@ -26,9 +26,9 @@ from tidegate.planning.replicas import in_service
 from tidegate.planning.shards_left import shards_left
 from tidegate.planning.signals import Signal, Signals
 
-STEPS: Final = (Step(600.0),)
+STEPS: Final = (HorizonStep(600.0),)
 """One step of ten minutes: the present rate stands in all of it, until somebody forecasts."""
-_UNKNOWN: Final = linear(1.0)
+_UNKNOWN: Final = linear_curve(1.0)
 """The curve of an Inference whose capacity nobody measured: it keeps what it has, and no curve decides about it."""
 
 
@@ -122,7 +122,9 @@ class AllocationObserved:
     """Those about this pool, the newest first."""
     frozen: Freeze | None = None
     """The window that the pool is in."""
-    corrections: Mapping[ObjectKey, Correction] = field(default_factory=dict[ObjectKey, Correction])
+    corrections: Mapping[ObjectKey, CapacityCorrection] = field(
+        default_factory=dict[ObjectKey, CapacityCorrection]
+    )
     """How far production is from what was measured, of those of whom it says anything."""
 
     @property
@@ -172,7 +174,7 @@ class AllocationObserved:
 class View:
     """The solver's inputs, and who could not be part of them."""
 
-    snapshot: Snapshot
+    snapshot: AllocationSnapshot
     left_out: Mapping[ObjectKey, str]
 
 
@@ -182,7 +184,7 @@ def allocation_view(observed: AllocationObserved) -> View:
     A member with a number that cannot be true, or that is not wholly here, is left out and keeps its slices.
     One that the pool refuses is left out as well, and nobody gives slices for it.
     """
-    made: list[solver.Inference] = []
+    made: list[solver.ModelInput] = []
     left_out: dict[ObjectKey, str] = {}
     taken = 0
     for member in observed.members:
@@ -199,16 +201,16 @@ def allocation_view(observed: AllocationObserved) -> View:
             taken += max(member.taken, member.claim.replicas * member.slices)
     pool = _pool(observed, taken)
     dwell = parse_duration(observed.pool.spec.policy.dwell)
-    snapshot = Snapshot((pool,), tuple(made), STEPS, dwell_s=dwell / timedelta(seconds=1))
+    snapshot = AllocationSnapshot((pool,), tuple(made), STEPS, dwell_s=dwell / timedelta(seconds=1))
     return View(snapshot, left_out)
 
 
-def _pool(observed: AllocationObserved, taken: int) -> solver.Pool:
+def _pool(observed: AllocationObserved, taken: int) -> solver.PoolInput:
     spec = observed.pool.spec
     budget = compute_move_budget(observed.pool, observed.slices.healthy, observed.decisions, observed.now)
     newest = next(iter(observed.decisions), None)
     healthy = [node for node in observed.slices.nodes if node.healthy]
-    return solver.Pool(
+    return solver.PoolInput(
         observed.name,
         max(observed.room - taken - sum(_unfilled(observed, tier) for tier in Tier), 0),
         nodes=len(healthy),
@@ -217,7 +219,7 @@ def _pool(observed: AllocationObserved, taken: int) -> solver.Pool:
             TierRule(tier, spec.tiers.of(tier).floor - _unfilled(observed, tier), spec.tiers.of(tier).ceiling)
             for tier in Tier
         ),
-        budget=budget.left if budget is not None else None,
+        budget=budget.remaining if budget is not None else None,
         hold=observed.mode is PolicyMode.HOLD or observed.held,
         price=newest.spec.price if newest is not None else 0.0,
     )
@@ -239,22 +241,22 @@ def _most(member: Member) -> int:
     return scaling.max_replicas if left is None else min(scaling.max_replicas, left)
 
 
-def _inference(observed: AllocationObserved, member: Member) -> solver.Inference:
+def _inference(observed: AllocationObserved, member: Member) -> solver.ModelInput:
     spec, signal = member.inference.spec, observed.signals.by_key.get(member.key)
     bounds = _bounds(observed, member)
     curve, load = _demand(member, signal, observed.now)
     if (correction := observed.corrections.get(member.key)) is not None:
-        curve = correction.applied(curve)
+        curve = correction.apply_to(curve)
     if load is not None and signal is not None and not signal.fresh:
         bounds = _never_fewer(bounds, member.held)
     held = member.held if member.scaled else min(member.held, member.claim.replicas)
     ready = min(member.ready, held)
     risen, fallen = (_since(observed, member, wanted) for wanted in (_rises, _falls))
-    placement = solver.Placement(
+    placement = solver.PlacementInput(
         observed.name,
         curve,
         slices=member.slices,
-        replicas=solver.Replicas(
+        replicas=solver.ReplicaCounts(
             ready=ready,
             loading=held - ready,
             draining=member.draining + member.held - held,
@@ -263,12 +265,12 @@ def _inference(observed: AllocationObserved, member: Member) -> solver.Inference
         since_up_s=risen,
         since_down_s=fallen,
     )
-    return solver.Inference(
+    return solver.ModelInput(
         str(member.key), spec.tier, (placement,), load, bounds, float(spec.value.per_request)
     )
 
 
-def _bounds(observed: AllocationObserved, member: Member) -> Bounds:
+def _bounds(observed: AllocationObserved, member: Member) -> ReplicaBounds:
     scaling = member.inference.spec.scaling
     if scaling is not None:
         overrides = about(observed.active, OverrideKind.INFERENCE, member.key)
@@ -276,60 +278,62 @@ def _bounds(observed: AllocationObserved, member: Member) -> Bounds:
     wanted = member.claim.replicas
     # What waits for room takes none from others, but for real-time.
     least = wanted if member.inference.spec.tier is Tier.REALTIME else min(wanted, member.held)
-    return Bounds(least, wanted, "spec.replicas", "spec.replicas")
+    return ReplicaBounds(least, wanted, "spec.replicas", "spec.replicas")
 
 
 def least_of(observed: AllocationObserved, member: Member) -> int:
     """Replicas that nobody may take from it; all that it has, where nothing can be decided about it."""
     if member.apart or (member.refused and not member.held):
         return ceil(member.taken / member.slices)
-    return _bounds(observed, member).least
+    return _bounds(observed, member).floor
 
 
-def _of_use(member: Member, bounds: Bounds) -> Bounds:
+def _of_use(member: Member, bounds: ReplicaBounds) -> ReplicaBounds:
     """A batch has no use for more replicas than shards are left, whoever wants them."""
     left = shards_left(member.inference)
-    if left is None or (bounds.most is not None and bounds.most <= left):
+    if left is None or (bounds.ceiling is not None and bounds.ceiling <= left):
         return bounds
-    return replace(bounds, least=min(bounds.least, left), most=left, most_by="the shards that are left")
+    return replace(
+        bounds, floor=min(bounds.floor, left), ceiling=left, ceiling_source="the shards that are left"
+    )
 
 
-def _demand(member: Member, signal: Signal | None, now: datetime) -> tuple[CapacityCurve, Load | None]:
+def _demand(member: Member, signal: Signal | None, now: datetime) -> tuple[CapacityCurve, DemandInput | None]:
     """What a replica serves and what is asked; no load where that is not known, so that it keeps what it has."""
     spec = member.inference.spec
     if spec.tier is Tier.OFFLINE and spec.scaling is not None:
         # It uses every slice that is left, as far as it has work for them.
-        curve = linear(float(member.slices))
-        return curve, Load((curve.at(_most(member)),), (urgency(member.inference, now),))
+        curve = linear_curve(float(member.slices))
+        return curve, DemandInput((curve.rate_at(_most(member)),), (urgency(member.inference, now),))
     if spec.capacity is None:
         return _UNKNOWN, None
-    curve = linear(float(spec.capacity.requests_per_second))
+    curve = linear_curve(float(spec.capacity.requests_per_second))
     if spec.tier is Tier.NEARLINE and spec.nearline is not None:
         return curve, _of_stream(member, signal, curve)
     if signal is None or (not signal.fresh and spec.tier is not Tier.REALTIME):
         return curve, None
-    return curve, Load((signal.demand_per_s,))
+    return curve, DemandInput((signal.demand_per_s,))
 
 
-def _of_stream(member: Member, signal: Signal | None, curve: CapacityCurve) -> Load | None:
+def _of_stream(member: Member, signal: Signal | None, curve: CapacityCurve) -> DemandInput | None:
     """What a stream asks for. Its own pods count it, so that nobody knows of work where there is none of them.
 
     Therefore somebody always has to look, as far as nobody who is worth more needs the slices; that is asked for as a
     small share of what a replica answers.
     """
-    least = _LOOKING * curve.at(1)
+    least = _LOOKING * curve.rate_at(1)
     if signal is not None and signal.fresh:
-        return Load((max(signal.demand_per_s, least),))
-    return Load((least,)) if member.held == 0 else None
+        return DemandInput((max(signal.demand_per_s, least),))
+    return DemandInput((least,)) if member.held == 0 else None
 
 
-def _never_fewer(bounds: Bounds, held: int) -> Bounds:
+def _never_fewer(bounds: ReplicaBounds, held: int) -> ReplicaBounds:
     """Stale figures raise a real-time Inference, and never lower it."""
-    most = bounds.most if bounds.most is not None else held
-    least = min(max(bounds.least, held), most)
-    if least == bounds.least:
+    most = bounds.ceiling if bounds.ceiling is not None else held
+    least = min(max(bounds.floor, held), most)
+    if least == bounds.floor:
         return bounds
-    return replace(bounds, least=least, least_by="what it holds, since its signals are stale,")
+    return replace(bounds, floor=least, floor_source="what it holds, since its signals are stale,")
 
 
 def _rises(before: int, after: int) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tidegate.allocation.curves import Correction, linear
+from tidegate.allocation.curves import CapacityCorrection, linear_curve
 from tidegate.api.durations import parse_duration
 from tidegate.api.inference import Tier
 from tidegate.api.meta import ObjectKey
@@ -24,7 +24,7 @@ class Corrected:
     `counted`: when a look was last taken into account, which no other may overlap.
     """
 
-    correction: Correction
+    correction: CapacityCorrection
     about: object
     settled: int
     since: datetime
@@ -51,7 +51,9 @@ def corrections(before: Corrections, observed: AllocationObserved) -> Correction
         about = (spec.model, spec.capacity, spec.slo, member.slices)
         known = before.get(member.key)
         if known is None or known.about != about:
-            after[member.key] = Corrected(Correction(), about, settled, since=now, counted=now, at=now)
+            after[member.key] = Corrected(
+                CapacityCorrection(), about, settled, since=now, counted=now, at=now
+            )
             continue
         since = known.since if settled == known.settled else now
         signal = observed.signals.by_key.get(member.key)
@@ -59,7 +61,7 @@ def corrections(before: Corrections, observed: AllocationObserved) -> Correction
         counts = settled > 0 and signal is not None and _after(signal, observed.signals.window, earliest)
         correction = corrected(
             known.correction,
-            linear(float(spec.capacity.requests_per_second)),
+            linear_curve(float(spec.capacity.requests_per_second)),
             signal if counts else None,
             settled,
             parse_duration(spec.slo.latency_p99).total_seconds() if spec.slo is not None else None,

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final
 
-from tidegate.allocation.assignment import Action, Assignment, Move, Relaxation
-from tidegate.allocation.spares import Spare
+from tidegate.allocation.assignment import Assignment, Move, MoveAction, RelaxedRule
+from tidegate.allocation.spares import WarmSpare
 from tidegate.api.allocation_decision import AllocationDecision, NotKept, Predicted, Trigger
 from tidegate.api.compute_pool import ComputePool, PolicyMode
 from tidegate.api.meta import API_VERSION
@@ -25,7 +25,7 @@ _HASH: Final = 8
 _POOL: Final = 200
 BUDGET: Final = "budget"
 """The rule that is about the moves themselves."""
-_CHANGES: Final = frozenset({Action.START, Action.STOP, Action.PROMOTE})
+_CHANGES: Final = frozenset({MoveAction.START, MoveAction.STOP, MoveAction.PROMOTE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Solved:
     trigger: Trigger | None
     """None: somebody has only asked."""
     seconds: float
-    spares: Sequence[Spare] = ()
+    spares: Sequence[WarmSpare] = ()
 
 
 def plan_decision(observed: AllocationObserved, solved: Solved) -> dict[str, Any] | None:
@@ -143,7 +143,7 @@ def _promoted(assignment: Assignment) -> Mapping[str, int]:
     """Replicas that are warm spares until then."""
     found: dict[str, int] = {}
     for move in assignment.moves:
-        if move.action is Action.PROMOTE:
+        if move.action is MoveAction.PROMOTE:
             found[move.inference] = found.get(move.inference, 0) + move.replicas
     return found
 
@@ -159,7 +159,7 @@ def _on_its_way(observed: AllocationObserved) -> bool:
     return observed.standing is not None and bool(observed.standing.spec.moves)
 
 
-def _broken(rules: Iterable[Relaxation | NotKept]) -> frozenset[tuple[str, str]]:
+def _broken(rules: Iterable[RelaxedRule | NotKept]) -> frozenset[tuple[str, str]]:
     """But for the budget, which is about the moves themselves."""
     return frozenset((each.rule, each.subject) for each in rules if each.rule != BUDGET)
 
@@ -185,7 +185,7 @@ def _move(move: Move, promoted: int) -> dict[str, Any]:
         "to": move.after,
         "slices": move.slices // move.replicas,
         **({"promoted": promoted} if promoted else {}),
-        "why": move.why[:_LONGEST_WHY],
+        "why": move.reason[:_LONGEST_WHY],
     }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from tidegate.allocation.snapshot import Bounds
+from tidegate.allocation.snapshot import ReplicaBounds
 from tidegate.api.compute_override import ComputeOverride, OverrideKind
 from tidegate.api.conditions import Condition, ConditionStatus, ConditionType, ObservedCondition
 from tidegate.api.inference import Scaling
@@ -35,22 +35,22 @@ def next_end(overrides: Iterable[ComputeOverride]) -> datetime | None:
     return min((each.ends for each in overrides), default=None)
 
 
-def bounded(scaling: Scaling, held: int, overrides: Sequence[ComputeOverride]) -> Bounds:
+def bounded(scaling: Scaling, held: int, overrides: Sequence[ComputeOverride]) -> ReplicaBounds:
     """What the overrides in force leave of a range; none leads out of it, since whose model it is decides that.
 
     Floors add up to the highest; of pins and holds the newest counts, and before floors.
     """
     least, most = scaling.min_replicas, scaling.max_replicas
-    bounds = Bounds(least, most, "spec.scaling.minReplicas", "spec.scaling.maxReplicas")
+    bounds = ReplicaBounds(least, most, "spec.scaling.minReplicas", "spec.scaling.maxReplicas")
     for each in overrides:
-        if each.spec.floor is not None and each.spec.floor.replicas > bounds.least:
+        if each.spec.floor is not None and each.spec.floor.replicas > bounds.floor:
             floor = min(each.spec.floor.replicas, most)
-            bounds = Bounds(floor, most, _whose(each), bounds.most_by)
+            bounds = ReplicaBounds(floor, most, _whose(each), bounds.ceiling_source)
     for each in overrides:
         if each.spec.pin is not None or each.spec.hold:
             count = each.spec.pin.replicas if each.spec.pin is not None else held
             count = min(max(count, least), most)
-            bounds = Bounds(count, count, _whose(each), _whose(each))
+            bounds = ReplicaBounds(count, count, _whose(each), _whose(each))
     return bounds
 
 

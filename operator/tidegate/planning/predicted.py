@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tidegate.allocation.assignment import Assignment
-from tidegate.allocation.snapshot import Inference, Snapshot
+from tidegate.allocation.snapshot import AllocationSnapshot, ModelInput
 from tidegate.api.allocation_decision import Predicted
 from tidegate.api.inference import Tier
 
 
-def predicted(snapshot: Snapshot, assignment: Assignment) -> Predicted:
+def predicted(snapshot: AllocationSnapshot, assignment: Assignment) -> Predicted:
     """Once all of it is there, in the first step of the horizon. What nobody knows the demand of counts as nothing."""
     replicas = {(each.inference, each.pool): each.replicas for each in assignment.replicas}
     value = missed = 0.0
@@ -22,9 +22,9 @@ def predicted(snapshot: Snapshot, assignment: Assignment) -> Predicted:
     return Predicted(value=round(value, 6), slo_misses=round(missed, 6))
 
 
-def _serves(inference: Inference, replicas: dict[tuple[str, str], int]) -> float:
+def _serves(inference: ModelInput, replicas: dict[tuple[str, str], int]) -> float:
     """Requests per second within the SLO."""
     return sum(
-        placement.curve.at(replicas.get((inference.key, placement.pool), placement.replicas.held))
+        placement.curve.rate_at(replicas.get((inference.key, placement.pool), placement.replicas.current))
         for placement in inference.placements
     )

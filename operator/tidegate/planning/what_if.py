@@ -8,8 +8,15 @@ from datetime import datetime
 
 from tidegate.allocation.assignment import Assignment
 from tidegate.allocation.errors import InvalidInputError
-from tidegate.allocation.snapshot import Bounds, Inference, Load, Pool, Snapshot, TierRule
-from tidegate.allocation.spares import warm_spares
+from tidegate.allocation.snapshot import (
+    AllocationSnapshot,
+    DemandInput,
+    ModelInput,
+    PoolInput,
+    ReplicaBounds,
+    TierRule,
+)
+from tidegate.allocation.spares import choose_warm_spares
 from tidegate.api.allocation_decision import AllocationDecisionSpec, Predicted
 from tidegate.api.compute_pool import PolicyMode
 from tidegate.api.what_if import InferenceChange, TierChange, WhatIf
@@ -20,7 +27,7 @@ _NAMED = 5
 _BY = "the question"
 
 
-def changed(snapshot: Snapshot, question: WhatIf) -> Snapshot:
+def changed(snapshot: AllocationSnapshot, question: WhatIf) -> AllocationSnapshot:
     """The snapshot of one pool as the question has it. Raises InvalidInputError that names what is not there or cannot be."""
     changes = {each.inference: each for each in question.inferences}
     there = {each.key for each in snapshot.inferences}
@@ -37,7 +44,7 @@ def changed(snapshot: Snapshot, question: WhatIf) -> Snapshot:
     )
 
 
-def _pool(pool: Pool, question: WhatIf) -> Pool:
+def _pool(pool: PoolInput, question: WhatIf) -> PoolInput:
     rules = {rule.tier: rule for rule in pool.tiers}
     for change in question.tiers:
         rules[change.tier] = _rule(rules.get(change.tier, TierRule(change.tier)), change)
@@ -53,33 +60,37 @@ def _rule(rule: TierRule, change: TierChange) -> TierRule:
     return TierRule(rule.tier, floor, ceiling)
 
 
-def _inference(one: Inference, factor: float, change: InferenceChange | None, steps: int) -> Inference:
+def _inference(one: ModelInput, factor: float, change: InferenceChange | None, steps: int) -> ModelInput:
     load = _load(one.load, factor, change, steps)
     if change is None:
         return replace(one, load=load)
     return replace(one, load=load, bounds=_bounds(one, change), value=change.value or one.value)
 
 
-def _load(load: Load | None, factor: float, change: InferenceChange | None, steps: int) -> Load | None:
+def _load(
+    load: DemandInput | None, factor: float, change: InferenceChange | None, steps: int
+) -> DemandInput | None:
     if change is not None and change.demand is not None:
-        return Load((change.demand,) * steps, load.urgency if load is not None else ())
+        return DemandInput((change.demand,) * steps, load.urgency if load is not None else ())
     if load is None:
         return None
     times = factor if change is None or change.factor is None else change.factor
     return replace(load, rates=tuple(rate * times for rate in load.rates))
 
 
-def _bounds(one: Inference, change: InferenceChange) -> Bounds:
+def _bounds(one: ModelInput, change: InferenceChange) -> ReplicaBounds:
     bounds = one.bounds
     if change.min_replicas is not None:
-        bounds = replace(bounds, least=change.min_replicas, least_by=_BY)
-        if bounds.most is not None and bounds.most < bounds.least and change.max_replicas is None:
+        bounds = replace(bounds, floor=change.min_replicas, floor_source=_BY)
+        if bounds.ceiling is not None and bounds.ceiling < bounds.floor and change.max_replicas is None:
             path = f"inferences: {one.key}: minReplicas"
-            raise InvalidInputError(path, f"{bounds.least} is above {bounds.most}, {bounds.most_by}")
+            raise InvalidInputError(
+                path, f"{bounds.floor} is above {bounds.ceiling}, {bounds.ceiling_source}"
+            )
     if change.max_replicas is not None:
-        bounds = replace(bounds, most=change.max_replicas, most_by=_BY)
-        if bounds.least > change.max_replicas:
-            bounds = replace(bounds, least=change.max_replicas, least_by=_BY)
+        bounds = replace(bounds, ceiling=change.max_replicas, ceiling_source=_BY)
+        if bounds.floor > change.max_replicas:
+            bounds = replace(bounds, floor=change.max_replicas, floor_source=_BY)
     return bounds
 
 
@@ -93,7 +104,7 @@ def _those(there: Collection[str]) -> str:
 class Asked:
     """One Inference in the question: what is asked of it, what it has, and what it would have."""
 
-    inference: Inference
+    inference: ModelInput
     before: int
     """Replicas."""
     after: int
@@ -105,7 +116,7 @@ class Asked:
 
     def serves(self, replicas: int) -> float:
         """Requests per second within the SLO by so many replicas (offline: slices)."""
-        return self.inference.placements[0].curve.at(replicas)
+        return self.inference.placements[0].curve.rate_at(replicas)
 
     @property
     def wanted(self) -> int | None:
@@ -113,7 +124,7 @@ class Asked:
         if self.demand is None:
             return None
         placement = self.inference.placements[0]
-        replicas = placement.curve.needed(self.demand)
+        replicas = placement.curve.replicas_for(self.demand)
         return None if replicas is None else replicas * placement.slices
 
 
@@ -124,11 +135,17 @@ class Answer:
     decision: AllocationDecisionSpec
     now: Predicted
     asked: tuple[Asked, ...]
-    pool: Pool
+    pool: PoolInput
 
 
 def answer(
-    snapshot: Snapshot, assignment: Assignment, *, pool: str, at: datetime, mode: PolicyMode, seconds: float
+    snapshot: AllocationSnapshot,
+    assignment: Assignment,
+    *,
+    pool: str,
+    at: datetime,
+    mode: PolicyMode,
+    seconds: float,
 ) -> Answer:
     """From the changed snapshot and what the solver made of it, in so many seconds."""
     solved = Solved(
@@ -136,10 +153,13 @@ def answer(
         predicted(snapshot, assignment),
         None,
         seconds,
-        warm_spares(snapshot, assignment),
+        choose_warm_spares(snapshot, assignment),
     )
     spec = AllocationDecisionSpec.model_validate(decided_spec(pool, at, mode, solved))
     stays = replace(assignment, replicas=())
     after = {each.inference: each.replicas for each in assignment.replicas}
-    asked = tuple(Asked(each, each.held, after.get(each.key, each.held)) for each in snapshot.inferences)
+    asked = tuple(
+        Asked(each, each.current_replicas, after.get(each.key, each.current_replicas))
+        for each in snapshot.inferences
+    )
     return Answer(spec, predicted(snapshot, stays), asked, snapshot.pools[0])

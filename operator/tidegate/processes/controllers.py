@@ -26,7 +26,7 @@ from tidegate.processes.signals import signal_watch
 from tidegate.processes.spans import exported_spans
 from tidegate.resources.names import MOST_REPLICAS_LABEL, OURS
 from tidegate.runtime.clock import SystemClock
-from tidegate.runtime.event_loop import measured_event_loop
+from tidegate.runtime.event_loop import measure_event_loop
 from tidegate.runtime.leader import Election
 from tidegate.runtime.probes import Check, Probes, ProbeServer
 from tidegate.runtime.process_metrics import ProcessMetrics, show_leader, show_left_out
@@ -35,7 +35,7 @@ from tidegate.runtime.workqueue import WorkQueue
 from tidegate.settings import PodIdentity, Settings
 from tidegate.telemetry.gateways import Gateway, GatewayStats
 from tidegate.telemetry.prometheus import Prometheus
-from tidegate.triton.agents import Agents
+from tidegate.triton.agents import AgentClient
 from tidegate.triton.node_agents import NodeAgentClient
 from tidegate_controllers.allocator import FIELD_MANAGER, AllocatorParts
 from tidegate_controllers.allocator_metrics import AllocatorMetrics
@@ -75,16 +75,16 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
     async with AsyncExitStack() as stack:
         spans = await stack.enter_async_context(exported_spans(settings, "controllers", pod, registry))
         client = await stack.enter_async_context(
-            await KubeClient.connect(client_settings, kubeconfig=kubeconfig, observer=process.wrote)
+            await KubeClient.connect(client_settings, kubeconfig=kubeconfig, observer=process.count_write)
         )
         # From the first answer on: who waits for a certificate below is not ready either.
         report_sync(probes, stores)
         server = ProbeServer(probes, registry, questions.routes())
         await stack.enter_async_context(server.serve(host=settings.listen_address, port=settings.probe_port))
-        await stack.enter_async_context(measured_event_loop(registry))
+        await stack.enter_async_context(measure_event_loop(registry))
         known_by = await KnownBy.begin(client, settings, pod.namespace, clock)
         context = known_by.identity.context
-        agents = await stack.enter_async_context(Agents(context))
+        agents = await stack.enter_async_context(AgentClient(context))
         node_agent_client = await stack.enter_async_context(
             NodeAgentClient(context, port=settings.node_agent_port)
         )
@@ -130,7 +130,7 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
             measurements,
             allocator,
             sharing if settings.sharing_namespace else None,
-            lambda: settings.serving(known_by.identity.trusted),
+            lambda: settings.serving(known_by.identity.trusted_pem),
             gateway,
             clock,
             sees_nodes=not served,
@@ -141,9 +141,9 @@ async def run_controllers(settings: Settings, pod: PodIdentity, kubeconfig: Path
         identity = process_identity(pod)
         election = Election(lease, identity, clock=clock)
         _add_probes(probes, terms, election)
-        show_leader(registry, lambda: election.leading)
-        registry.register(ObjectMetrics(stores.custom(), lambda: election.leading))
-        registry.register(PoolMetrics(stores.pools, stores.decisions, questions, lambda: election.leading))
+        show_leader(registry, lambda: election.is_leading)
+        registry.register(ObjectMetrics(stores.custom(), lambda: election.is_leading))
+        registry.register(PoolMetrics(stores.pools, stores.decisions, questions, lambda: election.is_leading))
 
         async def work() -> None:
             async with asyncio.TaskGroup() as tasks:
@@ -203,11 +203,11 @@ def _gateways(pods: ObjectStore, port: int) -> tuple[Gateway, ...]:
 
 
 def _add_probes(probes: Probes, terms: Terms, election: Election) -> None:
-    probes.add_liveness("election", election.liveness)
+    probes.add_liveness("election", election.check_liveness)
     for queue in terms.queues.all():
         probes.add_liveness(f"queue-{queue.name}", _stuck(queue, election))
 
 
 def _stuck(queue: WorkQueue, election: Election) -> Check:
     """A follower's queues fill and nobody empties them: that is as it should be."""
-    return lambda: queue.liveness() if election.leading else None
+    return lambda: queue.check_liveness() if election.is_leading else None

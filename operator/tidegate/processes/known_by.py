@@ -9,10 +9,10 @@ from typing import Final, Self
 
 from tidegate.kube.client import KubeClient
 from tidegate.processes.own_certificates import OwnCertificates
-from tidegate.runtime.authority import Issuer
+from tidegate.runtime.certificate_issuer import CertificateIssuer
 from tidegate.runtime.clock import Clock
 from tidegate.settings import Settings
-from tidegate.triton.identity import ClientIdentity
+from tidegate.triton.client_identity import ClientIdentity
 
 _LOOK_EVERY: Final = timedelta(seconds=10)
 
@@ -31,7 +31,7 @@ class KnownBy:
         spread = timedelta(seconds=settings.certificate_spread_s)
         own = None
         if settings.own_certificates:
-            issuer = Issuer(settings.release, namespace)
+            issuer = CertificateIssuer(settings.release, namespace)
             parts = frozenset(settings.own_certificates)
             own = OwnCertificates(client, issuer, parts, clock, spread, settings.tls_directory)
             await own.fill()
@@ -44,5 +44,5 @@ class KnownBy:
             await self.clock.sleep(every.total_seconds())
             if self.own is not None:
                 await self.own.keep()
-            if self.identity.look():
+            if self.identity.reload_files():
                 changed()

@@ -27,7 +27,7 @@ from tidegate.planning.certificates import (
     Part,
     next_step,
 )
-from tidegate.runtime.authority import Issuer
+from tidegate.runtime.certificate_issuer import CertificateIssuer
 from tidegate.runtime.clock import Clock
 
 RENEW_ANNOTATION: Final = "tidegate.io/renew"
@@ -52,7 +52,7 @@ class OwnCertificates:
     """
 
     client: KubeClient
-    issuer: Issuer
+    issuer: CertificateIssuer
     parts: Collection[Part]
     clock: Clock
     spread: timedelta
@@ -95,7 +95,7 @@ class OwnCertificates:
             step = await self._before(parts)
         if not step:
             now = self.clock.now()
-            step = next_step(held, now, self.spread, lambda of: self.issuer.issue(of, now))
+            step = next_step(held, now, self.spread, lambda of: self.issuer.issue_certificates(of, now))
         for part, content in step.items():
             await self.client.replace(SECRET, _with(bodies[part], content))
             held[part] = content

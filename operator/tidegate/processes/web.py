@@ -19,7 +19,7 @@ from tidegate.processes.caches import report_sync, settled, start_watches, store
 from tidegate.processes.lifecycle import until
 from tidegate.processes.spans import exported_spans
 from tidegate.resources.names import OURS
-from tidegate.runtime.event_loop import measured_event_loop
+from tidegate.runtime.event_loop import measure_event_loop
 from tidegate.runtime.probes import Probes, ProbeServer
 from tidegate.runtime.process_metrics import ProcessMetrics, show_left_out
 from tidegate.settings import PodIdentity, Settings
@@ -46,12 +46,12 @@ async def run_web(settings: Settings, pod: PodIdentity, kubeconfig: Path | None)
     seal = Seal(_key(settings.web_key_file))
     async with (
         exported_spans(settings, "web", pod, registry) as spans,
-        await KubeClient.connect(_CLIENT, kubeconfig=kubeconfig, observer=process.wrote) as client,
+        await KubeClient.connect(_CLIENT, kubeconfig=kubeconfig, observer=process.count_write) as client,
         await KubeClient.connect(
-            _CLIENT, kubeconfig=kubeconfig, anonymous=True, observer=process.wrote
+            _CLIENT, kubeconfig=kubeconfig, anonymous=True, observer=process.count_write
         ) as anonymous,
         ProbeServer(probes, registry).serve(host=settings.listen_address, port=settings.probe_port),
-        measured_event_loop(registry),
+        measure_event_loop(registry),
     ):
         parts = make_parts(
             fleet,

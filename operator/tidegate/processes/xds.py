@@ -36,7 +36,7 @@ from tidegate.routing.envoy.listener import ListenerSettings
 from tidegate.routing.gateway_secrets import client_authority
 from tidegate.routing.live import LiveRouting
 from tidegate.routing.snapshot import SnapshotBuilder
-from tidegate.runtime.event_loop import measured_event_loop
+from tidegate.runtime.event_loop import measure_event_loop
 from tidegate.runtime.probes import Probes, ProbeServer
 from tidegate.runtime.process_metrics import ProcessMetrics, show_left_out
 from tidegate.settings import PodIdentity, Settings
@@ -149,9 +149,11 @@ async def run_xds(settings: Settings, identity: PodIdentity, kubeconfig: Path | 
     client_settings = ClientSettings(field_manager="tidegate-xds", user_agent="tidegate-xds")
     async with (
         exported_spans(settings, "xds", identity, registry) as root,
-        await KubeClient.connect(client_settings, kubeconfig=kubeconfig, observer=process.wrote) as client,
+        await KubeClient.connect(
+            client_settings, kubeconfig=kubeconfig, observer=process.count_write
+        ) as client,
         ProbeServer(probes, registry).serve(host=settings.listen_address, port=settings.probe_port),
-        measured_event_loop(registry),
+        measure_event_loop(registry),
     ):
         spans = SnapshotSpans(root)
         server = XdsServer(cache, ledger, metrics, clients=clients, settings=served, watcher=spans)

@@ -53,8 +53,8 @@ class AskedReport(ApiModel):
                 "from": asked.before,
                 "to": asked.after,
                 "slices": one.placements[0].slices,
-                "least": one.bounds.least,
-                "most": one.bounds.most,
+                "least": one.bounds.floor,
+                "most": one.bounds.ceiling,
                 "value": one.value,
             }
         )
@@ -90,7 +90,7 @@ class PlanReport(Report):
             now=answer.now,
             decision=answer.decision,
             slices=answer.pool.slices,
-            budget=answer.pool.movable,
+            budget=answer.pool.movable_slices,
             held=answer.pool.hold,
             asked=tuple(AskedReport.of(each) for each in answer.asked),
         )

@@ -4,7 +4,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
-from tidegate.errors import without_message
+from tidegate.errors import describe_without_message
 
 
 class Faults:
@@ -28,6 +28,6 @@ class Faults:
         try:
             yield
         except Exception as error:  # noqa: BLE001  whatever it is, it is about this object alone
-            self._now[str(what)] = without_message(error)
+            self._now[str(what)] = describe_without_message(error)
         else:
             self._now.pop(str(what), None)

@@ -13,12 +13,12 @@ from prometheus_client import CollectorRegistry, Histogram
 
 from tidegate_dataplane.contract.metrics import Catalog
 
-EVERY_S: Final = 0.05
+MEASURE_EVERY_S: Final = 0.05
 _SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SCHEDULER_STATISTICS: Final = Path("/proc/thread-self/schedstat")
 
 EVENT_LOOP: Final = Catalog("tidegate_event_loop_")
-HELD: Final = EVENT_LOOP.histogram(
+BLOCKED: Final = EVENT_LOOP.histogram(
     "held_seconds",
     "How late the event loop came to a timer that is due every 50 ms, less the time that its thread waited for a core.",
     buckets=_SECONDS,
@@ -26,9 +26,9 @@ HELD: Final = EVENT_LOOP.histogram(
 
 
 @asynccontextmanager
-async def measured_event_loop(registry: CollectorRegistry) -> AsyncGenerator[None]:
+async def measure_event_loop(registry: CollectorRegistry) -> AsyncGenerator[None]:
     """Measure the running event loop while the block runs."""
-    task = asyncio.create_task(_measure(HELD.on(registry), waited_for_core_s))
+    task = asyncio.create_task(_measure_delays(BLOCKED.on(registry), waited_for_core_s))
     try:
         yield
     finally:
@@ -48,10 +48,10 @@ def waited_for_core_s() -> float:
         return 0.0
 
 
-async def _measure(histogram: Histogram, waited_s: Callable[[], float]) -> None:
+async def _measure_delays(histogram: Histogram, waited_s: Callable[[], float]) -> None:
     loop = asyncio.get_running_loop()
     while True:
-        due, waited = loop.time() + EVERY_S, waited_s()
-        await asyncio.sleep(EVERY_S)
+        due, waited = loop.time() + MEASURE_EVERY_S, waited_s()
+        await asyncio.sleep(MEASURE_EVERY_S)
         delay = loop.time() - due
         histogram.observe(max(delay - (waited_s() - waited), 0.0))

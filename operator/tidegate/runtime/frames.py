@@ -7,6 +7,6 @@ from typing import Final
 LENGTH_BYTES: Final = 8
 
 
-def frame(payload: bytes) -> bytes:
+def encode_frame(payload: bytes) -> bytes:
     """Return `payload` with its length before it."""
     return len(payload).to_bytes(LENGTH_BYTES, "big") + payload

@@ -57,7 +57,7 @@ class _Sighting:
     """Last record of another process, and when we saw it by our own clock: clocks of two machines differ."""
 
     record: LeaseRecord | None = None
-    at: float = field(default=float("-inf"))
+    seen_at: float = field(default=float("-inf"))
 
 
 class Election:
@@ -74,16 +74,16 @@ class Election:
         self._clock = clock
         self._settings = settings or ElectionSettings()
         self._sighting = _Sighting()
-        self._held: LeaseRecord | None = None
+        self._record: LeaseRecord | None = None
         self._write_until = float("-inf")
         self._last_attempt_at = clock.monotonic()
 
     @property
-    def leading(self) -> bool:
+    def is_leading(self) -> bool:
         """Return whether this process may write now."""
-        return self._held is not None and self._clock.monotonic() < self._write_until
+        return self._record is not None and self._clock.monotonic() < self._write_until
 
-    def liveness(self) -> str | None:
+    def check_liveness(self) -> str | None:
         """Return the failure for a probe when the election has stopped running, else None."""
         silent = self._clock.monotonic() - self._last_attempt_at
         return None if silent < 60 else f"election: no look at the lease for {silent:.0f} s"
@@ -94,16 +94,16 @@ class Election:
         An exception of `lead` passes through after the lease is released.
         """
         while True:
-            fence = await self._campaign()
+            fence = await self._win_lease()
             log.info("leading", epoch=fence.epoch, identity=self._identity)
             try:
-                if await self._lead(lead, fence):
+                if await self._lead_epoch(lead, fence):
                     return
             finally:
-                await self._give_back()
+                await self._release_lease()
             log.warning("leadership_lost", epoch=fence.epoch, identity=self._identity)
 
-    async def _campaign(self) -> Fence:
+    async def _win_lease(self) -> Fence:
         """Wait until the lease is ours and return its fence."""
         while True:
             try:
@@ -113,16 +113,16 @@ class Election:
                 fence = None
             if fence is not None:
                 return fence
-            await self._clock.sleep(self._jittered(self._settings.retry_every))
+            await self._clock.sleep(self._add_jitter(self._settings.retry_every))
 
     async def _try_to_acquire(self) -> Fence | None:
         self._last_attempt_at = self._clock.monotonic()
-        current = await self._read()
+        current = await self._read_lease()
         if current is not None and self._is_held_by_another(current):
             return None
-        return await self._acquire(current)
+        return await self._acquire_lease(current)
 
-    async def _read(self) -> LeaseRecord | None:
+    async def _read_lease(self) -> LeaseRecord | None:
         try:
             async with asyncio.timeout(self._settings.request_timeout.total_seconds()):
                 return await self._store.read()
@@ -138,9 +138,9 @@ class Election:
             return False
         if self._sighting.record != current:
             self._sighting = _Sighting(current, self._clock.monotonic())
-        return self._clock.monotonic() < self._sighting.at + current.duration.total_seconds()
+        return self._clock.monotonic() < self._sighting.seen_at + current.duration.total_seconds()
 
-    async def _acquire(self, current: LeaseRecord | None) -> Fence | None:
+    async def _acquire_lease(self, current: LeaseRecord | None) -> Fence | None:
         now = self._clock.now()
         transitions = max(
             (current.transitions if current else 0) + 1, int((now - _EPOCH_ZERO).total_seconds())
@@ -153,7 +153,7 @@ class Election:
             renewed_at=now,
             resource_version=current.resource_version if current else "",
         )
-        await self._write(record)
+        await self._write_record(record)
         return Fence(
             transitions, deadline=lambda: self._deadline_of(transitions), monotonic=self._clock.monotonic
         )
@@ -163,16 +163,16 @@ class Election:
 
         The fence of an earlier epoch must not open again with the next one.
         """
-        current = self._held is not None and self._held.transitions == epoch
+        current = self._record is not None and self._record.transitions == epoch
         return self._write_until if current else float("-inf")
 
-    async def _write(self, record: LeaseRecord) -> None:
+    async def _write_record(self, record: LeaseRecord) -> None:
         """Write our record; the right to write counts from before the request, because its fate may be unknown."""
         started = self._clock.monotonic()
-        self._held = await self._store.write(record, within=self._settings.request_timeout)
+        self._record = await self._store.write(record, within=self._settings.request_timeout)
         self._write_until = started + self._settings.write_until.total_seconds()
 
-    async def _lead(self, lead: Lead, fence: Fence) -> bool:
+    async def _lead_epoch(self, lead: Lead, fence: Fence) -> bool:
         """Lead until the epoch ends; return True when `lead` returned by itself."""
         work = asyncio.ensure_future(lead(fence))
         renewing = asyncio.ensure_future(self._renew_until_lost())
@@ -181,45 +181,45 @@ class Election:
             finished = work.done()
         finally:
             # Cancel the work first: the lease stays ours while it winds down.
-            await _cancelled(work)
-            await _cancelled(renewing)
+            await _cancel_and_wait(work)
+            await _cancel_and_wait(renewing)
         if finished:
             work.result()
         return finished
 
     async def _renew_until_lost(self) -> None:
         pause = self._settings.renew_every
-        while self.leading:
+        while self.is_leading:
             await self._clock.sleep(min(pause.total_seconds(), self._remaining_s()))
             self._last_attempt_at = self._clock.monotonic()
             try:
-                await self._renew()
+                await self._renew_lease()
                 pause = self._settings.renew_every
             except TidegateError as exc:
                 log.warning("renewal_failed", error=str(exc), seconds_left=round(self._remaining_s(), 1))
                 # An outage is often short: use the last seconds of the term for several attempts.
                 pause = self._settings.retry_every / 2
 
-    async def _renew(self) -> None:
-        if self._held is None or not self.leading:
+    async def _renew_lease(self) -> None:
+        if self._record is None or not self.is_leading:
             return
         try:
-            await self._write(replace(self._held, renewed_at=self._clock.now()))
+            await self._write_record(replace(self._record, renewed_at=self._clock.now()))
         except TidegateError:
             # The response may be lost although the write succeeded, or another process holds the lease: read it.
-            current = await self._read()
+            current = await self._read_lease()
             if current is None or (current.holder, current.transitions) != (
                 self._identity,
-                self._held.transitions,
+                self._record.transitions,
             ):
                 self._write_until = float("-inf")
             else:
-                self._held = current
+                self._record = current
             raise
 
-    async def _give_back(self) -> None:
+    async def _release_lease(self) -> None:
         """Release the lease, so that the next leader starts at once instead of after it expires."""
-        record, self._held = self._held, None
+        record, self._record = self._record, None
         expired = self._remaining_s() <= 0
         self._write_until = float("-inf")
         if record is None or expired:
@@ -234,12 +234,12 @@ class Election:
         return max(0.0, self._write_until - self._clock.monotonic())
 
     @staticmethod
-    def _jittered(length: timedelta) -> float:
+    def _add_jitter(length: timedelta) -> float:
         # Two followers that read at the same moment would conflict; the jitter needs no seed.
         return length.total_seconds() * random.uniform(0.8, 1.2)  # noqa: S311
 
 
-async def _cancelled(task: asyncio.Future[None]) -> None:
+async def _cancel_and_wait(task: asyncio.Future[None]) -> None:
     """Cancel the task and wait until it has ended; the caller reads its result."""
     task.cancel()
     await asyncio.wait({task})

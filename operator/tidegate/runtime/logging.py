@@ -34,7 +34,7 @@ def configure_logging(*, level: str = "info", log_format: LogFormat | None = Non
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
-        _keys_as_text,
+        _format_key,
     ]
     structlog.configure(
         processors=[
@@ -50,7 +50,7 @@ def configure_logging(*, level: str = "info", log_format: LogFormat | None = Non
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_rendering(chosen)],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_make_renderers(chosen)],
         )
     )
     root = logging.getLogger()
@@ -61,7 +61,7 @@ def configure_logging(*, level: str = "info", log_format: LogFormat | None = Non
         logging.getLogger(chatty).setLevel(max(number, logging.WARNING))
 
 
-def _rendering(log_format: LogFormat) -> list[Any]:
+def _make_renderers(log_format: LogFormat) -> list[Any]:
     match log_format:
         case LogFormat.JSON:
             return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
@@ -69,7 +69,7 @@ def _rendering(log_format: LogFormat) -> list[Any]:
             return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
 
 
-def _keys_as_text(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
+def _format_key(_logger: Any, _method: str, event: dict[str, Any]) -> dict[str, Any]:
     """Write `key=ObjectKey(…)` as ads/ctr."""
     if "key" in event:
         event["key"] = str(event["key"])

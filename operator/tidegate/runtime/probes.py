@@ -30,13 +30,13 @@ class Probes:
         """Add a check whose failure keeps traffic away from the process."""
         self._readiness[name] = check
 
-    def not_alive(self) -> Mapping[str, str]:
+    def failed_liveness(self) -> Mapping[str, str]:
         """Return the failures of liveness checks by name."""
-        return _failing(self._liveness)
+        return _run_checks(self._liveness)
 
-    def not_ready(self) -> Mapping[str, str]:
+    def failed_readiness(self) -> Mapping[str, str]:
         """Return the failures of all checks by name: a process that is not alive is not ready either."""
-        return _failing({**self._readiness, **self._liveness})
+        return _run_checks({**self._readiness, **self._liveness})
 
 
 class ProbeServer:
@@ -53,7 +53,7 @@ class ProbeServer:
     @asynccontextmanager
     async def serve(self, *, host: str, port: int) -> AsyncGenerator[int]:
         """Listen while the block runs and yield the port; port 0 takes a free one."""
-        runner = web.AppRunner(self._application(), access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(self._make_application(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
             await web.TCPSite(runner, host, port).start()
@@ -61,36 +61,36 @@ class ProbeServer:
         finally:
             await runner.cleanup()
 
-    def _application(self) -> web.Application:
+    def _make_application(self) -> web.Application:
         application = web.Application()
         application.add_routes(
             [
-                web.get("/healthz", self._healthz),
-                web.get("/readyz", self._readyz),
-                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._serve_healthz),
+                web.get("/readyz", self._serve_readyz),
+                web.get("/metrics", self._serve_metrics),
                 *self._routes,
             ]
         )
         return application
 
-    async def _healthz(self, _request: web.Request) -> web.Response:
-        return _answer(self._probes.not_alive())
+    async def _serve_healthz(self, _request: web.Request) -> web.Response:
+        return _make_response(self._probes.failed_liveness())
 
-    async def _readyz(self, _request: web.Request) -> web.Response:
-        return _answer(self._probes.not_ready())
+    async def _serve_readyz(self, _request: web.Request) -> web.Response:
+        return _make_response(self._probes.failed_readiness())
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
+    async def _serve_metrics(self, _request: web.Request) -> web.Response:
         return web.Response(
             body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
 
 
-def _failing(checks: Mapping[str, Check]) -> Mapping[str, str]:
+def _run_checks(checks: Mapping[str, Check]) -> Mapping[str, str]:
     results = {name: check() for name, check in checks.items()}
     return {name: failure for name, failure in results.items() if failure is not None}
 
 
-def _answer(failures: Mapping[str, str]) -> web.Response:
+def _make_response(failures: Mapping[str, str]) -> web.Response:
     if not failures:
         return web.Response(text="ok\n")
     lines = "".join(f"{name}: {failure}\n" for name, failure in failures.items())

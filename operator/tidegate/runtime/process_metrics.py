@@ -56,7 +56,7 @@ class ProcessMetrics:
         self._writes = _WRITES.on(registry)
         self._write_seconds = _WRITE_SECONDS.on(registry)
 
-    def wrote(self, write: Write) -> None:
+    def count_write(self, write: Write) -> None:
         """Count a write; the observer that clients are given."""
         self._writes.labels(write.verb, write.resource, write.result).inc()
         self._write_seconds.labels(write.verb).observe(write.seconds)

@@ -35,7 +35,7 @@ _RESULTS = QUEUES.counter(
 )
 
 
-class Result(StrEnum):
+class ReconcileResult(StrEnum):
     """Way in which one reconcile ended."""
 
     DONE = "done"

@@ -18,11 +18,11 @@ from typing import Final
 
 import structlog
 
-from tidegate.allocation.answer import Limits, solve_greedily
+from tidegate.allocation.assembly import SolveLimits, solve_greedily
 from tidegate.allocation.assignment import Assignment
-from tidegate.allocation.check import wrong_with
-from tidegate.allocation.snapshot import Snapshot
-from tidegate.runtime.frames import LENGTH_BYTES, frame
+from tidegate.allocation.check import find_defect
+from tidegate.allocation.snapshot import AllocationSnapshot
+from tidegate.runtime.frames import LENGTH_BYTES, encode_frame
 
 log: Final = structlog.stdlib.get_logger()
 
@@ -46,12 +46,12 @@ class _LateError(_NoAnswerError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Late:
+class _LateAnswer:
     """Request that was answered too late."""
 
     size: int
     took_s: float
-    at_s: float
+    ended_s: float
     """Time on the event loop's clock."""
 
 
@@ -69,29 +69,29 @@ class SolverProcess:
         self._turn = asyncio.Lock()
         self._outstanding: asyncio.Task[None] | None = None
         """Task that reads the answer to a request that timed out."""
-        self._late: _Late | None = None
+        self._late: _LateAnswer | None = None
 
     @property
     def pid(self) -> int | None:
         """Return the process's id while it runs."""
         return self._process.pid if self._process else None
 
-    async def solve(self, snapshot: Snapshot, limits: Limits | None = None) -> Assignment:
+    async def solve(self, snapshot: AllocationSnapshot, limits: SolveLimits | None = None) -> Assignment:
         """Return the solver's checked assignment, or the greedy one with a note that says why."""
-        limits = limits or Limits()
+        limits = limits or SolveLimits()
         async with self._turn:
             try:
-                return await self._ask(snapshot, limits)
+                return await self._request_answer(snapshot, limits)
             except _LateError as error:
                 log.info("solver_late", reason=str(error))
                 note = str(error)
             except _NoAnswerError as error:
-                await self._end()
+                await self._end_process()
                 log.warning("solver_failed", reason=str(error))
                 note = str(error)
             except asyncio.CancelledError:
                 # End the process: its late answer would be read as that to the next request.
-                await self._end()
+                await self._end_process()
                 raise
         # A thousand models take half a second: compute outside the event loop, which renews leases.
         return await asyncio.to_thread(solve_greedily, snapshot, note)
@@ -99,25 +99,23 @@ class SolverProcess:
     async def close(self) -> None:
         """End the process."""
         async with self._turn:
-            await self._end()
+            await self._end_process()
 
-    async def _ask(self, snapshot: Snapshot, limits: Limits) -> Assignment:
+    async def _request_answer(self, snapshot: AllocationSnapshot, limits: SolveLimits) -> Assignment:
         """Send the snapshot and return the checked answer; raise _LateError or _NoAnswerError."""
         if self._outstanding is not None and not self._outstanding.done():
             raise _LateError("the solver is still busy with an earlier question")
-        process = await self._running()
-        allowed_s, size = limits.seconds + self._grace_s, _size(snapshot)
-        needed_s = self._needed_s(size)
-        instruction: Limits | str = limits
+        process = await self._ensure_running()
+        allowed_s, size = limits.seconds + self._grace_s, _count_models(snapshot)
+        needed_s = self._estimate_s(size)
+        instruction: SolveLimits | str = limits
         if needed_s > allowed_s:
-            instruction = (
-                f"the solver would need about {needed_s:.1f} s for {_models(size)}, and has {allowed_s:g} s"
-            )
+            instruction = f"the solver would need about {needed_s:.1f} s for {_format_models(size)}, and has {allowed_s:g} s"
             allowed_s = self._hangs_s
         # For ten thousand models pickling and checking take a good part of a second each: use a thread as well.
-        request = frame(await asyncio.to_thread(pickle.dumps, (snapshot, instruction)))
+        request = encode_frame(await asyncio.to_thread(pickle.dumps, (snapshot, instruction)))
         begun_s = asyncio.get_running_loop().time()
-        answer = asyncio.create_task(_exchange(process, request), name="ask-solver")
+        answer = asyncio.create_task(_exchange_frames(process, request), name="ask-solver")
         try:
             await asyncio.wait((answer,), timeout=allowed_s)
         except asyncio.CancelledError:
@@ -125,52 +123,52 @@ class SolverProcess:
             raise
         if not answer.done():
             self._outstanding = asyncio.create_task(
-                self._outwait(answer, size, begun_s), name="outwait-solver"
+                self._await_late_answer(answer, size, begun_s), name="outwait-solver"
             )
             raise _LateError(
-                f"the solver did not answer within {allowed_s:g} s for {_models(size)}, and goes on"
+                f"the solver did not answer within {allowed_s:g} s for {_format_models(size)}, and goes on"
             )
-        return await asyncio.to_thread(_checked, snapshot, answer.result())
+        return await asyncio.to_thread(_load_checked, snapshot, answer.result())
 
-    def _needed_s(self, size: int) -> float:
+    def _estimate_s(self, size: int) -> float:
         """Estimate the seconds for `size` models from the last late answer; 0 without one."""
-        if self._late is None or asyncio.get_running_loop().time() - self._late.at_s > _LATE_VALID_S:
+        if self._late is None or asyncio.get_running_loop().time() - self._late.ended_s > _LATE_VALID_S:
             return 0.0
         return self._late.took_s * size / self._late.size
 
-    async def _outwait(self, answer: asyncio.Task[bytes], size: int, begun_s: float) -> None:
+    async def _await_late_answer(self, answer: asyncio.Task[bytes], size: int, begun_s: float) -> None:
         """Wait until the process answers and remember how long that took; kill it when it hangs."""
         clock = asyncio.get_running_loop().time
         try:
             async with asyncio.timeout_at(begun_s + self._hangs_s):
                 await answer
-            self._late = _Late(size, clock() - begun_s, clock())
+            self._late = _LateAnswer(size, clock() - begun_s, clock())
         except (TimeoutError, _NoAnswerError) as error:
             log.warning("solver_failed", reason=str(error) or f"no answer within {self._hangs_s:g} s")
-            await self._kill()
+            await self._kill_process()
 
-    async def _running(self) -> Process:
+    async def _ensure_running(self) -> Process:
         if self._process is not None and self._process.returncode is None:
             return self._process
-        await self._end()
+        await self._end_process()
         try:
             self._process = await asyncio.create_subprocess_exec(*self._command, stdin=PIPE, stdout=PIPE)
             async with asyncio.timeout(_START_S):
-                await _exchange(self._process, b"")
+                await _exchange_frames(self._process, b"")
         except TimeoutError as error:
             raise _NoAnswerError(f"the solver did not start within {_START_S:g} s") from error
         except OSError as error:
             raise _NoAnswerError(f"the solver did not start: {error}") from error
         return self._process
 
-    async def _end(self) -> None:
+    async def _end_process(self) -> None:
         outstanding, self._outstanding = self._outstanding, None
         if outstanding is not None:
             outstanding.cancel()
             await asyncio.wait((outstanding,))
-        await self._kill()
+        await self._kill_process()
 
-    async def _kill(self) -> None:
+    async def _kill_process(self) -> None:
         process, self._process = self._process, None
         if process is None:
             return
@@ -179,7 +177,7 @@ class SolverProcess:
         await process.wait()
 
 
-async def _exchange(process: Process, request: bytes) -> bytes:
+async def _exchange_frames(process: Process, request: bytes) -> bytes:
     """Send `request` and return the next frame; raise _NoAnswerError when the process has ended."""
     if process.stdin is None or process.stdout is None:
         raise _NoAnswerError("the solver was started without pipes")
@@ -191,26 +189,26 @@ async def _exchange(process: Process, request: bytes) -> bytes:
             raise _NoAnswerError("the solver's answer was not readable")
         return await process.stdout.readexactly(length)
     except (asyncio.IncompleteReadError, ConnectionError) as error:
-        raise _NoAnswerError(f"the solver ended with {_status(await process.wait())}") from error
+        raise _NoAnswerError(f"the solver ended with {_describe_exit(await process.wait())}") from error
 
 
-def _size(snapshot: Snapshot) -> int:
+def _count_models(snapshot: AllocationSnapshot) -> int:
     return max(len(snapshot.inferences), 1)
 
 
-def _models(size: int) -> str:
+def _format_models(size: int) -> str:
     return "1 Inference" if size == 1 else f"{size} Inferences"
 
 
-def _checked(snapshot: Snapshot, answer: bytes) -> Assignment:
-    assignment = _parsed(answer)
-    defect = wrong_with(snapshot, assignment)
+def _load_checked(snapshot: AllocationSnapshot, answer: bytes) -> Assignment:
+    assignment = _unpickle_answer(answer)
+    defect = find_defect(snapshot, assignment)
     if defect:
         raise _NoAnswerError(f"the solver's answer was not used: {defect}")
     return assignment
 
 
-def _parsed(answer: bytes) -> Assignment:
+def _unpickle_answer(answer: bytes) -> Assignment:
     try:
         # Only our own child writes here.
         assignment = pickle.loads(answer)  # noqa: S301
@@ -221,5 +219,5 @@ def _parsed(answer: bytes) -> Assignment:
     return assignment
 
 
-def _status(code: int) -> str:
+def _describe_exit(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"status {code}"

@@ -13,9 +13,9 @@ import sys
 import time
 from typing import BinaryIO
 
-from tidegate.allocation.answer import solve_greedily
-from tidegate.allocation.solve import Solver
-from tidegate.runtime.frames import LENGTH_BYTES, frame
+from tidegate.allocation.assembly import solve_greedily
+from tidegate.allocation.solver import Solver
+from tidegate.runtime.frames import LENGTH_BYTES, encode_frame
 
 
 def main() -> None:
@@ -25,17 +25,17 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     requests = sys.stdin.buffer
     solver = Solver(time.monotonic)
-    _write(answers, b"")
+    _write_frame(answers, b"")
     while header := requests.read(LENGTH_BYTES):
         # Unpickling is safe: only the process that started this one can write here.
         snapshot, instruction = pickle.loads(requests.read(int.from_bytes(header, "big")))  # noqa: S301
         greedily = isinstance(instruction, str)
         answer = solve_greedily(snapshot, instruction) if greedily else solver.solve(snapshot, instruction)
-        _write(answers, pickle.dumps(answer))
+        _write_frame(answers, pickle.dumps(answer))
 
 
-def _write(answers: BinaryIO, payload: bytes) -> None:
-    answers.write(frame(payload))
+def _write_frame(answers: BinaryIO, payload: bytes) -> None:
+    answers.write(encode_frame(payload))
     answers.flush()
 
 

@@ -17,12 +17,12 @@ from tidegate.errors import PermanentError, RetryableError
 from tidegate.kube.backoff import Backoff
 from tidegate.kube.one_thread import OneThread
 from tidegate.runtime.clock import Clock, Timer
-from tidegate.runtime.queue_metrics import QueueMetrics, Result
+from tidegate.runtime.queue_metrics import QueueMetrics, ReconcileResult
 from tidegate.telemetry.tracing import NOTHING, Attributes, Span, span
 
 # Bring one object to its desired state; a returned timedelta requeues it after that long.
 Reconcile: TypeAlias = Callable[[ObjectKey], Awaitable[timedelta | None]]
-Begun: TypeAlias = Callable[[ObjectKey], bool]
+HasBegun: TypeAlias = Callable[[ObjectKey], bool]
 """Predicate: an earlier reconcile has already created something for the object."""
 
 _BEGUN_IN_A_ROW: Final = 9
@@ -45,7 +45,7 @@ class QueueSettings:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _NamespaceLane:
     """Waiting keys of one namespace in order of arrival, begun ones before fresh ones, with a share for the fresh."""
 
     begun: deque[ObjectKey] = field(default_factory=lambda: deque[ObjectKey]())
@@ -55,7 +55,7 @@ class _Lane:
     def __bool__(self) -> bool:
         return bool(self.begun or self.fresh)
 
-    def take(self) -> ObjectKey:
+    def take_key(self) -> ObjectKey:
         """Return the next key; raise IndexError when none waits."""
         if self.begun and (self.in_a_row < _BEGUN_IN_A_ROW or not self.fresh):
             self.in_a_row += 1
@@ -82,7 +82,7 @@ class WorkQueue:
         metrics: QueueMetrics,
         settings: QueueSettings | None = None,
         spans: Span = NOTHING,
-        begun: Begun = lambda _: True,
+        begun: HasBegun = lambda _: True,
     ) -> None:
         """Create a queue; `spans` is the root of its traces, and `begun` is called when a key is added."""
         self.name: Final = name
@@ -92,7 +92,7 @@ class WorkQueue:
         self._settings = settings or QueueSettings()
         self._thread = OneThread()
         self._begun = begun
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, _NamespaceLane] = {}
         self._waiting_since: dict[ObjectKey, float] = {}
         self._in_progress: dict[ObjectKey, float] = {}
         self._dirty: set[ObjectKey] = set()
@@ -101,7 +101,7 @@ class WorkQueue:
         self._work = asyncio.Event()
         self._stopping = False
         self._progressed_at = clock.monotonic()
-        self._metrics = _Labelled(metrics, name)
+        self._metrics = _QueueLabels(metrics, name)
         metrics.depth.labels(name).set_function(lambda: len(self._waiting_since))
         metrics.in_progress.labels(name).set_function(lambda: len(self._in_progress))
         metrics.oldest_seconds.labels(name).set_function(self._oldest_s)
@@ -111,12 +111,12 @@ class WorkQueue:
         return len(self._waiting_since)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Return whether no key waits for a worker or is with one; keys that are due later do not count."""
         return not self._waiting_since and not self._in_progress
 
     @property
-    def scheduled(self) -> int:
+    def scheduled_count(self) -> int:
         """Return the number of keys that are due later."""
         return len(self._timers)
 
@@ -130,11 +130,11 @@ class WorkQueue:
         if key in self._in_progress:
             self._dirty.add(key)
         elif key not in self._waiting_since:
-            if self.idle:
+            if self.is_idle:
                 self._progressed_at = self._clock.monotonic()
             begun = self._begun(key)
             self._waiting_since[key] = self._clock.monotonic()
-            lane = self._lanes.setdefault(key.namespace, _Lane())
+            lane = self._lanes.setdefault(key.namespace, _NamespaceLane())
             (lane.begun if begun else lane.fresh).append(key)
             self._work.set()
 
@@ -146,13 +146,15 @@ class WorkQueue:
         if timer is not None and timer[0] <= due:
             return
         self._cancel_timer(key)
-        self._timers[key] = (due, self._clock.call_later(seconds, lambda: self._due(key)))
+        self._timers[key] = (due, self._clock.call_later(seconds, lambda: self._add_due(key)))
 
     def stalled_for(self) -> timedelta:
         """Return how long keys have waited without a worker that takes or finishes any."""
-        return timedelta() if self.idle else timedelta(seconds=self._clock.monotonic() - self._progressed_at)
+        return (
+            timedelta() if self.is_idle else timedelta(seconds=self._clock.monotonic() - self._progressed_at)
+        )
 
-    def liveness(self) -> str | None:
+    def check_liveness(self) -> str | None:
         """Return the failure for a probe when no worker makes progress or a key was lost, else None.
 
         Stuck attempts are cancelled, so workers that make no progress for longer have failed. The age of a key proves nothing: it
@@ -173,7 +175,7 @@ class WorkQueue:
         self._stopping = False
         async with asyncio.TaskGroup() as group:
             for number in range(self._settings.workers):
-                group.create_task(self._worker(), name=f"{self.name}-{number}")
+                group.create_task(self._run_worker(), name=f"{self.name}-{number}")
 
     def stop(self) -> None:
         """Let `run` return when every worker has finished its attempt; waiting keys stay."""
@@ -189,7 +191,7 @@ class WorkQueue:
         for key in tuple(self._timers):
             self._cancel_timer(key)
 
-    async def resync(self, keys: Callable[[], Iterable[ObjectKey]]) -> None:
+    async def resync_keys(self, keys: Callable[[], Iterable[ObjectKey]]) -> None:
         """Add every key once in each period, evenly spread, until cancelled, in case the watch missed an event."""
         period = self._settings.resync_every
         while True:
@@ -198,28 +200,28 @@ class WorkQueue:
             for number, key in enumerate(every):
                 self.add_after(key, period * (number / len(every)))
 
-    async def _worker(self) -> None:
+    async def _run_worker(self) -> None:
         while not self._stopping:
-            key = self._take()
+            key = self._take_key()
             if key is None:
                 self._work.clear()
                 await self._work.wait()
                 continue
             started = self._clock.monotonic()
             try:
-                await self._attempt(key)
+                await self._attempt_reconcile(key)
             finally:
-                self._finish(key, started)
+                self._finish_key(key, started)
             # A reconcile without changes never awaits: yield, so that probes and watches run between a thousand of them.
             await asyncio.sleep(0)
 
-    def _take(self) -> ObjectKey | None:
+    def _take_key(self) -> ObjectKey | None:
         """Return the next key from the lane whose turn it is; the lane then moves to the end."""
         if not self._lanes:
             return None
         namespace = next(iter(self._lanes))
         lane = self._lanes.pop(namespace)
-        key = lane.take()
+        key = lane.take_key()
         if lane:
             self._lanes[namespace] = lane
         now = self._progressed_at = self._clock.monotonic()
@@ -227,7 +229,7 @@ class WorkQueue:
         self._in_progress[key] = now
         return key
 
-    def _finish(self, key: ObjectKey, started: float) -> None:
+    def _finish_key(self, key: ObjectKey, started: float) -> None:
         now = self._progressed_at = self._clock.monotonic()
         self._metrics.reconcile_seconds.observe(now - started)
         self._in_progress.pop(key, None)
@@ -235,7 +237,7 @@ class WorkQueue:
             self._dirty.discard(key)
             self.add(key)
 
-    async def _attempt(self, key: ObjectKey) -> None:
+    async def _attempt_reconcile(self, key: ObjectKey) -> None:
         """Reconcile a key once, then requeue or retry it."""
         described: Attributes = {"tidegate.queue": self.name, "tidegate.object": str(key)}
         with (
@@ -247,28 +249,30 @@ class WorkQueue:
                     requeue_after = await self._reconcile(key)
             except PermanentError as exc:
                 self._failures.pop(key, None)
-                self._count(attempt, Result.PERMANENT, exc)
+                self._count_result(attempt, ReconcileResult.PERMANENT, exc)
                 log.warning("reconcile_refused", error=str(exc))
             except (RetryableError, TimeoutError) as exc:
-                self._count(attempt, Result.RETRIED, exc)
-                self._retry(key, exc)
+                self._count_result(attempt, ReconcileResult.RETRIED, exc)
+                self._retry_later(key, exc)
             except Exception as exc:
-                self._count(attempt, Result.CRASHED, exc)
+                self._count_result(attempt, ReconcileResult.CRASHED, exc)
                 log.error("reconcile_crashed", exc_info=exc)
-                self._retry(key, exc)
+                self._retry_later(key, exc)
             else:
                 self._failures.pop(key, None)
-                self._count(attempt, Result.DONE if requeue_after is None else Result.REQUEUED)
+                self._count_result(
+                    attempt, ReconcileResult.DONE if requeue_after is None else ReconcileResult.REQUEUED
+                )
                 if requeue_after is not None:
                     self.add_after(key, requeue_after)
 
-    def _count(self, attempt: Span, result: Result, error: Exception | None = None) -> None:
-        self._metrics.count(result)
+    def _count_result(self, attempt: Span, result: ReconcileResult, error: Exception | None = None) -> None:
+        self._metrics.count_result(result)
         attempt.note({"tidegate.result": result.value})
         if error is not None:
             attempt.fail(str(error) or type(error).__name__)
 
-    def _retry(self, key: ObjectKey, error: Exception) -> None:
+    def _retry_later(self, key: ObjectKey, error: Exception) -> None:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         delay = self._settings.backoff.delay(failures)
         minimum = error.retry_after if isinstance(error, RetryableError) else None
@@ -282,7 +286,7 @@ class WorkQueue:
         )
         self.add_after(key, delay)
 
-    def _due(self, key: ObjectKey) -> None:
+    def _add_due(self, key: ObjectKey) -> None:
         self._timers.pop(key, None)
         self.add(key)
 
@@ -296,14 +300,14 @@ class WorkQueue:
         return max(0.0, self._clock.monotonic() - oldest) if oldest < math.inf else 0.0
 
 
-class _Labelled:
+class _QueueLabels:
     """Metrics of one queue, with its label bound once."""
 
     def __init__(self, metrics: QueueMetrics, queue: str) -> None:
         self.wait_seconds = metrics.wait_seconds.labels(queue)
         self.reconcile_seconds = metrics.reconcile_seconds.labels(queue)
         self.retries = metrics.retries.labels(queue)
-        self._results = {result: metrics.results.labels(queue, result.value) for result in Result}
+        self._results = {result: metrics.results.labels(queue, result.value) for result in ReconcileResult}
 
-    def count(self, result: Result) -> None:
+    def count_result(self, result: ReconcileResult) -> None:
         self._results[result].inc()

@@ -19,7 +19,7 @@ NOBODY = "none of its pods says how many messages wait"
 class Reports(Protocol):
     """Asks agents; triton.agents.Agents in a cluster."""
 
-    def reports(self, pods: Sequence[PodView], *, partly: bool) -> Awaitable[Mapping[str, AgentReport]]:
+    def get_reports(self, pods: Sequence[PodView], *, partly: bool) -> Awaitable[Mapping[str, AgentReport]]:
         """What each reachable pod's agent says, by pod uid; one that does not answer is left out."""
         ...
 
@@ -43,7 +43,7 @@ class StreamTraffic:
     async def look(self) -> Look:
         """The rates since the last look; of an Inference that is seen for the first time nothing is said."""
         pods = self._pods()
-        reports = await self._agents.reports([pod for each in pods.values() for pod in each], partly=True)
+        reports = await self._agents.get_reports([pod for each in pods.values() for pod in each], partly=True)
         now_s = self._monotonic()
         since_s = now_s - (self._looked_at_s if self._looked_at_s is not None else now_s)
         counts = {

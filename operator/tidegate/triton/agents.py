@@ -18,7 +18,7 @@ from tidegate.errors import AgentSilentError, AgentUnreachableError
 from tidegate.planning.plan import Order
 from tidegate.planning.pods import PodView
 from tidegate.resources.pod import CONTROL_PORT
-from tidegate.triton.exchange import at, exchange
+from tidegate.triton.agent_call import base_url, call_agent
 from tidegate_dataplane.contract import AgentReport
 from tidegate_dataplane.contract.answers import bounded_session
 
@@ -43,30 +43,30 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class _Silent:
+class _SilentAgent:
     """Pod whose agent did not answer in time."""
 
     pod: PodView
     due_s: float
     """Time of the next call, on the event loop's clock."""
     pause_s: float = _RETRY_S
-    asking: asyncio.Task[AgentReport | None] | None = None
+    call: asyncio.Task[AgentReport | None] | None = None
 
-    def is_of(self, pod: PodView) -> bool:
+    def applies_to(self, pod: PodView) -> bool:
         """Return whether the silence still applies to the pod: with another address or readiness it may answer."""
         return (self.pod.address, self.pod.ready) == (pod.address, pod.ready)
 
 
 @dataclass(frozen=True, slots=True)
-class _Late:
+class _LateReport:
     """Report of an agent that came after its caller had given up."""
 
     pod: PodView
     report: AgentReport
-    heard_s: float
+    received_s: float
 
 
-class Agents:
+class AgentClient:
     """Client of all agents of the cluster, with one session; use it as an async context manager."""
 
     def __init__(self, context: ssl.SSLContext, *, port: int = CONTROL_PORT) -> None:
@@ -75,10 +75,10 @@ class Agents:
         self._session: aiohttp.ClientSession | None = None
         self._slots = asyncio.Semaphore(_MAX_CALLS)
         self._silent_slots = asyncio.Semaphore(_MAX_SILENT_CALLS)
-        self._silent_pods: dict[str, _Silent] = {}
+        self._silent_pods: dict[str, _SilentAgent] = {}
         """By pod uid, in the order of the last silence."""
         self._waiting = 0
-        self._late_reports: dict[str, _Late] = {}
+        self._late_reports: dict[str, _LateReport] = {}
         """By pod uid, the newest last."""
         self._background: set[asyncio.Task[AgentReport | None]] = set()
 
@@ -92,7 +92,7 @@ class Agents:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        calls = (silent.asking for silent in self._silent_pods.values() if silent.asking is not None)
+        calls = (silent.call for silent in self._silent_pods.values() if silent.call is not None)
         calls_in_progress = {*self._background, *calls}
         for task in calls_in_progress:
             task.cancel()
@@ -101,7 +101,9 @@ class Agents:
         if self._session is not None:
             await self._session.close()
 
-    async def reports(self, pods: Sequence[PodView], *, partly: bool = False) -> Mapping[str, AgentReport]:
+    async def get_reports(
+        self, pods: Sequence[PodView], *, partly: bool = False
+    ) -> Mapping[str, AgentReport]:
         """Return the reports of the reachable pods' agents by pod uid, without those that do not answer.
 
         A silent agent is left out at once and called again in the background, until it answers, or its pod gets another address or
@@ -116,7 +118,8 @@ class Agents:
         if not to_call:
             return late_reports
         calls = {
-            asyncio.create_task(self._report(pod, self._slots), name=f"ask-{pod.key}"): pod for pod in to_call
+            asyncio.create_task(self._read_report(pod, self._slots), name=f"ask-{pod.key}"): pod
+            for pod in to_call
         }
         try:
             await asyncio.wait(calls, timeout=_PROMPT_S * (1 + len(to_call) / _MAX_CALLS))
@@ -129,7 +132,7 @@ class Agents:
         finally:
             unfinished = {task: pod for task, pod in calls.items() if not task.done()}
             for task, pod in unfinished.items():
-                self._leave(task, pod)
+                self._finish_in_background(task, pod)
         answers = {pod.uid: task.result() for task, pod in calls.items() if task not in unfinished}
         reports = late_reports | {uid: answer for uid, answer in answers.items() if answer is not None}
         if unfinished and not partly:
@@ -141,28 +144,28 @@ class Agents:
             raise AgentUnreachableError(message)
         return reports
 
-    async def send(self, orders: Sequence[Order]) -> None:
+    async def send_orders(self, orders: Sequence[Order]) -> None:
         """Send every order; a failure is logged, and the next reconcile sends the order again.
 
         Raise LeadershipLostError when an agent has orders from a newer leader.
         """
-        await asyncio.gather(*(self._send(order) for order in orders))
+        await asyncio.gather(*(self._send_order(order) for order in orders))
 
     def _is_silent(self, pod: PodView) -> bool:
         """Return whether the agent was silent at its last call; when the next one is due, call it in the background."""
         silent = self._silent_pods.get(pod.uid)
         if silent is None:
             return False
-        if not silent.is_of(pod):
+        if not silent.applies_to(pod):
             del self._silent_pods[pod.uid]
-            if silent.asking is not None:
-                silent.asking.cancel()
+            if silent.call is not None:
+                silent.call.cancel()
             return False
         if silent.due_s <= asyncio.get_running_loop().time():
-            self._ask_again(silent)
+            self._call_again(silent)
         return True
 
-    def _leave(self, task: asyncio.Task[AgentReport | None], pod: PodView) -> None:
+    def _finish_in_background(self, task: asyncio.Task[AgentReport | None], pod: PodView) -> None:
         """Let a call finish in the background and keep its answer for the next caller."""
         self._background.add(task)
 
@@ -177,25 +180,25 @@ class Agents:
         now = asyncio.get_running_loop().time()
         while (
             self._late_reports
-            and (first := next(iter(self._late_reports.values()))).heard_s < now - _LATE_VALID_S
+            and (first := next(iter(self._late_reports.values()))).received_s < now - _LATE_VALID_S
         ):
             del self._late_reports[first.pod.uid]
         self._late_reports.pop(pod.uid, None)
-        self._late_reports[pod.uid] = _Late(pod, report, now)
+        self._late_reports[pod.uid] = _LateReport(pod, report, now)
 
     def _take_late(self, pod: PodView) -> AgentReport | None:
         late = self._late_reports.pop(pod.uid, None)
         if late is None or late.pod.address != pod.address:
             return None
-        fresh = asyncio.get_running_loop().time() - late.heard_s <= _LATE_VALID_S
+        fresh = asyncio.get_running_loop().time() - late.received_s <= _LATE_VALID_S
         return late.report if fresh else None
 
-    def _ask_again(self, silent: _Silent) -> None:
-        if silent.asking is None or silent.asking.done():
-            ask = self._report(silent.pod, self._silent_slots)
-            silent.asking = asyncio.create_task(ask, name=f"ask-{silent.pod.key}-again")
+    def _call_again(self, silent: _SilentAgent) -> None:
+        if silent.call is None or silent.call.done():
+            ask = self._read_report(silent.pod, self._silent_slots)
+            silent.call = asyncio.create_task(ask, name=f"ask-{silent.pod.key}-again")
 
-    def _heard_nothing(self, pod: PodView) -> _Silent:
+    def _record_silence(self, pod: PodView) -> _SilentAgent:
         """Record that an agent did not answer in time."""
         now = asyncio.get_running_loop().time()
         while (
@@ -204,44 +207,44 @@ class Agents:
         ):
             del self._silent_pods[first.pod.uid]
         silent = self._silent_pods.pop(pod.uid, None)
-        if silent is None or not silent.is_of(pod):
-            silent = _Silent(pod, due_s=now)
+        if silent is None or not silent.applies_to(pod):
+            silent = _SilentAgent(pod, due_s=now)
         self._silent_pods[pod.uid] = silent
         return silent
 
-    def _answered(self, pod: PodView) -> None:
+    def _clear_silence(self, pod: PodView) -> None:
         """Forget that an agent was silent."""
         self._silent_pods.pop(pod.uid, None)
 
-    async def _report(self, pod: PodView, slots: asyncio.Semaphore) -> AgentReport | None:
+    async def _read_report(self, pod: PodView, slots: asyncio.Semaphore) -> AgentReport | None:
         try:
-            report = await self._call("GET", pod, "/v1/report", None, slots)
+            report = await self._call_agent("GET", pod, "/v1/report", None, slots)
         except AgentSilentError as error:
             log.debug("agent_silent", pod=str(pod.key), error=str(error))
-            silent = self._heard_nothing(pod)
+            silent = self._record_silence(pod)
             silent.due_s = asyncio.get_running_loop().time() + silent.pause_s
             silent.pause_s = min(2 * silent.pause_s, _MAX_RETRY_S)
             return None
         except AgentUnreachableError as error:
             log.debug("agent_silent", pod=str(pod.key), error=str(error))
-            self._answered(pod)
+            self._clear_silence(pod)
             return None
-        self._answered(pod)
+        self._clear_silence(pod)
         return report
 
-    async def _send(self, order: Order) -> None:
+    async def _send_order(self, order: Order) -> None:
         try:
-            await self._call("PUT", order.pod, "/v1/desired", order.desired.to_json(), self._slots)
+            await self._call_agent("PUT", order.pod, "/v1/desired", order.desired.to_json(), self._slots)
         except AgentUnreachableError as error:
             log.warning("order_not_delivered", pod=str(order.pod.key), error=str(error))
             return
         log.info("order_given", pod=str(order.pod.key), version=order.desired.version)
 
-    async def _call(
+    async def _call_agent(
         self, method: str, pod: PodView, path: str, body: str | None, slots: asyncio.Semaphore
     ) -> AgentReport:
-        url = at(pod.address or "", self._port) + path
+        url = base_url(pod.address or "", self._port) + path
         async with slots:
-            return await exchange(
-                self._session, method, url, body, AgentReport, who=f"agent of pod {pod.key}"
+            return await call_agent(
+                self._session, method, url, body, AgentReport, agent=f"agent of pod {pod.key}"
             )

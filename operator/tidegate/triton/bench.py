@@ -10,21 +10,21 @@ from collections.abc import Callable
 import grpc.aio
 
 from tidegate.planning.bench import Load, Run
-from tidegate.triton.load import ModelLoad
+from tidegate.triton.load_generator import LoadGenerator
 
 _GRACE_S = 30.0
 """Time to wait for answers after the last request was sent."""
 
 
-async def run(model: ModelLoad, load: Load, monotonic: Callable[[], float] = time.monotonic) -> Run:
+async def run_bench(model: LoadGenerator, load: Load, monotonic: Callable[[], float] = time.monotonic) -> Run:
     """Apply `load` once to a prepared model, and return what was sent and how each request ended."""
-    running = _Running(model, monotonic)
+    running = _BenchRun(model, monotonic)
     began = monotonic()
     until = began + load.seconds
     if load.rate is None:
-        await running.closed(load, until)
+        await running.run_closed_loop(load, until)
     else:
-        await running.open(load.rate, load.concurrency, began, until)
+        await running.run_open_loop(load.rate, load.concurrency, began, until)
     return Run(
         load=load,
         lasted_s=monotonic() - began,
@@ -35,27 +35,27 @@ async def run(model: ModelLoad, load: Load, monotonic: Callable[[], float] = tim
     )
 
 
-class _Running:
+class _BenchRun:
     """State of one bench run."""
 
-    def __init__(self, model: ModelLoad, monotonic: Callable[[], float]) -> None:
+    def __init__(self, model: LoadGenerator, monotonic: Callable[[], float]) -> None:
         self._model, self._monotonic = model, monotonic
         self.sent, self.not_sent = 0, 0
         self.times: list[float] = []
         self.errors: Counter[str] = Counter()
 
-    async def closed(self, load: Load, until: float) -> None:
+    async def run_closed_loop(self, load: Load, until: float) -> None:
         """Send from `load.concurrency` workers, each of which waits for its last answer; stop after a few errors."""
 
         async def work() -> None:
             while (now := self._monotonic()) < until and self.errors.total() < load.most_errors:
-                await self._one(now)
+                await self._send_one(now)
 
         async with asyncio.TaskGroup() as tasks:
             for _ in range(load.concurrency):
                 tasks.create_task(work())
 
-    async def open(self, rate: float, limit: int, began: float, until: float) -> None:
+    async def run_open_loop(self, rate: float, limit: int, began: float, until: float) -> None:
         """Send a request every 1/rate seconds, whatever happens to the others; at most `limit` are under way."""
         under_way = set[asyncio.Task[None]]()
         number = 0
@@ -68,7 +68,7 @@ class _Running:
                 # Yield, so that requests under way can finish even when this loop cannot keep up.
                 await asyncio.sleep(0)
                 continue
-            task = asyncio.create_task(self._one(due))
+            task = asyncio.create_task(self._send_one(due))
             under_way.add(task)
             task.add_done_callback(under_way.discard)
         if under_way:
@@ -77,10 +77,10 @@ class _Running:
                 task.cancel()
                 self.errors["UNANSWERED"] += 1
 
-    async def _one(self, due: float) -> None:
+    async def _send_one(self, due: float) -> None:
         self.sent += 1
         try:
-            await self._model.ask(self.sent)
+            await self._model.send_request(self.sent)
         except grpc.aio.AioRpcError as error:
             self.errors[error.code().name] += 1
             # Pause, so that a server that rejects at once does not get ten thousand requests a second.

@@ -6,7 +6,7 @@ from typing import Final, Self
 
 import aiohttp
 
-from tidegate.triton.exchange import at, exchange
+from tidegate.triton.agent_call import base_url, call_agent
 from tidegate_dataplane.contract.answers import bounded_session
 from tidegate_dataplane.contract.sharing import NodeReport
 
@@ -37,18 +37,18 @@ class NodeAgentClient:
         if self._session is not None:
             await self._session.close()
 
-    async def report(self, address: str, revision: str) -> NodeReport:
+    async def get_report(self, address: str, revision: str) -> NodeReport:
         """Return the report of the agent at `address` when its revision differs from `revision`, or after WAIT_S.
 
         Raise AgentUnreachableError.
         """
         wait_s = WAIT_S if revision else 0
-        return await exchange(
+        return await call_agent(
             self._session,
             "GET",
-            f"{at(address, self._port)}/v1/node?known={revision}&wait={wait_s}",
+            f"{base_url(address, self._port)}/v1/node?known={revision}&wait={wait_s}",
             None,
             NodeReport,
-            who=f"the node agent at {address}",
-            within=aiohttp.ClientTimeout(total=wait_s + _MARGIN_S, connect=_CONNECT_S),
+            agent=f"the node agent at {address}",
+            call_timeout=aiohttp.ClientTimeout(total=wait_s + _MARGIN_S, connect=_CONNECT_S),
         )

@@ -46,7 +46,7 @@ _Values: TypeAlias = Mapping[tuple[str, str], float]
 class SliceSample(ApiModel):
     """How a pool's slices were assigned at one time."""
 
-    at: datetime
+    time: datetime
     healthy: int
     """Slices on nodes that take pods."""
     free: int
@@ -59,7 +59,7 @@ class SliceSample(ApiModel):
 class DemandSample(ApiModel):
     """The demand for a pool at one time, as its allocator knew it."""
 
-    at: datetime
+    time: datetime
     allocatable: int
     """Slices that the allocator could assign."""
     tiers: Mapping[Tier, int]
@@ -153,7 +153,7 @@ def _values_by_step(answer: Sequence[Series], begin: datetime, step: timedelta) 
 
 def _slice_sample(time: datetime, values: _Values) -> SliceSample:
     return SliceSample(
-        at=time,
+        time=time,
         healthy=int(values["slices", "healthy"]),
         free=int(values.get(("slices", "free"), 0)),
         tiers=_by_tier("tier_slices", values),
@@ -167,7 +167,7 @@ def _demand_sample(time: datetime, values: _Values) -> DemandSample:
         for gauge in ("demand", "servable")
     )
     return DemandSample(
-        at=time,
+        time=time,
         allocatable=int(values["shared_out_slices", ""]),
         tiers=_by_tier("wanted_slices", values),
         demand=demand,

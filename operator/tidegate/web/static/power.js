@@ -9,7 +9,7 @@
   const NOTHING = "Prometheus has nothing about this pool yet: it must scrape the controllers, port 8081, path /metrics.";
 
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const seconds = (sample) => Date.parse(sample.at) / 1000;
+  const seconds = (sample) => Date.parse(sample.time) / 1000;
   const number = (value) => (value == null ? "–" : String(Math.round(value * 100) / 100));
   const clock = (chart, times) => times.map((time) => new Date(time * 1000).toTimeString().slice(0, 5));
 
@@ -107,7 +107,7 @@
           height: plot.height,
           cursor: { sync: { key: `pool ${pool}` }, points: { show: false }, drag: { x: true, y: false } },
           scales: { y: { range: (chart, low, high) => [0, high > 0 ? high * 1.05 : 1] } },
-          series: [{ label: "at", value: "{HH}:{mm}:{ss}" }, ...plot.series.map((series) => ({ label: series.label, points: { show: false }, value: value(series), ...series.style() }))],
+          series: [{ label: "time", value: "{HH}:{mm}:{ss}" }, ...plot.series.map((series) => ({ label: series.label, points: { show: false }, value: value(series), ...series.style() }))],
           bands: plot.series.slice(1, plot.stacked).map((series, index) => ({ series: [index + 2, index + 1], fill: series.style().fill })),
           axes: axes(plot.label, place === kind.plots.length - 1),
         };
@@ -127,8 +127,8 @@
       const series = [...kind.plots.flatMap((plot) => plot.series), ...kind.more];
       const every = Math.ceil(samples.length / ROWS);
       const rows = samples.filter((_, index) => (samples.length - 1 - index) % every === 0).reverse();
-      table.tHead.replaceChildren(row(["at", ...series.map((one) => one.label)], true));
-      table.tBodies[0].replaceChildren(...rows.map((sample) => row([sample.at, ...series.map((one) => number(one.of(sample)))], false)));
+      table.tHead.replaceChildren(row(["time", ...series.map((one) => one.label)], true));
+      table.tBodies[0].replaceChildren(...rows.map((sample) => row([sample.time, ...series.map((one) => number(one.of(sample)))], false)));
     }
 
     async function read() {

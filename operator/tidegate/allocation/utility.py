@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from math import ceil, inf
 
-from tidegate.allocation.snapshot import Inference, Placement, Pool, Snapshot
+from tidegate.allocation.snapshot import AllocationSnapshot, ModelInput, PlacementInput, PoolInput
 from tidegate.api.inference import Tier
 
 
-class Level(IntEnum):
+class RulePriority(IntEnum):
     """Priority of a rule: one priority is never traded for any number of lower ones; value comes after the last."""
 
     REALTIME_FLOOR = 0
@@ -26,17 +26,17 @@ class Level(IntEnum):
     WARM_SPARES = 7
 
 
-FLOOR_LEVELS: Mapping[Tier, Level] = {
-    Tier.REALTIME: Level.REALTIME_FLOOR,
-    Tier.NEARLINE: Level.NEARLINE_FLOOR,
-    Tier.OFFLINE: Level.OFFLINE_FLOOR,
+FLOOR_PRIORITIES: Mapping[Tier, RulePriority] = {
+    Tier.REALTIME: RulePriority.REALTIME_FLOOR,
+    Tier.NEARLINE: RulePriority.NEARLINE_FLOOR,
+    Tier.OFFLINE: RulePriority.OFFLINE_FLOOR,
 }
-NOTHING = (0.0,) * len(Level)
+NO_VIOLATIONS = (0.0,) * len(RulePriority)
 _MIN_FLOOR_WEIGHT = 1e-3
 _MIN_GAIN = 1e-3
 
 
-class Spot:
+class PoolOption:
     """Inference in one pool: the slices of a replica, the current replicas, and the cost of moving one.
 
     `cap` is the most replicas that the pool and the Inference's ceiling allow. `cap_plus_one` allows the pool one more, to
@@ -44,30 +44,32 @@ class Spot:
     """
 
     __slots__ = (
-        "beyond",
         "cap",
+        "cap_plus_one",
+        "current",
         "down_cost",
         "frozen_down",
         "frozen_up",
-        "held",
         "placement",
         "pool",
         "slices",
         "up_cost",
     )
 
-    def __init__(self, snapshot: Snapshot, model: Inference, placement: Placement, pool: Pool) -> None:
+    def __init__(
+        self, snapshot: AllocationSnapshot, model: ModelInput, placement: PlacementInput, pool: PoolInput
+    ) -> None:
         self.placement = placement
         self.pool = pool.name
         self.slices = placement.slices
-        self.held = placement.replicas.held
-        ceiling = _most(model)
+        self.current = placement.replicas.current
+        ceiling = _ceiling_of(model)
         self.cap = int(min(pool.slices // placement.slices, ceiling))
-        self.beyond = int(min(pool.slices // placement.slices + 1, ceiling))
+        self.cap_plus_one = int(min(pool.slices // placement.slices + 1, ceiling))
         # A move costs what its slices would have earned, by the last price, while nothing runs on them.
         earned = pool.price * placement.slices / snapshot.horizon_s
         # Without a price a move would be free: ask for a gain of at least this share of a replica's value.
-        negligible = _MIN_GAIN * model.value * placement.curve.at(1)
+        negligible = _MIN_GAIN * model.value * placement.curve.rate_at(1)
         self.up_cost = earned * placement.load_s + negligible
         self.down_cost = earned * placement.drain_s + negligible
         # Real-time demand is met from the slices of other tiers, so their replicas may stop as soon as they are loaded.
@@ -76,10 +78,15 @@ class Spot:
         self.frozen_up = placement.since_down_s < placement.load_s
 
 
-class Asked:
+class DemandStep:
     """Demand of equal steps: `rate` per second, worth `value` each; `ready`: replicas that start now serve in them."""
 
-    __slots__ = ("rate", "ready", "value", "weight")
+    __slots__ = (
+        "rate",
+        "ready",
+        "value",
+        "weight",
+    )
 
     def __init__(self, rate: float, value: float, weight: float, *, ready: bool) -> None:
         self.rate = rate
@@ -88,7 +95,7 @@ class Asked:
         self.ready = ready
 
 
-class Worth:
+class ModelUtility:
     """Value and rules of one Inference, prepared for many evaluations.
 
     `floor` and `ceiling` bound its replicas in all pools; the ceiling may be infinite. For an Inference in one pool,
@@ -99,147 +106,156 @@ class Worth:
         "_ready",
         "_values",
         "_violations",
-        "asked",
-        "density",
+        "ceiling",
+        "demand",
         "floor",
-        "floor_level",
+        "floor_priority",
         "floor_weight",
-        "inference",
-        "most",
-        "needed",
+        "model",
         "nodes",
-        "promised",
-        "promised_without_node",
-        "spare_node",
-        "spots",
+        "options",
+        "promised_rate",
+        "promised_rate_without_node",
+        "reserve_replicas",
+        "slo_replicas",
+        "value_density",
     )
 
-    def __init__(self, snapshot: Snapshot, model: Inference, pools: Mapping[str, Pool]) -> None:
+    def __init__(
+        self, snapshot: AllocationSnapshot, model: ModelInput, pools: Mapping[str, PoolInput]
+    ) -> None:
         placements = sorted(model.placements, key=lambda placement: placement.pool)
-        self.inference = model
-        self.spots = tuple(
-            Spot(snapshot, model, placement, pools[placement.pool]) for placement in placements
+        self.model = model
+        self.options = tuple(
+            PoolOption(snapshot, model, placement, pools[placement.pool]) for placement in placements
         )
         self.nodes = tuple(pools[placement.pool].nodes for placement in placements)
-        self.asked = _asked(snapshot, model)
-        self.most = _most(model)
-        self.floor = model.bounds.least
+        self.demand = _group_demand(snapshot, model)
+        self.ceiling = _ceiling_of(model)
+        self.floor = model.bounds.floor
         if model.load is None:
-            self.floor = int(min(max(self.floor, model.held), self.most))
-        self.floor_level = FLOOR_LEVELS[model.tier]
+            self.floor = int(min(max(self.floor, model.current_replicas), self.ceiling))
+        self.floor_priority = FLOOR_PRIORITIES[model.tier]
         self.floor_weight = 1.0
-        self.density = max(
-            model.value * option.placement.curve.at(1) / option.slices for option in self.spots
+        self.value_density = max(
+            model.value * option.placement.curve.rate_at(1) / option.slices for option in self.options
         )
-        self._ready = all(demand_step.ready for demand_step in self.asked)
+        self._ready = all(demand_step.ready for demand_step in self.demand)
         self._values: dict[tuple[int, ...], float] = {}
         self._violations: dict[tuple[int, ...], tuple[float, ...]] = {}
-        self._promise()
+        self._set_promises()
 
-    def _promise(self) -> None:
+    def _set_promises(self) -> None:
         """Set the rate that the SLO promises, with all nodes and with one less, and the replicas that it takes."""
-        self.promised = self.promised_without_node = 0.0
-        self.needed = self.spare_node = 0
-        rate = max((demand_step.rate for demand_step in self.asked), default=0.0)
-        if self.inference.tier is not Tier.REALTIME or rate <= 0:
+        self.promised_rate = self.promised_rate_without_node = 0.0
+        self.slo_replicas = self.reserve_replicas = 0
+        rate = max((demand_step.rate for demand_step in self.demand), default=0.0)
+        if self.model.tier is not Tier.REALTIME or rate <= 0:
             return
-        reach = [option.placement.curve.at(option.cap) for option in self.spots]
-        self.promised = min(rate, sum(reach))
-        if len(self.spots) == 1:
-            [option], [nodes] = self.spots, self.nodes
-            self.needed = min(option.placement.curve.needed(self.promised) or 0, option.cap)
+        reach = [option.placement.curve.rate_at(option.cap) for option in self.options]
+        self.promised_rate = min(rate, sum(reach))
+        if len(self.options) == 1:
+            [option], [nodes] = self.options, self.nodes
+            self.slo_replicas = min(option.placement.curve.replicas_for(self.promised_rate) or 0, option.cap)
             if nodes > 1:
-                self.spare_node = min(_with_spare_node(self.needed, nodes), option.cap)
+                self.reserve_replicas = min(_with_spare_node(self.slo_replicas, nodes), option.cap)
         elif any(nodes > 1 for nodes in self.nodes):
-            self.promised_without_node = min(rate, self._without_node(reach))
+            self.promised_rate_without_node = min(rate, self._rate_without_node(reach))
 
     @property
-    def must(self) -> int:
+    def required_replicas(self) -> int:
         """Return the replicas that floor, SLO and node reserve ask for together, for an Inference in one pool."""
-        return max(self.floor, self.needed, self.spare_node)
+        return max(self.floor, self.slo_replicas, self.reserve_replicas)
 
     @property
-    def highest(self) -> float:
+    def max_replicas(self) -> float:
         """Return the most replicas in all pools to scale up to: its ceiling, or the current ones above it.
 
         Replicas above the ceiling stop as the budget allows.
         """
-        return max(self.most, self.inference.held)
+        return max(self.ceiling, self.model.current_replicas)
 
     def weigh_floor(self, densest: float) -> None:
         """Weigh the floor of a real-time model by its value; `densest` is the most that a slice earns anywhere."""
-        if self.floor_level is Level.REALTIME_FLOOR:
-            self.floor_weight = max(self.density / densest, _MIN_FLOOR_WEIGHT)
+        if self.floor_priority is RulePriority.REALTIME_FLOOR:
+            self.floor_weight = max(self.value_density / densest, _MIN_FLOOR_WEIGHT)
 
-    def rates(self, replicas: Sequence[int]) -> list[float]:
+    def rates_at(self, replicas: Sequence[int]) -> list[float]:
         """Return the requests per second that the replicas serve, by pool."""
-        return [option.placement.curve.at(count) for option, count in zip(self.spots, replicas, strict=True)]
+        return [
+            option.placement.curve.rate_at(count)
+            for option, count in zip(self.options, replicas, strict=True)
+        ]
 
-    def served(self, replicas: Sequence[int]) -> list[float]:
+    def served_rates(self, replicas: Sequence[int]) -> list[float]:
         """Return the served requests per second of each entry of `demand`."""
-        capacity = sum(self.rates(replicas))
+        capacity = sum(self.rates_at(replicas))
         before = capacity
-        if any(not demand_step.ready for demand_step in self.asked):
+        if any(not demand_step.ready for demand_step in self.demand):
             before = sum(
-                self.rates(
-                    [min(count, option.held) for count, option in zip(replicas, self.spots, strict=True)]
+                self.rates_at(
+                    [min(count, option.current) for count, option in zip(replicas, self.options, strict=True)]
                 )
             )
         return [
-            min(demand_step.rate, capacity if demand_step.ready else before) for demand_step in self.asked
+            min(demand_step.rate, capacity if demand_step.ready else before) for demand_step in self.demand
         ]
 
-    def value(self, replicas: tuple[int, ...]) -> float:
+    def value_at(self, replicas: tuple[int, ...]) -> float:
         """Return the value per second of the requests served."""
         value = self._values.get(replicas)
         if value is None:
-            existing = [min(count, option.held) for count, option in zip(replicas, self.spots, strict=True)]
-            value = self._values[replicas] = self.earned(sum(self.rates(replicas)), sum(self.rates(existing)))
+            existing = [
+                min(count, option.current) for count, option in zip(replicas, self.options, strict=True)
+            ]
+            value = self._values[replicas] = self.value_of_rates(
+                sum(self.rates_at(replicas)), sum(self.rates_at(existing))
+            )
         return value
 
-    def earned(self, capacity: float, before: float) -> float:
+    def value_of_rates(self, capacity: float, before: float) -> float:
         """Return the value per second of serving `capacity`, and `before` until new replicas are ready."""
         total = 0.0
-        for demand_step in self.asked:
+        for demand_step in self.demand:
             rate = capacity if demand_step.ready else before
             total += demand_step.value * (rate if rate < demand_step.rate else demand_step.rate)
         return total
 
-    def levels(self, replicas: tuple[int, ...]) -> tuple[float, ...]:
+    def violations_at(self, replicas: tuple[int, ...]) -> tuple[float, ...]:
         """Return the violation of each priority by this Inference alone: weighted slices; for the SLO value per second."""
-        if len(replicas) == 1 and self.must <= replicas[0] <= self.most and self._ready:
-            return NOTHING
+        if len(replicas) == 1 and self.required_replicas <= replicas[0] <= self.ceiling and self._ready:
+            return NO_VIOLATIONS
         violations = self._violations.get(replicas)
         if violations is None:
-            violations = self._violations[replicas] = self._missed(replicas)
+            violations = self._violations[replicas] = self._compute_violations(replicas)
         return violations
 
-    def _missed(self, replicas: tuple[int, ...]) -> tuple[float, ...]:
-        violations = list(NOTHING)
+    def _compute_violations(self, replicas: tuple[int, ...]) -> tuple[float, ...]:
+        violations = list(NO_VIOLATIONS)
         total = sum(replicas)
-        slices = min(option.slices for option in self.spots)
-        violations[self.floor_level] += max(self.floor - total, 0) * slices * self.floor_weight
-        violations[Level.CEILING] += max(total - self.most, 0) * slices
-        if self.promised <= 0:
+        slices = min(option.slices for option in self.options)
+        violations[self.floor_priority] += max(self.floor - total, 0) * slices * self.floor_weight
+        violations[RulePriority.CEILING] += max(total - self.ceiling, 0) * slices
+        if self.promised_rate <= 0:
             return tuple(violations)
-        if len(self.spots) == 1:
-            violations[Level.SPARE_NODE] += max(self.spare_node - total, 0) * slices
+        if len(self.options) == 1:
+            violations[RulePriority.SPARE_NODE] += max(self.reserve_replicas - total, 0) * slices
         else:
-            violations[Level.SPARE_NODE] += self.missed_without_node(replicas) * self.inference.value
-        served = self.served(replicas)
-        violations[Level.SLO] += sum(
-            max(min(demand_step.rate, self.promised) - rate, 0.0) * demand_step.weight * self.inference.value
-            for demand_step, rate in zip(self.asked, served, strict=True)
+            violations[RulePriority.SPARE_NODE] += self.unserved_without_node(replicas) * self.model.value
+        served = self.served_rates(replicas)
+        violations[RulePriority.SLO] += sum(
+            max(min(demand_step.rate, self.promised_rate) - rate, 0.0) * demand_step.weight * self.model.value
+            for demand_step, rate in zip(self.demand, served, strict=True)
         )
         return tuple(violations)
 
-    def missed_without_node(self, replicas: Sequence[int]) -> float:
+    def unserved_without_node(self, replicas: Sequence[int]) -> float:
         """Return the requests per second of the SLO that could not be served if the worst pool lost a node."""
-        if self.promised_without_node <= 0:
+        if self.promised_rate_without_node <= 0:
             return 0.0
-        return max(self.promised_without_node - self._without_node(self.rates(replicas)), 0.0)
+        return max(self.promised_rate_without_node - self._rate_without_node(self.rates_at(replicas)), 0.0)
 
-    def _without_node(self, rates: Sequence[float]) -> float:
+    def _rate_without_node(self, rates: Sequence[float]) -> float:
         """Return what is left of `rates`, by pool, with one node less in the worst pool of several nodes."""
         lost = (rate / nodes for rate, nodes in zip(rates, self.nodes, strict=True) if nodes > 1)
         return sum(rates) - max(lost, default=0.0)
@@ -247,14 +263,14 @@ class Worth:
     def move_cost(self, replicas: Sequence[int]) -> float:
         """Return the value per second lost by moving from the current replicas to `replicas`."""
         cost = 0.0
-        for option, count in zip(self.spots, replicas, strict=True):
-            change = count - option.held
+        for option, count in zip(self.options, replicas, strict=True):
+            change = count - option.current
             cost += change * option.up_cost if change > 0 else -change * option.down_cost
         return cost
 
 
-def _most(model: Inference) -> float:
-    return inf if model.bounds.most is None else model.bounds.most
+def _ceiling_of(model: ModelInput) -> float:
+    return inf if model.bounds.ceiling is None else model.bounds.ceiling
 
 
 def _with_spare_node(needed: int, nodes: int) -> int:
@@ -265,7 +281,7 @@ def _with_spare_node(needed: int, nodes: int) -> int:
     return count
 
 
-def _asked(snapshot: Snapshot, model: Inference) -> tuple[Asked, ...]:
+def _group_demand(snapshot: AllocationSnapshot, model: ModelInput) -> tuple[DemandStep, ...]:
     """Group equal steps of the demand.
 
     Replicas that start now count from the step in which they are loaded, from the last one at latest.
@@ -277,7 +293,7 @@ def _asked(snapshot: Snapshot, model: Inference) -> tuple[Asked, ...]:
     grouped: dict[tuple[float, float, bool], float] = {}
     end_s = 0.0
     for number, (step, rate, weight) in enumerate(
-        zip(snapshot.steps, load.rates, snapshot.weights, strict=True)
+        zip(snapshot.steps, load.rates, snapshot.step_weights, strict=True)
     ):
         end_s += step.seconds
         # In several pools new replicas count at once: the program has one served rate per step, not per phase.
@@ -285,6 +301,6 @@ def _asked(snapshot: Snapshot, model: Inference) -> tuple[Asked, ...]:
         key = (rate, load.urgency[number] if load.urgency else 1.0, ready)
         grouped[key] = grouped.get(key, 0.0) + weight
     return tuple(
-        Asked(rate, model.value * urgency * weight, weight, ready=ready)
+        DemandStep(rate, model.value * urgency * weight, weight, ready=ready)
         for (rate, urgency, ready), weight in grouped.items()
     )

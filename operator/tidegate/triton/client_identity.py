@@ -45,20 +45,20 @@ class ClientIdentity:
         self.spread: Final = spread
         self._folder, self._now = folder, now
         self.context: Final = client_context(folder)
-        self._files = self._read()
+        self._files = self._read_files()
         self._announced_at = dict.fromkeys(authorities(self._files[0]), _ALWAYS)
         self._switched = _ALWAYS
 
     @property
-    def trusted(self) -> str:
+    def trusted_pem(self) -> str:
         """Return the authorities that agents must trust, as PEM."""
         return b"".join(self._announced_at).decode()
 
-    def look(self) -> bool:
+    def reload_files(self) -> bool:
         """Reload the files and return whether agents must be told of other authorities than before."""
-        before = self.trusted
+        before = self.trusted_pem
         try:
-            files = self._read()
+            files = self._read_files()
         except OSError as error:
             log.warning("client_certificate_unreadable", error=str(error))
             return False
@@ -71,18 +71,18 @@ class ClientIdentity:
         if files[1:] != self._files[1:] and all(
             now - self._announced_at[authority] >= self.spread for authority in current
         ):
-            self._use(files)
+            self._switch_to(files)
         if files[1:] == self._files[1:] and now - self._switched >= self.spread:
             self._announced_at = {
                 authority: since for authority, since in self._announced_at.items() if authority in current
             }
-        return self.trusted != before
+        return self.trusted_pem != before
 
-    def _use(self, files: Files) -> None:
+    def _switch_to(self, files: Files) -> None:
         try:
             # Try the pair in a new context first: one that has loaded half of a pair fails every call.
             client_context(self._folder)
-            if self._read() != files:
+            if self._read_files() != files:
                 return  # the files are being replaced; the next reload reads them complete
             self.context.load_cert_chain(self._folder / CHAIN_KEY, self._folder / PRIVATE_KEY_KEY)
         except (OSError, ssl.SSLError) as error:
@@ -91,7 +91,7 @@ class ClientIdentity:
         self._files, self._switched = files, self._now()
         log.info("client_certificate_renewed")
 
-    def _read(self) -> Files:
+    def _read_files(self) -> Files:
         authority, chain, key = (
             (self._folder / name).read_bytes() for name in (AUTHORITY_KEY, CHAIN_KEY, PRIVATE_KEY_KEY)
         )

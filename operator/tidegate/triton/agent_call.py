@@ -14,20 +14,20 @@ _MAX_BYTES: Final = 1 << 20
 ReportT = TypeVar("ReportT", bound=BaseModel)
 
 
-def at(address: str, port: int) -> str:
+def base_url(address: str, port: int) -> str:
     """Return the base URL of an address of either IP family."""
     return f"https://[{address}]:{port}" if ":" in address else f"https://{address}:{port}"
 
 
-async def exchange(
+async def call_agent(
     session: aiohttp.ClientSession | None,
     method: str,
     url: str,
     body: str | None,
     report: type[ReportT],
     *,
-    who: str,
-    within: aiohttp.ClientTimeout | None = None,
+    agent: str,
+    call_timeout: aiohttp.ClientTimeout | None = None,
 ) -> ReportT:
     """Return the report that an agent answers with.
 
@@ -46,24 +46,24 @@ async def exchange(
             url,
             data=body,
             headers=_JSON,
-            timeout=within or session.timeout,
+            timeout=call_timeout or session.timeout,
             allow_redirects=False,
         ) as response:
             answer = await read_body(response, _MAX_BYTES)
             if response.status == 409:
-                message = f"{who} has orders from a newer leader: {_words(answer)}"
+                message = f"{agent} has orders from a newer leader: {_first_bytes(answer)}"
                 raise LeadershipLostError(message)
             if response.status != 200:
-                message = f"{who} answered {response.status}: {_words(answer)}"
+                message = f"{agent} answered {response.status}: {_first_bytes(answer)}"
                 raise AgentUnreachableError(message)
             return report.model_validate_json(answer)
     except TimeoutError as error:
-        message = f"{who}: {type(error).__name__}: {error}"
+        message = f"{agent}: {type(error).__name__}: {error}"
         raise AgentSilentError(message) from error
     except (aiohttp.ClientError, OSError, AnswerError, ValidationError) as error:
-        message = f"{who}: {type(error).__name__}: {error}"
+        message = f"{agent}: {type(error).__name__}: {error}"
         raise AgentUnreachableError(message) from error
 
 
-def _words(answer: bytes) -> str:
+def _first_bytes(answer: bytes) -> str:
     return answer[:200].decode(errors="replace")

@@ -33,7 +33,7 @@ _CODES: Final = {
 }  # fmt: skip
 
 
-class ModelLoad:
+class LoadGenerator:
     """Load on one model behind one address (host:port), over gRPC."""
 
     def __init__(
@@ -53,7 +53,7 @@ class ModelLoad:
         self._stub: Any = None
         self._requests: Sequence[Any] = ()
 
-    async def __aenter__(self) -> ModelLoad:
+    async def __aenter__(self) -> LoadGenerator:
         self._channel = grpc.aio.insecure_channel(self._address, options=_OPTIONS)
         self._stub = _service.GRPCInferenceServiceStub(self._channel)
         return self
@@ -61,7 +61,7 @@ class ModelLoad:
     async def __aexit__(self, *_: object) -> None:
         await self._channel.close()
 
-    async def prepare(self, inputs: Inputs, variants: int = 16) -> float:
+    async def prepare_requests(self, inputs: Inputs, variants: int = 16) -> float:
         """Make requests from the model's metadata, send one, and return the round-trip seconds of an empty call.
 
         Raise ApiUnavailableError when there is no answer, and PermanentError when the server rejects them.
@@ -71,9 +71,9 @@ class ModelLoad:
             metadata = await self._stub.ModelMetadata(question, timeout=_ASK_S, metadata=self._headers)
             random_source = random.Random(inputs.seed)  # noqa: S311  figures for a model, no secret
             self._requests = [
-                _request(self._model, metadata.inputs, inputs, random_source) for _ in range(variants)
+                _build_request(self._model, metadata.inputs, inputs, random_source) for _ in range(variants)
             ]
-            await self.ask(0)
+            await self.send_request(0)
             times: list[float] = []
             for _ in range(9):
                 started = self._monotonic()
@@ -87,29 +87,29 @@ class ModelLoad:
             is_unavailable = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
             raise (ApiUnavailableError if is_unavailable else PermanentError)(message) from error
 
-    async def ask(self, number: int) -> None:
+    async def send_request(self, number: int) -> None:
         """Send one of the requests, in turn by `number`; raise grpc.aio.AioRpcError when it fails."""
         request = self._requests[number % len(self._requests)]
         await self._stub.ModelInfer(request, timeout=_REQUEST_S, metadata=self._headers)
 
-    async def counters(self, inferences: int = 0) -> ServerCounters | None:
+    async def read_counters(self, inferences: int = 0) -> ServerCounters | None:
         """Return the server's counters over all versions of the model, or None where it has none, as behind a gateway.
 
         Triton counts a request a moment after it has answered it. So read the counters, for a second at most, until they have
         `inferences` and two reads agree; they never agree while others send requests too.
         """
-        counters = await self._counters()
+        counters = await self._read_statistics()
         for _ in range(_MAX_READS):
             if counters is None:
                 break
             previous = counters
             await asyncio.sleep(_COUNTED_S)
-            counters = await self._counters()
+            counters = await self._read_statistics()
             if counters == previous and previous.inferences >= inferences:
                 break
         return counters
 
-    async def _counters(self) -> ServerCounters | None:
+    async def _read_statistics(self) -> ServerCounters | None:
         question = _messages.ModelStatisticsRequest(name=self._model)
         try:
             statistics = await self._stub.ModelStatistics(question, timeout=_ASK_S, metadata=self._headers)
@@ -128,24 +128,24 @@ class ModelLoad:
         )
 
 
-def _request(model: str, tensors: Sequence[Any], inputs: Inputs, random_source: random.Random) -> Any:
+def _build_request(model: str, tensors: Sequence[Any], inputs: Inputs, random_source: random.Random) -> Any:
     request = _messages.ModelInferRequest(model_name=model)
     for tensor in tensors:
-        shape = [_size(size, position, inputs) for position, size in enumerate(tensor.shape)]
+        shape = [_resolve_size(size, position, inputs) for position, size in enumerate(tensor.shape)]
         request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=shape)
         request.raw_input_contents.append(
-            _content(tensor.datatype, prod(shape), inputs.largest, random_source)
+            _random_content(tensor.datatype, prod(shape), inputs.largest, random_source)
         )
     return request
 
 
-def _size(size: int, position: int, inputs: Inputs) -> int:
+def _resolve_size(size: int, position: int, inputs: Inputs) -> int:
     if size >= 0:
         return int(size)
     return inputs.rows if position == 0 else inputs.length
 
 
-def _content(datatype: str, count: int, largest: int, random_source: random.Random) -> bytes:
+def _random_content(datatype: str, count: int, largest: int, random_source: random.Random) -> bytes:
     """Return `count` random values as Triton's raw content."""
     if datatype == "BYTES":
         texts = [b"%d" % random_source.randint(0, largest) for _ in range(count)]

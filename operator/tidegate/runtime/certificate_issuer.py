@@ -14,32 +14,32 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tidegate.planning.certificates import Issued, Pair, Part
 
-LASTING: Final = timedelta(days=365)
+VALIDITY: Final = timedelta(days=365)
 _SKEW: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Issuer:
+class CertificateIssuer:
     """Issuer for one Helm release; the xDS service is `release`-xds.`namespace`."""
 
     release: str
     namespace: str
 
-    def issue(self, parts: Sequence[Part], now: datetime) -> Issued:
+    def issue_certificates(self, parts: Sequence[Part], now: datetime) -> Issued:
         """Issue an authority and a certificate with its key for each part, valid for VALIDITY from `now` on."""
         key = ec.generate_private_key(ec.SECP256R1())
-        name = _name(f"{now:%Y-%m-%d %H:%M:%S} {self.release} {' '.join(parts)}")
+        name = _make_name(f"{now:%Y-%m-%d %H:%M:%S} {self.release} {' '.join(parts)}")
         authority = (
-            _builder(name, name, key, now)
+            _make_builder(name, name, key, now)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(authority=True), critical=True)
+            .add_extension(_key_usage(authority=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
         )
-        pairs = {part: self._pair(part, (name, key), now) for part in parts}
+        pairs = {part: self._issue_pair(part, (name, key), now) for part in parts}
         return Issued(authority.public_bytes(serialization.Encoding.PEM), pairs)
 
-    def names(self) -> Mapping[Part, tuple[str, ...]]:
+    def dns_names(self) -> Mapping[Part, tuple[str, ...]]:
         """Return the DNS names in the certificate of each part."""
         host = f"{self.release}-xds.{self.namespace}"
         return {
@@ -48,15 +48,17 @@ class Issuer:
             Part.GATEWAY: (f"*.{self.namespace}",),
         }
 
-    def _pair(self, part: Part, signer: tuple[x509.Name, ec.EllipticCurvePrivateKey], now: datetime) -> Pair:
+    def _issue_pair(
+        self, part: Part, signer: tuple[x509.Name, ec.EllipticCurvePrivateKey], now: datetime
+    ) -> Pair:
         issuer, issuer_key = signer
         key = ec.generate_private_key(ec.SECP256R1())
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if part is Part.XDS else ExtendedKeyUsageOID.CLIENT_AUTH
-        alternative_names = [x509.DNSName(name) for name in self.names()[part]]
+        alternative_names = [x509.DNSName(name) for name in self.dns_names()[part]]
         certificate = (
-            _builder(_name(f"tidegate-{part}"), issuer, key, now)
+            _make_builder(_make_name(f"tidegate-{part}"), issuer, key, now)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(authority=False), critical=True)
+            .add_extension(_key_usage(authority=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
             .add_extension(x509.SubjectAlternativeName(alternative_names), critical=False)
             .add_extension(
@@ -70,7 +72,7 @@ class Issuer:
         return Pair(certificate.public_bytes(serialization.Encoding.PEM), private)
 
 
-def _builder(
+def _make_builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime
 ) -> x509.CertificateBuilder:
     return (
@@ -80,16 +82,16 @@ def _builder(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _SKEW)
-        .not_valid_after(now + LASTING)
+        .not_valid_after(now + VALIDITY)
     )
 
 
-def _name(common_name: str) -> x509.Name:
+def _make_name(common_name: str) -> x509.Name:
     # X.509 limits a common name to 64 characters.
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])
 
 
-def _usage(*, authority: bool) -> x509.KeyUsage:
+def _key_usage(*, authority: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not authority,
         content_commitment=False,

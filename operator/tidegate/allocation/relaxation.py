@@ -7,67 +7,73 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tidegate.allocation.highs import Outcome, Solved
-from tidegate.allocation.program import FREE, LevelRow, Problem, Program
+from tidegate.allocation.highs import Solution, SolveOutcome
+from tidegate.allocation.program import UNBOUNDED, LinearProblem, LinearProgram, PriorityRow
 
 _SLACKS = (1e-8, 1e-6)
 """Amounts by which a violation may exceed its minimum: solvers answer to a tolerance."""
 
-Solve = Callable[[Problem], Solved]
+SolveProblem = Callable[[LinearProblem], Solution]
 
 
 @dataclass(frozen=True, slots=True)
-class Relaxed:
+class RelaxedSolution:
     """Solution of a relaxed problem, and the least violation of each priority."""
 
-    solved: Solved
-    missed: tuple[float, ...]
+    solution: Solution
+    violations: tuple[float, ...]
 
 
-def solve_relaxed(program: Program, solve: Solve) -> Relaxed | Outcome:
+def solve_relaxed(program: LinearProgram, solve: SolveProblem) -> RelaxedSolution | SolveOutcome:
     """Minimise each priority's violation, the highest first, then maximise the value; else return how `solve` ended.
 
     Every rule but capacity may be violated, so there is an answer. Where the solver finds none, its tolerance is the cause,
     and a wider slack is tried.
     """
-    result: Relaxed | Outcome = Outcome.INFEASIBLE
+    result: RelaxedSolution | SolveOutcome = SolveOutcome.INFEASIBLE
     for slack in _SLACKS:
-        result = _solve_relaxed(program, solve, slack)
-        if result is not Outcome.INFEASIBLE:
+        result = _solve_with_slack(program, solve, slack)
+        if result is not SolveOutcome.INFEASIBLE:
             return result
     return result
 
 
-def _solve_relaxed(program: Program, solve: Solve, slack: float) -> Relaxed | Outcome:
-    rows = program.levels()
-    problem = _with_rows(program.relaxed(), rows)
+def _solve_with_slack(
+    program: LinearProgram, solve: SolveProblem, slack: float
+) -> RelaxedSolution | SolveOutcome:
+    rows = program.make_priority_rows()
+    problem = _add_priority_rows(program.make_relaxed_problem(), rows)
     value = problem.gain
     first = len(program.problem.row_low)
     violations: list[float] = []
-    solution: Solved | None = None
+    solution: Solution | None = None
     for number, row in enumerate(rows):
         if not len(row.columns):
             violations.append(row.constant)
             continue
-        if solution is None or row.missed(solution.x) > slack:
-            solution = solve(replace(problem, gain=_towards(row, len(value))))
-            if solution.outcome is not Outcome.OPTIMAL:
+        if solution is None or row.violation_at(solution.x) > slack:
+            solution = solve(replace(problem, gain=_objective_for(row, len(value))))
+            if solution.outcome is not SolveOutcome.OPTIMAL:
                 return solution.outcome
-        minimum = max(row.missed(solution.x), 0.0)
+        minimum = max(row.violation_at(solution.x), 0.0)
         violations.append(minimum)
         high = problem.row_high.copy()
         high[first + number] = minimum + slack * max(1.0, minimum) - row.constant
         problem = replace(problem, row_high=high)
     solution = solve(replace(problem, gain=value))
-    return Relaxed(solution, tuple(violations)) if solution.outcome is Outcome.OPTIMAL else solution.outcome
+    return (
+        RelaxedSolution(solution, tuple(violations))
+        if solution.outcome is SolveOutcome.OPTIMAL
+        else solution.outcome
+    )
 
 
-def _with_rows(problem: Problem, priority_rows: list[LevelRow]) -> Problem:
+def _add_priority_rows(problem: LinearProblem, priority_rows: list[PriorityRow]) -> LinearProblem:
     first = len(problem.row_low)
     return replace(
         problem,
-        row_low=np.concatenate([problem.row_low, np.full(len(priority_rows), -FREE)]),
-        row_high=np.concatenate([problem.row_high, np.full(len(priority_rows), FREE)]),
+        row_low=np.concatenate([problem.row_low, np.full(len(priority_rows), -UNBOUNDED)]),
+        row_high=np.concatenate([problem.row_high, np.full(len(priority_rows), UNBOUNDED)]),
         rows=np.concatenate(
             [
                 problem.rows,
@@ -82,7 +88,7 @@ def _with_rows(problem: Problem, priority_rows: list[LevelRow]) -> Problem:
     )
 
 
-def _towards(row: LevelRow, columns: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _objective_for(row: PriorityRow, columns: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     gain = np.zeros(columns)
     gain[row.columns] = -row.coefficients
     return gain
