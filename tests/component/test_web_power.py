@@ -61,13 +61,13 @@ async def test_charts_are_those_of_prometheus(shown: Dashboard) -> None:
         demand = (await browser.get(f"/api/v1{PATH}/demand")).json()
 
     assert hour[-1] == {
-        "at": "2026-06-01T12:00:00Z",
+        "time": "2026-06-01T12:00:00Z",
         "healthy": 48,
         "free": 8,
         "tiers": {"realtime": 20, "nearline": 6, "offline": 14},
         "price": 1.2,
     }
-    assert (hour[0]["at"], all_there_is[0]["at"]) == ("2026-06-01T11:00:00Z", "2026-06-01T10:30:00Z")
+    assert (hour[0]["time"], all_there_is[0]["time"]) == ("2026-06-01T11:00:00Z", "2026-06-01T10:30:00Z")
     assert too_much.status_code == 422
     assert demand[-1]["tiers"] == {"realtime": 14, "nearline": 8, "offline": 28}
     assert (demand[-1]["allocatable"], demand[-1]["demand"], demand[-1]["served"]) == (48, 1400, 1400)
