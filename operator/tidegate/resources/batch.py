@@ -1,4 +1,4 @@
-"""`spec.batch` → an Indexed Job: each completion index is one shard, each pod the same agent and Triton, and the shard's process."""
+"""Build the Indexed Job of `spec.batch`: one pod per shard, with the agent, Triton and the shard's process."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,29 +24,29 @@ from tidegate.resources.slices import SliceResources
 from tidegate_dataplane.contract import BatchOrder, Column, DesiredState
 
 SHARD: Final = "shard"
-"""The container whose end is the pod's: agent and Triton are its sidecars."""
+"""The container that ends the pod: agent and Triton are its sidecars."""
 NEVER: Final = 3
-"""Its exit code where the same would fail again, whoever tries it."""
+"""Its exit code for an error that would come again."""
 TOLD: Final = 143
-"""That of a process that SIGTERM ended."""
+"""Exit code of a process that SIGTERM ended."""
 SHARD_CPU: Final = "50m"
 SHARD_MEMORY: Final = "128Mi"
-"""What it asks of its node, beside server and agent."""
+"""Its requests, beside those of server and agent."""
 _SHARD_MEMORY_LIMIT: Final = "2Gi"
 _TRIES_PER_SHARD: Final = 5
-"""Pods of one shard that may fail of something else, such as a store that does not answer."""
+"""Pods of one shard that may fail for another reason, such as a store that does not answer."""
 _METRICS_PORT: Final = 8083
 _SECRET: Final = "/etc/tidegate-batch"  # noqa: S105 - a folder
 _CLAIMS: Final = "/mnt/batch"
 
 
 def batch_order(inference: Inference, batch: Batch) -> BatchOrder:
-    """What the shards' processes are told."""
+    """Return the order of the shards' processes."""
     return BatchOrder(
         run=run_name(inference, batch),
         source=batch.input.uri,
         sink=batch.output.uri,
-        columns=tuple(Column(input=one.input, column=one.column) for one in batch.input.columns),
+        columns=tuple(Column(input=mapping.input, column=mapping.column) for mapping in batch.input.columns),
         keep=batch.output.keep,
         shards=batch.shards,
         rows_per_file=batch.output.rows_per_file,
@@ -62,8 +62,8 @@ def batch_objects(
     slices: SliceResources | None,
     parallelism: int,
 ) -> tuple[Manifest, ...]:
-    """Every child of an Inference with a batch; the Job, which is the last, is called after its template and its queue."""
-    # Neither term nor generation is in it: no order ever follows, and the same run keeps its ConfigMap.
+    """Build all children of an Inference with a batch; the Job is the last, named by its template and queue."""
+    # Without epoch and generation: no order ever follows, and the same run keeps its ConfigMap.
     ordered = desired_state(inference, settings, epoch=0).model_copy(
         update={"generation": 0, "batch": batch_order(inference, batch), "stream": None}
     )
@@ -77,13 +77,13 @@ def batch_objects(
 
 
 def _identity(batch: Batch, template: Mapping[str, Any]) -> str:
-    """What makes it another Job: neither the template nor, while it runs, the queue of a Job can change."""
+    """Return a hash of what needs another Job: its template is immutable, and so is its queue while it runs."""
     identity = template_hash(template)
     return short_digest([identity, batch.queue_name]) if batch.queue_name is not None else identity
 
 
 def _queued(job: Manifest, batch: Batch) -> Manifest:
-    """As Kueue wants it: with the name of its queue, and suspended until Kueue says otherwise."""
+    """Add the queue to a Job for Kueue, which also wants it suspended until it resumes it."""
     if batch.queue_name is None:
         return job
     metadata: Any = job["metadata"]
@@ -110,7 +110,7 @@ def _job(batch: Batch, template: Mapping[str, object], parallelism: int) -> dict
         "completions": batch.shards,
         "parallelism": parallelism,
         "backoffLimitPerIndex": _TRIES_PER_SHARD,
-        # Only when a pod is gone for good: two of one shard would do the same work.
+        # Only once a pod has ended: two pods of one shard would do the same work.
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {
             "rules": [
@@ -118,12 +118,12 @@ def _job(batch: Batch, template: Mapping[str, object], parallelism: int) -> dict
                     "action": "FailIndex",
                     "onExitCodes": {"containerName": SHARD, "operator": "In", "values": [NEVER]},
                 },
-                # Deleted, by us with fewer replicas or by somebody else, which leaves no condition on the pod.
+                # Deleted, by us with fewer replicas or by a user, which leaves no condition on the pod.
                 {
                     "action": "Ignore",
                     "onExitCodes": {"containerName": SHARD, "operator": "In", "values": [TOLD]},
                 },
-                # A node that is drained, or a pod that makes room for another, is no shard's fault.
+                # A drain or a preemption is not the shard's fault.
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
             ]
         },
@@ -155,22 +155,22 @@ def _template(
     template: dict[str, Any] = pod_template(pod, settings)
     spec = template["spec"]
     (server,) = spec["containers"]
-    # As a sidecar it is started again where it ends, and ends with the shard; a Job's own containers only end.
+    # As a sidecar it restarts, and ends with the shard; a Job's own containers would not restart.
     spec["initContainers"] = [*spec["initContainers"], {**server, "restartPolicy": "Always"}]
     spec["containers"] = [_shard(batch, pod, settings)]
     spec["volumes"] = [*spec["volumes"], *_volumes(batch)]
     spec["restartPolicy"] = "Never"
     if claims((batch.output.uri,)):
-        # Else the kubelet would go through all results before every start of a pod.
+        # Otherwise the kubelet would go through all results before every start of a pod.
         spec["securityContext"] = {**spec["securityContext"], "fsGroupChangePolicy": "OnRootMismatch"}
     template["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = SHARD
     return marked(template)
 
 
-def _left(whole: str, taken: str) -> str:
-    """What the shard's process leaves of a slice; its last quarter stays with the server."""
-    size = parse_quantity(whole)
-    return canonical(f"{max(size - parse_quantity(taken), (size / 4).quantize(Decimal('0.001'))):f}")
+def _left(total: str, share: str) -> str:
+    """Subtract the shard's share from a slice; the last quarter stays with the server."""
+    size = parse_quantity(total)
+    return canonical(f"{max(size - parse_quantity(share), (size / 4).quantize(Decimal('0.001'))):f}")
 
 
 def _shard(batch: Batch, pod: ServingPod, settings: ServingSettings) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Which run a spec asks for, and where its results are."""
+"""Name the run of a batch, and locate its results."""
 
 from tidegate.api.batch import Batch
 from tidegate.api.inference import Inference
@@ -6,7 +6,7 @@ from tidegate.resources.digest import short_digest
 
 
 def run_name(inference: Inference, batch: Batch) -> str:
-    """The run that the spec asks for: another one whenever its results could be others, and the same one else."""
+    """Return the name of the run that the spec asks for: another one whenever the results could differ."""
     model = inference.spec.model
     content = {
         "uid": inference.metadata.uid,
@@ -27,5 +27,5 @@ def run_name(inference: Inference, batch: Batch) -> str:
 
 
 def run_folder(inference: Inference, batch: Batch) -> str:
-    """The folder of the run's results."""
+    """Return the folder of the run's results."""
     return f"{batch.output.uri.rstrip('/')}/{run_name(inference, batch)}"

@@ -1,4 +1,4 @@
-"""FeatureCompute → the order for its agents, and its ConfigMap, Deployment and PodDisruptionBudget."""
+"""Build the order for the agents of a FeatureCompute, and its ConfigMap, Deployment and PodDisruptionBudget."""
 
 from typing import Final
 
@@ -27,7 +27,7 @@ _TIER: Final = "realtime"
 
 
 def features_state(features: FeatureCompute, plan: FeaturePlan, settings: ServingSettings) -> DesiredState:
-    """What every pod's agent is to serve: the compiled plan, as version 1 of a model of the object's name.
+    """Return the order of every pod's agent: the compiled plan, as version 1 of a model of the object's name.
 
     A pod keeps the plan it started with, so the order names no generation: the plan's hash is its identity.
     """
@@ -47,17 +47,17 @@ def features_state(features: FeatureCompute, plan: FeaturePlan, settings: Servin
 
 
 def features_source(features: FeatureCompute, plan: FeaturePlan) -> str:
-    """Hash in names and labels: a changed plan means new pods, and so does another object of the same name."""
+    """Return the hash in names and labels: a changed plan or another object of the same name needs new pods."""
     return short_digest([features.metadata.uid, plan.hash])
 
 
 def features_selector(features: FeatureCompute) -> dict[str, str]:
-    """Labels that select the pods of a FeatureCompute, within its namespace."""
+    """Return the labels that select the pods of a FeatureCompute, within its namespace."""
     return {FEATURE_COMPUTE_LABEL: label_value(features.metadata.name)}
 
 
 def features_workload(features: FeatureCompute, plan: FeaturePlan, start: str) -> Workload:
-    """The workload of a FeatureCompute whose starting pods begin with the DesiredState JSON `start`."""
+    """Return the workload of a FeatureCompute whose starting pods begin with the DesiredState JSON `start`."""
     selector = features_selector(features)
     return Workload(
         namespace=features.metadata.namespace,
@@ -75,7 +75,7 @@ def features_workload(features: FeatureCompute, plan: FeaturePlan, start: str) -
 def features_objects(
     features: FeatureCompute, plan: FeaturePlan, settings: ServingSettings, start: str
 ) -> tuple[Manifest, ...]:
-    """Every child of a FeatureCompute, whole, in the order of application."""
+    """Build all children of a FeatureCompute in the order of application."""
     workload = features_workload(features, plan, start)
     uris = tuple(table.uri for table in plan.tables)
     pod = ServingPod(

@@ -1,4 +1,4 @@
-"""Inference → the order for its agents, and its ConfigMap, Deployment and PodDisruptionBudget."""
+"""Build the order for the agents of an Inference, and its ConfigMap, Deployment and PodDisruptionBudget."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -44,7 +44,7 @@ _DEFAULT_QUEUE_DELAY: Final = timedelta(milliseconds=1)
 
 
 def desired_state(inference: Inference, settings: ServingSettings, *, epoch: int) -> DesiredState:
-    """What the spec orders from every pod's agent."""
+    """Return the order of every pod's agent."""
     model = inference.spec.model
     batching = inference.spec.batching
     delay = parse_duration(batching.max_queue_delay) if batching.max_queue_delay else _DEFAULT_QUEUE_DELAY
@@ -74,9 +74,9 @@ def desired_state(inference: Inference, settings: ServingSettings, *, epoch: int
 
 
 def source_digest(inference: Inference) -> str:
-    """Hash of what new pods are needed for: everything about the model but its version, revision and pin.
+    """Return the hash of what needs new pods: everything about the model but its version, revision and pin.
 
-    And whose pods they are: those of a deleted namesake live on for a moment, and count for nothing.
+    The uid is part of it: the pods of a deleted object of the same name live on for a moment, and do not count.
     """
     spec = inference.spec
     return short_digest(
@@ -91,7 +91,7 @@ def source_digest(inference: Inference) -> str:
 
 
 def inference_selector(inference: Inference) -> dict[str, str]:
-    """Labels that select the pods of an Inference, within its namespace."""
+    """Return the labels that select the pods of an Inference, within its namespace."""
     return {INFERENCE_LABEL: label_value(inference.metadata.name)}
 
 
@@ -126,7 +126,7 @@ def inference_objects(
     slices: SliceResources | None = None,
     replicas: int | None = None,
 ) -> tuple[Manifest, ...]:
-    """Return every child of an Inference, whole, in the order of application; the rest as in `inference_workload`."""
+    """Build all children of an Inference in the order of application; parameters as in `inference_workload`."""
     workload = inference_workload(inference, start, slices, replicas)
     pod = serving_pod(inference, workload, settings, slices)
     if inference.spec.nearline is not None:
@@ -137,7 +137,7 @@ def inference_objects(
 def serving_pod(
     inference: Inference, workload: Workload, settings: ServingSettings, slices: SliceResources | None = None
 ) -> ServingPod:
-    """Return the pod of an Inference, before what its tier asks for; `slices` as in `inference_workload`."""
+    """Return the pod of an Inference, without what its tier adds; `slices` as in `inference_workload`."""
     own = inference.spec.own_resources
     uris = (inference.spec.model.uri,)
     pod = ServingPod(

@@ -1,4 +1,4 @@
-"""What builders return: whole Kubernetes objects as plain JSON values."""
+"""The type of what builders return: whole Kubernetes objects as plain JSON values."""
 
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -9,7 +9,7 @@ Manifest: TypeAlias = Mapping[str, object]
 
 
 def owner_reference(api_version: str, kind: str, owner: ObjectMeta) -> dict[str, object]:
-    """The controlling owner reference that makes the API server delete a child with its owner."""
+    """Return the controlling owner reference, with which the API server deletes a child with its owner."""
     return {
         "apiVersion": api_version,
         "kind": kind,

@@ -22,21 +22,21 @@ SLICES_LABEL: Final = "tidegate.io/slices"
 RUN_LABEL: Final = "tidegate.io/run"
 """The run of a batch, on its Job and pods."""
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
-"""Kueue's: the LocalQueue in which a Job waits until it may run."""
+"""Kueue's label: the LocalQueue in which a Job waits until it may run."""
 MOST_REPLICAS_LABEL: Final = "tidegate.io/max-replicas"
-"""On a HorizontalPodAutoscaler: the maximum that its author wants; it asks for bounds with it."""
+"""On a HorizontalPodAutoscaler: its author's maximum, with which it asks us to bound maxReplicas."""
 BOUNDED_ANNOTATION: Final = "tidegate.io/bounded-to"
-"""On the same: the maxReplicas that was written last, for want of room in the pool."""
+"""On the same: the maxReplicas that we wrote last, because the pool has no room for more."""
 SOURCE_LABEL: Final = "tidegate.io/source"
 """Hash of everything but the version: pods that differ in it cannot swap in place and are replaced."""
 TEMPLATE_ANNOTATION: Final = "tidegate.io/template"
-"""Hash of the pod template, on every pod: which pods are of the present one, and which are still to be replaced."""
+"""Hash of the pod template, on every pod: shows which pods are still to be replaced."""
 CALLS_ANNOTATION: Final = "tidegate.io/calls"
-"""The Inferences that a pipeline's pod calls, with commas between: the gateways route to them while it runs."""
+"""The Inferences that a pipeline's pod calls, separated by commas: gateways route to them while it runs."""
 LAST_READY_ANNOTATION: Final = "tidegate.io/last-ready-template"
-"""On a Deployment during a rollout: the pod template to go back to, as JSON."""
+"""On a Deployment during a rollout: the pod template to roll back to, as JSON."""
 ROLLED_BACK_ANNOTATION: Final = "tidegate.io/rolled-back"
-"""On a Deployment that went back: which attempt was given up and why, as JSON."""
+"""On a Deployment that was rolled back: which attempt failed and why, as JSON."""
 
 _MAX_CHILD_NAME: Final = 52
 """Leaves room in 63 characters for the hashes that Deployments and ReplicaSets append to pod names."""
@@ -44,13 +44,13 @@ _MAX_LABEL_VALUE: Final = 63
 
 
 def child_name(prefix: str, name: str, suffix: str = "") -> str:
-    """`inf-ctr`, or for a long name its beginning and a hash of the whole: `inf-a-very-long…-1f3c9a2b`."""
+    """Return `inf-ctr`, or for a long name its beginning and a hash of the whole: `inf-a-very-long…-1f3c9a2b`."""
     tail = f"-{suffix}" if suffix else ""
     return _bounded(f"{prefix}-{name}".replace(".", "-"), name, _MAX_CHILD_NAME - len(tail)) + tail
 
 
 def label_value(name: str) -> str:
-    """An object's name as a label value: unchanged up to 63 characters, else shortened with a hash."""
+    """Return a name as a label value: unchanged up to 63 characters, otherwise shortened with a hash."""
     return _bounded(name, name, _MAX_LABEL_VALUE)
 
 

@@ -1,4 +1,4 @@
-"""`spec.nearline` → what the agents are told, and what of it is the pods' own."""
+"""Build the agents' order of `spec.nearline`, and what it needs in the pods."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -13,17 +13,17 @@ from tidegate_dataplane.contract import KafkaOrder, StreamOrder
 PROMPT_DRAIN: Final[Mapping[str, str]] = MappingProxyType(
     {"TIDEGATE_AGENT_DRAIN_LEAST_S": "0", "TIDEGATE_AGENT_DRAIN_QUIET_S": "0"}
 )
-"""Environment of the agents whose work is a stream: it waits for the next pod, so this one leaves when it has yielded.
+"""Environment of agents that consume a stream: its messages wait for the next pod, so this one ends at once.
 
-A pod that is asked by gateways stays for 5 s, until they have heard that it leaves.
+A pod behind gateways stays for 5 s, until they have removed it from their endpoints.
 """
 
 PROMPT_EXIT_S: Final = 1
-"""And how long its server finishes requests: those of the stream were answered or given back before."""
+"""How long its server finishes requests: those of the stream were answered or returned before."""
 
 
 def stream_order(inference: Inference) -> StreamOrder | None:
-    """The agents' order; None consumes nothing."""
+    """Return the agents' order; None consumes nothing."""
     nearline = inference.spec.nearline
     if nearline is None:
         return None
@@ -48,14 +48,14 @@ def stream_order(inference: Inference) -> StreamOrder | None:
 
 
 def stream_secret(inference: Inference) -> str:
-    """The Secret that is named for the stream; empty where none is."""
+    """Return the Secret of the stream's broker; empty if none is named."""
     nearline = inference.spec.nearline
     stream = (nearline.consume.kafka or nearline.consume.nats) if nearline is not None else None
     return (stream.secret_name or "") if stream is not None else ""
 
 
 def results_secret(inference: Inference) -> str:
-    """The Secret that is named for results on a server of their own; empty where none is."""
+    """Return the Secret of the results' own server; empty if none is named."""
     nearline = inference.spec.nearline
     return (nearline.produce.store.nats.secret_name or "") if nearline is not None else ""
 

@@ -1,6 +1,5 @@
-"""A ModelAccess's pipeline → the order for its agents, and its ConfigMap, Deployment and PodDisruptionBudget."""
+"""Build the order for the agents of a ModelAccess's pipeline, and its Kubernetes objects."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,7 +30,7 @@ _TIER: Final = "realtime"
 
 @dataclass(frozen=True, slots=True)
 class CompiledPipeline:
-    """What the pods of one route do, and how many rows they may put into one call."""
+    """The plan of one route's pods, and how many rows they may put into one call."""
 
     plan: PipelinePlan
     max_batch_size: int
@@ -40,24 +39,24 @@ class CompiledPipeline:
 
 
 def pipeline_name(access: ModelAccess, route: str) -> str:
-    """Names the pipeline of a route in its namespace; neither part has a dot."""
+    """Return the name of a route's pipeline in its namespace; neither part has a dot."""
     return f"{access.metadata.name}.{route}"
 
 
 def pipeline_selector(access: ModelAccess, route: str) -> dict[str, str]:
-    """Labels that select the pods of a route's pipeline, within its namespace."""
+    """Return the labels that select the pods of a route's pipeline, within its namespace."""
     return {PIPELINE_LABEL: label_value(pipeline_name(access, route))}
 
 
 def pipeline_source(access: ModelAccess, compiled: CompiledPipeline) -> str:
-    """Hash in names and labels: a changed plan means new pods, and so does another object of the same name."""
+    """Return the hash in names and labels: a changed plan or another object of the same name needs new pods."""
     return short_digest([access.metadata.uid, compiled.plan.hash, compiled.max_batch_size])
 
 
 def pipeline_state(access: ModelAccess, pipeline: Pipeline, compiled: CompiledPipeline) -> DesiredState:
-    """What every pod's agent is to serve: the compiled plan, as version 1 of a model of the pipeline's name.
+    """Return the order of every pod's agent: the compiled plan, as version 1 of a model of the pipeline's name.
 
-    Requests join while the instances wait for their answers, and none waits for others to come.
+    Requests are batched while the instances wait for their answers; no request waits for others to come.
     """
     return DesiredState(
         owner=str(access.key),
@@ -76,7 +75,7 @@ def pipeline_state(access: ModelAccess, pipeline: Pipeline, compiled: CompiledPi
 def pipeline_objects(
     access: ModelAccess, route: str, pipeline: Pipeline, compiled: CompiledPipeline, settings: ServingSettings
 ) -> tuple[Manifest, ...]:
-    """Every child that one route's pipeline has, whole, in the order of application."""
+    """Build all children of one route's pipeline in the order of application."""
     selector = pipeline_selector(access, route)
     labels = {**selector, ACCESS_LABEL: label_value(access.metadata.name), TIER_LABEL: _TIER}
     workload = Workload(
@@ -98,10 +97,6 @@ def pipeline_objects(
         memory=canonical(pipeline.resources.memory),
         priority_class=f"{settings.priority_class_prefix}{_TIER}",
         storage_secret=settings.storage_secret,
-        annotations={CALLS_ANNOTATION: ",".join(_sorted(compiled.calls))},
+        annotations={CALLS_ANNOTATION: ",".join(sorted(set(compiled.calls)))},
     )
     return workload_objects(workload, pod, settings)
-
-
-def _sorted(names: Collection[str]) -> list[str]:
-    return sorted(set(names))

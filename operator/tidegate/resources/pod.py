@@ -1,4 +1,4 @@
-"""The pod that serves a model: Triton, and beside it the agent that fetches artefacts and drives Triton."""
+"""Build the pod that serves a model: Triton, and beside it the agent that fetches artefacts and drives Triton."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ GRPC_PORT: Final = 8001
 METRICS_PORT: Final = 8002
 AGENT_CPU: Final = "50m"
 AGENT_MEMORY: Final = "128Mi"
-"""What the agent asks of its node, beside what the server asks for."""
+"""The agent's requests, beside the server's."""
 DESIRED_FILE: Final = "desired.json"
 CLIENT_CA_FILE: Final = "client-ca.crt"
 
@@ -27,17 +27,17 @@ _STREAM_SECRET: Final = "/etc/tidegate-stream"  # noqa: S105 - a folder
 _RESULTS_SECRET: Final = "/etc/tidegate-results"  # noqa: S105 - a folder
 _SAMPLES_CLAIMS: Final = "/mnt/samples"
 _GRACE_S: Final = 60
-"""20 s at most for the traffic to go, 30 s at most for Triton to finish what it has, and the rest for the agent."""
+"""At most 20 s for draining, at most 30 s for Triton to finish its requests, and the rest for the agent."""
 
 _TELL_AGENT: Final = "kill -USR1 1"
-"""Run in the agent's container when the pod is told to go: sidecars hear of it at once, and end last."""
+"""Runs in the agent's container when the pod is deleted: sidecars get SIGTERM last, but this at once."""
 _AWAIT_DRAINED: Final = (
     "cd /run/tidegate; n=0; while [ ! -e drained ] && [ $n -lt 100 ]; do "
     "n=$((n+1)); [ -e leaving ] || [ $n -lt 15 ] || exit 0; sleep 0.2; done"
 )
-"""Run in Triton's before SIGTERM: until the agent says that no more requests come, and never longer than 20 s.
+"""Runs in Triton's container before SIGTERM: until the agent reports that no more requests come, and at most 20 s.
 
-Where the pod stays, since only Triton failed its probe, nobody tells the agent, and 3 s are enough to know.
+If only Triton failed its probe, the pod stays and the agent gets no signal; 3 s are enough to know.
 """
 
 _TRITON_COMMAND: Final = " ".join(
@@ -64,7 +64,7 @@ _OWN_REGIONS: Final = '--backend-config=python,shm-region-prefix-name="$POD_UID"
 
 @dataclass(frozen=True, slots=True)
 class ServingPod:
-    """What distinguishes one kind's serving pod from another's."""
+    """The differences between the serving pods of the kinds."""
 
     labels: Mapping[str, str]
     spread: Mapping[str, str]
@@ -75,7 +75,7 @@ class ServingPod:
     storage_secret: str
     """Secret of the namespace with which artefacts are fetched; it need not exist."""
     service_account: str = DEFAULT_ACCOUNT
-    """Of the namespace. Whichever it is, its token is not mounted."""
+    """ServiceAccount of the namespace. Its token is never mounted."""
     priority_class: str | None = None
     claims: tuple[str, ...] = ()
     """PersistentVolumeClaims that artefacts come from, mounted read-only at /mnt/pvc/<claim>."""
@@ -92,7 +92,7 @@ class ServingPod:
     agent_env: Mapping[str, str] = field(default_factory=dict[str, str])
     """Environment of the agent, besides what every agent has."""
     exit_timeout_s: int = 30
-    """How long the server finishes what it has when it is told to stop."""
+    """How long the server finishes requests once it gets SIGTERM."""
     host_models: bool = False
     """Whether an artefact has a `file:` URI, so that the node's models folder is mounted."""
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -110,7 +110,7 @@ class ServingPod:
 
 
 def pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
-    """The pod template shared by Inference and FeatureCompute Deployments."""
+    """Build the pod template that all serving workloads share."""
     spec: dict[str, object] = {
         "serviceAccountName": pod.service_account,
         "automountServiceAccountToken": False,
@@ -127,7 +127,7 @@ def pod_template(pod: ServingPod, settings: ServingSettings) -> dict[str, object
     if pod.node_selector:
         spec["nodeSelector"] = dict(pod.node_selector)
     if pod.tolerations:
-        spec["tolerations"] = [dict(each) for each in pod.tolerations]
+        spec["tolerations"] = [dict(toleration) for toleration in pod.tolerations]
     return {
         "metadata": {
             "labels": dict(pod.labels),
@@ -152,13 +152,13 @@ def _security(pod: ServingPod) -> dict[str, object]:
         "seccompProfile": {"type": "RuntimeDefault"},
     }
     if pod.sample_claim:
-        # Else the kubelet would go through all files of the log before every start of a pod.
+        # Otherwise the kubelet would go through all files of the log before every start of a pod.
         context["fsGroupChangePolicy"] = "OnRootMismatch"
     return context
 
 
 def _spread(pod: ServingPod) -> dict[str, object]:
-    """One node's end is to take as few replicas as can be; a wish, or full nodes would keep pods from running."""
+    """Prefer to spread over nodes, so that one node's end takes few replicas, and full nodes block none."""
     return {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -169,7 +169,10 @@ def _spread(pod: ServingPod) -> dict[str, object]:
 
 
 def reading_mounts(pod: ServingPod) -> list[dict[str, object]]:
-    """What a second process of ours in the pod reads: its order, the storage Secret, claims and the node's models."""
+    """Return the mounts that a second process of ours reads.
+
+    They are its order, the storage Secret, claims and the node's models.
+    """
     mounts: list[dict[str, object]] = [
         {"name": "desired", "mountPath": "/etc/tidegate", "readOnly": True},
         {"name": "storage-secret", "mountPath": "/etc/tidegate-storage", "readOnly": True},
@@ -184,7 +187,7 @@ def reading_mounts(pod: ServingPod) -> list[dict[str, object]]:
 
 
 def _agent(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
-    """The agent as a native sidecar: it is up, with Triton's control key written, before Triton starts."""
+    """Build the agent as a native sidecar: it runs, with Triton's control key written, before Triton starts."""
     mounts = [
         {"name": "desired", "mountPath": "/etc/tidegate", "readOnly": True},
         {"name": "repository", "mountPath": "/var/lib/tidegate/repository"},
@@ -244,7 +247,7 @@ def _triton(pod: ServingPod, settings: ServingSettings) -> dict[str, object]:
         {"name": "triton-tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod's own
     ]
     if not pod.shared_memory_of_node:
-        # Triton's Python backend needs it. Its place in the list is that of every pod that runs already.
+        # Triton's Python backend needs it. Another place in the list would replace every running pod.
         mounts.insert(2, {"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108
     return {
         "name": "triton",
@@ -281,8 +284,8 @@ def _triton_command(pod: ServingPod) -> str:
 
 
 def _triton_env(pod: ServingPod) -> list[dict[str, object]]:
-    given = {"TIDEGATE_CPU": pod.cpu, **pod.env}
-    env: list[dict[str, object]] = [{"name": name, "value": value} for name, value in given.items()]
+    variables = {"TIDEGATE_CPU": pod.cpu, **pod.env}
+    env: list[dict[str, object]] = [{"name": name, "value": value} for name, value in variables.items()]
     if pod.shared_memory_of_node:
         env.append(field_env("POD_UID", "metadata.uid"))
     return env
@@ -295,7 +298,7 @@ def _volumes(pod: ServingPod, settings: ServingSettings) -> list[dict[str, objec
         {"name": "cache", "emptyDir": {}},
         {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
         *_shared_memory(pod),
-        # Optional: the agent says what is missing, and the kubelet brings a Secret that is made later.
+        # Optional: the agent reports what is missing, and the kubelet mounts a Secret that is created later.
         {"name": "storage-secret", "secret": {"secretName": pod.storage_secret, "optional": True}},
         {"name": "agent-tmp", "emptyDir": {}},
         {"name": "triton-tmp", "emptyDir": {}},
@@ -329,10 +332,10 @@ def _broker_volumes(pod: ServingPod) -> list[dict[str, object]]:
         ("stream-secret", pod.stream_secret),
         ("results-secret", pod.results_secret),
     )
-    for name, wanted in secrets:
-        if wanted:
-            # Optional, as the storage Secret: the model serves without it.
-            volumes.append({"name": name, "secret": {"secretName": wanted, "optional": True}})
+    for name, secret in secrets:
+        if secret:
+            # Optional like the storage Secret: the model serves without it.
+            volumes.append({"name": name, "secret": {"secretName": secret, "optional": True}})
     if pod.sample_claim:
         volumes.append({"name": "samples", "persistentVolumeClaim": {"claimName": pod.sample_claim}})
     return volumes
@@ -359,7 +362,7 @@ def _before_stop(script: str) -> dict[str, object]:
 
 
 def field_env(name: str, path: str) -> dict[str, object]:
-    """A variable that says what the pod itself knows."""
+    """Build a variable with a field of the pod itself."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 

@@ -1,11 +1,11 @@
-"""`spec.logging` → what the agents are told, and what of it needs a mount in their pods."""
+"""Build the agents' order of `spec.logging`, and what it needs in their pods."""
 
 from tidegate.api.sample_log import Logging
 from tidegate_dataplane.contract import SampleOrder
 
 
 def sample_order(logging: Logging | None) -> SampleOrder | None:
-    """The agents' order; None logs nothing."""
+    """Return the agents' order; None logs nothing."""
     if logging is None:
         return None
     nats = logging.sink.nats
@@ -18,7 +18,7 @@ def sample_order(logging: Logging | None) -> SampleOrder | None:
 
 
 def sample_url(logging: Logging | None) -> str:
-    """Where samples go; empty for nowhere."""
+    """Return where samples go; empty for nowhere."""
     if logging is None:
         return ""
     nats, files = logging.sink.nats, logging.sink.files
@@ -26,7 +26,7 @@ def sample_url(logging: Logging | None) -> str:
 
 
 def sample_secret(logging: Logging | None) -> str:
-    """The Secret that is named for the sink; empty where none is."""
+    """Return the Secret of the sink; empty if none is named."""
     if logging is None:
         return ""
     sink = logging.sink.nats or logging.sink.files

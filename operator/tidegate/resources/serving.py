@@ -1,4 +1,4 @@
-"""The objects around serving pods, the same for every kind that serves: one Deployment and its company."""
+"""Build the objects around serving pods, which are the same for every kind that serves."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from tidegate.resources.settings import ServingSettings
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One serving workload: who owns it, what it is called, and what its pods start with."""
+    """One serving workload: its owner, its names and labels, and the order that its pods start with."""
 
     namespace: str
     name: str
@@ -34,24 +34,24 @@ class Workload:
     desired: str
     """JSON of the DesiredState with which a starting pod begins."""
     most_replicas: int = 1
-    """Replicas that it may have, now or at another time."""
+    """The most replicas that it may ever have."""
     placed: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Labels of the Deployment alone that say on whose slices its pods run."""
+    """Labels of the Deployment alone that name the pool whose slices its pods run on."""
     in_place: bool = False
-    """Whether a pod goes before its successor comes, since there is no room for both."""
+    """Whether a pod ends before its successor starts, since there is no room for both."""
     progress_deadline_s: int = 600
 
     @property
     def config_map(self) -> str:
-        """Name of the ConfigMap for this source; pods of an earlier source keep reading theirs."""
+        """Return the ConfigMap's name for this source; pods of an earlier source keep reading theirs."""
         return f"{self.name}-{self.source}"
 
 
 def workload_objects(workload: Workload, pod: ServingPod, settings: ServingSettings) -> tuple[Manifest, ...]:
-    """All objects of a workload, in the order in which they are applied.
+    """Build all objects of a workload, in the order in which they are applied.
 
     No Service: gateways reach pods by address. No ServiceAccount: no pod has a token. No PodDisruptionBudget for one
-    replica, which it would not protect; one that is there already stays when replicas become fewer.
+    replica, which it would not protect; an existing one stays when replicas become fewer.
     """
     return (
         config_map(workload, settings),
@@ -68,23 +68,23 @@ def workload_objects(workload: Workload, pod: ServingPod, settings: ServingSetti
 
 
 def template_digest(objects: Iterable[Manifest]) -> str:
-    """The hash that pods of the Deployment among `objects` carry."""
+    """Return the hash that pods of the Deployment among `objects` carry."""
     deployment: Any = deployment_of(objects)
     return template_hash(deployment["spec"]["template"])
 
 
 def deployment_of(objects: Iterable[Manifest]) -> Manifest:
-    """The Deployment among the objects of a workload."""
+    """Return the Deployment among the objects of a workload."""
     return next(manifest for manifest in objects if manifest["kind"] == "Deployment")
 
 
 def template_hash(template: Mapping[str, Any]) -> str:
-    """The hash that a pod template of ours carries; empty for one that is not ours."""
+    """Return the hash that a pod template of ours carries; empty for one that is not ours."""
     return str((template["metadata"].get("annotations") or {}).get(TEMPLATE_ANNOTATION, ""))
 
 
 def config_map(workload: Workload, settings: ServingSettings) -> Manifest:
-    """The ConfigMap from which a starting pod learns which model to serve and whose calls to accept."""
+    """Build the ConfigMap that tells a starting pod which model to serve and whose calls to accept."""
     data = {DESIRED_FILE: workload.desired, CLIENT_CA_FILE: settings.client_ca}
     return owned_object(workload, "v1", "ConfigMap", workload.config_map, {"data": data})
 
@@ -98,9 +98,9 @@ def owned_object(
     *,
     placed: bool = False,
 ) -> Manifest:
-    """One child, with its labels and owner; one that is `placed` also says on whose slices its pods run."""
-    there = workload.placed if placed else {}
-    labels = {**workload.labels, **there, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source}
+    """Build one child, with its labels and owner; a `placed` one also names the slices that its pods run on."""
+    pool_labels = workload.placed if placed else {}
+    labels = {**workload.labels, **pool_labels, MANAGED_BY: MANAGER, SOURCE_LABEL: workload.source}
     return {
         "apiVersion": api_version,
         "kind": kind,
@@ -132,7 +132,7 @@ def _deployment(workload: Workload, pod: ServingPod, settings: ServingSettings) 
 
 
 def marked(template: dict[str, Any]) -> dict[str, Any]:
-    """The template with its own hash among its annotations."""
+    """Add a template's own hash to its annotations."""
     metadata = template["metadata"]
     annotations = {**metadata["annotations"], TEMPLATE_ANNOTATION: short_digest(template)}
     return {**template, "metadata": {**metadata, "annotations": annotations}}

@@ -1,4 +1,4 @@
-"""What the cluster's administrator decides about model pods, as the builders need it."""
+"""The cluster administrator's settings for model pods, as the builders need them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,4 +35,4 @@ class ServingSettings:
 
 
 Serving: TypeAlias = Callable[[], ServingSettings]
-"""Them as they are now: whom agents trust changes while the controllers run."""
+"""Returns the present settings: the CA that agents trust changes while the controllers run."""

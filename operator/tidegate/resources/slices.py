@@ -1,9 +1,10 @@
-"""Slices of a pool: what one takes of its node, what a node has to offer, and what a pod gets that runs on some.
+"""Slices of a pool: what one takes of its node, what a node offers, and what a pod on slices gets.
 
-CPU slices need no configuration on a node. GPU slices are devices nvidia.com/gpu.shared, of which NVIDIA's device plugin offers
-several for each GPU under MPS. The plugin's README, section "With CUDA MPS", and its source (api/config/v1,
-cmd/mps-control-daemon) say how. Three facts decide what is below: MPS limits a process, so a pod has one slice and is one GPU
-process; one MPS server accepts the processes of one user; a changed configuration restarts MPS under all pods of a node.
+CPU slices need no configuration on a node. GPU slices are devices nvidia.com/gpu.shared, of which NVIDIA's device plugin
+offers several for each GPU under MPS. The plugin's README, section "With CUDA MPS", and its source (api/config/v1,
+cmd/mps-control-daemon) say how. Three facts shape this module: MPS limits a process, so a pod has one slice and is one
+GPU process; one MPS server accepts the processes of one user; a changed configuration restarts MPS under all pods of a
+node.
 """
 
 from collections.abc import Mapping
@@ -42,7 +43,7 @@ _FORMATS_OF_OTHER_PROCESSES: Final = frozenset({ModelFormat.PYTHON})
 
 @dataclass(frozen=True, slots=True)
 class SliceResources:
-    """What a pod on slices gets from its pool: the nodes that it may run on, and how much of a node its server may use."""
+    """The resources that a pool gives to a pod: the nodes that it may run on, and its server's share of a node."""
 
     labels: Mapping[str, str]
     node_selector: Mapping[str, str]
@@ -138,9 +139,9 @@ def refuse_replica(pool: ComputePool, slices: int, model: ModelFormat) -> Placem
 def find_misconfiguration(
     pool: ComputePool, labels: Mapping[str, str], allocatable: Mapping[str, Decimal]
 ) -> str:
-    """Return why a node with these labels and resources does not offer the pool's slices, and what to do; empty if it does.
+    """Explain why a node with these labels and resources does not offer the pool's slices; empty if it does.
 
-    The text continues a sentence that begins with the node, and contains `<node>` for its name.
+    The text continues a sentence that begins with the node, says what to do, and contains `<node>` for its name.
     """
     mps = pool.spec.slice.mps
     if mps is None:
@@ -169,7 +170,10 @@ def find_misconfiguration(
 
 
 def expected_devices(pool: ComputePool, labels: Mapping[str, str]) -> Mapping[str, Decimal]:
-    """Return the devices that a configured node with these labels offers while all of them work: the slices of all its GPUs."""
+    """Return the devices that a configured node with these labels offers while all of them work.
+
+    These are the slices of all its GPUs.
+    """
     mps = pool.spec.slice.mps
     return {} if mps is None else {SHARED_GPU: Decimal(int(labels[GPU_COUNT_LABEL]) * mps.slices_per_gpu)}
 
