@@ -1,4 +1,4 @@
-"""What the allocator decides about a pool from: its slices, who holds them, what is asked of whom; all from caches, as one Snapshot."""
+"""Turn what caches and signals hold about one pool into the solver's input, an AllocationSnapshot."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,192 +27,193 @@ from tidegate.planning.shards_left import shards_left
 from tidegate.planning.signals import Signal, Signals
 
 STEPS: Final = (HorizonStep(600.0),)
-"""One step of ten minutes: the present rate stands in all of it, until somebody forecasts."""
+"""One step of ten minutes with the present rate, since there is no forecast."""
 _UNKNOWN: Final = linear_curve(1.0)
-"""The curve of an Inference whose capacity nobody measured: it keeps what it has, and no curve decides about it."""
-
-
-_LOOKING: Final = 0.05
-"""Share of a replica's work that looking whether a stream has any is worth."""
+"""The curve of an Inference of unknown capacity: it keeps its replicas, whatever the curve."""
+_POLLING_SHARE: Final = 0.05
+"""Demand of a stream of which nothing is known, as a share of what one replica answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An Inference that is placed in the pool: what it has there, and what is asked of it."""
+    """An Inference that is placed in the pool: what it has there, and the demand for it."""
 
     inference: Inference
     claim: Claim
     ready: int
-    """Pods that answer, there; warm spares among them."""
+    """Ready pods in the pool, warm spares included."""
     apart: str = ""
-    """Why nothing can be decided about it now, or empty: its Deployment is not there, or moves here from elsewhere."""
+    """Why it is excluded from decisions now, or empty: its Deployment is missing, or comes from another pool."""
     refused: str = ""
-    """Why the pool gives it no place, however many slices are free, or empty."""
+    """Why the pool can place no replica of it, however many slices are free; or empty."""
     lost: int = 0
-    """Slices of its pods on nodes that take none and where they do not answer: nobody can have these."""
+    """Slices of its pods that are not ready, on nodes that take no pods: nothing can use them."""
 
     @property
     def key(self) -> ObjectKey:
-        """Its namespace and name."""
+        """Return its namespace and name."""
         return self.claim.key
 
     @property
     def slices(self) -> int:
-        """Slices of each replica."""
+        """Return the slices of each replica."""
         return self.claim.slices
 
     @property
     def pods(self) -> int:
-        """Pods that it has been given, those that still start and warm spares included."""
+        """Return the pods that have slices, including starting pods and warm spares."""
         return max(self.claim.assigned, self.claim.assumed) // self.claim.slices
 
     @property
     def held(self) -> int:
-        """Replicas of them: all but warm spares."""
+        """Return the replicas that have slices, without warm spares."""
         return in_service(self.inference, self.pods)
 
     @property
     def spare(self) -> int:
-        """Warm spares of them."""
+        """Return the number of its warm spares."""
         return self.pods - self.held
 
     @property
     def taken(self) -> int:
-        """Slices that it has where somebody else could have them."""
+        """Return the slices that it has and that could be assigned to others."""
         claim = self.claim
         return max(claim.assigned, sum(claim.pods.values()) - self.lost, claim.assumed)
 
     @property
     def serving(self) -> int:
-        """Pods that answer and get requests."""
+        """Return the ready pods that get requests."""
         return min(self.ready, self.held) if self.spare else self.ready
 
     @property
     def draining(self) -> int:
-        """Replicas' worth of slices that it has beyond that: pods on their way out."""
+        """Return the number of terminating replicas: those whose slices it has beyond its pods."""
         beyond = self.taken - self.pods * self.claim.slices
         return max(ceil(beyond / self.claim.slices), 0)
 
     @property
     def scaled(self) -> bool:
-        """Whether the allocator decides about it."""
+        """Return whether the allocator decides its number of replicas."""
         return self.inference.spec.scaling is not None
 
     @property
     def unmeasured(self) -> bool:
-        """Whether nobody knows what a replica serves; offline work uses whatever is left."""
+        """Return whether its capacity per replica is unknown.
+
+        Offline work needs none, since it uses every free slice.
+        """
         return self.inference.spec.tier is not Tier.OFFLINE and self.inference.spec.capacity is None
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationObserved:
-    """Everything that deciding about one pool needs to know."""
+    """Everything that a decision about one pool depends on."""
 
     pool: ComputePool
     now: datetime
     slices: PoolSlices
     members: Sequence[Member]
     leaving: int = 0
-    """Slices of Inferences that were deleted, or want another pool, until their pods are gone."""
+    """Slices of Inferences that were deleted or moved to another pool, until their pods are gone."""
     serving_elsewhere: int = 0
-    """Slices of ready pods on nodes that take no new ones: they are there, and nobody else can have them."""
+    """Slices of ready pods on nodes that take no new pods: in use, and of no use to others."""
     overrides: Sequence[ComputeOverride] = ()
     signals: Signals = field(default_factory=Signals)
     decisions: Sequence[AllocationDecision] = ()
-    """Those about this pool, the newest first."""
+    """The decisions about this pool, the newest first."""
     frozen: Freeze | None = None
-    """The window that the pool is in."""
+    """The freeze window that the pool is in, if any."""
     corrections: Mapping[ObjectKey, CapacityCorrection] = field(
         default_factory=dict[ObjectKey, CapacityCorrection]
     )
-    """How far production is from what was measured, of those of whom it says anything."""
+    """How far capacity in production is from the measured one, for Inferences where that is known."""
 
     @property
     def name(self) -> str:
-        """The pool's name."""
+        """Return the pool's name."""
         return self.pool.metadata.name
 
     @property
     def active(self) -> tuple[ComputeOverride, ...]:
-        """The overrides in force."""
+        """Return the overrides in force."""
         return in_force(self.overrides, self.now)
 
     @property
     def mode(self) -> PolicyMode:
-        """What is done with decisions: an override or a window that holds the pool counts, unless nothing is done at all."""
+        """Return the policy's mode; a held pool is in mode Hold, unless it only recommends."""
         mode = self.pool.spec.policy.mode
         return PolicyMode.HOLD if self.held and mode is not PolicyMode.RECOMMEND_ONLY else mode
 
     @property
     def held(self) -> bool:
-        """Whether an override or a window holds the pool, whatever its mode."""
+        """Return whether an override or a freeze window holds the pool, in any mode."""
         return self.frozen is not None or bool(about(self.active, OverrideKind.COMPUTE_POOL, self.pool.key))
 
     @property
     def room(self) -> int:
-        """Slices that its members can have together."""
+        """Return the slices that its members can have together."""
         return max(self.slices.healthy + self.serving_elsewhere - self.leaving, 0)
 
     @property
     def free(self) -> int:
-        """Slices that nobody has; negative where more was given than there is now."""
-        there = self.slices.healthy + self.serving_elsewhere - self.leaving
-        return there - sum(member.taken for member in self.members)
+        """Return the free slices; negative if more are assigned than the pool has now."""
+        usable = self.slices.healthy + self.serving_elsewhere - self.leaving
+        return usable - sum(member.taken for member in self.members)
 
     @property
     def scaled(self) -> tuple[Member, ...]:
-        """The members that the allocator decides about."""
+        """Return the members whose replicas the allocator decides."""
         return tuple(member for member in self.members if member.scaled)
 
     @property
     def standing(self) -> AllocationDecision | None:
-        """The newest decision, if it is still to be carried out or taken up."""
+        """Return the newest decision if it is not finished yet."""
         return find_standing_decision(self.pool, self.decisions)
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The solver's inputs, and who could not be part of them."""
+    """The solver's input, and the members that could not be part of it, with the reason."""
 
     snapshot: AllocationSnapshot
     left_out: Mapping[ObjectKey, str]
 
 
 def allocation_view(observed: AllocationObserved) -> View:
-    """The snapshot of one pool.
+    """Build the snapshot of one pool.
 
-    A member with a number that cannot be true, or that is not wholly here, is left out and keeps its slices.
-    One that the pool refuses is left out as well, and nobody gives slices for it.
+    A member with an impossible number, or one that is not wholly in this pool, is excluded and keeps its slices.
+    So is one that the pool refuses: no other member gives slices for it.
     """
-    made: list[solver.ModelInput] = []
-    left_out: dict[ObjectKey, str] = {}
-    taken = 0
+    inputs: list[solver.ModelInput] = []
+    excluded: dict[ObjectKey, str] = {}
+    excluded_slices = 0
     for member in observed.members:
         if member.refused and not member.held:
-            left_out[member.key] = member.refused
-            taken += member.taken
+            excluded[member.key] = member.refused
+            excluded_slices += member.taken
             continue
         try:
             if member.apart:
                 raise InvalidInputError(f"inference {member.key}", member.apart)
-            made.append(_inference(observed, member))
+            inputs.append(_inference(observed, member))
         except InvalidInputError as error:
-            left_out[member.key] = str(error)
-            taken += max(member.taken, member.claim.replicas * member.slices)
-    pool = _pool(observed, taken)
+            excluded[member.key] = str(error)
+            excluded_slices += max(member.taken, member.claim.replicas * member.slices)
+    pool = _pool(observed, excluded_slices)
     dwell = parse_duration(observed.pool.spec.policy.dwell)
-    snapshot = AllocationSnapshot((pool,), tuple(made), STEPS, dwell_s=dwell / timedelta(seconds=1))
-    return View(snapshot, left_out)
+    snapshot = AllocationSnapshot((pool,), tuple(inputs), STEPS, dwell_s=dwell / timedelta(seconds=1))
+    return View(snapshot, excluded)
 
 
-def _pool(observed: AllocationObserved, taken: int) -> solver.PoolInput:
+def _pool(observed: AllocationObserved, excluded_slices: int) -> solver.PoolInput:
     spec = observed.pool.spec
     budget = compute_move_budget(observed.pool, observed.slices.healthy, observed.decisions, observed.now)
     newest = next(iter(observed.decisions), None)
     healthy = [node for node in observed.slices.nodes if node.healthy]
     return solver.PoolInput(
         observed.name,
-        max(observed.room - taken - sum(_unfilled(observed, tier) for tier in Tier), 0),
+        max(observed.room - excluded_slices - sum(_unfilled(observed, tier) for tier in Tier), 0),
         nodes=len(healthy),
         spares=spec.tiers.realtime.warm_spares,
         tiers=tuple(
@@ -226,7 +227,7 @@ def _pool(observed: AllocationObserved, taken: int) -> solver.PoolInput:
 
 
 def _unfilled(observed: AllocationObserved, tier: Tier) -> int:
-    """Slices of a tier's floor that none of its members can use: they are kept for it all the same."""
+    """Return the slices of a tier's floor that its members cannot use: they stay reserved for the tier."""
     fillable = sum(
         member.slices * _most(member) for member in observed.members if member.inference.spec.tier is tier
     )
@@ -234,11 +235,11 @@ def _unfilled(observed: AllocationObserved, tier: Tier) -> int:
 
 
 def _most(member: Member) -> int:
-    """Replicas that a member can ever use as it is now."""
-    scaling, left = member.inference.spec.scaling, shards_left(member.inference)
+    """Return the most replicas that a member can use with its present spec."""
+    scaling, shards = member.inference.spec.scaling, shards_left(member.inference)
     if scaling is None:
         return member.claim.replicas
-    return scaling.max_replicas if left is None else min(scaling.max_replicas, left)
+    return scaling.max_replicas if shards is None else min(scaling.max_replicas, shards)
 
 
 def _inference(observed: AllocationObserved, member: Member) -> solver.ModelInput:
@@ -249,21 +250,21 @@ def _inference(observed: AllocationObserved, member: Member) -> solver.ModelInpu
         curve = correction.apply_to(curve)
     if load is not None and signal is not None and not signal.fresh:
         bounds = _never_fewer(bounds, member.held)
-    held = member.held if member.scaled else min(member.held, member.claim.replicas)
-    ready = min(member.ready, held)
-    risen, fallen = (_since(observed, member, wanted) for wanted in (_rises, _falls))
+    assigned = member.held if member.scaled else min(member.held, member.claim.replicas)
+    ready = min(member.ready, assigned)
+    up_s, down_s = (_since(observed, member, direction) for direction in (_rises, _falls))
     placement = solver.PlacementInput(
         observed.name,
         curve,
         slices=member.slices,
         replicas=solver.ReplicaCounts(
             ready=ready,
-            loading=held - ready,
-            draining=member.draining + member.held - held,
+            loading=assigned - ready,
+            draining=member.draining + member.held - assigned,
             spare=member.spare,
         ),
-        since_up_s=risen,
-        since_down_s=fallen,
+        since_up_s=up_s,
+        since_down_s=down_s,
     )
     return solver.ModelInput(
         str(member.key), spec.tier, (placement,), load, bounds, float(spec.value.per_request)
@@ -275,34 +276,34 @@ def _bounds(observed: AllocationObserved, member: Member) -> ReplicaBounds:
     if scaling is not None:
         overrides = about(observed.active, OverrideKind.INFERENCE, member.key)
         return _of_use(member, bounded(scaling, member.held, overrides))
-    wanted = member.claim.replicas
-    # What waits for room takes none from others, but for real-time.
-    least = wanted if member.inference.spec.tier is Tier.REALTIME else min(wanted, member.held)
-    return ReplicaBounds(least, wanted, "spec.replicas", "spec.replicas")
+    replicas = member.claim.replicas
+    # A pending replica takes slices from others only in the real-time tier.
+    floor = replicas if member.inference.spec.tier is Tier.REALTIME else min(replicas, member.held)
+    return ReplicaBounds(floor, replicas, "spec.replicas", "spec.replicas")
 
 
 def least_of(observed: AllocationObserved, member: Member) -> int:
-    """Replicas that nobody may take from it; all that it has, where nothing can be decided about it."""
+    """Return the replicas that nothing may take from a member; all that it has, if it is excluded from decisions."""
     if member.apart or (member.refused and not member.held):
         return ceil(member.taken / member.slices)
     return _bounds(observed, member).floor
 
 
 def _of_use(member: Member, bounds: ReplicaBounds) -> ReplicaBounds:
-    """A batch has no use for more replicas than shards are left, whoever wants them."""
-    left = shards_left(member.inference)
-    if left is None or (bounds.ceiling is not None and bounds.ceiling <= left):
+    """Limit the bounds of a batch to its remaining shards: more replicas than that would have no work."""
+    shards = shards_left(member.inference)
+    if shards is None or (bounds.ceiling is not None and bounds.ceiling <= shards):
         return bounds
     return replace(
-        bounds, floor=min(bounds.floor, left), ceiling=left, ceiling_source="the shards that are left"
+        bounds, floor=min(bounds.floor, shards), ceiling=shards, ceiling_source="the shards that are left"
     )
 
 
 def _demand(member: Member, signal: Signal | None, now: datetime) -> tuple[CapacityCurve, DemandInput | None]:
-    """What a replica serves and what is asked; no load where that is not known, so that it keeps what it has."""
+    """Return the curve and the demand of a member; an unknown demand is None, and the member keeps its replicas."""
     spec = member.inference.spec
     if spec.tier is Tier.OFFLINE and spec.scaling is not None:
-        # It uses every slice that is left, as far as it has work for them.
+        # It uses every free slice, as far as it has work for it.
         curve = linear_curve(float(member.slices))
         return curve, DemandInput((curve.rate_at(_most(member)),), (urgency(member.inference, now),))
     if spec.capacity is None:
@@ -316,24 +317,23 @@ def _demand(member: Member, signal: Signal | None, now: datetime) -> tuple[Capac
 
 
 def _of_stream(member: Member, signal: Signal | None, curve: CapacityCurve) -> DemandInput | None:
-    """What a stream asks for. Its own pods count it, so that nobody knows of work where there is none of them.
+    """Return the demand of a stream, which its own pods count: without a pod, nothing shows whether there is work.
 
-    Therefore somebody always has to look, as far as nobody who is worth more needs the slices; that is asked for as a
-    small share of what a replica answers.
+    So the demand is never below a small share of a replica, which gets it a pod unless other work is worth more.
     """
-    least = _LOOKING * curve.rate_at(1)
+    floor_per_s = _POLLING_SHARE * curve.rate_at(1)
     if signal is not None and signal.fresh:
-        return DemandInput((max(signal.demand_per_s, least),))
-    return DemandInput((least,)) if member.held == 0 else None
+        return DemandInput((max(signal.demand_per_s, floor_per_s),))
+    return DemandInput((floor_per_s,)) if member.held == 0 else None
 
 
-def _never_fewer(bounds: ReplicaBounds, held: int) -> ReplicaBounds:
-    """Stale figures raise a real-time Inference, and never lower it."""
-    most = bounds.ceiling if bounds.ceiling is not None else held
-    least = min(max(bounds.floor, held), most)
-    if least == bounds.floor:
+def _never_fewer(bounds: ReplicaBounds, replicas: int) -> ReplicaBounds:
+    """Raise the floor to what a member has: stale signals may raise a real-time Inference, and never lower it."""
+    ceiling = bounds.ceiling if bounds.ceiling is not None else replicas
+    floor = min(max(bounds.floor, replicas), ceiling)
+    if floor == bounds.floor:
         return bounds
-    return replace(bounds, floor=least, floor_source="what it holds, since its signals are stale,")
+    return replace(bounds, floor=floor, floor_source="what it holds, since its signals are stale,")
 
 
 def _rises(before: int, after: int) -> bool:
@@ -344,13 +344,13 @@ def _falls(before: int, after: int) -> bool:
     return after < before
 
 
-def _since(observed: AllocationObserved, member: Member, wanted: Callable[[int, int], bool]) -> float:
-    """Seconds since a decision last raised or lowered it; infinite where none that is kept did."""
+def _since(observed: AllocationObserved, member: Member, direction: Callable[[int, int], bool]) -> float:
+    """Return the seconds since a decision last raised or lowered a member; infinite if no recorded decision did."""
     name = str(member.key)
     for decision in observed.decisions:
         if not decision.executed or decision is observed.standing:
             continue
         for move in decision.spec.moves:
-            if move.inference == name and wanted(move.before, move.after):
+            if move.inference == name and direction(move.before, move.after):
                 return max((observed.now - decision.spec.at) / timedelta(seconds=1), 0.0)
     return inf

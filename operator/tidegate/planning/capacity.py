@@ -1,4 +1,4 @@
-"""What production says of a capacity curve: more than was measured, less, or nothing."""
+"""Correct a measured capacity curve by what production shows: more, less, or nothing."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ def corrected(
     slo_s: float | None,
     elapsed_s: float,
 ) -> CapacityCorrection:
-    """How far production is from `curve` after one more signal, `elapsed_s` after the last one, with `ready` replicas.
+    """Return the correction of `curve` after one more signal, `elapsed_s` after the last one, with `ready` replicas.
 
-    It rises only where more was served than the curve promises and within the SLO.
-    It falls only where the SLO was missed by what the curve promises to serve, and by half of it at least: more load than that
-    says nothing about it, and little load is late for other reasons.
-    Without either it fades; low load says nothing about saturation, and so does a signal that is held.
+    The correction rises only where more was served than the curve promises, within the SLO.
+    It falls only where the SLO was missed under a load of half to all of what the curve promises: a higher load says nothing
+    about the curve, and a low load is late for other reasons.
+    Otherwise it fades. A low load or a held signal says nothing about saturation.
     """
-    seen = _observed(before.apply_to(curve).rate_at(ready), signal, ready, slo_s)
-    return before.decay_for(elapsed_s) if seen is None else before.update_from(curve, seen)
+    observation = _observed(before.apply_to(curve).rate_at(ready), signal, ready, slo_s)
+    return before.decay_for(elapsed_s) if observation is None else before.update_from(curve, observation)
 
 
 def _observed(

@@ -1,4 +1,4 @@
-"""A decision on its way: what to write now, so that nobody has more than there is in between, and what came of it."""
+"""Plan the next step of a decision, without ever using more slices than the pool has, and its outcome."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from tidegate.api.meta import ObjectKey
 from tidegate.planning.allocation_view import AllocationObserved, Member
 
 READY_WITHIN: Final = timedelta(minutes=15)
-"""Pods that do not answer so long after their decision may never do: the decision waits for them no longer."""
+"""A decision waits so long for pods to be ready; later they may never be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Reclaimed:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What an Inference is to have: replicas that get requests, and warm spares beside them."""
+    """The desired replicas of an Inference: those that get requests, and warm spares beside them."""
 
     replicas: int
     spares: int = 0
@@ -33,48 +33,54 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`writes`: what to put into statuses now. `outcome`: once there is nothing more to do."""
+    """One step of a decision: what to write into statuses now, and the outcome once nothing is left to do."""
 
     writes: Mapping[ObjectKey, Share] = field(default_factory=dict[ObjectKey, Share])
     outcome: Mapping[str, Any] | None = None
     reclaimed: Mapping[ObjectKey, Reclaimed] = field(default_factory=dict[ObjectKey, Reclaimed])
-    """Those who have given what they were to give."""
+    """The Inferences that have freed all slices that the decision takes from them."""
 
 
 def carry_out(observed: AllocationObserved, decision: AllocationDecision) -> Progress:
-    """The next step of a decision, from what is there now: it may be asked again at any time, after any crash.
+    """Plan the next step of a decision from the present state; safe to repeat at any time, after any crash.
 
-    Who gives goes down at once. Who takes goes up as far as slices are free, pods on their way out counted as there:
-    so a pool never has more replicas than slices, and whoever is to keep something keeps it in between.
-    What is there is promoted before anything starts; spares get what is free beyond what all others take.
+    Scale-downs apply immediately. Scale-ups are limited to free slices; terminating pods still hold theirs. So a pool never
+    has more replicas than slices, and a replica that stays keeps its slices in between.
+    Warm spares are promoted before any pod starts; new spares get the slices that no move needs.
     """
     moves = {move.inference: move for move in decision.spec.moves}
-    kept = {each.inference: each.replicas for each in decision.spec.spares}
-    goals: list[tuple[Member, int]] = []
+    spare_counts = {spare.inference: spare.replicas for spare in decision.spec.spares}
+    targets: list[tuple[Member, int]] = []
     reclaimed: dict[ObjectKey, Reclaimed] = {}
     free, done, waits = max(observed.free, 0), True, False
     for member in _in_order(observed.scaled, decision.spec.moves):
         move = moves.get(str(member.key))
         if member.apart:
-            done = done and move is None  # what it had is made again first
+            done = done and move is None  # its Deployment is created again first
             continue
-        goal = move.after if move is not None else _unmoved(member, decision)
-        if move is not None and goal > member.pods:
-            goal = member.pods + min(goal - member.pods, free // member.slices)
-            free -= (goal - member.pods) * member.slices
-        goals.append((member, goal))
-        waits = waits or (move is not None and goal < move.after)
+        target = move.after if move is not None else _unmoved(member, decision)
+        if move is not None and target > member.pods:
+            target = member.pods + min(target - member.pods, free // member.slices)
+            free -= (target - member.pods) * member.slices
+        targets.append((member, target))
+        waits = waits or (move is not None and target < move.after)
         done = done and (move is None or _there(member, move))
-        if move is not None and _gave(member, move, kept.get(move.inference, 0)):
+        if move is not None and _gave(member, move, spare_counts.get(move.inference, 0)):
             reclaimed[member.key] = Reclaimed(move.tier, _elapsed_s(observed, decision))
     writes: dict[ObjectKey, Share] = {}
-    for member, goal in goals:
-        wanted = kept.get(str(member.key), 0)
-        there = min(wanted, max(member.pods - goal, 0))
-        more = 0 if waits else min(wanted - there, free // member.slices)
-        free -= more * member.slices
-        done = done and there + more == wanted
-        _write(member, decision, Share(goal, there + more), moved=str(member.key) in moves, writes=writes)
+    for member, target in targets:
+        spares = spare_counts.get(str(member.key), 0)
+        running_spares = min(spares, max(member.pods - target, 0))
+        new_spares = 0 if waits else min(spares - running_spares, free // member.slices)
+        free -= new_spares * member.slices
+        done = done and running_spares + new_spares == spares
+        _write(
+            member,
+            decision,
+            Share(target, running_spares + new_spares),
+            moved=str(member.key) in moves,
+            writes=writes,
+        )
     if writes:
         return Progress(writes, None, reclaimed)
     if done:
@@ -85,13 +91,16 @@ def carry_out(observed: AllocationObserved, decision: AllocationDecision) -> Pro
     return Progress({}, None, reclaimed)
 
 
-def given_up(observed: AllocationObserved, decision: AllocationDecision, why: str) -> Mapping[str, Any]:
-    """The outcome of a decision that is not carried out to its end."""
-    return {"outcome": {"movedSlices": _moved(observed, decision), "error": why}}
+def given_up(observed: AllocationObserved, decision: AllocationDecision, reason: str) -> Mapping[str, Any]:
+    """Return the outcome of a decision that ends before all of it is done."""
+    return {"outcome": {"movedSlices": _moved(observed, decision), "error": reason}}
 
 
 def put_back(observed: AllocationObserved) -> Mapping[ObjectKey, Share]:
-    """What to write where nothing is carried out any more: nobody goes on waiting for what it was to get."""
+    """Return the targets to write once no decision is executed any more.
+
+    Members that were promised more replicas stop waiting for them.
+    """
     return {
         member.key: Share(member.held, member.spare)
         for member in observed.scaled
@@ -100,50 +109,50 @@ def put_back(observed: AllocationObserved) -> Mapping[ObjectKey, Share]:
 
 
 def _waits_for_more(member: Member) -> bool:
-    """Whether it has less than it was told that it is to have."""
+    """Return whether it has fewer pods than its status promises."""
     allocation = member.inference.status.allocation
     return allocation is not None and allocation.replicas + allocation.spares > member.pods > 0
 
 
 def _silent(observed: AllocationObserved, decision: AllocationDecision) -> str:
-    """Who has all that it was given and does not answer with all of it, if that alone is missing."""
+    """Explain which members have all their replicas and are not ready; empty if anything else is missing too."""
     moves = {move.inference: move for move in decision.spec.moves}
-    waits = [
+    waiting = [
         (member, moves[str(member.key)])
         for member in observed.scaled
         if str(member.key) in moves and not _there(member, moves[str(member.key)])
     ]
-    if not waits or any(member.held != move.after or member.draining for member, move in waits):
+    if not waiting or any(member.held != move.after or member.draining for member, move in waiting):
         return ""
-    member, move = waits[0]
-    more = f", and {len(waits) - 1} more Inferences wait for theirs" if len(waits) > 1 else ""
+    member, move = waiting[0]
+    rest = f", and {len(waiting) - 1} more Inferences wait for theirs" if len(waiting) > 1 else ""
     minutes = round(READY_WITHIN / timedelta(minutes=1))
     return (
-        f"{member.key} has its {move.after} replicas, and after {minutes} minutes {member.ready} of them answer{more}: "
+        f"{member.key} has its {move.after} replicas, and after {minutes} minutes {member.ready} of them answer{rest}: "
         "its conditions say why"
     )
 
 
 def _moved(observed: AllocationObserved, decision: AllocationDecision) -> int:
-    """Slices that have changed hands by a decision so far; of whom nobody knows any more, all."""
-    held = {str(member.key): member.held for member in observed.members}
+    """Return the slices moved so far. Deleted Inferences count as fully moved."""
+    replicas = {str(member.key): member.held for member in observed.members}
     total = 0
     for move in decision.spec.moves:
-        wanted = move.after - move.before
-        done = held.get(move.inference, move.after) - move.before
-        done = min(max(done, 0), wanted) if wanted > 0 else max(min(done, 0), wanted)
-        total += abs(done) * move.slices
+        change = move.after - move.before
+        moved = replicas.get(move.inference, move.after) - move.before
+        moved = min(max(moved, 0), change) if change > 0 else max(min(moved, 0), change)
+        total += abs(moved) * move.slices
     return total
 
 
 def _in_order(members: Sequence[Member], moves: Sequence[DecidedMove]) -> list[Member]:
-    """In that of the moves: the first to take is the one that was thought of first."""
-    place = {move.inference: number for number, move in enumerate(moves)}
-    return sorted(members, key=lambda member: (place.get(str(member.key), len(place)), member.key))
+    """Sort members in the order of the decision's moves."""
+    positions = {move.inference: index for index, move in enumerate(moves)}
+    return sorted(members, key=lambda member: (positions.get(str(member.key), len(positions)), member.key))
 
 
 def _unmoved(member: Member, decision: AllocationDecision) -> int:
-    """What it was to have before; of what an earlier decision asked for and did not get, nothing is left."""
+    """Return the replicas of a member that no move changes; without those that an earlier decision promised in vain."""
     allocation = member.inference.status.allocation
     if allocation is None:
         return member.held
@@ -153,7 +162,7 @@ def _unmoved(member: Member, decision: AllocationDecision) -> int:
 
 
 def _gave(member: Member, move: DecidedMove, spares: int) -> bool:
-    """Whether all that it was to give is gone; what stays as a spare is not given."""
+    """Return whether a member has freed all slices that the decision takes from it, warm spares excepted."""
     gives = move.before - move.after > spares
     return gives and member.held <= move.after and not member.draining
 
@@ -166,20 +175,23 @@ def _write(
     moved: bool,
     writes: dict[ObjectKey, Share],
 ) -> None:
-    """Only what is new to it. Whom the decision moves is told its name as well, whatever it has."""
+    """Add a member to `writes` if its target changed.
+
+    Also if the decision moves it and its status does not name the decision yet.
+    """
     allocation = member.inference.status.allocation
     if allocation is None:
-        told = Share(member.held)
-        known = False
+        last_share = Share(member.held)
+        named = False
     else:
-        told = Share(allocation.replicas, allocation.spares)
-        known = allocation.decision == decision.metadata.name
-    if share != told or (moved and not known):
+        last_share = Share(allocation.replicas, allocation.spares)
+        named = allocation.decision == decision.metadata.name
+    if share != last_share or (moved and not named):
         writes[member.key] = share
 
 
 def _there(member: Member, move: DecidedMove) -> bool:
-    """Whether the data plane has it: pods that answer, and none on their way out."""
+    """Return whether a move is complete: its pods are ready, and none is terminating."""
     if member.held != move.after or member.draining:
         return False
     return move.after <= move.before or member.ready >= move.after
@@ -188,15 +200,15 @@ def _there(member: Member, move: DecidedMove) -> bool:
 def _outcome(
     observed: AllocationObserved, decision: AllocationDecision, reclaimed: Mapping[ObjectKey, Reclaimed]
 ) -> Mapping[str, Any]:
-    known = decision.status.outcome
+    previous = decision.status.outcome
     outcome: dict[str, Any] = {
         "appliedAt": timestamp(observed.now),
         "movedSlices": _moved(observed, decision),
     }
-    if known is not None and known.reclaim_seconds is not None:
-        outcome["reclaimSeconds"] = known.reclaim_seconds
+    if previous is not None and previous.reclaim_seconds is not None:
+        outcome["reclaimSeconds"] = previous.reclaim_seconds
     elif reclaimed:
-        outcome["reclaimSeconds"] = round(max(each.seconds for each in reclaimed.values()), 3)
+        outcome["reclaimSeconds"] = round(max(reclaim.seconds for reclaim in reclaimed.values()), 3)
     return {"outcome": outcome}
 
 

@@ -1,4 +1,4 @@
-"""How far each Inference of a pool is from its measured capacity, as production says from look to look."""
+"""Track how far each Inference of a pool is from its measured capacity, tick by tick."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tidegate.planning.signals import Signal
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """What was known of one Inference at the last look.
+    """The correction of one Inference after the last tick.
 
-    `about`: what was measured, and of what: another version or capacity begins anew.
-    `settled`: the replicas that answer since `since` while none starts or goes, or 0: what starts answers late, and says nothing.
-    `counted`: when a look was last taken into account, which no other may overlap.
+    `about`: the measurement and what it was made of; with another version or capacity the correction begins again.
+    `settled`: the ready replicas since `since` while none starts or terminates, or 0, since a starting replica is slow.
+    `counted`: the time of the last scrape that counted; no other may overlap it.
     """
 
     correction: CapacityCorrection
@@ -36,11 +36,11 @@ Corrections = Mapping[ObjectKey, Corrected]
 
 
 def corrections(before: Corrections, observed: AllocationObserved) -> Corrections:
-    """What to plan with after one more look at the pool.
+    """Return the corrections after one more tick of the pool.
 
     Only real-time Inferences with `spec.capacity` are corrected, since the others promise no latency.
-    A look counts where the same number of replicas answered all the time that its figures are of, and none started or went;
-    and where it shares none of that time with one that was counted before.
+    A scrape counts if the same number of replicas was ready throughout its window, none started or terminated, and the
+    window does not overlap one that has counted.
     """
     after: dict[ObjectKey, Corrected] = {}
     for member in observed.members:
@@ -49,31 +49,34 @@ def corrections(before: Corrections, observed: AllocationObserved) -> Correction
             continue
         now, settled = observed.now, _settled(member)
         about = (spec.model, spec.capacity, spec.slo, member.slices)
-        known = before.get(member.key)
-        if known is None or known.about != about:
+        previous = before.get(member.key)
+        if previous is None or previous.about != about:
             after[member.key] = Corrected(
                 CapacityCorrection(), about, settled, since=now, counted=now, at=now
             )
             continue
-        since = known.since if settled == known.settled else now
+        since = previous.since if settled == previous.settled else now
         signal = observed.signals.by_key.get(member.key)
-        earliest = max(since, known.counted)
+        earliest = max(since, previous.counted)
         counts = settled > 0 and signal is not None and _after(signal, observed.signals.window, earliest)
         correction = corrected(
-            known.correction,
+            previous.correction,
             linear_curve(float(spec.capacity.requests_per_second)),
             signal if counts else None,
             settled,
             parse_duration(spec.slo.latency_p99).total_seconds() if spec.slo is not None else None,
-            max((now - known.at).total_seconds(), 0.0),
+            max((now - previous.at).total_seconds(), 0.0),
         )
-        counted = now if counts else known.counted
+        counted = now if counts else previous.counted
         after[member.key] = Corrected(correction, about, settled, since=since, counted=counted, at=now)
     return after
 
 
 def _after(signal: Signal, window: timedelta, earliest: datetime) -> bool:
-    """Whether all that its figures are of came after that; with no window they begin at the look before."""
+    """Return whether the window of a signal begins after `earliest`.
+
+    Without a window it begins at the previous scrape.
+    """
     return signal.at > earliest and signal.at - window >= earliest
 
 

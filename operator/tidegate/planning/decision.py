@@ -1,4 +1,4 @@
-"""From an assignment to an AllocationDecision, or to none when what was decided before still stands."""
+"""Turn an assignment into an AllocationDecision, or into none if the standing decision says the same."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from tidegate.planning.allocation_view import AllocationObserved
 from tidegate.resources.names import POOL_LABEL, label_value
 
 KEPT: Final = 200
-"""Decisions of a pool that are kept."""
-_LONGEST_WHY: Final = 2048
-_LONGEST_NOTE: Final = 1024
-_MOST_NOT_KEPT: Final = 100
-_MOST_MOVES: Final = 1000
+"""How many decisions of a pool are kept."""
+_MAX_REASON_CHARS: Final = 2048
+_MAX_NOTE_CHARS: Final = 1024
+_MAX_NOT_KEPT: Final = 100
+_MAX_MOVES: Final = 1000
 _DIGITS: Final = 6
-_HASH: Final = 8
-_POOL: Final = 200
+_HASH_CHARS: Final = 8
+_POOL_CHARS: Final = 200
 BUDGET: Final = "budget"
 """The rule that is about the moves themselves."""
 _CHANGES: Final = frozenset({MoveAction.START, MoveAction.STOP, MoveAction.PROMOTE})
@@ -30,33 +30,33 @@ _CHANGES: Final = frozenset({MoveAction.START, MoveAction.STOP, MoveAction.PROMO
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """An answer, what is expected of it, why it was asked, how many seconds it took, and who gets warm spares."""
+    """The solver's result with its prediction, trigger, duration in seconds, and warm spares."""
 
     assignment: Assignment
     predicted: Predicted
     trigger: Trigger | None
-    """None: somebody has only asked."""
+    """None for a what-if."""
     seconds: float
     spares: Sequence[WarmSpare] = ()
 
 
 def plan_decision(observed: AllocationObserved, solved: Solved) -> dict[str, Any] | None:
-    """The decision to write; None when it would say what stands already.
+    """Return the decision to write; None if it would repeat the standing one.
 
-    Compared is what everybody is to have and which rules are not kept, and not by which figures: those change with every
-    look.
+    Compared are the replicas of each Inference and the rules that are broken. The figures of these rules do not count:
+    they change with every tick.
     """
     assignment = solved.assignment
-    stands = _stands(observed)
-    wanted = {
-        each.inference: each.replicas
-        for each in assignment.replicas
-        if each.pool == observed.name and each.inference in stands
+    targets = _stands(observed)
+    desired = {
+        assigned.inference: assigned.replicas
+        for assigned in assignment.replicas
+        if assigned.pool == observed.name and assigned.inference in targets
     }
-    stands = {name: count for name, count in stands.items() if name in wanted}
-    kept = {each.inference: each.replicas for each in solved.spares}
-    stand_by = {name: count for name, count in _stands_by(observed).items() if name in wanted}
-    same = wanted == stands and kept == stand_by
+    targets = {name: count for name, count in targets.items() if name in desired}
+    spares = {spare.inference: spare.replicas for spare in solved.spares}
+    spare_targets = {name: count for name, count in _stands_by(observed).items() if name in desired}
+    same = desired == targets and spares == spare_targets
     if same and (_on_its_way(observed) or _broken(assignment.relaxed) == _known_broken(observed)):
         return None
     spec = decided_spec(observed.name, _at(observed), observed.mode, solved)
@@ -66,7 +66,7 @@ def plan_decision(observed: AllocationObserved, solved: Solved) -> dict[str, Any
         "metadata": {
             "name": _name(observed, assignment),
             "labels": {POOL_LABEL: label_value(observed.name)},
-            # They go with their pool: another one of its name begins anew.
+            # Decisions are deleted with their pool: a new pool of that name has none.
             "ownerReferences": [
                 {
                     "apiVersion": API_VERSION,
@@ -81,7 +81,7 @@ def plan_decision(observed: AllocationObserved, solved: Solved) -> dict[str, Any
 
 
 def decided_spec(pool: str, at: datetime, mode: PolicyMode, solved: Solved) -> dict[str, Any]:
-    """The spec of a decision about one pool, in the API's spelling."""
+    """Return the spec of a decision about one pool, as JSON."""
     assignment = solved.assignment
     moves = _moves(assignment)
     promoted = _promoted(assignment)
@@ -90,18 +90,19 @@ def decided_spec(pool: str, at: datetime, mode: PolicyMode, solved: Solved) -> d
         "at": at.isoformat(timespec="milliseconds"),
         **({"trigger": solved.trigger.value} if solved.trigger is not None else {}),
         "mode": mode.value,
-        "moves": [_move(each, promoted.get(each.inference, 0)) for each in moves[:_MOST_MOVES]],
+        "moves": [_move(move, promoted.get(move.inference, 0)) for move in moves[:_MAX_MOVES]],
         "moveCount": len(moves),
         "spares": [
-            {"inference": each.inference, "replicas": each.replicas, "slices": each.slices}
-            for each in solved.spares[:_MOST_MOVES]
+            {"inference": spare.inference, "replicas": spare.replicas, "slices": spare.slices}
+            for spare in solved.spares[:_MAX_MOVES]
         ],
         "binding": [
-            {"constraint": each.constraint, "price": _number(each.price)} for each in assignment.bindings
+            {"constraint": binding.constraint, "price": _number(binding.price)}
+            for binding in assignment.bindings
         ],
         "notKept": [
-            {"rule": each.rule, "subject": each.subject, "message": each.message[:_LONGEST_NOTE]}
-            for each in assignment.relaxed[:_MOST_NOT_KEPT]
+            {"rule": rule.rule, "subject": rule.subject, "message": rule.message[:_MAX_NOTE_CHARS]}
+            for rule in assignment.relaxed[:_MAX_NOT_KEPT]
         ],
         "price": _number(max(dict(assignment.prices).get(pool, 0.0), 0.0)),
         "objective": _number(assignment.objective),
@@ -115,53 +116,55 @@ def decided_spec(pool: str, at: datetime, mode: PolicyMode, solved: Solved) -> d
 
 
 def stale(decisions: Sequence[AllocationDecision]) -> tuple[AllocationDecision, ...]:
-    """Those that are not kept any more; `decisions` are those of one pool, the newest first."""
+    """Return the decisions to delete; `decisions` are those of one pool, the newest first."""
     return tuple(decisions[KEPT:])
 
 
 def newest_first(decisions: Iterable[AllocationDecision]) -> tuple[AllocationDecision, ...]:
-    """By the time at which they were made."""
-    return tuple(sorted(decisions, key=lambda each: (each.spec.at, each.metadata.name), reverse=True))
+    """Sort decisions by the time at which they were made, the newest first."""
+    return tuple(
+        sorted(decisions, key=lambda decision: (decision.spec.at, decision.metadata.name), reverse=True)
+    )
 
 
 def _stands(observed: AllocationObserved) -> Mapping[str, int]:
-    """What those are to have who are decided about: what they have, and what the standing decision changes about it."""
-    stands = {str(member.key): member.held for member in observed.scaled}
+    """Return the target replicas of the scaled members: what they have, changed by the standing decision."""
+    targets = {str(member.key): member.held for member in observed.scaled}
     moves = observed.standing.spec.moves if observed.standing is not None else ()
-    return stands | {move.inference: move.after for move in moves if move.inference in stands}
+    return targets | {move.inference: move.after for move in moves if move.inference in targets}
 
 
 def _stands_by(observed: AllocationObserved) -> Mapping[str, int]:
-    """Who is to have warm spares, by the standing decision or as it was last told."""
+    """Return the target warm spares, by the standing decision or by the statuses."""
     if observed.standing is not None:
-        return {each.inference: each.replicas for each in observed.standing.spec.spares}
-    told = {str(member.key): member.inference.decided_spares for member in observed.scaled}
-    return {name: count for name, count in told.items() if count}
+        return {spare.inference: spare.replicas for spare in observed.standing.spec.spares}
+    spares = {str(member.key): member.inference.decided_spares for member in observed.scaled}
+    return {name: count for name, count in spares.items() if count}
 
 
 def _promoted(assignment: Assignment) -> Mapping[str, int]:
-    """Replicas that are warm spares until then."""
-    found: dict[str, int] = {}
+    """Return the replicas of each Inference that a decision promotes from warm spares."""
+    promoted: dict[str, int] = {}
     for move in assignment.moves:
         if move.action is MoveAction.PROMOTE:
-            found[move.inference] = found.get(move.inference, 0) + move.replicas
-    return found
+            promoted[move.inference] = promoted.get(move.inference, 0) + move.replicas
+    return promoted
 
 
 def _at(observed: AllocationObserved) -> datetime:
-    """Now, and after every decision before: the newest is the one that counts, also where a clock was set back."""
+    """Return now, or a time after the newest decision: the newest one counts even if a clock was set back."""
     newest = next(iter(observed.decisions), None)
     return observed.now if newest is None else max(observed.now, newest.spec.at + timedelta(milliseconds=1))
 
 
 def _on_its_way(observed: AllocationObserved) -> bool:
-    """Whether there are moves that stand: rules that cannot be kept come and go with them."""
+    """Return whether a standing decision has moves: broken rules come and go while they are executed."""
     return observed.standing is not None and bool(observed.standing.spec.moves)
 
 
 def _broken(rules: Iterable[RelaxedRule | NotKept]) -> frozenset[tuple[str, str]]:
-    """But for the budget, which is about the moves themselves."""
-    return frozenset((each.rule, each.subject) for each in rules if each.rule != BUDGET)
+    """Return the rules that are broken, without the budget, which is about the moves themselves."""
+    return frozenset((rule.rule, rule.subject) for rule in rules if rule.rule != BUDGET)
 
 
 def _known_broken(observed: AllocationObserved) -> frozenset[tuple[str, str]]:
@@ -169,7 +172,7 @@ def _known_broken(observed: AllocationObserved) -> frozenset[tuple[str, str]]:
 
 
 def _moves(assignment: Assignment) -> tuple[Move, ...]:
-    """One for each Inference, those that give before those that take."""
+    """Return one move for each Inference, those that free slices before those that need them."""
     first: dict[str, Move] = {}
     for move in assignment.moves:
         if move.action in _CHANGES and move.before != move.after:
@@ -185,20 +188,20 @@ def _move(move: Move, promoted: int) -> dict[str, Any]:
         "to": move.after,
         "slices": move.slices // move.replicas,
         **({"promoted": promoted} if promoted else {}),
-        "why": move.reason[:_LONGEST_WHY],
+        "why": move.reason[:_MAX_REASON_CHARS],
     }
 
 
 def _note(assignment: Assignment) -> str:
-    return "; ".join(part for part in (assignment.note, *assignment.postponed) if part)[:_LONGEST_NOTE]
+    return "; ".join(part for part in (assignment.note, *assignment.postponed) if part)[:_MAX_NOTE_CHARS]
 
 
 def _number(value: float) -> float:
-    """Short enough to be read, and never a minus before nothing."""
+    """Round to what is readable, and never return a negative zero."""
     return round(value, _DIGITS) + 0.0
 
 
 def _name(observed: AllocationObserved, assignment: Assignment) -> str:
-    at = _at(observed)
-    unique = sha256(f"{at.isoformat()} {assignment.inputs_hash}".encode()).hexdigest()[:_HASH]
-    return f"{observed.name[:_POOL]}-{at:%Y%m%d-%H%M%S}-{unique}"
+    time = _at(observed)
+    unique = sha256(f"{time.isoformat()} {assignment.inputs_hash}".encode()).hexdigest()[:_HASH_CHARS]
+    return f"{observed.name[:_POOL_CHARS]}-{time:%Y%m%d-%H%M%S}-{unique}"

@@ -1,4 +1,4 @@
-"""Windows in which a pool is held: whether it is in one now, and when that changes."""
+"""Freeze windows of a pool: whether it is in one now, and when that changes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,39 +17,39 @@ _MINUTE: Final = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """Why a pool is held now."""
+    """The reason why a pool is frozen now."""
 
     why: str
     until: datetime | None = None
-    """When it ends; None for a window that cannot be read, which holds until somebody corrects it."""
+    """When it ends; None for an invalid window, which freezes the pool until it is corrected."""
 
 
 def freeze(windows: Sequence[FreezeWindow], now: datetime) -> Freeze | None:
-    """The window that a pool is in, the one that lasts longest where several do; None where it is in none."""
-    found: Freeze | None = None
-    for number, window in enumerate(windows):
+    """Return the window that a pool is in, the one that lasts longest if there are several; None if it is in none."""
+    longest: Freeze | None = None
+    for index, window in enumerate(windows):
         try:
             ends = _last_begin(window, now) + parse_duration(window.duration)
         except _UNREADABLE as error:
-            return Freeze(f"{_unreadable(number, window, error)}: the pool is held until it is corrected")
-        if now < ends and (found is None or found.until is None or ends > found.until):
-            found = Freeze(f"frozen until {timestamp(ends)} by spec.policy.freeze[{number}]", ends)
-    return found
+            return Freeze(f"{_unreadable(index, window, error)}: the pool is held until it is corrected")
+        if now < ends and (longest is None or longest.until is None or ends > longest.until):
+            longest = Freeze(f"frozen until {timestamp(ends)} by spec.policy.freeze[{index}]", ends)
+    return longest
 
 
 def next_begin(windows: Sequence[FreezeWindow], now: datetime) -> datetime | None:
-    """When the next window begins."""
+    """Return when the next window begins."""
     begins = [_next_begin(window, now) for window in windows]
-    return min((each for each in begins if each is not None), default=None)
+    return min((begin for begin in begins if begin is not None), default=None)
 
 
 _UNREADABLE: Final = (CronSimError, ValueError, OSError, StopIteration)
-# A zone that is not there is a KeyError, and a name like a path a ValueError.
+# An unknown zone is a KeyError, and a name like a path a ValueError.
 _UNKNOWN_ZONE: Final = (KeyError, ValueError, OSError)
 
 
 def _last_begin(window: FreezeWindow, now: datetime) -> datetime:
-    """When the window began last, now included."""
+    """Return when the window last began, now included."""
     return next(CronSim(window.schedule, _minute_after(window, now), reverse=True)).astimezone(UTC)
 
 
@@ -61,8 +61,8 @@ def _next_begin(window: FreezeWindow, now: datetime) -> datetime | None:
 
 
 def _minute_after(window: FreezeWindow, now: datetime) -> datetime:
-    """Schedules have whole minutes, and what is looked for lies before this."""
-    # Added by the world's clock: a zone's own has an hour twice in autumn.
+    """Return the next whole minute: schedules have whole minutes, and the search goes backwards from there."""
+    # Added in UTC: a zone's own clock repeats an hour in autumn.
     return (now.astimezone(UTC).replace(second=0, microsecond=0) + _MINUTE).astimezone(_zone(window))
 
 
@@ -74,8 +74,8 @@ def _zone(window: FreezeWindow) -> ZoneInfo:
         raise ValueError(message) from error
 
 
-def _unreadable(number: int, window: FreezeWindow, error: Exception) -> str:
-    field = f"spec.policy.freeze[{number}]"
+def _unreadable(index: int, window: FreezeWindow, error: Exception) -> str:
+    field = f"spec.policy.freeze[{index}]"
     if isinstance(error, CronSimError):
         return f"{field}.schedule {window.schedule!r} is no cron schedule ({str(error).lower()})"
     if isinstance(error, StopIteration):

@@ -1,4 +1,4 @@
-"""What is asked for rises at once and falls slowly: a rate of a few seconds that falls for a moment takes no replica away."""
+"""Let demand rise at once and fall slowly: a rate that drops for a few seconds takes no replica away."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from tidegate.api.meta import ObjectKey
 from tidegate.planning.signals import Signals
 
 LOWERED_AFTER: Final = timedelta(seconds=60)
-"""For so long the highest rate that was seen counts. A look may be two seconds long, and a new replica takes longer to serve."""
+"""How long a peak counts. A scrape may cover two seconds, and a new replica takes longer than that to serve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """A rate that was believed, and nothing as high since."""
+    """A confirmed rate, and none as high since."""
 
     per_s: float
     at: datetime
 
 
 Peaks = Mapping[ObjectKey, tuple[Peak, ...]]
-"""Of each Inference, the oldest and highest first."""
+"""By Inference, the oldest and highest first."""
 
 
 def with_peaks(before: Peaks, signals: Signals, now: datetime) -> tuple[Signals, Peaks]:
-    """The same signals, each with the highest rate of the last LOWERED_AFTER, and what to remember for the next ones.
+    """Add to each signal the highest rate of late; return the signals, and the peaks for the next call.
 
-    A rate that is held, for whatever reason, is no peak: what was not believed would count for longer than what was.
+    A held rate is no peak: an unconfirmed rate would count for longer than a confirmed one.
     """
     after: dict[ObjectKey, tuple[Peak, ...]] = {}
     raised = {}
     for key, signal in signals.by_key.items():
-        kept = tuple(peak for peak in before.get(key, ()) if now - peak.at < LOWERED_AFTER)
+        recent = tuple(peak for peak in before.get(key, ()) if now - peak.at < LOWERED_AFTER)
         if signal.fresh and not signal.held:
-            higher = tuple(peak for peak in kept if peak.per_s > signal.offered_per_s)
-            kept = (*higher, Peak(signal.offered_per_s, now))
-        after[key] = kept
-        raised[key] = replace(signal, peak_per_s=kept[0].per_s if kept else 0.0)
+            higher = tuple(peak for peak in recent if peak.per_s > signal.offered_per_s)
+            recent = (*higher, Peak(signal.offered_per_s, now))
+        after[key] = recent
+        raised[key] = replace(signal, peak_per_s=recent[0].per_s if recent else 0.0)
     return Signals(raised, signals.problem, signals.window), after

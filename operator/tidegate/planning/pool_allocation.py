@@ -1,4 +1,4 @@
-"""What a ComputePool's status says about its allocator."""
+"""Summarise for a ComputePool's status what its allocator does."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class PoolAllocation:
-    """What one look of the allocator came to; without verdicts where it has nothing to decide."""
+    """The result of one tick of the allocator; without verdicts if it has nothing to decide."""
 
     mode: PolicyMode
     last_decision: str | None = None
@@ -25,54 +25,56 @@ class PoolAllocation:
 
 
 def pool_allocation(
-    observed: AllocationObserved, assignment: Assignment, left_out: Mapping[ObjectKey, str]
+    observed: AllocationObserved, assignment: Assignment, excluded: Mapping[ObjectKey, str]
 ) -> PoolAllocation:
-    """After a look; `observed` has the decision that it made, if it made one."""
+    """Summarise a tick; `observed` includes the decision that it made, if any."""
     newest = observed.decisions[0].metadata.name if observed.decisions else None
     return PoolAllocation(
-        observed.mode, newest, _allocated(observed, assignment, left_out), _signals(observed)
+        observed.mode, newest, _allocated(observed, assignment, excluded), _signals(observed)
     )
 
 
 def _allocated(
-    observed: AllocationObserved, assignment: Assignment, left_out: Mapping[ObjectKey, str]
+    observed: AllocationObserved, assignment: Assignment, excluded: Mapping[ObjectKey, str]
 ) -> Verdict:
-    """Without figures: those change with every look, and the decision has them."""
+    """Return the condition Allocated, without figures: those change with every tick, and the decision has them."""
     if observed.frozen is not None and observed.frozen.until is None:
         return Verdict(False, Reason.FREEZE_UNREADABLE, observed.frozen.why)
-    if left_out:
-        key, why = next(iter(sorted(left_out.items())))
-        more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
-        return Verdict(False, Reason.RULES_NOT_KEPT, f"{key} is left as it is{more}: {why}")
+    if excluded:
+        key, reason = next(iter(sorted(excluded.items())))
+        rest = f" (and {len(excluded) - 1} more)" if len(excluded) > 1 else ""
+        return Verdict(False, Reason.RULES_NOT_KEPT, f"{key} is left as it is{rest}: {reason}")
     decision = observed.decisions[0].metadata.name if observed.decisions else "none"
-    rules = [f"{each.rule} of {each.subject}" for each in assignment.relaxed if each.rule != BUDGET]
+    rules = [f"{rule.rule} of {rule.subject}" for rule in assignment.relaxed if rule.rule != BUDGET]
     if rules:
-        more = f" and {len(rules) - _NAMED} more" if len(rules) > _NAMED else ""
-        said = f"not kept: {', '.join(rules[:_NAMED])}{more}; AllocationDecision {decision} has the figures"
-        return Verdict(False, Reason.RULES_NOT_KEPT, said)
+        rest = f" and {len(rules) - _NAMED} more" if len(rules) > _NAMED else ""
+        message = (
+            f"not kept: {', '.join(rules[:_NAMED])}{rest}; AllocationDecision {decision} has the figures"
+        )
+        return Verdict(False, Reason.RULES_NOT_KEPT, message)
     standing = observed.standing
     if standing is None or not standing.spec.moves:
         return Verdict(True, Reason.NOTHING_TO_MOVE, _nothing_to_move(observed))
     count = len(standing.spec.moves)
     inferences = "1 Inference" if count == 1 else f"{count} Inferences"
     if standing.executed:
-        return Verdict(False, Reason.MOVING, f"{inferences} on the way to what {decision} says")
-    said = f"{decision} would move {inferences}: set spec.policy.mode: Auto to have it done"
-    return Verdict(False, Reason.RECOMMENDED, said)
+        return Verdict(False, Reason.MOVING, f"{decision} moves {inferences}")
+    message = f"{decision} would move {inferences}: set spec.policy.mode: Auto to have it done"
+    return Verdict(False, Reason.RECOMMENDED, message)
 
 
 def _nothing_to_move(observed: AllocationObserved) -> str:
-    """That all is well, or who keeps what they have because nothing can be weighed."""
+    """Explain why nothing moves: all targets are met, or some Inferences cannot be compared."""
     if observed.mode is PolicyMode.HOLD:
-        why = observed.frozen.why if observed.frozen is not None else "the pool is held"
-        return f"{why}: everybody keeps what they have"
+        reason = observed.frozen.why if observed.frozen is not None else "the pool is held"
+        return f"{reason}: everybody keeps what they have"
     unmeasured = [member.key for member in observed.scaled if member.unmeasured]
     if not unmeasured:
-        return "every Inference has what it is to have"
-    more = f" and {len(unmeasured) - _NAMED} more" if len(unmeasured) > _NAMED else ""
+        return "every Inference has its target replicas"
+    rest = f" and {len(unmeasured) - _NAMED} more" if len(unmeasured) > _NAMED else ""
     named = ", ".join(str(key) for key in unmeasured[:_NAMED])
     return (
-        f"{named}{more} have no spec.capacity, so that nobody knows how many replicas they need, and keep what they have: "
+        f"{named}{rest} have no spec.capacity, so they keep their replicas: "
         "measure it with tidegate calibrate"
     )
 

@@ -1,4 +1,4 @@
-"""What an assignment is expected to serve, by the demand and the curves that it was made from."""
+"""Predict what an assignment serves, by the demand and the curves that it was made from."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from tidegate.api.inference import Tier
 
 
 def predicted(snapshot: AllocationSnapshot, assignment: Assignment) -> Predicted:
-    """Once all of it is there, in the first step of the horizon. What nobody knows the demand of counts as nothing."""
-    replicas = {(each.inference, each.pool): each.replicas for each in assignment.replicas}
+    """Predict value and missed SLOs in the horizon's first step; unknown demand counts as none."""
+    replicas = {(assigned.inference, assigned.pool): assigned.replicas for assigned in assignment.replicas}
     value = missed = 0.0
     for inference in snapshot.inferences:
         if inference.load is None:
             continue
-        asked, can = inference.load.rates[0], _serves(inference, replicas)
-        value += inference.value * min(asked, can)
+        demand, rate = inference.load.rates[0], _serves(inference, replicas)
+        value += inference.value * min(demand, rate)
         if inference.tier is Tier.REALTIME:
-            missed += max(asked - can, 0.0)
+            missed += max(demand - rate, 0.0)
     return Predicted(value=round(value, 6), slo_misses=round(missed, 6))
 
 
 def _serves(inference: ModelInput, replicas: dict[tuple[str, str], int]) -> float:
-    """Requests per second within the SLO."""
+    """Return the requests per second within the SLO."""
     return sum(
         placement.curve.rate_at(replicas.get((inference.key, placement.pool), placement.replicas.current))
         for placement in inference.placements

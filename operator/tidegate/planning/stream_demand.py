@@ -1,4 +1,4 @@
-"""What near-line work asks for: messages that come, and those that wait, from what a broker counts."""
+"""Compute the demand of near-line work from a broker's counts: messages that arrive, and those that wait."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from tidegate.planning.signals import Reading
 from tidegate_dataplane.contract import AgentReport, StreamCount
 
 CATCH_UP_S: Final = 60.0
-"""What waits is to be dealt with in this time, beside what comes meanwhile."""
+"""The time in which waiting messages are to be answered, beside those that arrive meanwhile."""
 STALE_S: Final = 30.0
-"""A pod asks its broker every two seconds; an older count is that of a broker that it has lost."""
+"""A pod asks its broker every two seconds; with an older count it has lost its broker."""
 _LEAST_S: Final = 0.5
-"""Two counts closer than this say nothing about a rate."""
+"""Two counts closer than this give no rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What a broker had counted at `at_s`, by a clock that never goes back; `per_s` are the messages that came since the count before."""
+    """A broker's counts at `at_s`, by a monotonic clock; `per_s` is the rate of arrivals since the previous count."""
 
     at_s: float
     unsettled: int
@@ -30,14 +30,14 @@ Counts = Mapping[ObjectKey, Counted]
 
 
 def newest(reports: Iterable[AgentReport]) -> StreamCount | None:
-    """The youngest count of the pods of one Inference, which all count the same; None where none has one of now."""
-    found = (each.stream.count for each in reports if each.stream is not None)
-    young = (each for each in found if each is not None and each.age_s <= STALE_S)
-    return min(young, key=lambda each: each.age_s, default=None)
+    """Return the newest count of the pods of one Inference, which share one stream; None if none is recent."""
+    counts = (report.stream.count for report in reports if report.stream is not None)
+    recent = (count for count in counts if count is not None and count.age_s <= STALE_S)
+    return min(recent, key=lambda count: count.age_s, default=None)
 
 
 def follow(before: Counted | None, count: StreamCount, now_s: float) -> Counted:
-    """One count more. After a consumer that was made anew, and after the first one, no rate is known yet."""
+    """Update a count; the rate is unknown after the first count and after a consumer was created again."""
     at_s = now_s - count.age_s
     if before is not None and at_s - before.at_s < _LEAST_S:
         return before
@@ -48,7 +48,7 @@ def follow(before: Counted | None, count: StreamCount, now_s: float) -> Counted:
 
 
 def reading(counted: Counted) -> Reading | None:
-    """Messages per second to be answered so that none waits for longer than CATCH_UP_S; None while no rate is known."""
+    """Return the rate to answer so that no message waits longer than CATCH_UP_S; None while no rate is known."""
     if counted.per_s is None:
         return None
     return Reading(offered_per_s=counted.per_s + counted.unsettled / CATCH_UP_S)

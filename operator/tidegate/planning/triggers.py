@@ -1,4 +1,4 @@
-"""What makes the allocator decide before its next look is due: what people said, and nodes that were lost."""
+"""Decide before the interval is over: what changed that cannot wait, such as an override or a lost node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.planning.allocation_view import AllocationObserved
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a decision was made under, but for demand: generations of objects, and the nodes that take pods."""
+    """The inputs of a decision besides demand: generations of objects, and the nodes that take pods."""
 
     pool: int
     mode: PolicyMode
@@ -22,18 +22,18 @@ class Circumstances:
 
     @classmethod
     def of(cls, observed: AllocationObserved) -> Circumstances:
-        """Those of a pool now."""
+        """Return the inputs of a pool now."""
         return cls(
             observed.pool.metadata.generation,
             observed.mode,
-            frozenset((each.metadata.uid, each.metadata.generation) for each in observed.active),
+            frozenset((override.metadata.uid, override.metadata.generation) for override in observed.active),
             frozenset((member.key, member.inference.metadata.generation) for member in observed.scaled),
             frozenset(observed.slices.healthy_nodes),
         )
 
 
 def trigger(before: Circumstances, now: Circumstances) -> Trigger | None:
-    """Why to decide at once; None when nothing changed that cannot wait, a node that came among that."""
+    """Return why to decide at once; None if nothing changed that cannot wait. A new node can wait."""
     if before.overrides != now.overrides:
         return Trigger.OVERRIDE_CHANGED
     if (before.pool, before.mode) != (now.pool, now.mode):
@@ -44,9 +44,9 @@ def trigger(before: Circumstances, now: Circumstances) -> Trigger | None:
 
 
 def cause(due: Trigger, before: Circumstances | None, now: Circumstances) -> Trigger:
-    """What a decision is called that was `due`, under the circumstances in which it is made.
+    """Return the trigger to record for a decision that was `due`, with the inputs that it is made from.
 
-    What changed while demand was read is decided about as well, and no later look would find it new. A first look
-    (`before` None) stays one, whatever changed since.
+    What changed while demand was read is part of the decision, and no later tick would find it new. The first decision
+    (`before` is None) keeps its trigger, whatever changed since.
     """
     return due if before is None else trigger(before, now) or due

@@ -1,4 +1,4 @@
-"""The allocator's question with other demand, floors or capacity: a changed copy of its snapshot, and what comes of it."""
+"""Ask the allocator with other demand, floors or capacity: change a copy of its snapshot, and report the answer."""
 
 from __future__ import annotations
 
@@ -28,18 +28,21 @@ _BY = "the question"
 
 
 def changed(snapshot: AllocationSnapshot, question: WhatIf) -> AllocationSnapshot:
-    """The snapshot of one pool as the question has it. Raises InvalidInputError that names what is not there or cannot be."""
-    changes = {each.inference: each for each in question.inferences}
-    there = {each.key for each in snapshot.inferences}
+    """Return the snapshot of one pool with the changes of a question.
+
+    Raises InvalidInputError that names what does not exist or is impossible.
+    """
+    changes = {change.inference: change for change in question.inferences}
+    names = {inference.key for inference in snapshot.inferences}
     for name in changes:
-        if name not in there:
-            raise InvalidInputError("inferences", f"the allocator decides about no {name}; {_those(there)}")
+        if name not in names:
+            raise InvalidInputError("inferences", f"the allocator decides about no {name}; {_those(names)}")
     return replace(
         snapshot,
         pools=tuple(_pool(pool, question) for pool in snapshot.pools),
         inferences=tuple(
-            _inference(each, question.factor, changes.get(each.key), len(snapshot.steps))
-            for each in snapshot.inferences
+            _inference(inference, question.factor, changes.get(inference.key), len(snapshot.steps))
+            for inference in snapshot.inferences
         ),
     )
 
@@ -60,11 +63,15 @@ def _rule(rule: TierRule, change: TierChange) -> TierRule:
     return TierRule(rule.tier, floor, ceiling)
 
 
-def _inference(one: ModelInput, factor: float, change: InferenceChange | None, steps: int) -> ModelInput:
-    load = _load(one.load, factor, change, steps)
+def _inference(
+    inference: ModelInput, factor: float, change: InferenceChange | None, steps: int
+) -> ModelInput:
+    load = _load(inference.load, factor, change, steps)
     if change is None:
-        return replace(one, load=load)
-    return replace(one, load=load, bounds=_bounds(one, change), value=change.value or one.value)
+        return replace(inference, load=load)
+    return replace(
+        inference, load=load, bounds=_bounds(inference, change), value=change.value or inference.value
+    )
 
 
 def _load(
@@ -78,12 +85,12 @@ def _load(
     return replace(load, rates=tuple(rate * times for rate in load.rates))
 
 
-def _bounds(one: ModelInput, change: InferenceChange) -> ReplicaBounds:
-    bounds = one.bounds
+def _bounds(inference: ModelInput, change: InferenceChange) -> ReplicaBounds:
+    bounds = inference.bounds
     if change.min_replicas is not None:
         bounds = replace(bounds, floor=change.min_replicas, floor_source=_BY)
         if bounds.ceiling is not None and bounds.ceiling < bounds.floor and change.max_replicas is None:
-            path = f"inferences: {one.key}: minReplicas"
+            path = f"inferences: {inference.key}: minReplicas"
             raise InvalidInputError(
                 path, f"{bounds.floor} is above {bounds.ceiling}, {bounds.ceiling_source}"
             )
@@ -94,15 +101,15 @@ def _bounds(one: ModelInput, change: InferenceChange) -> ReplicaBounds:
     return bounds
 
 
-def _those(there: Collection[str]) -> str:
-    named = sorted(there)
-    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    return f"there are {', '.join(named[:_NAMED])}{more}" if named else "it decides about nothing there"
+def _those(names: Collection[str]) -> str:
+    listed = sorted(names)
+    rest = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+    return f"there are {', '.join(listed[:_NAMED])}{rest}" if listed else "it decides about nothing there"
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One Inference in the question: what is asked of it, what it has, and what it would have."""
+    """One Inference of the question: its demand, what it has, and what it would have."""
 
     inference: ModelInput
     before: int
@@ -111,16 +118,16 @@ class Asked:
 
     @property
     def demand(self) -> float | None:
-        """Requests per second (offline: slices) of the first step; None: nobody knows."""
+        """Return the requests per second (offline: slices) of the first step; None if unknown."""
         return None if self.inference.load is None else self.inference.load.rates[0]
 
     def serves(self, replicas: int) -> float:
-        """Requests per second within the SLO by so many replicas (offline: slices)."""
+        """Return the requests per second within the SLO by so many replicas (offline: slices)."""
         return self.inference.placements[0].curve.rate_at(replicas)
 
     @property
     def wanted(self) -> int | None:
-        """Slices that would serve its demand; None where that is not known, or where no number of them would."""
+        """Return the slices that would serve its demand; None if that is unknown, or if no number of them would."""
         if self.demand is None:
             return None
         placement = self.inference.placements[0]
@@ -130,7 +137,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What would be decided, and what the replicas that are there serve meanwhile."""
+    """The decision that would be made, and what the present replicas serve meanwhile."""
 
     decision: AllocationDecisionSpec
     now: Predicted
@@ -147,7 +154,7 @@ def answer(
     mode: PolicyMode,
     seconds: float,
 ) -> Answer:
-    """From the changed snapshot and what the solver made of it, in so many seconds."""
+    """Build the answer from the changed snapshot and its assignment, solved in so many seconds."""
     solved = Solved(
         assignment,
         predicted(snapshot, assignment),
@@ -156,10 +163,10 @@ def answer(
         choose_warm_spares(snapshot, assignment),
     )
     spec = AllocationDecisionSpec.model_validate(decided_spec(pool, at, mode, solved))
-    stays = replace(assignment, replicas=())
-    after = {each.inference: each.replicas for each in assignment.replicas}
-    asked = tuple(
-        Asked(each, each.current_replicas, after.get(each.key, each.current_replicas))
-        for each in snapshot.inferences
+    unchanged = replace(assignment, replicas=())
+    after = {assigned.inference: assigned.replicas for assigned in assignment.replicas}
+    outcomes = tuple(
+        Asked(inference, inference.current_replicas, after.get(inference.key, inference.current_replicas))
+        for inference in snapshot.inferences
     )
-    return Answer(spec, predicted(snapshot, stays), asked, snapshot.pools[0])
+    return Answer(spec, predicted(snapshot, unchanged), outcomes, snapshot.pools[0])
