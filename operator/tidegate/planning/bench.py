@@ -1,4 +1,4 @@
-"""What a bounded load test sent and got: figures of one run, and whether they are good enough."""
+"""Figures of one run of a bounded load test, and whether they are good enough."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from math import ceil, inf
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What to send: so many requests at once, or with a rate so many per second, of which at most `concurrency` are open."""
+    """The requests to send.
+
+    Either `concurrency` at once, or `rate` per second, of which at most `concurrency` are open.
+    """
 
     seconds: float = 10.0
     concurrency: int = 8
     rate: float | None = None
-    """Requests per second, evenly spaced, whatever the answers; None: each as soon as another was answered."""
+    """Requests per second, evenly spaced, whatever the answers; None sends one as soon as another is answered."""
     most_errors: float = inf
     """Without a rate, the load ends early after so many errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCounters:
-    """What Triton counted for one model since it was loaded; what came in between is the difference of two."""
+    """Triton's counters of one model since it was loaded; the difference of two is what happened in between."""
 
     inferences: int = 0
     executions: int = 0
@@ -31,7 +34,7 @@ class ServerCounters:
     compute_s: float = 0.0
 
     def since(self, before: ServerCounters) -> ServerCounters | None:
-        """What was counted after `before`; None where the server began anew meanwhile."""
+        """Return what was counted after `before`; None if the server was restarted in between."""
         if self.inferences < before.inferences or self.executions < before.executions:
             return None
         return ServerCounters(
@@ -45,7 +48,11 @@ class ServerCounters:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run. `times_s` of those that were answered, ascending: with a rate from when each was due, so that waiting to be sent counts."""
+    """The result of one run.
+
+    `times_s` are the latencies of answered requests, ascending. With a rate they count from when a request was due, so
+    that the time that it waited to be sent is part of them.
+    """
 
     load: Load
     lasted_s: float
@@ -54,20 +61,20 @@ class Run:
     errors: Mapping[str, int] = field(default_factory=Counter[str])
     """By kind: the name of the gRPC status."""
     not_sent: int = 0
-    """Due by the rate while as many as may be open were."""
+    """Requests that were due by the rate while `concurrency` others were open."""
 
     @property
     def per_second(self) -> float:
-        """Answers per second."""
+        """Return the answers per second."""
         return len(self.times_s) / self.lasted_s if self.lasted_s > 0 else 0.0
 
     @property
     def error_share(self) -> float:
-        """Of all that were due, those that were not answered; 1 where nothing was due."""
+        """Return the share of due requests that were not answered; 1 if none was due."""
         due = self.sent + self.not_sent
         return 1.0 if not due else (sum(self.errors.values()) + self.not_sent) / due
 
     def quantile_s(self, share: float) -> float | None:
-        """The time that `share` of the answers did not exceed."""
+        """Return the latency that `share` of the answers did not exceed; None without answers."""
         times = self.times_s
         return times[max(ceil(share * len(times)) - 1, 0)] if times else None

@@ -1,4 +1,4 @@
-"""What the release's own certificates are to become: made, replaced in three steps, and never so that two sides disagree."""
+"""Plan the rotation of the release's own certificates: three steps, during which all sides trust each other."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _NEXT_PRIVATE_KEY_KEY: Final = "next.key"
 _SINCE_KEY: Final = "since"
 
 KEEP: Final = timedelta(days=1)
-"""How long an authority that signed nothing in use is trusted on, for processes that were cut off and for a rollback."""
+"""How long an authority stays trusted after its last use, for processes that were cut off and for a rollback."""
 
 
 class Part(StrEnum):
-    """Whose certificate it is."""
+    """The part of the release that a certificate belongs to."""
 
     CONTROLLERS = "controllers"
     XDS = "xds"
@@ -32,12 +32,12 @@ class Part(StrEnum):
 
 
 FAMILIES: Final = ((Part.CONTROLLERS,), (Part.XDS, Part.GATEWAY))
-"""Parts whose certificates are of one authority. That of the controllers signs no gateway, and the other no caller of agents."""
+"""Parts that share an authority. The controllers' authority signs no gateway, and the other signs no caller of agents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its key, both PEM; no text of this shows the key."""
+    """A certificate and its key, both PEM; the repr hides the key."""
 
     chain: bytes
     key: bytes = field(repr=False)
@@ -45,9 +45,9 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the Secret of one part says; without `current` it was never filled.
+    """The content of the Secret of one part; without `current` it was never filled.
 
-    `following` waits until `trusted`, with the authority that signed it, has reached everybody.
+    `following` waits until `trusted`, with the authority that signed it, has reached all readers.
     `since` is when the last step was taken.
     """
 
@@ -56,11 +56,11 @@ class Held:
     following: Pair | None = None
     since: datetime | None = None
     asked: bool = field(default=False, compare=False)
-    """Whether somebody wants a new certificate now; never part of what is written."""
+    """Whether a new certificate is requested; never written to the Secret."""
 
     @classmethod
     def parse(cls, data: Mapping[str, bytes], *, asked: bool = False) -> Held:
-        """The content of a Secret; whatever cannot be read counts as not there, and is made again."""
+        """Parse the content of a Secret; what cannot be read counts as absent, and is issued again."""
         current, following = (
             _pair(data.get(chain, b""), data.get(key, b""))
             for chain, key in ((CHAIN_KEY, PRIVATE_KEY_KEY), (_NEXT_CHAIN_KEY, _NEXT_PRIVATE_KEY_KEY))
@@ -71,7 +71,7 @@ class Held:
         return cls(trusted, current, following, _time(data.get(_SINCE_KEY, b"")), asked)
 
     def render(self) -> dict[str, bytes]:
-        """The Secret's data."""
+        """Return the Secret's data."""
         pairs = (
             (CHAIN_KEY, PRIVATE_KEY_KEY, self.current),
             (_NEXT_CHAIN_KEY, _NEXT_PRIVATE_KEY_KEY, self.following),
@@ -87,59 +87,68 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """One authority, whose key nobody has any more, and a pair for each part that it signed."""
+    """One authority, whose key is already discarded, and a pair that it signed for each part."""
 
     authority: bytes
     pairs: Mapping[Part, Pair]
 
 
 Issue: TypeAlias = Callable[[Sequence[Part]], Issued]
-"""Makes an authority and a pair for each of these parts; the only thing here that draws random numbers."""
+"""Issues an authority and a pair for each of these parts; the only function here that draws random numbers."""
 
 
 def next_step(
-    held: Mapping[Part, Held], now: datetime, spread: timedelta, issue: Issue
+    contents: Mapping[Part, Held], now: datetime, spread: timedelta, issue: Issue
 ) -> Mapping[Part, Held]:
-    """What the Secrets of one family are to hold now, only of those that change.
+    """Return the next content of the Secrets of one family, only of those that change.
 
-    A new certificate is made, with its authority, and kept aside while all come to trust it; after `spread`, the longest that a
-    Secret's content takes to everybody who reads it, it is used; after KEEP the authority before it is trusted no more.
-    Each step may break off between two Secrets: the next look goes on, or begins anew where a pair is lost.
+    A new certificate is issued with its authority and kept aside while all sides come to trust it; after `spread`, the
+    longest time that a Secret's content takes to reach all readers, it is used; after KEEP the previous authority is no
+    longer trusted. Each step may break off between two Secrets: the next call continues, or begins again if a pair is lost.
     """
-    held = {part: _of_now(each, now) for part, each in held.items()}
-    current = {part: each.current for part, each in held.items()}
+    contents = {part: _of_now(content, now) for part, content in contents.items()}
+    current = {part: content.current for part, content in contents.items()}
     if all(pair is None for pair in current.values()):
-        issued = issue(tuple(held))
-        return {part: Held((issued.authority,), issued.pairs[part], since=now) for part in held}
-    # A Secret that somebody has put back from elsewhere may be whole, and of an authority that the other side does not trust.
-    whole = all(_signer(pair, other.trusted) for pair in current.values() for other in held.values())
-    last = max((each.since for each in held.values() if each.since is not None), default=None)
-    settled = last is None or now - last >= spread
-    if any(each.following is not None for each in held.values()):
-        if not _agreed(held):
-            return _prepared(held, now, issue)
+        issued = issue(tuple(contents))
+        return {part: Held((issued.authority,), issued.pairs[part], since=now) for part in contents}
+    # A restored Secret may be complete, and of an authority that the other side does not trust.
+    complete = all(_signer(pair, peer.trusted) for pair in current.values() for peer in contents.values())
+    last_step = max(
+        (content.since for content in contents.values() if content.since is not None), default=None
+    )
+    settled = last_step is None or now - last_step >= spread
+    if any(content.following is not None for content in contents.values()):
+        if not _agreed(contents):
+            return _prepared(contents, now, issue)
         return (
-            {part: _switched(each, now) for part, each in held.items() if each.following} if settled else {}
+            {part: _switched(content, now) for part, content in contents.items() if content.following}
+            if settled
+            else {}
         )
-    if not whole or (settled and any(_due(each, now) for each in held.values())):
-        return _prepared(held, now, issue)
-    used = [authority for each in held.values() if (authority := _signer(each.current, each.trusted))]
-    if last is None or now - last < KEEP:
+    if not complete or (settled and any(_due(content, now) for content in contents.values())):
+        return _prepared(contents, now, issue)
+    used = [
+        authority for content in contents.values() if (authority := _signer(content.current, content.trusted))
+    ]
+    if last_step is None or now - last_step < KEEP:
         return {}
     return {
-        part: replace(each, trusted=kept, since=now)
-        for part, each in held.items()
-        if used and (kept := tuple(one for one in each.trusted if one in used)) != each.trusted
+        part: replace(content, trusted=trusted, since=now)
+        for part, content in contents.items()
+        if used
+        and (trusted := tuple(authority for authority in content.trusted if authority in used))
+        != content.trusted
     }
 
 
-def _of_now(held: Held, now: datetime) -> Held:
-    """Without what is not valid now, ended or made by a clock that was ahead: it is no use to show it, nor to wait for it."""
+def _of_now(content: Held, now: datetime) -> Held:
+    """Drop a pair that is not valid now: expired, or issued by a clock that was ahead."""
     current, following = (
-        pair if pair is not None and _valid(pair, now) else None for pair in (held.current, held.following)
+        pair if pair is not None and _valid(pair, now) else None
+        for pair in (content.current, content.following)
     )
-    since = None if held.since is not None and held.since > now else held.since
-    return replace(held, current=current, following=following, since=since)
+    since = None if content.since is not None and content.since > now else content.since
+    return replace(content, current=current, following=following, since=since)
 
 
 def _valid(pair: Pair, now: datetime) -> bool:
@@ -148,47 +157,57 @@ def _valid(pair: Pair, now: datetime) -> bool:
 
 
 def authorities(bundle: bytes) -> tuple[bytes, ...]:
-    """Each certificate of a bundle, as PEM in one fixed spelling; none where it cannot be read."""
+    """Split a bundle into its certificates, each as PEM in one fixed spelling; return none if it cannot be read."""
     try:
-        found = x509.load_pem_x509_certificates(bundle)
+        certificates = x509.load_pem_x509_certificates(bundle)
     except ValueError:
         return ()
-    return tuple(dict.fromkeys(one.public_bytes(Encoding.PEM) for one in found))
+    return tuple(dict.fromkeys(certificate.public_bytes(Encoding.PEM) for certificate in certificates))
 
 
-def _prepared(held: Mapping[Part, Held], now: datetime, issue: Issue) -> Mapping[Part, Held]:
-    """A new pair for each, of one new authority, which all trust beside those that they know; who has none uses it at once."""
-    issued = issue(tuple(held))
-    known = dict.fromkeys(
+def _prepared(contents: Mapping[Part, Held], now: datetime, issue: Issue) -> Mapping[Part, Held]:
+    """Issue one new authority, which all trust beside those that they know, and a pair for each part.
+
+    A part without a valid pair uses the new one at once.
+    """
+    issued = issue(tuple(contents))
+    in_use = dict.fromkeys(
         authority
-        for each in held.values()
-        for authority in each.trusted
-        if any(_signed(other.current, authority) for other in held.values())
+        for content in contents.values()
+        for authority in content.trusted
+        if any(_signed(peer.current, authority) for peer in contents.values())
     )
-    trusted = (*known, issued.authority)
+    trusted = (*in_use, issued.authority)
     return {
         part: Held(
-            trusted, each.current or issued.pairs[part], issued.pairs[part] if each.current else None, now
+            trusted,
+            content.current or issued.pairs[part],
+            issued.pairs[part] if content.current else None,
+            now,
         )
-        for part, each in held.items()
+        for part, content in contents.items()
     }
 
 
-def _agreed(held: Mapping[Part, Held]) -> bool:
-    """Whether all have, aside or in use already, a pair of one authority that each of them trusts."""
-    signers = {_signer(each.following or each.current, each.trusted) for each in held.values()}
-    return len(signers) == 1 and all(signer in each.trusted for signer in signers for each in held.values())
+def _agreed(contents: Mapping[Part, Held]) -> bool:
+    """Return whether all parts have a pair, aside or in use, of one authority that each of them trusts."""
+    signers = {
+        _signer(content.following or content.current, content.trusted) for content in contents.values()
+    }
+    return len(signers) == 1 and all(
+        signer in content.trusted for signer in signers for content in contents.values()
+    )
 
 
-def _switched(each: Held, now: datetime) -> Held:
-    return Held(each.trusted, each.following, since=now)
+def _switched(content: Held, now: datetime) -> Held:
+    return Held(content.trusted, content.following, since=now)
 
 
-def _due(each: Held, now: datetime) -> bool:
-    """Whether half of its time is over, so that much is left for a rotation that nobody looks after."""
-    if each.asked or each.current is None:
+def _due(content: Held, now: datetime) -> bool:
+    """Return whether half of the validity has passed, which leaves time for a rotation without supervision."""
+    if content.asked or content.current is None:
         return True
-    certificate = x509.load_pem_x509_certificate(each.current.chain)
+    certificate = x509.load_pem_x509_certificate(content.current.chain)
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return now >= begin + (end - begin) / 2
 
@@ -210,7 +229,7 @@ def _signed(pair: Pair | None, authority: bytes) -> bool:
 
 
 def _pair(chain: bytes, key: bytes) -> Pair | None:
-    """None where one cannot be read, or the key is another's."""
+    """Parse a pair; return None if either part is unreadable, or the key does not belong to the certificate."""
     try:
         certificate, private = x509.load_pem_x509_certificate(chain), load_pem_private_key(key, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -220,7 +239,7 @@ def _pair(chain: bytes, key: bytes) -> Pair | None:
 
 def _time(text: bytes) -> datetime | None:
     try:
-        found = datetime.fromisoformat(text.decode())
+        time = datetime.fromisoformat(text.decode())
     except ValueError:
         return None
-    return found if found.tzinfo is not None else None
+    return time if time.tzinfo is not None else None

@@ -1,4 +1,4 @@
-"""Claims: what each Inference asks of a pool, and the slices that it has there until the last of its pods is gone."""
+"""The claims of Inferences on pools, and the slices that they hold until the last of their pods is gone."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +79,7 @@ class Claim:
         return max(self.assigned, sum(self.pods.values()), self.assumed)
 
     def count_slices(self, replicas: int, nodes: Container[str]) -> int:
-        """Return the slices that it has with so many replicas; pods outside `nodes` have none that could be assigned."""
+        """Return the slices that it has with so many replicas; pods outside `nodes` do not count."""
         of_pods = sum(slices for node, slices in self.pods.items() if node in nodes)
         return max(replicas * self.slices, self.assigned, of_pods, self.assumed)
 

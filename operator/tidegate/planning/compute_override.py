@@ -1,4 +1,4 @@
-"""ComputeOverride: whether it is in force, and when it ends."""
+"""Plan the status of a ComputeOverride: whether it is in force, and when it ends."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,30 +13,30 @@ from tidegate.planning.serving_status import Verdict, standing
 
 @dataclass(frozen=True, slots=True)
 class OverrideObserved:
-    """Everything that planning a ComputeOverride needs to know."""
+    """Everything that the plan of a ComputeOverride depends on."""
 
     override: ComputeOverride
     now: datetime
     exists: bool
-    """Whether there is a target."""
+    """Whether the target exists."""
     scaled: bool
-    """Whether the allocator decides about it."""
+    """Whether the allocator decides the target's replicas."""
 
 
 def plan_override(observed: OverrideObserved) -> Plan:
-    """The status. It has no children; its target's planner and the allocator read it themselves."""
+    """Plan the status. There are no children: the target's planner and the allocator read the override themselves."""
     override, verdict = observed.override, _verdict(observed)
-    said = standing(verdict, override.metadata.generation)
-    merged = merge(override.status.conditions, said, observed.now)
+    conditions = standing(verdict, override.metadata.generation)
+    merged = merge(override.status.conditions, conditions, observed.now)
     status = ComputeOverrideStatus(
         observed_generation=override.metadata.generation,
         conditions=tuple(ObservedCondition.model_validate(item) for item in merged),
     )
-    left = override.ends - observed.now
+    remaining = override.ends - observed.now
     return Plan(
         status=status.dump(),
         events=_events(override, verdict),
-        requeue_after=left + JUST_AFTER if left > timedelta() else None,
+        requeue_after=remaining + JUST_AFTER if remaining > timedelta() else None,
     )
 
 
@@ -49,14 +49,14 @@ def _verdict(observed: OverrideObserved) -> Verdict:
         missing = f"there is no {target.kind} {target.key}: make it, or delete this override and name another"
         return Verdict(False, Reason.TARGET_NOT_FOUND, missing, stalled=True)
     if target.kind is OverrideKind.INFERENCE and not observed.scaled:
-        message = f"it decides nothing about Inference {target.key}, whose {NO_RANGE}"
+        message = f"it has no effect on Inference {target.key}, whose {NO_RANGE}"
         return Verdict(False, Reason.OVERRIDE_WITHOUT_EFFECT, message, stalled=True)
     return Verdict(True, Reason.OVERRIDE_IN_FORCE, described(override))
 
 
 def _events(override: ComputeOverride, verdict: Verdict) -> tuple[Event, ...]:
-    """One for each turn."""
-    before = next((each for each in override.status.conditions if each.type == "Ready"), None)
+    """Return an Event if the reason has changed."""
+    before = next((condition for condition in override.status.conditions if condition.type == "Ready"), None)
     if before is not None and before.reason == verdict.reason.value:
         return ()
     return (Event(EventType.NORMAL, verdict.reason.value, verdict.message),)

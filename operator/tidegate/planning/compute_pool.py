@@ -1,4 +1,4 @@
-"""ComputePool: its status, from the nodes that it selects and the pods on them."""
+"""Plan the status of a ComputePool from its nodes and the pods on them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,30 +25,30 @@ from tidegate.planning.sharing_health import CHECK_EVERY, SharingPlan
 from tidegate.resources.slices import slice_requests
 
 _NAMED = 3
-"""Nodes that a message names; the number says how many there are."""
+"""Nodes that a message names, beside their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolObserved:
-    """Everything that planning a ComputePool needs to know."""
+    """Everything that the plan of a ComputePool depends on."""
 
     pool: ComputePool
     now: datetime
     slices: PoolSlices
     overrides: Sequence[ComputeOverride] = ()
-    """Those of the pool that are in force."""
+    """The overrides of the pool that are in force."""
     allocation: PoolAllocation | None = None
-    """What its allocator last came to; None while it has not looked in this term, so that what was said stays."""
+    """The allocator's last result; None before its first run as leader, so that its conditions stay as they are."""
     sharing: SharingPlan | None = None
     """The plan for its GPU sharing; None without GPU sharing or node agents."""
 
 
 def plan_pool(observed: PoolObserved) -> Plan:
-    """The status of a pool. It has no children: what it stands for are nodes, which are the administrator's."""
+    """Plan the status of a pool. It has no children: its nodes belong to the administrator."""
     pool, slices = observed.pool, observed.slices
     generation = pool.metadata.generation
     healthy, ready = health(slices), readiness(pool, slices)
-    said = (
+    conditions = (
         *standing(ready, generation),
         condition(ConditionType.HEALTHY, healthy, generation),
         *_sharing(observed),
@@ -57,7 +57,7 @@ def plan_pool(observed: PoolObserved) -> Plan:
         *_allocation(observed),
     )
     before = without_overrides(observed.overrides, _without_sharing(observed, _without_allocation(observed)))
-    merged = merge(before, said, observed.now)
+    merged = merge(before, conditions, observed.now)
     allocation, ends = observed.allocation, next_end(observed.overrides)
     status = ComputePoolStatus(
         observed_generation=generation,
@@ -78,31 +78,31 @@ def plan_pool(observed: PoolObserved) -> Plan:
 
 
 def _next_look(observed: PoolObserved, ends: datetime | None) -> timedelta | None:
-    """When an override ends, or the nodes' GPU sharing is to be checked again."""
-    looks = [] if ends is None else [max(ends - observed.now, timedelta()) + JUST_AFTER]
+    """Return the time until an override ends or GPU sharing is checked again."""
+    delays = [] if ends is None else [max(ends - observed.now, timedelta()) + JUST_AFTER]
     if observed.sharing is not None:
-        looks.append(CHECK_EVERY)
-    return min(looks, default=None)
+        delays.append(CHECK_EVERY)
+    return min(delays, default=None)
 
 
 def _allocation(observed: PoolObserved) -> tuple[Condition, ...]:
-    """What its allocator came to, where it has something to decide."""
-    found, generation = observed.allocation, observed.pool.metadata.generation
-    if found is None or found.allocated is None or found.signals is None:
+    """Return the conditions of the pool's allocator, if it has something to decide."""
+    allocation, generation = observed.allocation, observed.pool.metadata.generation
+    if allocation is None or allocation.allocated is None or allocation.signals is None:
         return ()
     return (
-        condition(ConditionType.ALLOCATED, found.allocated, generation),
-        condition(ConditionType.SIGNALS_FRESH, found.signals, generation),
+        condition(ConditionType.ALLOCATED, allocation.allocated, generation),
+        condition(ConditionType.SIGNALS_FRESH, allocation.signals, generation),
     )
 
 
 def _without_allocation(observed: PoolObserved) -> tuple[ObservedCondition, ...]:
-    """Nothing is said about an allocator that has nothing to decide."""
+    """Drop the allocator's conditions if it has nothing to decide."""
     conditions = observed.pool.status.conditions
     if observed.allocation is None or observed.allocation.allocated is not None:
         return conditions
-    gone = {ConditionType.ALLOCATED.value, ConditionType.SIGNALS_FRESH.value}
-    return tuple(each for each in conditions if each.type not in gone)
+    dropped = {ConditionType.ALLOCATED.value, ConditionType.SIGNALS_FRESH.value}
+    return tuple(item for item in conditions if item.type not in dropped)
 
 
 def _sharing_health(observed: PoolObserved) -> tuple[Condition, ...]:
@@ -119,18 +119,18 @@ def _without_sharing(
     """Drop the condition SharingHealthy if no node agents run."""
     if observed.sharing is not None:
         return tuple(conditions)
-    return tuple(each for each in conditions if each.type != ConditionType.SHARING_HEALTHY.value)
+    return tuple(item for item in conditions if item.type != ConditionType.SHARING_HEALTHY.value)
 
 
 def health(slices: PoolSlices) -> Verdict:
-    """Whether every node of the pool takes pods, on all of its devices."""
+    """Return whether every node of the pool takes pods, on all of its devices."""
     faulty, failing = slices.faulty, slices.failing
-    whole = _nodes(len(slices.nodes))
+    all_nodes = _nodes(len(slices.nodes))
     if not faulty and not failing:
-        return Verdict(True, Reason.NODES_HEALTHY, f"{whole} take pods")
-    counts = [f"{len(faulty)} of {whole} take no pods"] if faulty else []
+        return Verdict(True, Reason.NODES_HEALTHY, f"{all_nodes} take pods")
+    counts = [f"{len(faulty)} of {all_nodes} take no pods"] if faulty else []
     if failing:
-        counts.append(f"{len(failing)} of {whole} have devices that failed")
+        counts.append(f"{len(failing)} of {all_nodes} have devices that failed")
     named = [
         f"node {node.node} {node.fault or node.failed}" for node in (*faulty[:_NAMED], *failing[:_NAMED])
     ]
@@ -143,7 +143,7 @@ def health(slices: PoolSlices) -> Verdict:
 
 
 def _sharing(observed: PoolObserved) -> tuple[Condition, ...]:
-    """Whether every node shares itself out as the pool says; nothing where there is nothing to configure."""
+    """Return the condition SharingConfigured: whether every node shares its GPUs as the pool says; none without MPS."""
     pool, slices = observed.pool, observed.slices
     if pool.spec.slice.mps is None:
         return ()
@@ -162,7 +162,7 @@ def _sharing(observed: PoolObserved) -> tuple[Condition, ...]:
 
 
 def readiness(pool: ComputePool, slices: PoolSlices) -> Verdict:
-    """Whether pods can be placed in the pool; if not, the first thing that keeps them out."""
+    """Return whether pods can be placed in the pool; if not, the first thing that prevents it."""
     labels = ",".join(f"{name}={value}" for name, value in sorted(pool.spec.node_selector.items()))
     if slices.shared:
         node, other = next(iter(slices.shared.items()))
@@ -175,8 +175,8 @@ def readiness(pool: ComputePool, slices: PoolSlices) -> Verdict:
         message = f"no node has the labels {labels}: run kubectl label node <name> {labels.replace(',', ' ')}, or correct spec.nodeSelector"
         return Verdict(False, Reason.NO_NODES, message, stalled=True)
     if len(slices.faulty) == len(slices.nodes):
-        found = health(slices)
-        return Verdict(False, found.reason, found.message)
+        verdict = health(slices)
+        return Verdict(False, verdict.reason, verdict.message)
     if slices.healthy == 0:
         asks = " and ".join(
             f"{name} {amount_text(name, size)}"
@@ -190,9 +190,9 @@ def readiness(pool: ComputePool, slices: PoolSlices) -> Verdict:
         return Verdict(False, Reason.SLICE_TOO_LARGE, message, stalled=True)
     floors = pool.spec.tiers.floors
     if floors > slices.total:
-        each = ", ".join(f"{tier.value} {pool.spec.tiers.of(tier).floor}" for tier in Tier)
+        tier_floors = ", ".join(f"{tier.value} {pool.spec.tiers.of(tier).floor}" for tier in Tier)
         message = (
-            f"the floors are {floors} slices together ({each}), the pool has {slices.total}: "
+            f"the floors are {floors} slices together ({tier_floors}), the pool has {slices.total}: "
             "lower spec.tiers, or add nodes"
         )
         return Verdict(False, Reason.FLOORS_EXCEED_POOL, message, stalled=True)
@@ -200,10 +200,10 @@ def readiness(pool: ComputePool, slices: PoolSlices) -> Verdict:
 
 
 def _events(pool: ComputePool, healthy: Verdict) -> tuple[Event, ...]:
-    """One for each turn of the pool's health; the status has the figures."""
-    before = next((c for c in pool.status.conditions if c.type == ConditionType.HEALTHY.value), None)
-    was = before is None or before.status.value == "True"
-    if was == healthy.holds:
+    """Return an Event if the pool's health has changed; the status has the figures."""
+    before = next((item for item in pool.status.conditions if item.type == ConditionType.HEALTHY.value), None)
+    was_healthy = before is None or before.status.value == "True"
+    if was_healthy == healthy.holds:
         return ()
     kind = EventType.NORMAL if healthy.holds else EventType.WARNING
     return (Event(kind, healthy.reason.value, healthy.message),)

@@ -1,4 +1,4 @@
-"""Nodes and who runs on them, as planners see them: read once from each object."""
+"""Nodes and the pods on them as planners see them, parsed once from each object."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from tidegate.resources.names import MANAGED_BY, MANAGER, POOL_LABEL, TIER_LABEL
 
 _ENDED: Final = frozenset({"Succeeded", "Failed"})
 _TOLERATED_BY_ALL: Final = "node.kubernetes.io/memory-pressure"
-"""Kubernetes lets every pod tolerate it that asks for some CPU or memory, as ours do."""
+"""Kubernetes adds its toleration to every pod that requests CPU or memory, as ours do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """What keeps pods away that do not tolerate it."""
+    """A taint, which keeps away pods that do not tolerate it."""
 
     key: str
     value: str
@@ -28,7 +28,7 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node: what it has for pods, and whether it takes any."""
+    """One node: its resources for pods, and whether it takes any."""
 
     name: str
     labels: Mapping[str, str]
@@ -40,44 +40,48 @@ class NodeView:
     taints: tuple[Taint, ...]
 
     def selected_by(self, selector: Mapping[str, str]) -> bool:
-        """Whether it has all these labels."""
+        """Return whether it has all these labels."""
         return all(self.labels.get(name) == value for name, value in selector.items())
 
     def fault(self, tolerations: Sequence[Toleration]) -> str:
-        """Why no pod with these tolerations starts here, in a few words; empty when one may."""
+        """Explain in a few words why no pod with these tolerations starts here; empty if one may."""
         if self.leaving:
             return "is being deleted"
         if not self.ready:
             return "is not ready"
         if self.cordoned:
             return "is cordoned"
-        kept = (taint for taint in self.taints if not any(_tolerates(each, taint) for each in tolerations))
-        taint = next(kept, None)
+        untolerated = (
+            taint
+            for taint in self.taints
+            if not any(_tolerates(toleration, taint) for toleration in tolerations)
+        )
+        taint = next(untolerated, None)
         return f"has taint {taint}, which the pool does not tolerate" if taint is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A pod on a node, of ours or of anybody: what it asks for, and whose slices it has."""
+    """Any pod on a node, of any owner: its requests, and the pool whose slices it has."""
 
     key: ObjectKey
     node: str
     asks: Amounts
     pool: str
-    """The pool on whose slices it runs; empty for a pod that is none of ours, or not placed in a pool."""
+    """The pool on whose slices it runs; empty for a pod that is not ours, or not placed in a pool."""
     tier: str
     uid: str = ""
 
 
 def node_view(body: Mapping[str, Any]) -> NodeView:
-    """Reads a node as the API server gives it."""
+    """Parse a node."""
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
     ready = conditions.get("Ready", {})
     taints = (
-        Taint(each["key"], each.get("value", ""), each["effect"])
-        for each in spec.get("taints") or ()
-        if each["effect"] != TaintEffect.PREFER_NO_SCHEDULE and each["key"] != _TOLERATED_BY_ALL
+        Taint(taint["key"], taint.get("value", ""), taint["effect"])
+        for taint in spec.get("taints") or ()
+        if taint["effect"] != TaintEffect.PREFER_NO_SCHEDULE and taint["key"] != _TOLERATED_BY_ALL
     )
     return NodeView(
         name=metadata["name"],
@@ -91,21 +95,21 @@ def node_view(body: Mapping[str, Any]) -> NodeView:
 
 
 def occupant(body: Mapping[str, Any], *, owned: bool = True) -> Occupant | None:
-    """Reads a pod; None while it has no node, and once it has ended: then it takes nothing.
+    """Parse a pod; return None if it has no node yet, or has ended and needs no resources.
 
-    The labels of one that is not `owned` say nothing: it takes room as any pod does.
+    The labels of a pod that is not `owned` do not count, but its requests do.
     """
     metadata, spec = body["metadata"], body.get("spec") or {}
     if not spec.get("nodeName") or (body.get("status") or {}).get("phase") in _ENDED:
         return None
     labels = metadata.get("labels") or {}
-    ours = owned and labels.get(MANAGED_BY) == MANAGER
+    is_ours = owned and labels.get(MANAGED_BY) == MANAGER
     return Occupant(
         key=ObjectKey(metadata.get("namespace", ""), metadata["name"]),
         node=spec["nodeName"],
         asks=asked(body),
-        pool=labels.get(POOL_LABEL, "") if ours else "",
-        tier=labels.get(TIER_LABEL, "") if ours else "",
+        pool=labels.get(POOL_LABEL, "") if is_ours else "",
+        tier=labels.get(TIER_LABEL, "") if is_ours else "",
         uid=metadata.get("uid", ""),
     )
 

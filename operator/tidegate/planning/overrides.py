@@ -1,4 +1,4 @@
-"""ComputeOverrides as planners see them: which are in force, what they bound, and what is said of them."""
+"""ComputeOverrides as planners see them: which are in force, what they bound, and how statuses report them."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -14,77 +14,89 @@ from tidegate.planning.plan import Event, EventType
 from tidegate.planning.serving_status import Verdict, condition
 
 JUST_AFTER: Final = timedelta(milliseconds=50)
-"""Whoever looks again at an override's end looks this much later, so that it has ended by then."""
+"""A requeue at an override's end comes this much later, so that it has ended by then."""
 
 
 def in_force(overrides: Iterable[ComputeOverride], now: datetime) -> tuple[ComputeOverride, ...]:
-    """Those that have not ended, the oldest first."""
-    alive = (each for each in overrides if now < each.ends and each.metadata.deletion_timestamp is None)
-    return tuple(sorted(alive, key=_age))
+    """Return the overrides that have not ended, the oldest first."""
+    active = (
+        override
+        for override in overrides
+        if now < override.ends and override.metadata.deletion_timestamp is None
+    )
+    return tuple(sorted(active, key=_age))
 
 
 def about(
     overrides: Iterable[ComputeOverride], kind: OverrideKind, key: ObjectKey
 ) -> tuple[ComputeOverride, ...]:
-    """Those with this target, in their order."""
-    return tuple(each for each in overrides if (each.spec.target.kind, each.spec.target.key) == (kind, key))
+    """Return the overrides with this target, in their order."""
+    return tuple(
+        override
+        for override in overrides
+        if (override.spec.target.kind, override.spec.target.key) == (kind, key)
+    )
 
 
 def next_end(overrides: Iterable[ComputeOverride]) -> datetime | None:
-    """When the first of them ends."""
-    return min((each.ends for each in overrides), default=None)
+    """Return when the first of them ends."""
+    return min((override.ends for override in overrides), default=None)
 
 
-def bounded(scaling: Scaling, held: int, overrides: Sequence[ComputeOverride]) -> ReplicaBounds:
-    """What the overrides in force leave of a range; none leads out of it, since whose model it is decides that.
+def bounded(scaling: Scaling, replicas: int, overrides: Sequence[ComputeOverride]) -> ReplicaBounds:
+    """Return the bounds that the overrides in force leave of a range.
 
-    Floors add up to the highest; of pins and holds the newest counts, and before floors.
+    None leads out of the range, since the model's owner set it. The highest floor counts; of pins and holds the newest
+    counts, and before floors.
     """
-    least, most = scaling.min_replicas, scaling.max_replicas
-    bounds = ReplicaBounds(least, most, "spec.scaling.minReplicas", "spec.scaling.maxReplicas")
-    for each in overrides:
-        if each.spec.floor is not None and each.spec.floor.replicas > bounds.floor:
-            floor = min(each.spec.floor.replicas, most)
-            bounds = ReplicaBounds(floor, most, _whose(each), bounds.ceiling_source)
-    for each in overrides:
-        if each.spec.pin is not None or each.spec.hold:
-            count = each.spec.pin.replicas if each.spec.pin is not None else held
-            count = min(max(count, least), most)
-            bounds = ReplicaBounds(count, count, _whose(each), _whose(each))
+    min_replicas, max_replicas = scaling.min_replicas, scaling.max_replicas
+    bounds = ReplicaBounds(min_replicas, max_replicas, "spec.scaling.minReplicas", "spec.scaling.maxReplicas")
+    for override in overrides:
+        if override.spec.floor is not None and override.spec.floor.replicas > bounds.floor:
+            floor = min(override.spec.floor.replicas, max_replicas)
+            bounds = ReplicaBounds(floor, max_replicas, _whose(override), bounds.ceiling_source)
+    for override in overrides:
+        if override.spec.pin is not None or override.spec.hold:
+            count = override.spec.pin.replicas if override.spec.pin is not None else replicas
+            count = min(max(count, min_replicas), max_replicas)
+            bounds = ReplicaBounds(count, count, _whose(override), _whose(override))
     return bounds
 
 
 def override_conditions(
     overrides: Sequence[ComputeOverride], generation: int, *, effective: bool = True
 ) -> tuple[Condition, ...]:
-    """OverrideActive, where there is one in force; `effective`: whether it can decide anything about its target."""
+    """Return the condition OverrideActive if an override is in force.
+
+    `effective`: whether it can decide anything about its target.
+    """
     if not overrides:
         return ()
-    said = "; ".join(described(each) for each in overrides)
+    text = "; ".join(described(override) for override in overrides)
     if effective:
-        verdict = Verdict(True, Reason.OVERRIDDEN, said)
+        verdict = Verdict(True, Reason.OVERRIDDEN, text)
     else:
-        verdict = Verdict(False, Reason.OVERRIDE_WITHOUT_EFFECT, f"{said}; {NO_RANGE}")
+        verdict = Verdict(False, Reason.OVERRIDE_WITHOUT_EFFECT, f"{text}; {NO_RANGE}")
     return (condition(ConditionType.OVERRIDE_ACTIVE, verdict, generation),)
 
 
 NO_RANGE = "spec.replicas is fixed: set spec.scaling instead, or spec.replicas itself"
-"""Why an override decides nothing about an Inference without a range."""
+"""Why an override has no effect on an Inference without a range."""
 
 
 def without_overrides(
     overrides: Sequence[ComputeOverride], conditions: Sequence[ObservedCondition]
 ) -> tuple[ObservedCondition, ...]:
-    """Nothing is said about overrides where there are none."""
+    """Drop the condition OverrideActive if no override is in force."""
     if overrides:
         return tuple(conditions)
-    return tuple(each for each in conditions if each.type != ConditionType.OVERRIDE_ACTIVE.value)
+    return tuple(item for item in conditions if item.type != ConditionType.OVERRIDE_ACTIVE.value)
 
 
 def override_events(
     before: Sequence[ObservedCondition], after: Sequence[ObservedCondition]
 ) -> tuple[Event, ...]:
-    """One when an override begins to decide, another one does, or the last has ended."""
+    """Return an Event if an override begins to decide, another one does, or the last one has ended."""
     was, now = _active(before), _active(after)
     if now is not None and (was is None or was.message != now.message):
         return (Event(EventType.NORMAL, Reason.OVERRIDDEN.value, now.message),)
@@ -98,16 +110,16 @@ def override_events(
 
 
 def described(override: ComputeOverride) -> str:
-    """What it does, whose it is, until when and why."""
+    """Describe what an override does, who made it, until when and why."""
     spec = override.spec
     if spec.pin is not None:
-        what = f"pins {spec.pin.replicas} replicas"
+        effect = f"pins {spec.pin.replicas} replicas"
     elif spec.floor is not None:
-        what = f"asks for {spec.floor.replicas} replicas at least"
+        effect = f"asks for at least {spec.floor.replicas} replicas"
     else:
-        what = "holds it as it is"
+        effect = "holds it as it is"
     by = f" by {override.author}" if override.author else ""
-    return f"ComputeOverride {override.metadata.name}{by} {what} until {spec.expires_at}: {spec.reason}"
+    return f"ComputeOverride {override.metadata.name}{by} {effect} until {spec.expires_at}: {spec.reason}"
 
 
 def _whose(override: ComputeOverride) -> str:
@@ -118,7 +130,7 @@ def _whose(override: ComputeOverride) -> str:
 def _active(conditions: Sequence[ObservedCondition]) -> ObservedCondition | None:
     kind = ConditionType.OVERRIDE_ACTIVE.value
     return next(
-        (each for each in conditions if each.type == kind and each.status is ConditionStatus.TRUE), None
+        (item for item in conditions if item.type == kind and item.status is ConditionStatus.TRUE), None
     )
 
 

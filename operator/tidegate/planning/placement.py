@@ -1,4 +1,4 @@
-"""Placement: how many replicas of an Inference its pool runs, on which resources, and what its status says about that.
+"""Place an Inference: how many replicas its pool runs, on which resources, and what the status says about it.
 
 Assigned slices are sticky, so a pool that loses nodes or gets a lower ceiling stops nothing that runs.
 """
@@ -27,7 +27,7 @@ class PlacementResult:
     """Pods that it has now."""
     verdict: Verdict
     assigned_replicas: int = 0
-    """Pods that the pool gives their slices; fewer than `replicas` while pods without slices of their own stay as they are."""
+    """Pods with slices of the pool; fewer than `replicas` while pods without slices of their own stay as they are."""
 
 
 def place_without_pool(name: str, replicas: int, live: LiveWorkload | None) -> PlacementResult:

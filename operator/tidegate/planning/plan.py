@@ -1,4 +1,4 @@
-"""The result of planning: what to apply, delete, order and say, all of it values."""
+"""The result of planning, as values: what to apply and delete, the orders of agents, the status and Events."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """One object of ours that is no longer wanted; `uid` keeps a namesake made since from being deleted."""
+    """One object of ours to delete; the `uid` protects a new object of the same name."""
 
     kind: str
     key: ObjectKey
@@ -29,7 +29,7 @@ class Deletion:
 
 
 class EventType(StrEnum):
-    """The two types of Kubernetes events."""
+    """The two types of Kubernetes Events."""
 
     NORMAL = "Normal"
     WARNING = "Warning"
@@ -37,7 +37,7 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to the object, for whoever describes it; said once per transition."""
+    """A Kubernetes Event about the object, once per transition."""
 
     type: EventType
     reason: str
@@ -46,7 +46,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One reconcile's outcome. Everything in it is idempotent: carrying it out twice changes nothing."""
+    """The outcome of one reconcile. Applying it twice changes nothing."""
 
     status: Mapping[str, object]
     apply: tuple[Manifest, ...] = ()

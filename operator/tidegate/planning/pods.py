@@ -1,4 +1,4 @@
-"""Pods as planners see them: the few facts that decide, read once from the object."""
+"""Pods as planners see them, parsed once from each object."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ _KEEPS_ENDING = 2
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a container of a pod does not run, in Kubernetes' own words."""
+    """The reason why a container of a pod does not run, in Kubernetes' own words."""
 
     reason: Reason
     message: str
@@ -34,7 +34,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """A pod of ours: where it is, what it was made from, and whether it takes traffic."""
+    """A pod of ours: its node, its origin, and whether it takes traffic."""
 
     key: ObjectKey
     uid: str
@@ -43,37 +43,37 @@ class PodView:
     ready: bool
     terminating: bool
     template: str = ""
-    """Hash of the pod template that it was made from."""
+    """Hash of the pod template that it was created from."""
     trouble: Trouble | None = None
     unschedulable: str = ""
     """The scheduler's message while no node takes the pod."""
     asks: Amounts = field(default_factory=dict[str, Decimal])
-    """What it asks of a node."""
+    """Its resource requests."""
     killed_for_memory: datetime | None = None
     """When a container was last killed at its memory limit."""
     memory_limit: str = ""
     """The memory limit of the container that loads models."""
     calls: tuple[str, ...] = ()
-    """Of a pipeline: the Inferences that it calls."""
+    """Pipelines only: the Inferences that it calls."""
     job: str = ""
-    """Of a batch: its Job."""
+    """Batches only: its Job."""
     shard: int | None = None
-    """Of a batch: which shard is its."""
+    """Batches only: its shard."""
     last_words: str = ""
-    """Of a batch: what its process said at its end, where that was a bad one."""
+    """Batches only: the termination message of a failed process."""
     ready_since: datetime | None = None
-    """Since when it is ready without a break."""
+    """Since when it has been ready without a break."""
     addresses: tuple[str, ...] = ()
-    """All that it may call from, one for each IP family; none once it has ended, since others may have them then."""
+    """Its addresses, one for each IP family; none once it has ended, since another pod may have them."""
 
     @property
     def reachable(self) -> bool:
-        """Whether its agent can be called: it has an address and is not on its way out."""
+        """Return whether its agent can be called: it has an address and is not terminating."""
         return self.address is not None and not self.terminating
 
 
 def pod_view(body: Mapping[str, Any]) -> PodView:
-    """Reads a pod as the API server gives it."""
+    """Parse a pod."""
     metadata, status = body["metadata"], body.get("status") or {}
     labels = metadata.get("labels") or {}
     conditions = {item["type"]: item for item in status.get("conditions") or ()}
@@ -103,24 +103,24 @@ def pod_view(body: Mapping[str, Any]) -> PodView:
 
 
 def is_ready(body: Mapping[str, Any]) -> bool:
-    """Whether a pod takes traffic, of which nothing else is asked."""
+    """Return whether a pod takes traffic."""
     conditions = (body.get("status") or {}).get("conditions") or ()
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def _ready_since(condition: Mapping[str, Any]) -> datetime | None:
-    turned = condition.get("lastTransitionTime")
-    return datetime.fromisoformat(turned) if turned and condition["status"] == "True" else None
+    changed_at = condition.get("lastTransitionTime")
+    return datetime.fromisoformat(changed_at) if changed_at and condition["status"] == "True" else None
 
 
 def pod_views(bodies: Iterable[Mapping[str, Any]]) -> tuple[PodView, ...]:
-    """All pods, by name."""
+    """Parse pods, sorted by name."""
     return tuple(sorted((pod_view(body) for body in bodies), key=lambda pod: pod.key))
 
 
 def _addresses(status: Mapping[str, Any]) -> tuple[str, ...]:
-    every = {status.get("podIP"), *(one.get("ip") for one in status.get("podIPs") or ())}
-    return tuple(sorted(address for address in every if address))
+    addresses = {status.get("podIP"), *(item.get("ip") for item in status.get("podIPs") or ())}
+    return tuple(sorted(address for address in addresses if address))
 
 
 def _trouble(body: Mapping[str, Any]) -> Trouble | None:
@@ -129,8 +129,10 @@ def _trouble(body: Mapping[str, Any]) -> Trouble | None:
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
     )
-    troubles = (_container_trouble(each, _memory_limit(body, each["name"])) for each in containers)
-    return next((found for found in troubles if found), None)
+    problems = (
+        _container_trouble(container, _memory_limit(body, container["name"])) for container in containers
+    )
+    return next((problem for problem in problems if problem), None)
 
 
 def _container_trouble(container: Mapping[str, Any], memory_limit: str) -> Trouble | None:
@@ -139,29 +141,31 @@ def _container_trouble(container: Mapping[str, Any], memory_limit: str) -> Troub
     reason = waiting.get("reason", "")
     ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
     restarts = container.get("restartCount", 0)
-    # Both are said between two ends as well, or the message would come and go with every restart.
+    # Report both while the container runs between two ends too, or the message would come and go with every restart.
     if ended.get("reason") == _KILLED_FOR_MEMORY and not container.get("ready"):
         return _out_of_memory(container["name"], memory_limit)
     if ended and restarts >= _KEEPS_ENDING and not container.get("ready"):
         return _keeps_ending(container["name"], ended)
     if reason in _QUIET_WAITS:
         return None
-    words = waiting.get("message", "").strip()
-    said = f"{reason}{': ' + words if words else ''}"
+    message = waiting.get("message", "").strip()
+    detail = f"{reason}{': ' + message if message else ''}"
     if reason in _IMAGE_WAITS:
         return Trouble(
-            Reason.IMAGE_PULL, f"container {container['name']} {container.get('image', '')}: {said}"
+            Reason.IMAGE_PULL, f"container {container['name']} {container.get('image', '')}: {detail}"
         )
-    return Trouble(Reason.POD_FAILING, f"container {container['name']}: {said}")
+    return Trouble(Reason.POD_FAILING, f"container {container['name']}: {detail}")
 
 
 def _keeps_ending(name: str, ended: Mapping[str, Any]) -> Trouble:
-    said = f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode')}"
-    return Trouble(Reason.POD_FAILING, f"container {name} keeps ending ({said}, see kubectl logs --previous)")
+    detail = f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode')}"
+    return Trouble(
+        Reason.POD_FAILING, f"container {name} keeps ending ({detail}, see kubectl logs --previous)"
+    )
 
 
 def _out_of_memory(name: str, limit: str) -> Trouble:
-    """No accident, unlike another end: what took the memory once is asked for again."""
+    """Report it at the first kill: what needed the memory once will need it again."""
     way_out = "; raise spec.resources.memory, or send smaller requests" if name == SERVER else ""
     return Trouble(
         Reason.OUT_OF_MEMORY, f"container {name} was killed at its memory limit of {limit}{way_out}"
@@ -169,12 +173,12 @@ def _out_of_memory(name: str, limit: str) -> Trouble:
 
 
 def _last_words(status: Mapping[str, Any]) -> str:
-    """How the process of a shard ended that failed; one that was told to end, as its pod was, has not failed."""
+    """Return how the process of a failed shard ended; one that ended with its pod has not failed."""
     for container in status.get("containerStatuses") or ():
         ended = (container.get("state") or {}).get("terminated") or {}
         if container.get("name") == SHARD and ended.get("exitCode") not in (None, 0, _TOLD_TO_END):
-            said: str = ended.get("message", "").strip()
-            return said or f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode')}"
+            message: str = ended.get("message", "").strip()
+            return message or f"{ended.get('reason', 'Error')}, exit code {ended.get('exitCode')}"
     return ""
 
 
@@ -195,8 +199,8 @@ def _memory_limit(body: Mapping[str, Any], container: str) -> str:
     spec = body.get("spec") or {}
     containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
     limits = (
-        (each.get("resources") or {}).get("limits") or {}
-        for each in containers
-        if each.get("name") == container
+        (item.get("resources") or {}).get("limits") or {}
+        for item in containers
+        if item.get("name") == container
     )
     return str(next(limits, {}).get("memory", ""))

@@ -55,13 +55,13 @@ class Ledger:
         self._assigned[tier] -= slices
 
     def count_room(self, tier: Tier, pool: ComputePool, slices: PoolSlices) -> int:
-        """Return the slices that are left to a tier: none of those below the floors of other tiers, none above its ceiling.
+        """Return the slices that are left to a tier: none below the floors of other tiers, none above its ceiling.
 
         Negative if more are assigned than that.
         """
         bounds = pool.spec.tiers
-        others = (other for other in Tier if other is not tier)
-        reserved = sum(max(bounds.of(other).floor - self._assigned[other], 0) for other in others)
+        other_tiers = (other for other in Tier if other is not tier)
+        reserved = sum(max(bounds.of(other).floor - self._assigned[other], 0) for other in other_tiers)
         room = slices.healthy - sum(self._assigned.values()) - reserved
         ceiling = bounds.of(tier).ceiling
         return room if ceiling is None else min(room, ceiling - self._assigned[tier])

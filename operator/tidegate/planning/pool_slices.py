@@ -1,4 +1,4 @@
-"""A pool's slices: how many its nodes have, how many of them take pods, and who has how many."""
+"""The slices of a pool: how many its nodes have, how many take pods, and how many each tier uses."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -25,35 +25,35 @@ _PODS: Final = "pods"
 
 @dataclass(frozen=True, slots=True)
 class NodeSlices:
-    """One node of a pool."""
+    """The slices of one node of a pool."""
 
     node: str
     total: int
     used: Mapping[str, int]
     """Slices of the pool's pods, by tier."""
     fault: str
-    """Why it takes no pods; empty when it does."""
+    """Why it takes no pods; empty if it does."""
     unconfigured: str = ""
-    """Why it does not share itself out as the pool says; empty when it does."""
+    """Why it does not share its GPUs as the pool says; empty if it does."""
     withdrawn: int = 0
     """Slices of `total` whose devices have failed."""
     failed: str = ""
-    """Which devices have failed, in a few words; empty when all work."""
+    """Which devices have failed, in a few words; empty if all work."""
 
     @property
     def healthy(self) -> int:
-        """Slices that pods can be given, or have been given, while the node takes pods."""
+        """Return the slices that pods can have while the node takes pods."""
         return 0 if self.fault else self.total - self.withdrawn
 
     @property
     def free(self) -> int:
-        """Slices that a pod can be given now."""
+        """Return the slices that a new pod can have now."""
         return max(self.healthy - sum(self.used.values()), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSlices:
-    """All nodes of a pool, and what is asked of all of them together, as `PoolTally` has added it up."""
+    """All nodes of a pool, and their sums, made by `PoolTally`."""
 
     nodes: tuple[NodeSlices, ...] = ()
     """By name."""
@@ -64,28 +64,28 @@ class PoolSlices:
     healthy: int = 0
     """Slices of the nodes that take pods, without those of failed devices."""
     free: int = 0
-    """Slices that pods can be given now."""
+    """Slices that new pods can have now."""
     largest: int = 0
-    """The most slices that one pod can ever be given, once that node is empty."""
+    """The most slices that one pod can ever have, on an empty node."""
     used_by_tier: Mapping[str, int] = field(default_factory=dict[str, int])
     """Slices that the pool's pods have, by tier."""
     healthy_nodes: frozenset[str] = frozenset()
-    """Those that take pods; the same object as before while they are the same."""
+    """Nodes that take pods; the same object while they do not change."""
     faulty: tuple[NodeSlices, ...] = ()
     """Nodes that take no pods."""
     failing: tuple[NodeSlices, ...] = ()
-    """Nodes that take pods, on some of their devices."""
+    """Nodes that take pods, and have failed devices."""
     unshared: tuple[NodeSlices, ...] = ()
-    """Nodes that do not share themselves out as the pool says."""
+    """Nodes that do not share their GPUs as the pool says."""
 
     def used(self, tier: str) -> int:
-        """Slices that pods of a tier have."""
+        """Return the slices that pods of a tier have."""
         return self.used_by_tier.get(tier, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedNode:
-    """A node that a pool selects and that belongs to an older one."""
+    """A node that a pool selects and that belongs to an older pool."""
 
     node: str
     owner: str
@@ -95,36 +95,36 @@ def pool_slices(
     pool: ComputePool,
     nodes: Iterable[NodeView],
     occupants: Mapping[str, Sequence[Occupant]],
-    others: Sequence[ComputePool] = (),
+    all_pools: Sequence[ComputePool] = (),
 ) -> PoolSlices:
-    """The slices of `pool` on the nodes that it selects; `occupants` are the pods of each node.
+    """Return the slices of `pool` on the nodes that it selects; `occupants` are the pods of each node.
 
-    `others` are all pools: a node belongs to the oldest one that selects it.
+    `all_pools`: a node belongs to the oldest one that selects it.
     """
-    elder = elders(pool, others)
-    parts = (part_of(pool, node, occupants.get(node.name, ()), elder) for node in nodes)
+    older_pools = elders(pool, all_pools)
+    parts = (part_of(pool, node, occupants.get(node.name, ()), older_pools) for node in nodes)
     return together(part for part in parts if part is not None)
 
 
-def elders(pool: ComputePool, others: Iterable[ComputePool]) -> tuple[ComputePool, ...]:
-    """The pools that are older than `pool`, the oldest first."""
-    return tuple(sorted((each for each in others if _age(each) < _age(pool)), key=_age))
+def elders(pool: ComputePool, pools: Iterable[ComputePool]) -> tuple[ComputePool, ...]:
+    """Return the pools that are older than `pool`, the oldest first."""
+    return tuple(sorted((other for other in pools if _age(other) < _age(pool)), key=_age))
 
 
 def part_of(
-    pool: ComputePool, node: NodeView, occupants: Sequence[Occupant], elder: Sequence[ComputePool]
+    pool: ComputePool, node: NodeView, occupants: Sequence[Occupant], older_pools: Sequence[ComputePool]
 ) -> NodeSlices | SharedNode | None:
-    """What one node is to a pool; None when it is nothing to it."""
+    """Return what one node gives to a pool; None if the pool does not select it."""
     if not node.selected_by(pool.spec.node_selector):
         return None
-    owner = next((each for each in elder if node.selected_by(each.spec.node_selector)), None)
+    owner = next((older for older in older_pools if node.selected_by(older.spec.node_selector)), None)
     if owner is not None:
         return SharedNode(node.name, owner.metadata.name)
     return _node_slices(node, occupants, pool)
 
 
 def together(parts: Iterable[NodeSlices | SharedNode]) -> PoolSlices:
-    """A pool from its nodes, whatever their order."""
+    """Sum up a pool from its nodes, in any order."""
     tally = PoolTally()
     for part in parts:
         tally.put(part)
@@ -132,7 +132,7 @@ def together(parts: Iterable[NodeSlices | SharedNode]) -> PoolSlices:
 
 
 class PoolTally:
-    """A pool's nodes added up, and kept so while nodes come, change and go: each costs its own share, not the pool's."""
+    """The sums over a pool's nodes, kept up to date: a changed node costs its own share, not the pool's."""
 
     def __init__(self) -> None:
         self._parts: dict[str, NodeSlices | SharedNode] = {}
@@ -143,11 +143,11 @@ class PoolTally:
         self._sizes: Counter[int] = Counter()
         self._healthy_nodes: set[str] = set()
         self._healthy_nodes_before: frozenset[str] | None = frozenset()
-        """None where they have changed since `slices` was last asked for."""
+        """None if they have changed since the last call of `slices`."""
         self._slices: PoolSlices | None = None
 
     def put(self, part: NodeSlices | SharedNode) -> None:
-        """Counts a node as it is now, in place of what it was."""
+        """Count a node as it is now, in place of what it was."""
         if self._parts.get(part.node) == part:
             return
         self.remove(part.node)
@@ -155,13 +155,13 @@ class PoolTally:
         self._count(part, 1)
 
     def remove(self, node: str) -> None:
-        """Counts a node no more, if it was counted."""
+        """Stop counting a node, if it was counted."""
         before = self._parts.pop(node, None)
         if before is not None:
             self._count(before, -1)
 
     def slices(self) -> PoolSlices:
-        """The pool as it is now: the same value until a node has changed."""
+        """Return the pool as it is now: the same value until a node has changed."""
         if self._slices is not None:
             return self._slices
         if self._healthy_nodes_before is None:
@@ -208,25 +208,25 @@ class PoolTally:
 
 
 class _Nodes:
-    """Nodes by name."""
+    """Nodes sorted by name."""
 
     def __init__(self) -> None:
         self.by_name: list[NodeSlices] = []
         self._names: list[str] = []
 
     def change(self, node: NodeSlices, sign: Literal[1, -1]) -> None:
-        """Takes a node in, or out again."""
-        at = bisect_left(self._names, node.node)
+        """Insert or remove a node."""
+        index = bisect_left(self._names, node.node)
         if sign > 0:
-            self._names.insert(at, node.node)
-            self.by_name.insert(at, node)
+            self._names.insert(index, node.node)
+            self.by_name.insert(index, node)
         else:
-            del self._names[at], self.by_name[at]
+            del self._names[index], self.by_name[index]
 
 
-def _change(counts: Counter[KeyT], key: KeyT, more: int) -> None:
-    """What is there no longer has no entry: the largest and the smallest are looked for among the entries."""
-    counts[key] += more
+def _change(counts: Counter[KeyT], key: KeyT, change: int) -> None:
+    """Change a count, and delete it at zero: the largest is looked up among the entries."""
+    counts[key] += change
     if not counts[key]:
         del counts[key]
 
@@ -242,18 +242,18 @@ def _node_slices(node: NodeView, occupants: Sequence[Occupant], pool: ComputePoo
     for pod in occupants:
         if pod.pool == name:
             used[pod.tier] = used.get(pod.tier, 0) + _count_slices_of_pod(pod.asks, requests)
-    others = total(pod.asks for pod in occupants if pod.pool != name)
-    fitting = _count_slices_that_fit(node.allocatable, others, requests)
+    foreign = total(pod.asks for pod in occupants if pod.pool != name)
+    fitting = _count_slices_that_fit(node.allocatable, foreign, requests)
     if unconfigured:
         return NodeSlices(node.name, fitting, used, fault, unconfigured)
     expected = expected_devices(pool, node.labels)
-    whole = _count_slices_that_fit({**node.allocatable, **expected}, others, requests)
+    capacity = _count_slices_that_fit({**node.allocatable, **expected}, foreign, requests)
     return NodeSlices(
         node.name,
-        whole,
+        capacity,
         used,
         fault,
-        withdrawn=whole - fitting,
+        withdrawn=capacity - fitting,
         failed=_describe_failed(node.allocatable, expected),
     )
 
@@ -266,14 +266,14 @@ def _describe_failed(allocatable: Amounts, expected: Amounts) -> str:
     )
 
 
-def _count_slices_that_fit(allocatable: Amounts, others: Amounts, requests: Amounts) -> int:
-    """Return how many slices fit next to what `others`, the pods from outside the pool, ask for."""
+def _count_slices_that_fit(allocatable: Amounts, foreign: Amounts, requests: Amounts) -> int:
+    """Return how many slices fit next to `foreign`, the requests of pods from outside the pool."""
     return min(
         max(
             int(
-                ((allocatable.get(name, Decimal(0)) - others.get(name, Decimal(0))) / size).to_integral_value(
-                    ROUND_FLOOR
-                )
+                (
+                    (allocatable.get(name, Decimal(0)) - foreign.get(name, Decimal(0))) / size
+                ).to_integral_value(ROUND_FLOOR)
             ),
             0,
         )
@@ -282,7 +282,10 @@ def _count_slices_that_fit(allocatable: Amounts, others: Amounts, requests: Amou
 
 
 def _count_slices_of_pod(asks: Amounts, requests: Amounts) -> int:
-    """Return how many slices a pod has; after a change of the slice's size, an older pod has another number than it asked for."""
+    """Return how many slices a pod has.
+
+    After a change of the slice's size, an older pod has another number than it asked for.
+    """
     return max(
         int((asks.get(name, Decimal(0)) / size).to_integral_value(ROUND_CEILING))
         for name, size in requests.items()
@@ -291,6 +294,6 @@ def _count_slices_of_pod(asks: Amounts, requests: Amounts) -> int:
 
 
 def _age(pool: ComputePool) -> tuple[str, str]:
-    """Sorts the oldest first; of two that were made within one second, the name decides."""
+    """Return a key that sorts the oldest first; of two from the same second, the name decides."""
     made = pool.metadata.creation_timestamp
     return (made.isoformat() if made is not None else "", pool.metadata.name)

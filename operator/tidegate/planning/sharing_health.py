@@ -1,4 +1,4 @@
-"""Health of a pool whose GPUs are shared under MPS: its faulty nodes, what is done about them, and its condition SharingHealthy.
+"""Plan what to do about the faulty nodes of a pool whose GPUs are shared under MPS, and its condition SharingHealthy.
 
 A faulty node is quarantined, and the MPS daemon is restarted if it does not answer. Everything else is left to people and to
 the tools of the driver's vendor: docs/explanation/mps-health.md.
@@ -102,7 +102,7 @@ class FaultChange:
 
     @property
     def begins(self) -> bool:
-        """Return whether the node was well before."""
+        """Return whether the node was healthy before."""
         return self.before is None or self.before.state is FaultState.RECOVERED
 
     @property
