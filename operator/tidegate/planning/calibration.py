@@ -71,8 +71,8 @@ def ended_by(measured: Sequence[Measured], slo_s: float | None, most: int) -> st
     if last.errors:
         return f"{last.errors} requests failed at concurrency {last.concurrency}"
     if slo_s is not None and not last.within(slo_s):
-        p99, limit = last.latency_p99_s * 1_000, slo_s * 1_000
-        return f"p99 was {p99:.1f} ms at concurrency {last.concurrency}, above {limit:g} ms"
+        p99_ms, slo_ms = last.latency_p99_s * 1_000, slo_s * 1_000
+        return f"p99 was {p99_ms:.1f} ms at concurrency {last.concurrency}, above {slo_ms:g} ms"
     if _flat(measured):
         return f"throughput rose no more up to concurrency {last.concurrency}"
     return (
