@@ -25,28 +25,28 @@ class Keepsake:
 
     def __init__(self, cache: Path) -> None:
         self._path = cache / "agent.json"
-        self._kept = _Kept()
+        self._state = _Kept()
 
     def read(self) -> tuple[DesiredState | None, DesiredState | None]:
         """Return (accepted, proven); an unreadable file is as good as none."""
         try:
-            self._kept = _Kept.model_validate_json(self._path.read_bytes())
+            self._state = _Kept.model_validate_json(self._path.read_bytes())
         except (OSError, ValidationError):
-            self._kept = _Kept()
-        return self._kept.accepted, self._kept.proven
+            self._state = _Kept()
+        return self._state.accepted, self._state.proven
 
     def keep(self, *, accepted: DesiredState | None = None, proven: DesiredState | None = None) -> None:
         """Write what changed; None leaves a value as it is.
 
         A full disk costs the memory of the next agent, not the work of this one.
         """
-        kept = _Kept(accepted=accepted or self._kept.accepted, proven=proven or self._kept.proven)
-        if kept == self._kept:
+        state = _Kept(accepted=accepted or self._state.accepted, proven=proven or self._state.proven)
+        if state == self._state:
             return
-        self._kept = kept
+        self._state = state
         part = self._path.with_name(".agent.json.part")
         try:
-            part.write_text(kept.model_dump_json())
+            part.write_text(state.model_dump_json())
             part.replace(self._path)
         except OSError as error:
             log.warning("keepsake_not_written", path=str(self._path), error=str(error))

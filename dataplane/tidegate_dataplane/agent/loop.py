@@ -267,8 +267,8 @@ class Agent:
             self._failed(order, error.refusal)
             return
         except OSError as error:
-            what = f"{order.uri}/{order.version} cannot be stored: {error}"
-            self._failed(order, Refusal(FailureReason.FETCH_FAILED, what))
+            message = f"{order.uri}/{order.version} cannot be stored: {error}"
+            self._failed(order, Refusal(FailureReason.FETCH_FAILED, message))
             return
         except Exception as error:  # noqa: BLE001 - see below
             # Whatever a strange artefact or server provokes, the version that serves goes on serving.
@@ -276,8 +276,8 @@ class Agent:
             log.error(
                 "fetch_crashed", error=type(error).__name__, file=Path(place.filename).name, line=place.lineno
             )
-            what = f"{order.uri}/{order.version} cannot be read ({type(error).__name__}): report it, with the agent's log"
-            self._failed(order, Refusal(FailureReason.ARTEFACT_INVALID, what))
+            message = f"{order.uri}/{order.version} cannot be read ({type(error).__name__}): report it, with the agent's log"
+            self._failed(order, Refusal(FailureReason.ARTEFACT_INVALID, message))
             return
         finally:
             self._metrics.fetched_bytes.inc(progress.done)

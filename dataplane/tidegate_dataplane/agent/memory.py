@@ -40,10 +40,10 @@ async def read_memory(url: str) -> Memory | None:
 
 def parse_memory(lines: Iterable[str]) -> Memory:
     """Return the measured bytes among the lines of a page in Prometheus' text format."""
-    found: dict[str, dict[int, int]] = {}
+    bytes_by_model: dict[str, dict[int, int]] = {}
     for sample in filter(None, map(_SAMPLE.match, lines)):
         labels = dict(_LABEL.findall(sample["labels"]))
         if labels.get("version", "").isdigit():
-            versions = found.setdefault(labels.get("model", ""), {})
+            versions = bytes_by_model.setdefault(labels.get("model", ""), {})
             versions[int(labels["version"])] = int(float(sample["value"]))
-    return found
+    return bytes_by_model

@@ -24,8 +24,8 @@ class Metrics:
         self.load_seconds = exported.LOAD_SECONDS.on(self.registry)
         self.failures = exported.FAILURES.on(self.registry)
         self.runner_ends = exported.RUNNER_ENDS.on(self.registry)
-        for why in ("memory", "other"):
-            self.runner_ends.labels(why)
+        for cause in ("memory", "other"):
+            self.runner_ends.labels(cause)
         self.samples = exported.SAMPLES.on(self.registry)
         self.samples_written = exported.SAMPLES_WRITTEN.on(self.registry)
         self.samples_duplicate = exported.SAMPLES_DUPLICATE.on(self.registry)

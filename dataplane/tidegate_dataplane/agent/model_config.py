@@ -159,9 +159,9 @@ def _compiled(order: DesiredState, artefact: Config) -> Config | Refusal:
     config = _kept(order, artefact)
     if isinstance(config, Refusal):
         return config
-    most = min(order.max_batch_size, artefact.get("max_batch_size", 0))
+    max_batch_size = min(order.max_batch_size, artefact.get("max_batch_size", 0))
     signature = {"input": artefact["input"], "output": artefact["output"]}
-    return {**config, **_native(order.format), **signature, "max_batch_size": most}
+    return {**config, **_native(order.format), **signature, "max_batch_size": max_batch_size}
 
 
 def _python(order: DesiredState, artefact: Config) -> Config | Refusal:

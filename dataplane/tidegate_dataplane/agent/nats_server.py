@@ -74,11 +74,11 @@ class NatsServer:
         try:
             addresses = await checked_addresses(host, port, allow_loopback=self._allow_loopback)
             address = addresses[0][2]
-            shown = f"[{address}]" if ":" in address else address
+            host_part = f"[{address}]" if ":" in address else address
             # To reconnect is ours, not the client's: it would go to any address that a server names.
             async with asyncio.timeout(CONNECT_WITHIN_S):
                 await client.connect(
-                    f"{scheme}://{shown}:{port}",
+                    f"{scheme}://{host_part}:{port}",
                     name=name,
                     allow_reconnect=False,
                     max_reconnect_attempts=1,  # else it tries the first connection for ever
@@ -93,20 +93,20 @@ class NatsServer:
             raise self.refusal(error.refusal.message) from error
         except (errors.Error, OSError, TimeoutError, ValueError) as error:
             await closed(client)
-            said = self.said or credentials.redacted(str(error) or type(error).__name__)
-            if "authorization" in said.lower():
+            detail = self.said or credentials.redacted(str(error) or type(error).__name__)
+            if "authorization" in detail.lower():
                 raise self.refusal(self._hint(credentials)) from error
-            raise BrokerError(f"NATS at {self.url} cannot be reached: {said}", refused=False) from error
+            raise BrokerError(f"NATS at {self.url} cannot be reached: {detail}", refused=False) from error
 
-    def refusal(self, why: str) -> BrokerError:
+    def refusal(self, reason: str) -> BrokerError:
         """Return the error of a server that is there and will not."""
-        return BrokerError(f"NATS at {self.url}: {why}", refused=True)
+        return BrokerError(f"NATS at {self.url}: {reason}", refused=True)
 
-    def away(self, why: str) -> BrokerError:
+    def away(self, reason: str) -> BrokerError:
         """Return the error of a connection that failed, by what the server said beside its answers, else `why`."""
         if self.denied:
             return self.refusal(self.denied)
-        return BrokerError(f"NATS at {self.url}: {self.said or why}", refused=False)
+        return BrokerError(f"NATS at {self.url}: {self.said or reason}", refused=False)
 
     async def called(self, call: Awaitable[T]) -> T:
         """Return what the call returns; an answer of JetStream about what was asked goes to the caller as it is."""
@@ -171,10 +171,10 @@ async def closed(client: "Client") -> None:
 
 def missing_keys(values: Mapping[str, str]) -> str:
     """Return what a Secret lacks, as the end of a sentence; empty where it has what it takes to connect."""
-    for one, other in ((USERNAME, PASSWORD), (CERTIFICATE, PRIVATE_KEY)):
-        for has, lacks in ((one, other), (other, one)):
-            if has in values and lacks not in values:
-                return f"has {has} and no {lacks}"
+    for first, second in ((USERNAME, PASSWORD), (CERTIFICATE, PRIVATE_KEY)):
+        for present, absent in ((first, second), (second, first)):
+            if present in values and absent not in values:
+                return f"has {present} and no {absent}"
     if not values.keys() & {TOKEN, USERNAME, CA, CERTIFICATE}:
         return f"does not exist, or has neither {TOKEN} nor {USERNAME} and {PASSWORD} (nor {CA} or {CERTIFICATE})"
     return ""

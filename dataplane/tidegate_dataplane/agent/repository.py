@@ -62,7 +62,7 @@ class Repository:
 
     def stored(self, model: str) -> Mapping[int, Facts]:
         """Return the versions of `model` that are on disk, whole."""
-        found: dict[int, Facts] = {}
+        versions: dict[int, Facts] = {}
         for record in sorted((self._records / model).glob("*.json")):
             try:
                 facts = Facts.model_validate_json(record.read_bytes())
@@ -70,8 +70,8 @@ class Repository:
                 continue
             folder = self._root / model / str(facts.version)
             if all(_size(folder / file.path) == file.size for file in facts.files):
-                found[facts.version] = facts
-        return found
+                versions[facts.version] = facts
+        return versions
 
     def install(self, staging: Path, order: DesiredState, facts: Facts) -> Installed:
         """Add what the server needs beside the artefact, then put the folder in place under its version."""

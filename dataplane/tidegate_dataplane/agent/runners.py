@@ -35,11 +35,11 @@ class Runners:
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._here: dict[Hashable, Hello] = {}
-        self._lost: dict[tuple[str, int], Hello] = {}
+        self._connected: dict[Hashable, Hello] = {}
+        self._disconnected: dict[tuple[str, int], Hello] = {}
         self._ends_s: deque[float] = deque(maxlen=8)
         self._missing_since: dict[str, float] = {}
-        self._never_came: set[str] = set()
+        self._never_connected: set[str] = set()
         self._listening = False
         self._marks: dict[str, str] = {}
         self._broken: set[str] = set()
@@ -57,10 +57,10 @@ class Runners:
 
     def here(self, peer: Hashable, hello: Hello) -> None:
         """Note a runner; that one of the same server and version was lost before says that it ended by itself."""
-        self._here[peer] = hello
+        self._connected[peer] = hello
         if self._complete(hello.model, hello.version):
             self._is_back(hello.model)
-        lost = self._lost.pop((hello.model, hello.version), None)
+        lost = self._disconnected.pop((hello.model, hello.version), None)
         if lost is None:
             return
         if lost.server != hello.server:
@@ -75,14 +75,14 @@ class Runners:
 
     def unloaded(self, peer: Hashable) -> None:
         """Forget a runner that said goodbye."""
-        self._here.pop(peer, None)
+        self._connected.pop(peer, None)
 
     def gone(self, peer: Hashable) -> None:
         """Note that a connection ended."""
-        hello = self._here.pop(peer, None)
+        hello = self._connected.pop(peer, None)
         if hello is None:
             return
-        self._lost[hello.model, hello.version] = hello
+        self._disconnected[hello.model, hello.version] = hello
         self._ends_s.append(self._clock())
         self._ended(hello, for_memory=False)
         self._breaks(hello.model)
@@ -91,7 +91,7 @@ class Runners:
     def loaded(self, model: str) -> None:
         """Note that the server has loaded a model anew, and what ended before is no matter of the processes to come."""
         self._broken.discard(model)
-        self._lost = {key: hello for key, hello in self._lost.items() if key[0] != model}
+        self._disconnected = {key: hello for key, hello in self._disconnected.items() if key[0] != model}
 
     def look(self, model: str, versions: Collection[int]) -> None:
         """Compare with the versions that the server calls ready, of a model that our runner runs.
@@ -104,19 +104,21 @@ class Runners:
             self._is_back(model)
             return
         missing_s = self._clock() - self._missing_since.setdefault(model, self._clock())
-        if missing_s >= COME_BACK_S and model not in self._broken | self._never_came:
+        if missing_s >= COME_BACK_S and model not in self._broken | self._never_connected:
             log.warning("runner_missing", model=model, versions=sorted(versions))
-            self._never_came.add(model)
+            self._never_connected.add(model)
             self._breaks(model)
 
     def _complete(self, model: str, version: int) -> bool:
         """Whether every process of a version has said that it is there."""
-        here = [one for one in self._here.values() if (one.model, one.version) == (model, version)]
-        return bool(here) and len(here) >= max(one.instances for one in here)
+        hellos = [
+            hello for hello in self._connected.values() if (hello.model, hello.version) == (model, version)
+        ]
+        return bool(hellos) and len(hellos) >= max(hello.instances for hello in hellos)
 
     def _is_back(self, model: str) -> None:
         self._missing_since.pop(model, None)
-        self._never_came.discard(model)
+        self._never_connected.discard(model)
 
     def _breaks(self, model: str) -> None:
         self._broken.add(model)
@@ -139,8 +141,10 @@ class Runners:
     def resting(self) -> bool:
         """Whether a runner was lost a moment ago."""
         now = self._clock()
-        late = [at for at in self._ends_s if now - at < REMEMBERED_S]
-        return bool(late) and now - late[-1] < min(REST_S * 2 ** (len(late) - 1), LONGEST_REST_S)
+        recent_ends_s = [end_s for end_s in self._ends_s if now - end_s < REMEMBERED_S]
+        return bool(recent_ends_s) and now - recent_ends_s[-1] < min(
+            REST_S * 2 ** (len(recent_ends_s) - 1), LONGEST_REST_S
+        )
 
     def report(self) -> RunnerEnd | None:
         """Return the last end of late."""

@@ -188,8 +188,8 @@ def _versions(order: DesiredState, observed: Observed, config: Config) -> tuple[
         stored = observed.stored.get(order.model, {})
         ready = observed.server.ready.get(order.model, ())
         warm = tuple(sorted(version for version in ready if version < order.version and version in stored))
-    kept = warm[-(order.keep_versions - 1) :] if order.keep_versions > 1 else ()
-    return (*kept, order.version)
+    kept_versions = warm[-(order.keep_versions - 1) :] if order.keep_versions > 1 else ()
+    return (*kept_versions, order.version)
 
 
 def _tidy(order: DesiredState, observed: Observed) -> Action:
@@ -211,14 +211,14 @@ def after_failure(memory: Memory, order: DesiredState, refusal: Refusal, *, now_
     soon = refusal.may_pass or refusal.reason is FailureReason.ARTEFACT_NOT_FOUND
     first, longest = FETCH_RETRY_S if soon else SLOW_RETRY_S
     pause = min(first * 2 ** min(attempts - 1, 20), longest)
-    others = tuple(setback for setback in memory.setbacks if setback.order != order)
-    return replace(memory, setbacks=(*others[-3:], Setback(order, refusal, attempts, now_s + pause)))
+    other_setbacks = tuple(setback for setback in memory.setbacks if setback.order != order)
+    return replace(memory, setbacks=(*other_setbacks[-3:], Setback(order, refusal, attempts, now_s + pause)))
 
 
 def after_success(memory: Memory, order: DesiredState) -> Memory:
     """Remember that the order's version serves; another order's setback stays what it is."""
-    others = tuple(setback for setback in memory.setbacks if setback.order != order)
-    return replace(memory, proven=order, setbacks=others)
+    other_setbacks = tuple(setback for setback in memory.setbacks if setback.order != order)
+    return replace(memory, proven=order, setbacks=other_setbacks)
 
 
 def with_backend(memory: Memory, server: ServerState) -> Memory:

@@ -108,23 +108,23 @@ class Triton:
             )
             if await self._client.is_model_ready(model, str(version), client_timeout=RPC_TIMEOUT_S):
                 return None
-            said = await self._reason(model, version)
+            message = await self._reason(model, version)
         except InferenceServerException as error:
             status = str(error.status() or "")
             if "UNAVAILABLE" in status:
                 raise ServerGoneError(str(error.message())) from error
             if "DEADLINE_EXCEEDED" in status:
-                said = f"no answer within {timeout_s:g} s; the server is still busy with it and takes no other load"
-                return Refusal(FailureReason.LOAD_TIMED_OUT, said)
-            said = str(error.message()).strip()
+                message = f"no answer within {timeout_s:g} s; the server is still busy with it and takes no other load"
+                return Refusal(FailureReason.LOAD_TIMED_OUT, message)
+            message = str(error.message()).strip()
         except (grpc.RpcError, OSError) as error:
             raise ServerGoneError(str(error)) from error
-        missing = _missing_backend(said, config)
+        missing = _missing_backend(message, config)
         if missing is not None:
             return Refusal(FailureReason.BACKEND_MISSING, missing)
-        said = said.split(TRACEBACK)[0][:MAX_WORDS]
-        found = (reason for words, reason in TELLING if words in said)
-        return Refusal(next(found, FailureReason.LOAD_FAILED), said)
+        message = message.split(TRACEBACK)[0][:MAX_WORDS]
+        reasons = (reason for pattern, reason in TELLING if pattern in message)
+        return Refusal(next(reasons, FailureReason.LOAD_FAILED), message)
 
     async def unload(self, model: str) -> None:
         """Unload every version of a model; one that is not loaded is no error."""
@@ -178,16 +178,16 @@ class Triton:
         return "the server loaded the model without this version and gives no reason"
 
 
-def _missing_backend(said: str, config: Config) -> str | None:
+def _missing_backend(message: str, config: Config) -> str | None:
     """Return in whole sentences that the server cannot run what `config` asks for, None where it said no such thing."""
-    if NO_BACKEND in said:
-        what = f"has no backend {config['backend']!r}"
-    elif NO_PLATFORM in said and config.get("platform") in NEWER_PLATFORMS:
-        what = f"does not know platform {config['platform']!r} of backend {config['backend']!r}"
+    if NO_BACKEND in message:
+        problem = f"has no backend {config['backend']!r}"
+    elif NO_PLATFORM in message and config.get("platform") in NEWER_PLATFORMS:
+        problem = f"does not know platform {config['platform']!r} of backend {config['backend']!r}"
     else:
         return None
     return (
-        f"the server in this pod {what} ({said}); export the model to ONNX, or have Tidegate run a Triton image that "
+        f"the server in this pod {problem} ({message}); export the model to ONNX, or have Tidegate run a Triton image that "
         "has it (images.triton in the chart's values)"
     )
 

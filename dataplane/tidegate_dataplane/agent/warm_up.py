@@ -16,8 +16,8 @@ def with_warm_up(config: Config, requests: int) -> Config:
     """Return `config` with the number of requests that our runner is to answer while it starts."""
     if not requests:
         return config
-    asked = {WARM_UP_PARAMETER: {"string_value": str(requests)}}
-    return {**config, "parameters": {**config.get("parameters", {}), **asked}}
+    parameter = {WARM_UP_PARAMETER: {"string_value": str(requests)}}
+    return {**config, "parameters": {**config.get("parameters", {}), **parameter}}
 
 
 def without_warm_up(config: Config) -> Config:

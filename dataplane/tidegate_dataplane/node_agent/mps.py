@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tidegate_dataplane.contract.sharing import ServerStatus
 
-_KILLED_S = 1.0
-_WORDS = 300
+_KILL_TIMEOUT_S = 1.0
+_MAX_OUTPUT_CHARS = 300
 """Characters of the program's output that a report quotes."""
 
 
@@ -36,7 +36,7 @@ class Mps:
         self._program = program
         self._pipe_directory = pipe_directory
         self._timeout_s = timeout_s
-        self._stuck: asyncio.subprocess.Process | None = None
+        self._killed_process: asyncio.subprocess.Process | None = None
 
     async def list_servers(self) -> tuple[int, ...]:
         """Return the pids of the MPS servers.
@@ -57,7 +57,7 @@ class Mps:
 
     async def run_command(self, text: str) -> str:
         """Write one command to the program's standard input; return its output."""
-        if self._stuck is not None and self._stuck.returncode is None:
+        if self._killed_process is not None and self._killed_process.returncode is None:
             message = f"{self._program} has been killed and does not end: the driver holds it"
             raise DaemonHangsError(message)
         process, name = await self._start(), text.split(maxsplit=1)[0]
@@ -71,7 +71,9 @@ class Mps:
             await self._end(process)
         printed = output.decode(errors="replace").strip()
         if process.returncode != 0:
-            raise DaemonGoneError(printed[:_WORDS] or f"{self._program} ended with {process.returncode}")
+            raise DaemonGoneError(
+                printed[:_MAX_OUTPUT_CHARS] or f"{self._program} ended with {process.returncode}"
+            )
         return printed
 
     async def _start(self) -> asyncio.subprocess.Process:
@@ -95,9 +97,9 @@ class Mps:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         # A process that waits inside a driver dies when the driver lets it, which may take for ever.
-        self._stuck = process
+        self._killed_process = process
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_KILLED_S):
+            async with asyncio.timeout(_KILL_TIMEOUT_S):
                 await process.wait()
 
 

@@ -74,28 +74,28 @@ def unpack_layer(archive: Path, folder: Path, *, below: str, budget: Budget) -> 
         raise _clash(error, budget.what) from error
 
 
-def _clash(error: OSError, what: str) -> ArtefactError:
+def _clash(error: OSError, artefact: str) -> ArtefactError:
     return ArtefactError(
         FailureReason.ARTEFACT_INVALID,
-        f"a layer of {what} has a file where another entry has a folder: {Path(str(error.filename)).name}",
+        f"a layer of {artefact} has a file where another entry has a folder: {Path(str(error.filename)).name}",
     )
 
 
-def _apply(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, below: str, what: str) -> None:
+def _apply(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, below: str, artefact: str) -> None:
     path = PurePosixPath(member.name.removeprefix("./").lstrip("/"))
     if not path.parts or (below and path.parts[0] != below):
         return
     inside = "/".join(path.parts[1:] if below else path.parts)
     if not inside or member.isdir():
         return
-    relative = PurePosixPath(checked_relative(inside, what=f"entry of a layer of {what}"))
+    relative = PurePosixPath(checked_relative(inside, what=f"entry of a layer of {artefact}"))
     if relative.name.startswith(WHITEOUT):
         _whiteout(folder, relative)
         return
     if not member.isreg() or member.issparse():
         raise ArtefactError(
             FailureReason.ARTEFACT_INVALID,
-            f"{member.name[:200]!r} in a layer of {what} is a link, a device or sparse; put the file itself there",
+            f"{member.name[:200]!r} in a layer of {artefact} is a link, a device or sparse; put the file itself there",
         )
     _write(tar, member, folder / relative)
 
@@ -121,20 +121,20 @@ def _whiteout(folder: Path, relative: PurePosixPath) -> None:
     name = relative.name.removeprefix(WHITEOUT)
     if name in ("", ".", ".."):  # `.wh..` and `.wh...` would be the folder itself and the one above
         return
-    gone = parent / name
-    if gone.is_dir():
-        shutil.rmtree(gone)
+    deleted = parent / name
+    if deleted.is_dir():
+        shutil.rmtree(deleted)
     elif parent.is_dir():
-        gone.unlink(missing_ok=True)
+        deleted.unlink(missing_ok=True)
 
 
-def _decompressed(raw: BinaryIO, what: str) -> IO[bytes]:
+def _decompressed(raw: BinaryIO, artefact: str) -> IO[bytes]:
     magic = raw.read(4)
     raw.seek(0)
     if magic == ZSTD_MAGIC:
         raise ArtefactError(
             FailureReason.ARTEFACT_INVALID,
-            f"a layer of {what} is compressed with zstd; push it with gzip or without compression",
+            f"a layer of {artefact} is compressed with zstd; push it with gzip or without compression",
         )
     return cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if magic.startswith(GZIP_MAGIC) else raw
 
@@ -146,8 +146,8 @@ class _Bounded:
         self._read: Callable[[int], bytes] = stream.read
         self._budget = budget
         self._position = 0
-        self._last = b""
-        self._behind = False
+        self._last_byte = b""
+        self._stepped_back = False
 
     def read(self, size: int = -1) -> bytes:
         """Read up to `size` bytes; tarfile asks for a whole header record, and for file content in pieces."""
@@ -156,13 +156,13 @@ class _Bounded:
                 FailureReason.ARTEFACT_INVALID,
                 f"a layer of {self._budget.what} has a header of {size} bytes; {MAX_HEADER_BYTES} are allowed",
             )
-        if self._behind and size:
-            self._behind = False
+        if self._stepped_back and size:
+            self._stepped_back = False
             self._position += 1
-            return self._last
+            return self._last_byte
         data = self._read(size)
         self._position += len(data)
-        self._last = data[-1:] or self._last
+        self._last_byte = data[-1:] or self._last_byte
         self._budget.take(len(data))
         return data
 
@@ -172,8 +172,8 @@ class _Bounded:
 
     def seek(self, position: int) -> None:
         """Go forward to `position`; tarfile also goes back by one byte, to see that it was there."""
-        if position == self._position - 1 and self._last and not self._behind:
-            self._position, self._behind = position, True
+        if position == self._position - 1 and self._last_byte and not self._stepped_back:
+            self._position, self._stepped_back = position, True
             return
         if position < self._position:
             raise tarfile.ReadError("the archive refers back")

@@ -61,9 +61,9 @@ class CheckedClient:
                 async with await self._follow(session, url, headers or {}, authorization) as response:
                     yield response
             except (aiohttp.ClientError, TimeoutError, ssl.SSLError) as error:
-                said = str(error) or type(error).__name__
+                detail = str(error) or type(error).__name__
                 raise ArtefactError(
-                    FailureReason.FETCH_FAILED, f"{shown(url)} cannot be fetched: {shown(said)}"
+                    FailureReason.FETCH_FAILED, f"{shown(url)} cannot be fetched: {shown(detail)}"
                 ) from error
 
     def _tls(self) -> ssl.SSLContext:
@@ -75,13 +75,13 @@ class CheckedClient:
     async def _follow(
         self, session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], authorization: str | None
     ) -> aiohttp.ClientResponse:
-        first = urlsplit(url).netloc
+        origin = urlsplit(url).netloc
         for _ in range(MAX_REDIRECTS + 1):
             self._check(url)
-            sent = {"Accept-Encoding": "identity", **headers}
-            if authorization is not None and urlsplit(url).netloc == first:
-                sent["Authorization"] = authorization
-            response = await session.get(url, allow_redirects=False, headers=sent)
+            request_headers = {"Accept-Encoding": "identity", **headers}
+            if authorization is not None and urlsplit(url).netloc == origin:
+                request_headers["Authorization"] = authorization
+            response = await session.get(url, allow_redirects=False, headers=request_headers)
             if response.status not in REDIRECTS:
                 return response
             location = response.headers.get("Location", "")
@@ -110,9 +110,9 @@ class CheckedClient:
             if refused:
                 raise self._refused(url, f"{host} is {refused}")
 
-    def _refused(self, url: str, why: str) -> ArtefactError:
+    def _refused(self, url: str, reason: str) -> ArtefactError:
         source = "" if url.startswith(self._uri) else f" (on the way to {self._uri})"
-        return ArtefactError(FailureReason.URI_NOT_ALLOWED, f"{shown(url)}{source} is not allowed: {why}")
+        return ArtefactError(FailureReason.URI_NOT_ALLOWED, f"{shown(url)}{source} is not allowed: {reason}")
 
 
 class _CheckedResolver(AbstractResolver):

@@ -143,9 +143,9 @@ class CheckedProxy:
                     failure = error
             raise failure
         except (OSError, UnicodeError) as error:
-            why = getattr(error, "strerror", None) or str(error)
+            detail = getattr(error, "strerror", None) or str(error)
             raise ArtefactError(
-                FailureReason.FETCH_FAILED, f"{host}:{port} cannot be connected to: {why}"
+                FailureReason.FETCH_FAILED, f"{host}:{port} cannot be connected to: {detail}"
             ) from error
 
 
@@ -178,15 +178,15 @@ def _parse(head: bytes) -> _Request:
         # Cut out, not rebuilt from its parts: the signature of the request covers each character.
         path = target.partition("://")[2].removeprefix(parts.netloc)
         origin = path if path.startswith("/") else f"/{path}"
-        kept = [field for field in fields if field.partition(b":")[0].strip().lower() not in HOP_BY_HOP]
+        end_to_end = [field for field in fields if field.partition(b":")[0].strip().lower() not in HOP_BY_HOP]
         forwarded = b"\r\n".join(
-            [f"{method} {origin} {version}".encode(), *kept, b"Connection: close", b"", b""]
+            [f"{method} {origin} {version}".encode(), *end_to_end, b"Connection: close", b"", b""]
         )
     return _Request(target, host, port, forwarded)
 
 
-def _answer(client: socket.socket, status: str, why: str) -> None:
-    body = why.encode()
+def _answer(client: socket.socket, status: str, message: str) -> None:
+    body = message.encode()
     head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     client.sendall(head.encode() + body)
 

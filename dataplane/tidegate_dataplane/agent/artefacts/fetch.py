@@ -42,10 +42,10 @@ async def fetch(
         )
     if order.format is ModelFormat.PIPELINE:
         return _pipeline_facts(order)
-    what = f"{order.uri}/{order.version}"
-    kept = Parts(parts, f"{what}\n{order.revision}")
-    kept.prepare()
-    basket = Basket(folder, order.max_artefact_bytes, progress, what, kept)
+    artefact = f"{order.uri}/{order.version}"
+    partial_files = Parts(parts, f"{artefact}\n{order.revision}")
+    partial_files.prepare()
+    basket = Basket(folder, order.max_artefact_bytes, progress, artefact, partial_files)
     if order.format is ModelFormat.FEATURES:
         facts = await _fetch_tables(order, basket, open_source)
         _check_pin(order.sha256, facts.digest, f"the tables of {order.owner}", "the pin")
@@ -54,7 +54,7 @@ async def fetch(
     try:
         facts = await _fetch_model(order, source, basket)
     finally:
-        await asyncio.to_thread(kept.end_scratch)
+        await asyncio.to_thread(partial_files.end_scratch)
     _check_pin(order.sha256, facts.digest, basket.what, "spec.model.sha256")
     return facts
 
@@ -197,11 +197,11 @@ async def _fetch_config(source: Source, basket: Basket) -> str | None:
         ) from error
 
 
-def _check_pin(pin: str | None, digest: str, what: str, where: str) -> None:
+def _check_pin(pin: str | None, digest: str, subject: str, pin_field: str) -> None:
     if pin is not None and pin != digest:
         raise ArtefactError(
             FailureReason.CHECKSUM_MISMATCH,
-            f"{what} has sha256 {digest}, {where} is {pin}: correct the pin or publish the artefact again",
+            f"{subject} has sha256 {digest}, {pin_field} is {pin}: correct the pin or publish the artefact again",
         )
 
 

@@ -107,16 +107,16 @@ class FolderSource:
                 return ()
         except OSError as error:
             unlisted(error)
-        found: list[str] = []
+        paths: list[str] = []
         for directory, folders, names in os.walk(top, onerror=unlisted, followlinks=False):
             if Path(directory) == root and _RECOVERED in folders:
                 folders.remove(_RECOVERED)
-            found += [str((Path(directory) / name).relative_to(top)) for name in names]
-            if len(found) > MAX_FILES:
+            paths += [str((Path(directory) / name).relative_to(top)) for name in names]
+            if len(paths) > MAX_FILES:
                 raise ArtefactError(
                     FailureReason.ARTEFACT_INVALID, f"{self._uri}/{folder} holds more than {MAX_FILES} files"
                 )
-        return tuple(sorted(found))
+        return tuple(sorted(paths))
 
 
 def folder_source(uri: ArtefactUri, *, file_root: Path, pvc_root: Path) -> FolderSource:

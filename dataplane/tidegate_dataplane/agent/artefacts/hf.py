@@ -70,11 +70,11 @@ class HfSource:
         self._revision = revision or str(version)
         self._repository = f"{quote(uri.authority)}/{quote(repository)}"
         self._folder = f"{folder}/" if folder else ""
-        self._what = f"{uri.text.rstrip('/')} at revision {self._revision}"
+        self._artefact = f"{uri.text.rstrip('/')} at revision {self._revision}"
         self._endpoint = (credentials.get("HF_ENDPOINT") or HUB).rstrip("/")
         self._client = CheckedClient(uri.text, rules)
         self._credentials = credentials
-        self._found: tuple[str, Mapping[str, str | None]] | None = None
+        self._resolved: tuple[str, Mapping[str, str | None]] | None = None
 
     @asynccontextmanager
     async def open(self, path: str, resume: Resume | None = None) -> AsyncGenerator[Download, None]:
@@ -82,7 +82,7 @@ class HfSource:
         name = path.removeprefix(f"{self._version}/")
         commit, files = await self._listing()
         if name not in files:
-            raise ArtefactError(FailureReason.ARTEFACT_NOT_FOUND, f"there is no {name} in {self._what}")
+            raise ArtefactError(FailureReason.ARTEFACT_NOT_FOUND, f"there is no {name} in {self._artefact}")
         url = f"{self._endpoint}/{self._repository}/resolve/{commit}/{quote(self._folder + name)}"
         async with open_url(
             self._client,
@@ -106,27 +106,27 @@ class HfSource:
 
     async def _listing(self) -> tuple[str, Mapping[str, str | None]]:
         """Return the commit and its files below the folder, with the sha256 of those that the hub knows it of."""
-        if self._found is None:
+        if self._resolved is None:
             api = f"{self._endpoint}/api/models/{self._repository}"
             body, _ = await self._get(f"{api}/revision/{quote(self._revision, safe='')}")
-            commit = _parsed(_Revision.model_validate_json, body, self._what).sha
+            commit = _parsed(_Revision.model_validate_json, body, self._artefact).sha
             if _COMMIT.fullmatch(commit) is None:
-                raise _unreadable(self._what, f"commit {commit[:60]!r}")
+                raise _unreadable(self._artefact, f"commit {commit[:60]!r}")
             files: dict[str, str | None] = {}
             url: str | None = f"{api}/tree/{commit}/{quote(self._folder.rstrip('/'))}?recursive=true"
             while url is not None:
                 body, url = await self._get(url)
-                for entry in _parsed(_ENTRIES.validate_json, body, self._what):
+                for entry in _parsed(_ENTRIES.validate_json, body, self._artefact):
                     if entry.type == "file" and entry.path.startswith(self._folder):
                         name = checked_relative(entry.path.removeprefix(self._folder), what="file")
                         oid = entry.lfs.oid if entry.lfs else ""
                         files[name] = oid if _SHA256.fullmatch(oid) else None
                 if len(files) > MAX_FILES:
                     raise ArtefactError(
-                        FailureReason.ARTEFACT_INVALID, f"{self._what} holds more than {MAX_FILES} files"
+                        FailureReason.ARTEFACT_INVALID, f"{self._artefact} holds more than {MAX_FILES} files"
                     )
-            self._found = commit, files
-        return self._found
+            self._resolved = commit, files
+        return self._resolved
 
     async def _get(self, url: str) -> tuple[bytes, str | None]:
         """Return an answer of the hub's API and the URL of the next page."""
@@ -134,7 +134,7 @@ class HfSource:
             if answer.status == 404:
                 raise ArtefactError(
                     FailureReason.ARTEFACT_NOT_FOUND,
-                    f"there is no {self._what}; the revision is spec.model.revision, or without one the version",
+                    f"there is no {self._artefact}; the revision is spec.model.revision, or without one the version",
                 )
             if answer.status != 200:
                 hint = f": {self._credentials.hint()} (HF_TOKEN)" if answer.status in DENIED else ""
@@ -147,7 +147,7 @@ class HfSource:
         try:
             return await read_body(answer, MAX_PAGE_BYTES)
         except AnswerError as error:
-            raise _unreadable(self._what, f"more than {MAX_PAGE_BYTES} bytes") from error
+            raise _unreadable(self._artefact, f"more than {MAX_PAGE_BYTES} bytes") from error
 
 
 def _next_page(answer: "aiohttp.ClientResponse", url: str) -> str | None:
@@ -155,12 +155,12 @@ def _next_page(answer: "aiohttp.ClientResponse", url: str) -> str | None:
     return joined(url, str(link["url"])) if link and "url" in link else None
 
 
-def _parsed(parse: Callable[[bytes], T], body: bytes, what: str) -> T:
+def _parsed(parse: Callable[[bytes], T], body: bytes, artefact: str) -> T:
     try:
         return parse(body)
     except ValidationError as error:
-        raise _unreadable(what, "something that is no answer of the hub") from error
+        raise _unreadable(artefact, "something that is no answer of the hub") from error
 
 
-def _unreadable(what: str, found: str) -> ArtefactError:
-    return ArtefactError(FailureReason.FETCH_FAILED, f"the hub answers for {what} with {found}")
+def _unreadable(artefact: str, content: str) -> ArtefactError:
+    return ArtefactError(FailureReason.FETCH_FAILED, f"the hub answers for {artefact} with {content}")

@@ -88,11 +88,12 @@ def _extent(response: aiohttp.ClientResponse, url: str) -> tuple[int, int | None
     """Return (first byte, size of the whole file)."""
     if response.status == FULL:
         return 0, response.content_length
-    said = response.headers.get("Content-Range", "")
-    match = _CONTENT_RANGE.fullmatch(said)
+    content_range = response.headers.get("Content-Range", "")
+    match = _CONTENT_RANGE.fullmatch(content_range)
     if match is None:
         raise ArtefactError(
-            FailureReason.FETCH_FAILED, f"{shown(url)} answered 206 with Content-Range {said[:100]!r}"
+            FailureReason.FETCH_FAILED,
+            f"{shown(url)} answered 206 with Content-Range {content_range[:100]!r}",
         )
     return int(match[1]), None if match[2] == "*" else int(match[2])
 

@@ -20,13 +20,13 @@ def look_up(
         ArtefactError: UriNotAllowed if one of the addresses is refused.
         OSError: the name does not resolve.
     """
-    found = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
-    addresses = tuple((kind, protocol, str(address[0])) for kind, _, protocol, _, address in found)
+    results = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+    addresses = tuple((kind, protocol, str(address[0])) for kind, _, protocol, _, address in results)
     for _, _, address in addresses:
         refused = refused_address(address, allow_loopback=allow_loopback)
         if refused:
-            what = f"{host} is" if host == address else f"host {host!r} resolves to {address},"
-            raise ArtefactError(FailureReason.URI_NOT_ALLOWED, f"{what} {refused}: not connected to")
+            subject = f"{host} is" if host == address else f"host {host!r} resolves to {address},"
+            raise ArtefactError(FailureReason.URI_NOT_ALLOWED, f"{subject} {refused}: not connected to")
     return addresses
 
 

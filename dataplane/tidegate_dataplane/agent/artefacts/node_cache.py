@@ -181,8 +181,8 @@ class CachedSource:
             if blob is not None:
                 yield download, blob
                 return
-            async with self._kept(download, name) as kept:
-                yield kept, None
+            async with self._kept(download, name) as cached_download:
+                yield cached_download, None
 
     async def _known(self, digest: str) -> Path | None:
         return await asyncio.to_thread(self._intact, self._name(digest, digest))

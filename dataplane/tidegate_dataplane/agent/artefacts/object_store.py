@@ -88,7 +88,7 @@ class ObjectSource:
         self._proxy = CheckedProxy(allow_loopback=allow_loopback, unchecked=_platform_targets(credentials))
         weakref.finalize(self, self._proxy.close)
         self._stall_timeout_s = stall_timeout_s
-        self._opened: S3Store | GCSStore | None = None
+        self._opened_store: S3Store | GCSStore | None = None
 
     @asynccontextmanager
     async def open(self, path: str, resume: Resume | None = None) -> AsyncGenerator[Download, None]:
@@ -122,13 +122,13 @@ class ObjectSource:
         from obstore import list as list_objects
 
         prefix = self._key(folder)
-        found: list[str] = []
+        keys: list[str] = []
         try:
             store = self._store()
             async with asyncio.timeout(self._stall_timeout_s * 4):
                 async for page in list_objects(store, prefix=prefix):
-                    found += [meta["path"].removeprefix(prefix).lstrip("/") for meta in page]
-                    if len(found) > MAX_FILES:
+                    keys += [meta["path"].removeprefix(prefix).lstrip("/") for meta in page]
+                    if len(keys) > MAX_FILES:
                         raise ArtefactError(
                             FailureReason.ARTEFACT_INVALID,
                             f"{self._uri}/{folder} holds more than {MAX_FILES} objects",
@@ -137,7 +137,7 @@ class ObjectSource:
             raise
         except Exception as error:
             raise self._translated(folder, error) from error
-        return tuple(sorted(found))
+        return tuple(sorted(keys))
 
     async def size(self, path: str) -> int:
         """Return the bytes of one object."""
@@ -217,10 +217,10 @@ class ObjectSource:
 
     def _store(self) -> "S3Store | GCSStore":
         self._proxy.error = None  # left by an earlier operation
-        if self._opened is None:
+        if self._opened_store is None:
             make = _s3_store if self._uri.scheme is Scheme.S3 else _gcs_store
-            self._opened = make(self._uri.authority, self._credentials, self._proxy.url)
-        return self._opened
+            self._opened_store = make(self._uri.authority, self._credentials, self._proxy.url)
+        return self._opened_store
 
     async def _chunks(self, path: str, stream: "BytesStream") -> AsyncIterator[bytes]:
         chunks = aiter(stream)
@@ -237,20 +237,20 @@ class ObjectSource:
     def _translated(self, path: str, error: Exception, *, verb: str = "") -> ArtefactError:
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
-        where = f"{self._uri.text.rstrip('/')}/{path}"
+        object_uri = f"{self._uri.text.rstrip('/')}/{path}"
         if self._proxy.error is not None:
-            reason, why = self._proxy.error.refusal.reason, self._proxy.error.refusal.message
+            reason, message = self._proxy.error.refusal.reason, self._proxy.error.refusal.message
             return ArtefactError(
-                reason, f"{where} cannot be {verb or 'fetched'}: {self._credentials.redacted(why)}"
+                reason, f"{object_uri} cannot be {verb or 'fetched'}: {self._credentials.redacted(message)}"
             )
         if isinstance(error, FileNotFoundError):
-            return ArtefactError(FailureReason.ARTEFACT_NOT_FOUND, f"there is no {where}")
+            return ArtefactError(FailureReason.ARTEFACT_NOT_FOUND, f"there is no {object_uri}")
         if isinstance(error, PermissionDeniedError | UnauthenticatedError | PermissionError):
-            return DeniedError(f"{where} may not be {verb or 'read'}: {self._credentials.hint()}")
-        said = "no answer in time" if isinstance(error, TimeoutError) else _first_line(error)
+            return DeniedError(f"{object_uri} may not be {verb or 'read'}: {self._credentials.hint()}")
+        detail = "no answer in time" if isinstance(error, TimeoutError) else _first_line(error)
         return ArtefactError(
             FailureReason.FETCH_FAILED,
-            f"{where} cannot be {verb or 'fetched'}: {self._credentials.redacted(said)}",
+            f"{object_uri} cannot be {verb or 'fetched'}: {self._credentials.redacted(detail)}",
         )
 
 
@@ -312,8 +312,8 @@ def _value(key: str, credentials: Credentials) -> str | None:
 
 def _service_account(text: str, credentials: Credentials) -> str:
     try:
-        said = json.loads(text)
-        return json.dumps({name: value for name, value in said.items() if name not in NOT_OF_A_KEY})
+        account = json.loads(text)
+        return json.dumps({name: value for name, value in account.items() if name not in NOT_OF_A_KEY})
     except (ValueError, AttributeError) as error:
         raise ArtefactError(
             FailureReason.FETCH_FAILED,

@@ -67,14 +67,14 @@ class OciSource:
         self._blobs = through(_Blobs(self))
         self._version = version
         self._tag = revision or str(version)
-        self._what = f"{uri.text.rstrip('/')}:{self._tag}"
+        self._artefact = f"{uri.text.rstrip('/')}:{self._tag}"
         self._base = f"https://{uri.authority}/v2/{quote(uri.path)}"
         self._client = CheckedClient(uri.text, rules)
         self._credentials = credentials
         self._authorization: str | None = None
         self._challenge = ""
         self._admitted_at_s = 0.0
-        self._found: tuple[str, Contents] | None = None
+        self._resolved: tuple[str, Contents] | None = None
         self._unpacked: FolderSource | None = None
 
     async def digest(self) -> str:
@@ -87,43 +87,45 @@ class OciSource:
         Raises:
             ArtefactError: ArtefactInvalid, ArtefactTooLarge, ChecksumMismatch, or as fetching says.
         """
-        _, found = await self._manifest()
-        if not found.archives:
+        _, contents = await self._manifest()
+        if not contents.archives:
             return
         scratch = basket.parts.scratch()
         folder = scratch / "unpacked"
         await asyncio.to_thread(folder.mkdir)
-        layers = Basket(scratch, basket.limit_bytes, basket.progress, self._what, basket.parts, basket.pause)
-        budget = Budget(basket.limit_bytes, what=self._what)
-        for index, archive in enumerate(found.archives):
+        layers = Basket(
+            scratch, basket.limit_bytes, basket.progress, self._artefact, basket.parts, basket.pause
+        )
+        budget = Budget(basket.limit_bytes, what=self._artefact)
+        for index, archive in enumerate(contents.archives):
             blob = await receive(self._blobs, archive.digest, f"layer-{index}", layers)
             path = scratch / blob.path
             await asyncio.to_thread(_unpack, path, folder, archive.below, budget)
-        self._unpacked = FolderSource(folder, folder, self._what)
+        self._unpacked = FolderSource(folder, folder, self._artefact)
 
     @asynccontextmanager
     async def open(self, path: str, resume: Resume | None = None) -> AsyncGenerator[Download, None]:
         """Start reading one file, `<version>/<path>` or config.pbtxt."""
         name = path.removeprefix(f"{self._version}/")
-        _, found = await self._manifest()
-        if name in found.files:
-            async with self._blobs.open(found.files[name][0], resume) as download:
+        _, contents = await self._manifest()
+        if name in contents.files:
+            async with self._blobs.open(contents.files[name][0], resume) as download:
                 yield download
         elif self._unpacked is not None:
             async with self._unpacked.open(name) as copy:
                 yield Download(copy.size, copy.chunks, counted=False)
         else:
-            has = ", ".join(sorted(found.files)[:5]) or "no files"
+            has = ", ".join(sorted(contents.files)[:5]) or "no files"
             raise ArtefactError(
-                FailureReason.ARTEFACT_NOT_FOUND, f"there is no {name} in {self._what}, which has {has}"
+                FailureReason.ARTEFACT_NOT_FOUND, f"there is no {name} in {self._artefact}, which has {has}"
             )
 
     async def list(self, folder: str) -> tuple[str, ...]:
         """Return the files of the version; config.pbtxt is not one of them."""
         del folder
-        _, found = await self._manifest()
+        _, contents = await self._manifest()
         unpacked = await self._unpacked.list("") if self._unpacked is not None else ()
-        return tuple(sorted({*found.files, *unpacked} - {"config.pbtxt"}))
+        return tuple(sorted({*contents.files, *unpacked} - {"config.pbtxt"}))
 
     @asynccontextmanager
     async def open_blob(self, digest: str, resume: Resume | None) -> AsyncGenerator[Download, None]:
@@ -148,21 +150,21 @@ class OciSource:
             )
 
     async def _manifest(self) -> tuple[str, Contents]:
-        if self._found is None:
+        if self._resolved is None:
             body = await self._get_manifest(self._tag)
             digest = hashlib.sha256(body).hexdigest()
-            manifest = parse_manifest(body, self._what)
+            manifest = parse_manifest(body, self._artefact)
             if manifest.manifests is not None:
-                chosen = choose(manifest.manifests, self._what).digest
+                chosen = choose(manifest.manifests, self._artefact).digest
                 body = await self._get_manifest(chosen)
                 if f"sha256:{hashlib.sha256(body).hexdigest()}" != chosen:
                     raise ArtefactError(
                         FailureReason.CHECKSUM_MISMATCH,
-                        f"the registry answers for {chosen} of {self._what} with other content: push it again",
+                        f"the registry answers for {chosen} of {self._artefact} with other content: push it again",
                     )
-                manifest = parse_manifest(body, self._what)
-            self._found = digest, contents(manifest, self._what)
-        return self._found
+                manifest = parse_manifest(body, self._artefact)
+            self._resolved = digest, contents(manifest, self._artefact)
+        return self._resolved
 
     async def _get_manifest(self, reference: str) -> bytes:
         url = f"{self._base}/manifests/{reference}"
@@ -188,13 +190,13 @@ class OciSource:
         if answer.status == 404:
             raise ArtefactError(
                 FailureReason.ARTEFACT_NOT_FOUND,
-                f"there is no {self._what}; the tag is spec.model.revision, or without one spec.model.version",
+                f"there is no {self._artefact}; the tag is spec.model.revision, or without one spec.model.version",
             )
         if answer.status != 200:
             hint = f": {self._credentials.hint()}" if answer.status in DENIED else ""
             raise ArtefactError(
                 FailureReason.FETCH_FAILED,
-                f"the registry answered {answer.status} for the manifest of {self._what}{hint}",
+                f"the registry answered {answer.status} for the manifest of {self._artefact}{hint}",
             )
         return await self._bounded(answer, MAX_MANIFEST_BYTES, "manifest")
 
@@ -204,18 +206,19 @@ class OciSource:
         own = self._credentials.registry_authorization(self._uri.authority)
         if kind.lower() == "basic" and own is not None:
             return own
-        said: Mapping[str, str] = dict(_CHALLENGE.findall(rest))
-        if kind.lower() != "bearer" or not said.get("realm"):
+        fields: Mapping[str, str] = dict(_CHALLENGE.findall(rest))
+        if kind.lower() != "bearer" or not fields.get("realm"):
             raise ArtefactError(
-                FailureReason.FETCH_FAILED, f"the registry refuses {self._what}: {self._credentials.hint()}"
+                FailureReason.FETCH_FAILED,
+                f"the registry refuses {self._artefact}: {self._credentials.hint()}",
             )
-        query = {name: said[name] for name in ("service", "scope") if name in said}
-        url = f"{said['realm']}?{urlencode(query)}"
+        query = {name: fields[name] for name in ("service", "scope") if name in fields}
+        url = f"{fields['realm']}?{urlencode(query)}"
         async with self._client.get(url, authorization=own) as answer:
             if answer.status != 200:
                 raise ArtefactError(
                     FailureReason.FETCH_FAILED,
-                    f"{said['realm']} answered {answer.status} to the request for a token for {self._what}: "
+                    f"{fields['realm']} answered {answer.status} to the request for a token for {self._artefact}: "
                     f"{self._credentials.hint()}",
                 )
             body = await self._bounded(answer, MAX_TOKEN_BYTES, "token")
@@ -224,15 +227,16 @@ class OciSource:
         except ValidationError:
             token = _Token()
         if not (token.token or token.access_token):
-            raise ArtefactError(FailureReason.FETCH_FAILED, f"{said['realm']} answered without a token")
+            raise ArtefactError(FailureReason.FETCH_FAILED, f"{fields['realm']} answered without a token")
         return f"Bearer {token.token or token.access_token}"
 
-    async def _bounded(self, answer: "aiohttp.ClientResponse", limit: int, what: str) -> bytes:
+    async def _bounded(self, answer: "aiohttp.ClientResponse", limit: int, document: str) -> bytes:
         try:
             return await read_body(answer, limit)
         except AnswerError as error:
             raise ArtefactError(
-                FailureReason.ARTEFACT_INVALID, f"the {what} of {self._what} has more than {limit} bytes"
+                FailureReason.ARTEFACT_INVALID,
+                f"the {document} of {self._artefact} has more than {limit} bytes",
             ) from error
 
 

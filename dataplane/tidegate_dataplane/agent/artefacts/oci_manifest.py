@@ -73,23 +73,23 @@ class Contents:
     archives: tuple[Archive, ...]
 
 
-def parse_manifest(body: bytes, what: str) -> Manifest:
+def parse_manifest(body: bytes, artefact: str) -> Manifest:
     """Parse what a registry answered.
 
     Raises:
         ArtefactError: ArtefactInvalid if it is no manifest that we know.
     """
     try:
-        found = Manifest.model_validate_json(body)
+        manifest = Manifest.model_validate_json(body)
     except ValidationError as error:
         problem = error.errors(include_input=False)[0]
-        raise _invalid(what, f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from error
-    if found.layers is None and found.manifests is None:
-        raise _invalid(what, "it has neither layers nor manifests")
-    return found
+        raise _invalid(artefact, f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}") from error
+    if manifest.layers is None and manifest.manifests is None:
+        raise _invalid(artefact, "it has neither layers nor manifests")
+    return manifest
 
 
-def choose(manifests: Sequence[Descriptor], what: str) -> Descriptor:
+def choose(manifests: Sequence[Descriptor], artefact: str) -> Descriptor:
     """Return the manifest for this machine: the only one, that of the platform, or the one without a platform."""
     if len(manifests) == 1:
         return manifests[0]
@@ -103,10 +103,10 @@ def choose(manifests: Sequence[Descriptor], what: str) -> Descriptor:
     for descriptor in manifests:
         if descriptor.platform is None:
             return descriptor
-    raise _invalid(what, f"its index has nothing for linux/{machine}")
+    raise _invalid(artefact, f"its index has nothing for linux/{machine}")
 
 
-def contents(manifest: Manifest, what: str) -> Contents:
+def contents(manifest: Manifest, artefact: str) -> Contents:
     """Sort the layers into files (those with a title, as oras pushes them) and archives.
 
     Raises:
@@ -119,7 +119,7 @@ def contents(manifest: Manifest, what: str) -> Contents:
         title = notes.get(TITLE, "")
         packed = notes.get(UNPACK) == "true"
         if title and not packed:
-            files[checked_relative(title.removeprefix("./"), what=f"title of a layer of {what}")] = (
+            files[checked_relative(title.removeprefix("./"), what=f"title of a layer of {artefact}")] = (
                 layer.digest.removeprefix("sha256:"),
                 layer.size,
             )
@@ -127,13 +127,13 @@ def contents(manifest: Manifest, what: str) -> Contents:
             archives.append(Archive(layer.digest.removeprefix("sha256:"), "" if packed else IMAGE_FOLDER))
         else:
             raise _invalid(
-                what,
+                artefact,
                 f"layer {layer.digest} of type {layer.media_type!r} has no title ({TITLE}) and is no tar file",
             )
     return Contents(files, tuple(archives))
 
 
-def _invalid(what: str, why: str) -> ArtefactError:
+def _invalid(artefact: str, reason: str) -> ArtefactError:
     return ArtefactError(
-        FailureReason.ARTEFACT_INVALID, f"{what} is no model that can be read from a registry: {why}"
+        FailureReason.ARTEFACT_INVALID, f"{artefact} is no model that can be read from a registry: {reason}"
     )

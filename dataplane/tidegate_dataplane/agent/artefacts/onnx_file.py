@@ -79,14 +79,14 @@ def read_onnx(path: Path) -> OnnxFacts:
             return _facts(_walk_model(_Message(data, 0, size)), path.name)
 
 
-def _facts(found: _Found, name: str) -> OnnxFacts:
-    if not found.graphs or not found.opsets:
-        missing = "graph" if not found.graphs else "opset"
+def _facts(summary: _Found, name: str) -> OnnxFacts:
+    if not summary.graphs or not summary.opsets:
+        missing = "graph" if not summary.graphs else "opset"
         raise _invalid(f"{name} has no {missing}: it is not an ONNX model, or it was cut short")
-    inputs = tuple(tensor for tensor in found.inputs if tensor.spec.name not in found.initializers)
-    if not found.outputs:
+    inputs = tuple(tensor for tensor in summary.inputs if tensor.spec.name not in summary.initializers)
+    if not summary.outputs:
         raise _invalid(f"{name} has no outputs, so there is nothing to serve")
-    return OnnxFacts(inputs, tuple(found.outputs), dict(sorted(found.external.items())))
+    return OnnxFacts(inputs, tuple(summary.outputs), dict(sorted(summary.external.items())))
 
 
 def _invalid(message: str) -> ArtefactError:
@@ -160,59 +160,59 @@ def _messages(message: _Message, *numbers: int) -> Iterator[tuple[int, _Message]
 
 
 def _walk_model(model: _Message) -> _Found:
-    found = _Found()
+    summary = _Found()
     for number, part in _messages(model, 7, 8, 20, 25):
         if number == 7:
-            found.graphs += 1
-            _walk_graph(part, found, depth=0)
+            summary.graphs += 1
+            _walk_graph(part, summary, depth=0)
         elif number == 8:
-            found.opsets += 1
+            summary.opsets += 1
         elif number == 20:  # TrainingInfoProto: initialization, algorithm
             for _, graph in _messages(part, 1, 2):
-                _walk_graph(graph, found, depth=1)
+                _walk_graph(graph, summary, depth=1)
         else:  # FunctionProto
             for _, node in _messages(part, 7):
-                _walk_node(node, found, depth=1)
-    return found
+                _walk_node(node, summary, depth=1)
+    return summary
 
 
-def _walk_graph(graph: _Message, found: _Found, *, depth: int) -> None:
+def _walk_graph(graph: _Message, summary: _Found, *, depth: int) -> None:
     if depth > MAX_SUBGRAPH_DEPTH:
         raise _invalid(f"the model nests more than {MAX_SUBGRAPH_DEPTH} graphs")
     for number, part in _messages(graph, 1, 5, 11, 12, 15):
         if number == 1:
-            _walk_node(part, found, depth=depth)
+            _walk_node(part, summary, depth=depth)
         elif number == 5:
-            name = _walk_tensor(part, found)
+            name = _walk_tensor(part, summary)
             if depth == 0:
-                found.initializers.add(name)
+                summary.initializers.add(name)
         elif number == 15:
-            _walk_sparse(part, found, depth=depth)
+            _walk_sparse(part, summary, depth=depth)
         elif depth == 0 and number == 11:
-            found.inputs.append(_tensor(part, "input"))
+            summary.inputs.append(_tensor(part, "input"))
         elif depth == 0:
-            found.outputs.append(_tensor(part, "output"))
+            summary.outputs.append(_tensor(part, "output"))
 
 
-def _walk_sparse(sparse: _Message, found: _Found, *, depth: int) -> None:
+def _walk_sparse(sparse: _Message, summary: _Found, *, depth: int) -> None:
     for _, tensor in _messages(sparse, 1, 2):
-        name = _walk_tensor(tensor, found)
+        name = _walk_tensor(tensor, summary)
         if depth == 0:
-            found.initializers.add(name)
+            summary.initializers.add(name)
 
 
-def _walk_node(node: _Message, found: _Found, *, depth: int) -> None:
+def _walk_node(node: _Message, summary: _Found, *, depth: int) -> None:
     for _, attribute in _messages(node, 5):
         for number, value in _messages(attribute, 5, 6, 10, 11, 22, 23):
             if number in (5, 10):
-                _walk_tensor(value, found)
+                _walk_tensor(value, summary)
             elif number in (6, 11):
-                _walk_graph(value, found, depth=depth + 1)
+                _walk_graph(value, summary, depth=depth + 1)
             else:
-                _walk_sparse(value, found, depth=depth + 1)
+                _walk_sparse(value, summary, depth=depth + 1)
 
 
-def _walk_tensor(tensor: _Message, found: _Found) -> str:
+def _walk_tensor(tensor: _Message, summary: _Found) -> str:
     """Note the tensor's external data, if it has any, and return its name."""
     name, external, entries = "", False, dict[str, str]()
     for number, value in tensor.fields():
@@ -224,11 +224,11 @@ def _walk_tensor(tensor: _Message, found: _Found) -> str:
             pair = {key: part.text() for key, part in _messages(value, 1, 2)}
             entries[pair.get(1, "")] = pair.get(2, "")
     if external:
-        _note_external(name, entries, found)
+        _note_external(name, entries, summary)
     return name
 
 
-def _note_external(name: str, entries: Mapping[str, str], found: _Found) -> None:
+def _note_external(name: str, entries: Mapping[str, str], summary: _Found) -> None:
     location = entries.get("location", "")
     if not location:
         raise _invalid(f"tensor {name!r} is stored outside the file but names no location")
@@ -239,10 +239,10 @@ def _note_external(name: str, entries: Mapping[str, str], found: _Found) -> None
         raise _invalid(f"tensor {name!r} has an offset or length that is not a number") from None
     if offset < 0 or length < 0:
         raise _invalid(f"tensor {name!r} has a negative offset or length")
-    found.external[path] = max(found.external.get(path, 0), offset + length)
+    summary.external[path] = max(summary.external.get(path, 0), offset + length)
 
 
-def _tensor(value_info: _Message, what: str) -> OnnxTensor:
+def _tensor(value_info: _Message, role: str) -> OnnxTensor:
     name, kind = "", None
     for number, part in _messages(value_info, 1, 2):
         if number == 1:
@@ -252,7 +252,7 @@ def _tensor(value_info: _Message, what: str) -> OnnxTensor:
     tensor = next((part for _, part in _messages(kind, 1)), None) if kind else None
     if tensor is None:
         raise _invalid(
-            f"{what} {name!r} is not a tensor, and only tensors can be served "
+            f"{role} {name!r} is not a tensor, and only tensors can be served "
             "(scikit-learn models: export with zipmap=False)"
         )
     element, dims = 0, None
@@ -260,18 +260,18 @@ def _tensor(value_info: _Message, what: str) -> OnnxTensor:
         if number == 1 and isinstance(value, int):
             element = value
         elif number == 2 and isinstance(value, _Message):
-            dims = [_dimension(dim, what, name) for _, dim in _messages(value, 1)]
+            dims = [_dimension(dim, role, name) for _, dim in _messages(value, 1)]
     if element not in DTYPES:
-        raise _invalid(f"{what} {name!r} has element type {element}, which Triton cannot serve")
+        raise _invalid(f"{role} {name!r} has element type {element}, which Triton cannot serve")
     if dims is None:
         raise _invalid(
-            f"{what} {name!r} has no shape; run onnx.shape_inference.infer_shapes before publishing"
+            f"{role} {name!r} has no shape; run onnx.shape_inference.infer_shapes before publishing"
         )
     spec = TensorSpec(name=name, dtype=DTYPES[element], shape=tuple(size for size, _ in dims))
     return OnnxTensor(spec, tuple(symbol for _, symbol in dims))
 
 
-def _dimension(dim: _Message, what: str, name: str) -> tuple[int, str | None]:
+def _dimension(dim: _Message, role: str, name: str) -> tuple[int, str | None]:
     """Return (size, symbol); a free dimension is -1."""
     for number, value in dim.fields():
         if number == 2 and isinstance(value, _Message):
@@ -279,6 +279,6 @@ def _dimension(dim: _Message, what: str, name: str) -> tuple[int, str | None]:
         if number == 1 and isinstance(value, int):
             size = value - (1 << 64) if value >= 1 << 63 else value
             if size == 0:
-                raise _invalid(f"{what} {name!r} has a dimension of size 0")
+                raise _invalid(f"{role} {name!r} has a dimension of size 0")
             return max(size, -1), None
     return -1, None

@@ -38,18 +38,18 @@ class Part:
         """
         if not self.size or not self.validator:
             return None
-        whole = self.expected is not None and self.size >= self.expected
-        return None if whole else Resume(self.size, self.validator, self.expected)
+        is_complete = self.expected is not None and self.size >= self.expected
+        return None if is_complete else Resume(self.size, self.validator, self.expected)
 
     def load(self) -> None:
         """Take up what an earlier attempt left, if it says of what."""
         try:
-            said = json.loads(self.note.read_bytes())
+            note = json.loads(self.note.read_bytes())
             with self.path.open("rb") as file:
                 while chunk := file.read(READ_BYTES):
                     self.hasher.update(chunk)
                     self.size += len(chunk)
-            self.validator, self.expected = str(said["validator"]), said["size"]
+            self.validator, self.expected = str(note["validator"]), note["size"]
         except (OSError, ValueError, KeyError, TypeError):
             self.begin(None)
 
@@ -105,9 +105,9 @@ class Parts:
     def prepare(self) -> None:
         """Make the folder and drop what belongs to other orders."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        for other in self._root.iterdir():
-            if other != self._folder:
-                shutil.rmtree(other, ignore_errors=True)
+        for folder in self._root.iterdir():
+            if folder != self._folder:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def part(self, name: str) -> Part:
         """Return the part of one file, with what an earlier attempt left of it."""

@@ -85,10 +85,10 @@ async def _take(download: Download, part: Part, basket: Basket) -> None:
     goes_on = download.start > 0 and download.start == part.size and download.validator == part.validator
     if not goes_on:
         if download.start != 0:
-            asked, _ = part.size, await asyncio.to_thread(part.begin, None)
+            position, _ = part.size, await asyncio.to_thread(part.begin, None)
             raise ArtefactError(
                 FailureReason.FETCH_FAILED,
-                f"{basket.what}: byte {asked} was asked for, and byte {download.start} of other content came",
+                f"{basket.what}: byte {position} was asked for, and byte {download.start} of other content came",
             )
         await asyncio.to_thread(part.begin, download.validator, download.size)
     _count(download, part, basket.progress)
@@ -114,27 +114,27 @@ def _count(download: Download, part: Part, progress: Progress) -> None:
 def _check_promise(download: Download, part: Part, path: str, basket: Basket) -> None:
     if download.sha256 is None or part.hasher.hexdigest() == download.sha256:
         return
-    found = part.hasher.hexdigest()
+    digest = part.hasher.hexdigest()
     part.begin(None)
     raise ArtefactError(
         FailureReason.CHECKSUM_MISMATCH,
-        f"{path} of {basket.what} has sha256 {found} and its source promises {download.sha256}: publish it again",
+        f"{path} of {basket.what} has sha256 {digest} and its source promises {download.sha256}: publish it again",
     )
 
 
 def _check_room(basket: Basket, download: Download, part: Part) -> None:
     if download.size is None:
         return
-    left = download.size - part.size
+    remaining = download.size - part.size
     if download.counted:
-        basket.progress.total = basket.progress.done + left
+        basket.progress.total = basket.progress.done + remaining
     if basket.used + download.size > basket.limit_bytes:
         raise _too_large(basket, basket.used + download.size)
     free = shutil.disk_usage(basket.folder).free
-    if left > free:
+    if remaining > free:
         raise ArtefactError(
             FailureReason.FETCH_FAILED,
-            f"{basket.what} needs {left} more bytes and the pod's disk has {free} left: free space on the node",
+            f"{basket.what} needs {remaining} more bytes and the pod's disk has {free} left: free space on the node",
         )
 
 

@@ -86,6 +86,8 @@ _AUTHORITY = {
 }
 
 
-def _not_allowed(text: str, why: str) -> ArtefactError:
+def _not_allowed(text: str, reason: str) -> ArtefactError:
     without_credentials = re.sub(r"//.*@", "//…@", text, flags=re.DOTALL)[:300]
-    return ArtefactError(FailureReason.URI_NOT_ALLOWED, f"URI {without_credentials!r} is not allowed: {why}")
+    return ArtefactError(
+        FailureReason.URI_NOT_ALLOWED, f"URI {without_credentials!r} is not allowed: {reason}"
+    )

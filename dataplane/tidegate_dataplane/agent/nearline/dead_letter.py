@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from tidegate_dataplane.agent.nearline.verdict import Dead
 
 
-def reason_headers(why: Dead) -> dict[str, str]:
+def reason_headers(verdict: Dead) -> dict[str, str]:
     """Return what every dead letter says, in ASCII."""
     return {
-        "Tidegate-Reason": why.reason.value,
-        "Tidegate-Message": " ".join(why.message.split())[:300].encode("ascii", "replace").decode(),
+        "Tidegate-Reason": verdict.reason.value,
+        "Tidegate-Message": " ".join(verdict.message.split())[:300].encode("ascii", "replace").decode(),
     }
 
 

@@ -117,32 +117,32 @@ class KafkaBroker:
         """Keep a result; return False if the id has one already, which stays."""
         return await self._bucket.keep(request_id, content)
 
-    async def bury(self, message: Message, why: Dead) -> None:
+    async def bury(self, message: Message, verdict: Dead) -> None:
         """Publish a message to the dead letters' topic, with the reason in its headers."""
         place: Place = message.handle
-        ours = {
-            **reason_headers(why),
+        our_headers = {
+            **reason_headers(verdict),
             "Tidegate-Stream": self._order.topic,
             "Tidegate-Partition": str(place.partition),
             "Tidegate-Sequence": str(place.offset),
             "Tidegate-Deliveries": str(message.delivered),
         }
         # The body is what matters: the sender's own headers stay behind where there is no room for both.
-        theirs, said = {**kept_headers(message.headers), **ours}, ""
-        for headers in (theirs, ours) if theirs != ours else (ours,):
-            sent = [(name, value.encode()) for name, value in headers.items()]
+        all_headers, detail = {**kept_headers(message.headers), **our_headers}, ""
+        for headers in (all_headers, our_headers) if all_headers != our_headers else (our_headers,):
+            encoded = [(name, value.encode()) for name, value in headers.items()]
             producer = self._open.producer
-            letter = producer.send_and_wait(self._dead_letters, message.body, key=place.key, headers=sent)
+            letter = producer.send_and_wait(self._dead_letters, message.body, key=place.key, headers=encoded)
             try:
                 await self._called(letter)
             except BrokerError as error:
                 if not _is_too_large(error.__cause__):
                     raise
-                said = str(error.__cause__)
+                detail = str(error.__cause__)
             else:
                 return
         raise self._server.refusal(
-            f"topic {self._dead_letters} takes no dead letter of {len(message.body)} bytes: {said}; raise its "
+            f"topic {self._dead_letters} takes no dead letter of {len(message.body)} bytes: {detail}; raise its "
             "max.message.bytes"
         )
 
@@ -171,14 +171,14 @@ class KafkaBroker:
         return True
 
     async def _partitions(self, admin: Any, topic: str) -> Sequence[int]:
-        (said,) = await admin.describe_topics([topic])
-        if said["error_code"]:
-            where = "consume.kafka.topic" if topic == self._order.topic else "deadLetters.topic"
+        (description,) = await admin.describe_topics([topic])
+        if description["error_code"]:
+            field = "consume.kafka.topic" if topic == self._order.topic else "deadLetters.topic"
             raise self._server.refusal(
                 f"there is no topic {topic}, or the user may not see it; make it: kafka-topics.sh --create --topic "
-                f"{topic}, or correct {where}"
+                f"{topic}, or correct {field}"
             )
-        return sorted(int(each["partition"]) for each in said["partitions"])
+        return sorted(int(partition["partition"]) for partition in description["partitions"])
 
     def _made(self, options: Mapping[str, Any]) -> _Session:
         common: dict[str, Any] = {

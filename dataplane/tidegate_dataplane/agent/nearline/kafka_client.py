@@ -25,7 +25,7 @@ def listener(
         await revoked()
 
     async def on_assigned(_: Any, partitions: Any) -> None:
-        await assigned([int(each.partition) for each in partitions])
+        await assigned([int(partition.partition) for partition in partitions])
 
     methods = {"on_partitions_revoked": on_revoked, "on_partitions_assigned": on_assigned}
     return type("Listener", (library("aiokafka.abc").ConsumerRebalanceListener,), methods)()

@@ -56,15 +56,15 @@ class Group:
         self._read_to: dict[int, int] = {}
         """From where each partition is read on in this turn; only a log that began again has anything below."""
         self._committed: dict[int, tuple[int, str]] = {}
-        self._again: list[tuple[float, int, Message]] = []
+        self._returned: list[tuple[float, int, Message]] = []
         self._joined = False
-        self._agreed = asyncio.Event()
-        self._turn = 0
+        self._rebalanced = asyncio.Event()
+        self._generation = 0
         """How often the group has agreed anew."""
         self._failure: Exception | None = None
-        self._reading: asyncio.Task[tuple[int, dict[Any, list[Any]]]] | None = None
+        self._read_task: asyncio.Task[tuple[int, dict[Any, list[Any]]]] | None = None
         """A read that the group's agreeing holds up; to cancel it would leave the client in disorder."""
-        self._committing = asyncio.Lock()
+        self._commit_lock = asyncio.Lock()
         self._committed_at = self._read_at = 0.0
 
     async def leave(self) -> None:
@@ -72,22 +72,22 @@ class Group:
         with contextlib.suppress(Exception):  # what is not committed comes again
             async with asyncio.timeout(LEAVE_S):
                 await self.commit()
-        if self._reading is not None:
-            await ended([self._reading])
+        if self._read_task is not None:
+            await ended([self._read_task])
 
     async def fetch(self, count: int) -> Sequence[Message]:
         """Return at most `count` messages; those given back first, when their time has come."""
         if not self._joined:
             self._joined = True
             self._consumer.subscribe([self._topic], listener=listener(self._on_revoked, self._on_assigned))
-        found = self._due(count) or await self._read(count)
+        messages = self._due(count) or await self._read(count)
         await self.commit()
-        return found
+        return messages
 
     async def stay(self, every_s: float) -> None:
         """Show the client that the pod is not idle: it has no room, and its partitions wait for it, paused."""
         now = time.monotonic()
-        if self._reading is not None or now - self._read_at < every_s or not self._agreed.is_set():
+        if self._read_task is not None or now - self._read_at < every_s or not self._rebalanced.is_set():
             return
         self._read_at = now
         partitions = self._consumer.assignment()
@@ -109,7 +109,7 @@ class Group:
 
     def give_back(self, message: Message, after_s: float) -> None:
         """Keep the message until it is due; a pod that ends leaves it uncommitted."""
-        heapq.heappush(self._again, (time.monotonic() + after_s, message.sequence, message))
+        heapq.heappush(self._returned, (time.monotonic() + after_s, message.sequence, message))
 
     async def commit(self) -> None:
         """Commit what has changed; what the group refuses while it agrees anew is tried again with the next change.
@@ -118,20 +118,25 @@ class Group:
         would send for the new turn what was true in the old one.
         """
         errors = library("aiokafka.errors")
-        async with self._committing:
-            if not self._agreed.is_set():
+        async with self._commit_lock:
+            if not self._rebalanced.is_set():
                 return
             self._committed_at = time.monotonic()
             changed = {
-                partition: said
+                partition: offset_and_metadata
                 for partition, progress in self._assigned.items()
-                if self._committed.get(partition) != (said := written(progress))
+                if self._committed.get(partition) != (offset_and_metadata := written(progress))
             }
             if not changed:
                 return
             try:
                 async with asyncio.timeout(CALL_TIMEOUT_S):
-                    await self._consumer.commit({self._at(each): said for each, said in changed.items()})
+                    await self._consumer.commit(
+                        {
+                            self._at(partition): offset_and_metadata
+                            for partition, offset_and_metadata in changed.items()
+                        }
+                    )
             except (
                 errors.CommitFailedError,
                 errors.IllegalStateError,
@@ -144,14 +149,18 @@ class Group:
     async def backlog(self, partitions: Sequence[int]) -> Backlog:
         """Return how many messages wait in all partitions, by what all members have committed."""
         await self.commit()
-        ends = await self._consumer.end_offsets([self._at(each) for each in partitions])
+        ends = await self._consumer.end_offsets([self._at(partition) for partition in partitions])
         committed = await self._offsets(partitions)
-        known = {each: read(kept.offset, kept.metadata or "") for each, kept in committed.items()}
-        seen = await self._starts([each for each in partitions if each not in known])
-        seen |= {each: progress.seen for each, progress in known.items()}
-        pending = sum(max(0, end - seen[place.partition]) for place, end in ends.items())
-        held = sum(len(progress.unsettled) for progress in known.values())
-        return Backlog(pending, held, sum(ends.values()))
+        progresses = {
+            partition: read(entry.offset, entry.metadata or "") for partition, entry in committed.items()
+        }
+        next_offsets = await self._starts(
+            [partition for partition in partitions if partition not in progresses]
+        )
+        next_offsets |= {partition: progress.seen for partition, progress in progresses.items()}
+        pending = sum(max(0, end - next_offsets[place.partition]) for place, end in ends.items())
+        unsettled = sum(len(progress.unsettled) for progress in progresses.values())
+        return Backlog(pending, unsettled, sum(ends.values()))
 
     async def reached(self) -> None:
         """Return once the group's coordinator has answered."""
@@ -159,12 +168,12 @@ class Group:
 
     async def _on_revoked(self) -> None:
         """The group agrees anew: what was settled is committed, and what is held may still be ours."""
-        self._turn += 1
+        self._generation += 1
         # The group may have gone on without us; what comes again is known by its result.
         with contextlib.suppress(Exception):
             async with asyncio.timeout(LEAVE_S):
                 await self.commit()
-        self._agreed.clear()
+        self._rebalanced.clear()
 
     async def _on_assigned(self, partitions: Sequence[int]) -> None:
         try:
@@ -172,23 +181,35 @@ class Group:
         except Exception as error:  # the client would log it and go on as if nothing was
             log.exception("assignment_failed")
             self._failure = error
-        self._agreed.set()
+        self._rebalanced.set()
 
     async def _take(self, partitions: Sequence[int]) -> None:
         """Go on where whoever had a partition stopped: with what is here, if nobody has committed for it since."""
-        before, now = self._assigned, dict[int, Progress]()
+        before, current = self._assigned, dict[int, Progress]()
         committed = await self._offsets(partitions)
-        for partition, kept in committed.items():
-            same = self._committed.get(partition) == (kept.offset, kept.metadata) and partition in before
-            now[partition] = before[partition] if same else read(kept.offset, kept.metadata or "")
+        for partition, entry in committed.items():
+            is_unchanged = (
+                self._committed.get(partition) == (entry.offset, entry.metadata) and partition in before
+            )
+            current[partition] = (
+                before[partition] if is_unchanged else read(entry.offset, entry.metadata or "")
+            )
         # Where nothing was ever committed: what we hold of it, we go on holding.
-        mine = [each for each in partitions if each not in now and each not in self._committed]
-        now |= {partition: before[partition] for partition in mine if partition in before}
-        self._assigned = now
-        self._read_to = {partition: kept.offset for partition, kept in committed.items()}
-        self._committed = {each: said for each, said in self._committed.items() if each in now}
-        self._again = [each for each in self._again if self.has(each[2])]
-        heapq.heapify(self._again)
+        uncommitted = [
+            partition
+            for partition in partitions
+            if partition not in current and partition not in self._committed
+        ]
+        current |= {partition: before[partition] for partition in uncommitted if partition in before}
+        self._assigned = current
+        self._read_to = {partition: entry.offset for partition, entry in committed.items()}
+        self._committed = {
+            partition: offset_and_metadata
+            for partition, offset_and_metadata in self._committed.items()
+            if partition in current
+        }
+        self._returned = [returned for returned in self._returned if self.has(returned[2])]
+        heapq.heapify(self._returned)
         log.info("partitions_assigned", topic=self._topic, partitions=sorted(partitions))
 
     async def _offsets(self, partitions: Sequence[int]) -> dict[int, Any]:
@@ -196,57 +217,59 @@ class Group:
 
         A coordinator that just began says so in a place where the client does not look, and names no partition.
         """
-        places = [self._at(each) for each in partitions]
+        places = [self._at(partition) for partition in partitions]
         async with asyncio.timeout(CALL_TIMEOUT_S):
             while places:
                 try:
-                    found = await self._admin.list_consumer_group_offsets(self._name, partitions=places)
+                    offsets = await self._admin.list_consumer_group_offsets(self._name, partitions=places)
                 except library("aiokafka.errors").KafkaError as error:
                     if not error.retriable:
                         raise
                 else:
-                    if len(found) == len(places):
-                        return {each.partition: kept for each, kept in found.items() if kept.offset >= 0}
+                    if len(offsets) == len(places):
+                        return {
+                            place.partition: entry for place, entry in offsets.items() if entry.offset >= 0
+                        }
                 await asyncio.sleep(AGAIN_S)
         return {}
 
     async def _starts(self, partitions: Sequence[int]) -> dict[int, int]:
         if not partitions:
             return {}
-        found = await self._consumer.beginning_offsets([self._at(each) for each in partitions])
-        return {each.partition: offset for each, offset in found.items()}
+        offsets = await self._consumer.beginning_offsets([self._at(partition) for partition in partitions])
+        return {place.partition: offset for place, offset in offsets.items()}
 
     def _due(self, count: int) -> list[Message]:
-        found: list[Message] = []
-        while self._again and len(found) < count and self._again[0][0] <= time.monotonic():
-            _, _, message = heapq.heappop(self._again)
+        messages: list[Message] = []
+        while self._returned and len(messages) < count and self._returned[0][0] <= time.monotonic():
+            _, _, message = heapq.heappop(self._returned)
             place: Place = message.handle
             if self.has(message):
                 delivered = place.progress.deliver_again(place.offset)
-                found.append(Message(message.body, message.headers, message.sequence, delivered, place))
-        return found
+                messages.append(Message(message.body, message.headers, message.sequence, delivered, place))
+        return messages
 
     async def _read(self, count: int) -> list[Message]:
         """Read on, until FETCH_S have passed or something that was given back is due."""
         wait_s = FETCH_S
-        if self._again:
-            wait_s = min(FETCH_S, max(0.0, self._again[0][0] - time.monotonic()))
-        if len(self._again) >= MOST_WAITING:
+        if self._returned:
+            wait_s = min(FETCH_S, max(0.0, self._returned[0][0] - time.monotonic()))
+        if len(self._returned) >= MOST_WAITING:
             await asyncio.sleep(wait_s)
             return []
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._records(wait_s, count))
+        if self._read_task is None:
+            self._read_task = asyncio.create_task(self._records(wait_s, count))
         # What came before it is known from where to go on is looked at when it is.
-        waiting = [self._reading, asyncio.create_task(self._agreed.wait())]
+        waiting = [self._read_task, asyncio.create_task(self._rebalanced.wait())]
         await asyncio.wait(waiting, timeout=FETCH_S + 0.2, return_when=asyncio.ALL_COMPLETED)
         waiting[1].cancel()
         self._read_at = time.monotonic()
         if self._failure is not None:
             raise self._failure
-        if not self._reading.done() or not self._agreed.is_set():
+        if not self._read_task.done() or not self._rebalanced.is_set():
             return []
-        (turn, records), self._reading = self._reading.result(), None
-        if turn != self._turn:
+        (generation, records), self._read_task = self._read_task.result(), None
+        if generation != self._generation:
             return []  # of the partitions that are ours again these are read again
         if not records:
             await self._pass_markers()
@@ -255,33 +278,33 @@ class Group:
     async def _records(self, wait_s: float, count: int) -> tuple[int, dict[Any, list[Any]]]:
         """Read on, and say in which turn of the group that was; nothing comes between the two."""
         records = await self._consumer.getmany(timeout_ms=int(wait_s * 1000), max_records=count)
-        return self._turn, records
+        return self._generation, records
 
     async def _pass_markers(self) -> None:
         """What has an offset and no record, as a transaction's end or what has expired, is no work for ever."""
-        turn = self._turn
+        generation = self._generation
         for place in self._consumer.assignment():
             with contextlib.suppress(TimeoutError, library("aiokafka.errors").IllegalStateError):
                 async with asyncio.timeout(AGAIN_S):
                     position = await self._consumer.position(place)
-                if turn != self._turn:
+                if generation != self._generation:
                     return
                 self._reading_on(place.partition, position).passed(position)
                 self._read_to[place.partition] = position
 
     def _delivered(self, records: Mapping[Any, Sequence[Any]]) -> list[Message]:
         """What of the records is to be dealt with here, and was not dealt with before."""
-        found: list[Message] = []
-        for topic_partition, some in records.items():
-            progress = self._reading_on(topic_partition.partition, some[0].offset)
-            for record in some:
+        messages: list[Message] = []
+        for topic_partition, partition_records in records.items():
+            progress = self._reading_on(topic_partition.partition, partition_records[0].offset)
+            for record in partition_records:
                 delivered = progress.deliver(record.offset)
                 if delivered is not None:
                     place = Place(record.partition, record.offset, record.key, progress)
-                    found.append(_message(record, delivered, place))
-            progress.passed(some[-1].offset + 1)
-            self._read_to[topic_partition.partition] = some[-1].offset + 1
-        return found
+                    messages.append(_message(record, delivered, place))
+            progress.passed(partition_records[-1].offset + 1)
+            self._read_to[topic_partition.partition] = partition_records[-1].offset + 1
+        return messages
 
     def _reading_on(self, partition: int, offset: int) -> Progress:
         """The progress of a partition of which `offset` comes next; a new one where there is none, or the log another."""

@@ -47,7 +47,7 @@ class KafkaServer:
         Raises:
             BrokerError: in words for whoever wrote the servers or the Secret.
         """
-        identity, said = self._identity(), ""
+        identity, detail = self._identity(), ""
         for server in self.order.servers:
             host, _, port = server.rpartition(":")
             try:
@@ -64,10 +64,10 @@ class KafkaServer:
                 failure = self.failure(error)
                 if failure.refused:
                     raise failure from error
-                said = f"{server}: {self._words(error)}"
+                detail = f"{server}: {self._words(error)}"
             else:
                 return {"bootstrap_servers": list(self.order.servers), **identity}
-        raise BrokerError(f"Kafka at {self.name} cannot be reached: {said}", refused=False)
+        raise BrokerError(f"Kafka at {self.name} cannot be reached: {detail}", refused=False)
 
     async def _check(self, host: str, port: int) -> None:
         """Refuse a host that leads to where no broker of a tenant is."""
@@ -79,10 +79,10 @@ class KafkaServer:
     async def _check_others(self, connection: Any) -> None:
         """Refuse a cluster that sends its clients to such a host, and close the connection."""
         try:
-            said = await connection.send(library("aiokafka.protocol.metadata").MetadataRequest([]))
+            metadata = await connection.send(library("aiokafka.protocol.metadata").MetadataRequest([]))
         finally:
             connection.close()
-        for node, host, port, *_ in said.brokers:
+        for node, host, port, *_ in metadata.brokers:
             try:
                 await self._check(str(host), int(port))
             except BrokerError as error:
@@ -91,9 +91,9 @@ class KafkaServer:
                     "correct advertised.listeners"
                 ) from error
 
-    def refusal(self, why: str) -> BrokerError:
+    def refusal(self, reason: str) -> BrokerError:
         """Return the error of a cluster that is there and will not."""
-        return BrokerError(f"Kafka at {self.name}: {why}", refused=True)
+        return BrokerError(f"Kafka at {self.name}: {reason}", refused=True)
 
     def failure(self, error: Exception) -> BrokerError:
         """Return what an error of the client means: whether it is the cluster's No, or nobody answers."""
@@ -103,9 +103,9 @@ class KafkaServer:
         if "Authentication" in kind or "Sasl" in kind:
             return self.refusal(self._hint())
         if "AuthorizationFailed" in kind:
-            what = "the group" if "Group" in kind else "the cluster" if "Cluster" in kind else "a topic"
+            resource = "the group" if "Group" in kind else "the cluster" if "Cluster" in kind else "a topic"
             return self.refusal(
-                f"the user may not use {what}: {self._words(error)}; the how-to lists what is needed"
+                f"the user may not use {resource}: {self._words(error)}; the how-to lists what is needed"
             )
         if isinstance(error, ssl.SSLError):
             return self.refusal(

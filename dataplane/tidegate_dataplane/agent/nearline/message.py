@@ -91,18 +91,18 @@ def parse(body: bytes, headers: Mapping[str, str], place: DeadlinePlace, id_head
 
 def _parsed(body: bytes, headers: Mapping[str, str], place: DeadlinePlace, id_header: str) -> Request:
     try:
-        said = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise MalformedError(f"it is no JSON: {error}") from error
-    if not isinstance(said, dict):
+    if not isinstance(document, dict):
         raise MalformedError("it is no JSON object")
-    inputs = said.get("inputs")
+    inputs = document.get("inputs")
     if not isinstance(inputs, list) or not inputs:
         raise MalformedError("it has no inputs")
     return Request(
-        id=_id(said.get("id") or headers.get(id_header) or "", id_header),
-        deadline_s=_deadline(headers.get(place.header) if place.header else said.get(place.field)),
-        inputs=tuple(_tensor(each) for each in inputs),
+        id=_id(document.get("id") or headers.get(id_header) or "", id_header),
+        deadline_s=_deadline(headers.get(place.header) if place.header else document.get(place.field)),
+        inputs=tuple(_tensor(tensor) for tensor in inputs),
     )
 
 
@@ -120,51 +120,53 @@ def result(
         raise MalformedError(f"its result has no form in JSON: {type(error).__name__}") from error
 
 
-def _result(request: Request, outputs: Sequence[Tensor], version: str, origin: Origin, at: datetime) -> bytes:
-    said = {
+def _result(
+    request: Request, outputs: Sequence[Tensor], version: str, origin: Origin, made_at: datetime
+) -> bytes:
+    document = {
         "id": request.id,
         "inference": origin.inference,
         "model": origin.model,
         "version": version,
         "pod": origin.pod,
-        "time": at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-        "late": request.deadline_s is not None and at.timestamp() > request.deadline_s,
-        "outputs": [_written(each) for each in outputs],
+        "time": made_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "late": request.deadline_s is not None and made_at.timestamp() > request.deadline_s,
+        "outputs": [_written(tensor) for tensor in outputs],
     }
-    return json.dumps(said, separators=(",", ":")).encode()
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _id(given: object, id_header: str) -> str:
-    if not isinstance(given, str) or not given:
+def _id(value: object, id_header: str) -> str:
+    if not isinstance(value, str) or not value:
         raise MalformedError(f"it has no id: neither the field id nor the header {id_header}")
-    if len(given) > LONGEST_ID or not _ID.fullmatch(given):
+    if len(value) > LONGEST_ID or not _ID.fullmatch(value):
         raise MalformedError(
-            f"its id {given[:80]!r} must be at most {LONGEST_ID} letters, digits and - _ = / . (no dot at either end, and no two together)"
+            f"its id {value[:80]!r} must be at most {LONGEST_ID} letters, digits and - _ = / . (no dot at either end, and no two together)"
         )
-    return given
+    return value
 
 
-def _deadline(given: object) -> float | None:
-    if given is None or given == "":
+def _deadline(value: object) -> float | None:
+    if value is None or value == "":
         return None
     try:
-        if isinstance(given, str) and not given.replace(".", "", 1).isdigit():
-            moment = datetime.fromisoformat(given)
+        if isinstance(value, str) and not value.replace(".", "", 1).isdigit():
+            moment = datetime.fromisoformat(value)
             if moment.tzinfo is None:
                 raise ValueError("it has no time zone")
             return moment.timestamp()
-        seconds = float(given) if isinstance(given, (str, int, float)) else math.nan
+        seconds = float(value) if isinstance(value, (str, int, float)) else math.nan
     except (ValueError, OverflowError) as error:
-        raise MalformedError(f"its deadline {str(given)[:40]!r} cannot be read: {error}") from error
+        raise MalformedError(f"its deadline {str(value)[:40]!r} cannot be read: {error}") from error
     if not math.isfinite(seconds):
-        raise MalformedError(f"its deadline {str(given)[:40]!r} must be RFC 3339 or seconds since 1970")
+        raise MalformedError(f"its deadline {str(value)[:40]!r} must be RFC 3339 or seconds since 1970")
     return seconds
 
 
-def _tensor(said: object) -> Tensor:
-    if not isinstance(said, dict):
+def _tensor(tensor: object) -> Tensor:
+    if not isinstance(tensor, dict):
         raise MalformedError("an input is no JSON object")
-    name, datatype, shape, data = (said.get(key) for key in ("name", "datatype", "shape", "data"))
+    name, datatype, shape, data = (tensor.get(key) for key in ("name", "datatype", "shape", "data"))
     if not isinstance(name, str) or not isinstance(datatype, str):
         raise MalformedError("an input has no name or no datatype")
     if not _is_text(name) or not _is_text(datatype):
@@ -184,19 +186,19 @@ def _numbers(data: list[Any], datatype: str) -> Array:
     dtype = TYPES.get(datatype)
     if dtype is None:
         raise ValueError(f"its type must be one of {', '.join((*TYPES, TEXT))}")
-    whole = not issubclass(dtype, (np.bool_, np.floating))
+    is_integer = not issubclass(dtype, (np.bool_, np.floating))
     # Before numpy sees them: beside one long text it makes every short one as long.
-    if not _kinds(data) <= ({bool} if dtype is np.bool_ else {int} if whole else {int, float}):
-        raise ValueError("its data are no whole numbers" if whole else "its data are of another type")
+    if not _kinds(data) <= ({bool} if dtype is np.bool_ else {int} if is_integer else {int, float}):
+        raise ValueError("its data are no whole numbers" if is_integer else "its data are of another type")
     raw: Array = np.asarray(data)
     if raw.size == 0:
         return np.zeros(raw.shape, dtype)
-    if raw.dtype.kind not in "biuf" or (whole and raw.dtype.kind == "f"):
+    if raw.dtype.kind not in "biuf" or (is_integer and raw.dtype.kind == "f"):
         # What is too large for 64 bits with a sign, numpy makes floats or objects of.
-        if not whole:
+        if not is_integer:
             raise ValueError("its data are outside what 64 bits can say")
         raw = np.asarray(data, dtype=np.object_)
-    if whole:
+    if is_integer:
         bounds = np.iinfo(dtype)  # type: ignore[type-var]  # of the integers alone
         if int(raw.min()) < bounds.min or int(raw.max()) > bounds.max:
             raise ValueError(f"its data are outside {bounds.min} to {bounds.max}")
@@ -206,21 +208,21 @@ def _numbers(data: list[Any], datatype: str) -> Array:
 
 def _kinds(data: list[Any]) -> set[type]:
     """The types of what is in a list, and in the lists in it."""
-    found: set[type] = set()
+    all_kinds: set[type] = set()
     waiting = [data]
     while waiting:
-        each = waiting.pop()
-        kinds = set(map(type, each))
+        values = waiting.pop()
+        kinds = set(map(type, values))
         if list in kinds:
-            waiting.extend(inner for inner in each if type(inner) is list)
-        found |= kinds
-    return found - {list}
+            waiting.extend(inner for inner in values if type(inner) is list)
+        all_kinds |= kinds
+    return all_kinds - {list}
 
 
-def _is_text(given: str) -> bool:
+def _is_text(text: str) -> bool:
     """JSON can say halves of characters, which nothing can be sent with."""
     try:
-        given.encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True
@@ -230,11 +232,11 @@ def _texts(data: list[Any]) -> Array:
     flat: list[bytes] = []
     waiting: list[Any] = list(reversed(data))
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, list):
-            waiting.extend(reversed(each))
-        elif isinstance(each, str):
-            flat.append(each.encode(errors="replace"))
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting.extend(reversed(value))
+        elif isinstance(value, str):
+            flat.append(value.encode(errors="replace"))
         else:
             raise ValueError("its data are no text")
     array = np.empty(len(flat), dtype=np.object_)

@@ -73,7 +73,7 @@ class Model:
             NoAnswerError: the server does not say.
         """
         try:
-            said = await self._client.get_model_metadata(
+            metadata = await self._client.get_model_metadata(
                 self._name, self._version, as_json=True, client_timeout=ASK_TIMEOUT_S
             )
             config = await self._client.get_model_config(
@@ -82,7 +82,7 @@ class Model:
         except (InferenceServerException, grpc.RpcError, OSError) as error:
             raise NoAnswerError(Fault.SERVER, str(error)[:MAX_WORDS]) from error
         rows = int(config.get("config", {}).get("max_batch_size", 0))
-        return Signature(_specs(said.get("inputs", ())), _specs(said.get("outputs", ())), rows)
+        return Signature(_specs(metadata.get("inputs", ())), _specs(metadata.get("outputs", ())), rows)
 
     async def ask(self, request_id: str, inputs: Sequence[Tensor]) -> tuple[str, tuple[Tensor, ...]]:
         """Return the version that answered and its outputs.
@@ -92,14 +92,14 @@ class Model:
             MalformedError: the inputs cannot be sent.
         """
         try:
-            given = [_input(each) for each in inputs]
+            request_inputs = [_input(tensor) for tensor in inputs]
         except Exception as error:  # whatever the client's own checks raise is about this one message
             raise MalformedError(f"its inputs cannot be sent: {error}") from error
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 answer = await self._client.infer(
                     self._name,
-                    given,
+                    request_inputs,
                     model_version=self._version,
                     request_id=request_id,
                     client_timeout=ASK_TIMEOUT_S,
@@ -115,27 +115,28 @@ class Model:
         except Exception as error:  # the client's own, about this request
             raise NoAnswerError(Fault.UNCLEAR, f"{type(error).__name__}: {error}"[:MAX_WORDS]) from error
         try:
-            said = answer.get_response()
+            response = answer.get_response()
             outputs = tuple(
-                Tensor(each.name, each.datatype, answer.as_numpy(each.name)) for each in said.outputs
+                Tensor(output.name, output.datatype, answer.as_numpy(output.name))
+                for output in response.outputs
             )
         except Exception as error:  # a tensor that numpy does not know
             raise NoAnswerError(Fault.UNCLEAR, f"its answer cannot be read: {error}"[:MAX_WORDS]) from error
-        return str(said.model_version), outputs
+        return str(response.model_version), outputs
 
 
 def _input(tensor: Tensor) -> Any:
-    given: Any = InferInput(tensor.name, list(tensor.array.shape), tensor.datatype)
-    given.set_data_from_numpy(tensor.array)
-    return given
+    request_input: Any = InferInput(tensor.name, list(tensor.array.shape), tensor.datatype)
+    request_input.set_data_from_numpy(tensor.array)
+    return request_input
 
 
 def _specs(tensors: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
     return tuple(
         TensorSpec(
-            name=one["name"],
-            dtype=one["datatype"],
-            shape=tuple(int(size) for size in one.get("shape", ())),
+            name=tensor["name"],
+            dtype=tensor["datatype"],
+            shape=tuple(int(size) for size in tensor.get("shape", ())),
         )
-        for one in tensors
+        for tensor in tensors
     )

@@ -95,7 +95,7 @@ class NatsBroker:
 
         messages = self._open.messages
         try:
-            return [_message(each) for each in await messages.fetch(count, timeout=FETCH_S)]
+            return [_message(handle) for handle in await messages.fetch(count, timeout=FETCH_S)]
         except (errors.TimeoutError, TimeoutError):
             return ()
         except (errors.Error, OSError) as error:
@@ -123,7 +123,7 @@ class NatsBroker:
         """Keep a result; return False if the id has one already, which stays."""
         return await self._bucket.keep(request_id, content)
 
-    async def bury(self, message: Message, why: Dead) -> None:
+    async def bury(self, message: Message, verdict: Dead) -> None:
         """Publish a message to the dead letters, with the reason in its headers; a second time is no second letter.
 
         Raises:
@@ -134,20 +134,20 @@ class NatsBroker:
         session = self._open
         metadata = message.handle.metadata
         identity = f"{self._order.stream}\n{message.sequence}\n{metadata.timestamp.timestamp()}"
-        ours = {
+        our_headers = {
             "Nats-Msg-Id": blake2b(identity.encode(), digest_size=16).hexdigest(),
-            **reason_headers(why),
+            **reason_headers(verdict),
             "Tidegate-Stream": self._order.stream,
             "Tidegate-Sequence": str(message.sequence),
             "Tidegate-Deliveries": str(message.delivered),
         }
         # The body is what matters: the sender's own headers stay behind where there is no room for both.
-        theirs = {**kept_headers(message.headers, ["Nats-"]), **ours}
-        most, said = session.client.max_payload, ""
-        for headers in (theirs, ours) if theirs != ours else (ours,):
+        all_headers = {**kept_headers(message.headers, ["Nats-"]), **our_headers}
+        max_payload, detail = session.client.max_payload, ""
+        for headers in (all_headers, our_headers) if all_headers != our_headers else (our_headers,):
             size = len(message.body) + _size(headers)
-            if size > most:
-                said = f"{size} bytes with its reason, and the server takes {most}: raise max_payload of the server"
+            if size > max_payload:
+                detail = f"{size} bytes with its reason, and the server takes {max_payload}: raise max_payload of the server"
                 continue
             try:
                 await self._server.called(
@@ -156,12 +156,12 @@ class NatsBroker:
             except NoStreamResponseError as error:
                 raise self._no_place_for_the_dead() from error
             except APIError as error:
-                said = str(error.description or error)
+                detail = str(error.description or error)
                 if error.err_code != LARGER_THAN_STREAM_TAKES:
                     break
             else:
                 return
-        raise self._server.refusal(f"subject {self._order.dead_letters} takes no dead letter: {said}")
+        raise self._server.refusal(f"subject {self._order.dead_letters} takes no dead letter: {detail}")
 
     def is_ours(self, message: Message) -> bool:
         """Nobody says when a message went to another pod."""
@@ -192,7 +192,7 @@ class NatsBroker:
 
         order = self._order
         try:
-            found: ConsumerInfo = await stream.consumer_info(order.stream, order.consumer)
+            info: ConsumerInfo = await stream.consumer_info(order.stream, order.consumer)
         except NotFoundError as error:
             if error.err_code == NO_STREAM:
                 raise self._server.refusal(
@@ -200,7 +200,7 @@ class NatsBroker:
                     f"{order.subject}, or correct consume.nats.stream"
                 ) from error
         else:
-            return found
+            return info
         return await stream.add_consumer(
             order.stream,
             ConsumerConfig(
@@ -269,13 +269,13 @@ class NatsBroker:
 
 def takes(pattern: str, subject: str) -> bool:
     """Whether some message has both: either may have the wildcards * and >."""
-    ones, others = pattern.split("."), subject.split(".")
-    for one, other in zip(ones, others, strict=False):
-        if ">" in (one, other):
+    pattern_tokens, subject_tokens = pattern.split("."), subject.split(".")
+    for pattern_token, subject_token in zip(pattern_tokens, subject_tokens, strict=False):
+        if ">" in (pattern_token, subject_token):
             return True
-        if one != other and "*" not in (one, other):
+        if pattern_token != subject_token and "*" not in (pattern_token, subject_token):
             return False
-    return len(ones) == len(others)
+    return len(pattern_tokens) == len(subject_tokens)
 
 
 def _message(handle: "Msg") -> Message:

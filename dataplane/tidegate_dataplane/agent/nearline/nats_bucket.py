@@ -23,7 +23,7 @@ class Bucket:
         self._name = name
         self._ttl_s = ttl_s
         self._client: Client | None = None
-        self._found: KeyValue | None = None
+        self._store: KeyValue | None = None
 
     async def open(self, client: "Client") -> None:
         """Find or make the bucket.
@@ -35,13 +35,13 @@ class Bucket:
         from nats.js.api import KeyValueConfig
         from nats.js.errors import BucketNotFoundError
 
-        self._client, self._found = client, None
+        self._client, self._store = client, None
         stream = client.jetstream(timeout=CALL_TIMEOUT_S)
         try:
             bucket = await self._server.called(stream.key_value(self._name))
         except BucketNotFoundError:
             made = KeyValueConfig(bucket=self._name, ttl=self._ttl_s, history=1)
-            self._found = await self._server.called(stream.create_key_value(made))
+            self._store = await self._server.called(stream.create_key_value(made))
             return
         ttl_s = (await self._server.called(bucket.status())).ttl or 0
         if abs(ttl_s - self._ttl_s) > 1e-3:
@@ -49,7 +49,7 @@ class Bucket:
                 f"bucket {self._name} keeps results for {ttl_s:g} s, and the spec says {self._ttl_s:g} s: change "
                 "produce.store.nats.ttl, or name another bucket"
             )
-        self._found = bucket
+        self._store = bucket
 
     async def has(self, request_id: str) -> bool:
         """Return whether the id has a result."""
@@ -69,9 +69,9 @@ class Bucket:
         """
         from nats.js.errors import APIError, KeyWrongLastSequenceError, NoStreamResponseError
 
-        bucket, most = self._open, self._most_bytes
-        if len(content) + HEADERS_BYTES > most:
-            raise TooLargeError(f"{len(content)} bytes, and the server takes {most}")
+        bucket, max_bytes = self._open, self._most_bytes
+        if len(content) + HEADERS_BYTES > max_bytes:
+            raise TooLargeError(f"{len(content)} bytes, and the server takes {max_bytes}")
         try:
             await self._server.called(bucket.create(request_id, content))
         except KeyWrongLastSequenceError:
@@ -86,9 +86,9 @@ class Bucket:
 
     @property
     def _open(self) -> "KeyValue":
-        if self._found is None or self._client is None or not self._client.is_connected:
+        if self._store is None or self._client is None or not self._client.is_connected:
             raise self._server.away("the connection ended")
-        return self._found
+        return self._store
 
     @property
     def _most_bytes(self) -> int:

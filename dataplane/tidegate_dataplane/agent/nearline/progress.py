@@ -59,7 +59,7 @@ class Progress:
     def passed(self, position: int) -> None:
         """All below `position` was read: what was to come again and has not come is gone from the topic."""
         self.seen = max(self.seen, position)
-        for offset in [each for each in self.unsettled if each < position and each not in self._here]:
+        for offset in [offset for offset in self.unsettled if offset < position and offset not in self._here]:
             del self.unsettled[offset]
 
 
@@ -69,23 +69,23 @@ def written(progress: Progress) -> tuple[int, str]:
     What finds no room in the text counts as not delivered: it comes again, and its id has a result.
     """
     first = progress.committable
-    text, at, seen = "", first, progress.seen
+    text, previous, next_offset = "", first, progress.seen
     for offset, delivered in sorted(progress.unsettled.items()):
-        entry = f" {_digits(offset - at)}.{_digits(delivered)}"
+        entry = f" {_digits(offset - previous)}.{_digits(delivered)}"
         if len(MARK) + len(text) + len(entry) + LONGEST_HEAD > MOST_BYTES:
-            seen = offset
+            next_offset = offset
             break
-        text, at = text + entry, offset
-    return first, f"{MARK} {_digits(first)} {_digits(seen - first)}{text}"
+        text, previous = text + entry, offset
+    return first, f"{MARK} {_digits(first)} {_digits(next_offset - first)}{text}"
 
 
 def read(offset: int, text: str) -> Progress:
     """Return what was committed; nothing but the offset where the text is not ours, or another offset's."""
     try:
-        mark, first, seen, *entries = text.split(" ")
+        mark, first, handed_out, *entries = text.split(" ")
         if mark != MARK or int(first, 36) != offset:
             return Progress(offset)
-        return Progress(offset + int(seen, 36), dict(_entries(offset, entries)))
+        return Progress(offset + int(handed_out, 36), dict(_entries(offset, entries)))
     except ValueError:
         return Progress(offset)
 
@@ -98,7 +98,7 @@ def _entries(offset: int, entries: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def _digits(number: int) -> str:
-    found = DIGITS[number % 36]
+    digits = DIGITS[number % 36]
     while number := number // 36:
-        found = DIGITS[number % 36] + found
-    return found
+        digits = DIGITS[number % 36] + digits
+    return digits

@@ -53,28 +53,32 @@ class Dead:
     message: str
 
 
-def is_suspect(delivered: int, most: int) -> bool:
+def is_suspect(delivered: int, max_deliveries: int) -> bool:
     """Whether the message is to be asked alone, since it was delivered more often than `most` allows."""
-    return delivered > most
+    return delivered > max_deliveries
 
 
-def is_unfinished(delivered: int, most: int) -> bool:
+def is_unfinished(delivered: int, max_deliveries: int) -> bool:
     """Whether nothing more is tried: by the broker's count alone, so far beyond what others' faults make of it."""
-    return delivered > most + SPARE_DELIVERIES
+    return delivered > max_deliveries + SPARE_DELIVERIES
 
 
-def after_failure(fault: Fault, said: str, delivered: int, most: int, ends_alone: int = 0) -> Again | Dead:
+def after_failure(
+    fault: Fault, detail: str, delivered: int, max_deliveries: int, ends_alone: int = 0
+) -> Again | Dead:
     """Return what becomes of a message whose `delivered`th delivery ended with `fault` and these words of the server.
 
     `ends_alone` is how often it was asked alone by this pod and the server was gone, this time included.
     """
     if ends_alone >= MOST_ENDS_ALONE:
-        return Dead(DeadReason.UNFINISHED, f"asked alone {ends_alone} times, and the server was gone: {said}")
+        return Dead(
+            DeadReason.UNFINISHED, f"asked alone {ends_alone} times, and the server was gone: {detail}"
+        )
     given_up = {
-        Fault.MESSAGE: delivered >= most,
-        Fault.UNCLEAR: is_suspect(delivered, most),
+        Fault.MESSAGE: delivered >= max_deliveries,
+        Fault.UNCLEAR: is_suspect(delivered, max_deliveries),
         Fault.SERVER: False,
     }[fault]
     if given_up:
-        return Dead(DeadReason.REFUSED, said)
+        return Dead(DeadReason.REFUSED, detail)
     return Again(min(FIRST_PAUSE_S * 2 ** min(delivered - 1, 10), LONGEST_PAUSE_S))

@@ -47,16 +47,16 @@ class Window:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._line: list[_Place] = []
-        self._asked: set[Delivery] = set()
-        self._alone = False
+        self._queue: list[_Place] = []
+        self._in_flight: set[Delivery] = set()
+        self._suspect_in_flight = False
         self._closed = False
         self._changed = asyncio.Event()
 
     @property
     def room(self) -> int:
         """How many more may be held."""
-        return self._size - len(self._line) - len(self._asked)
+        return self._size - len(self._queue) - len(self._in_flight)
 
     @property
     def closed(self) -> bool:
@@ -66,38 +66,38 @@ class Window:
     @property
     def held(self) -> Sequence[Delivery]:
         """Everything that is held, in no order."""
-        return (*(place.delivery for place in self._line), *self._asked)
+        return (*(place.delivery for place in self._queue), *self._in_flight)
 
     def put(self, deliveries: Sequence[Delivery]) -> None:
         """Hold these too. A suspect goes first, or a busy stream would keep it waiting for ever."""
-        for each in deliveries:
-            key = (not each.suspect, each.deadline_s, each.sequence)
-            heapq.heappush(self._line, _Place(key, each))
+        for delivery in deliveries:
+            key = (not delivery.suspect, delivery.deadline_s, delivery.sequence)
+            heapq.heappush(self._queue, _Place(key, delivery))
         self._changed.set()
 
     async def take(self) -> Delivery | None:
         """Return the next one to ask, as soon as it may be asked; None once the window is closed."""
         while not self._closed:
-            head = self._line[0].delivery if self._line else None
-            if head is not None and not self._alone and not (head.suspect and self._asked):
-                heapq.heappop(self._line)
-                self._asked.add(head)
-                self._alone = head.suspect
+            head = self._queue[0].delivery if self._queue else None
+            if head is not None and not self._suspect_in_flight and not (head.suspect and self._in_flight):
+                heapq.heappop(self._queue)
+                self._in_flight.add(head)
+                self._suspect_in_flight = head.suspect
                 return head
             await self.change()
         return None
 
     def settled(self, delivery: Delivery) -> None:
         """Let go of one that was taken."""
-        self._asked.discard(delivery)
+        self._in_flight.discard(delivery)
         if delivery.suspect:
-            self._alone = False
+            self._suspect_in_flight = False
         self._changed.set()
 
     def close(self) -> Sequence[Delivery]:
         """Hand nothing out any more, and return what was not asked yet."""
-        rest = [place.delivery for place in sorted(self._line)]
-        self._line, self._closed = [], True
+        rest = [place.delivery for place in sorted(self._queue)]
+        self._queue, self._closed = [], True
         self._changed.set()
         return rest
 

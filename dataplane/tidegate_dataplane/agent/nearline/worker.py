@@ -84,8 +84,8 @@ class Worker:
         self._clock = clock
         self._window = Window(order.max_in_flight)
         self._ending = asyncio.Event()
-        self._asking, self._busy_since = 0, 0.0
-        self._at_work = self._unburied = self._unkept = False
+        self._requests_in_flight, self._busy_since = 0, 0.0
+        self._session_active = self._dead_letters_refused = self._results_refused = False
         self._pause_s, self._ready_at = FIRST_PAUSE_S, -math.inf
         self._ends_alone: dict[int, int] = {}
         self._backlog: tuple[float, Backlog] | None = None
@@ -98,9 +98,9 @@ class Worker:
         """What the broker said last of how much there is to do; None before it has said anything."""
         if self._backlog is None:
             return None
-        at, backlog = self._backlog
+        measured_at, backlog = self._backlog
         unsettled = backlog.pending + backlog.held
-        return StreamCount(unsettled=unsettled, arrived=backlog.arrived, age_s=time.monotonic() - at)
+        return StreamCount(unsettled=unsettled, arrived=backlog.arrived, age_s=time.monotonic() - measured_at)
 
     async def finish(self) -> None:
         """Yield: pull nothing more, finish what is being asked, and give the rest back; within FETCH_S + YIELD_S.
@@ -109,7 +109,7 @@ class Worker:
         """
         self._ending.set()
         self._window.wake()
-        if self._at_work:
+        if self._session_active:
             await asyncio.wait([self._task], timeout=LONGEST_END_S)
         await ended([self._task])
         self.consuming = False
@@ -133,9 +133,9 @@ class Worker:
                 self._trouble(error)
             except Exception as error:  # whatever a library raises, the stream goes on when it can
                 log.exception("nearline_crashed")
-                said = f"the worker failed with {type(error).__name__}: report it, with the agent's log"
-                self._trouble(BrokerError(said, refused=False))
-            if self._unkept:
+                message = f"the worker failed with {type(error).__name__}: report it, with the agent's log"
+                self._trouble(BrokerError(message, refused=False))
+            if self._results_refused:
                 self._pause_s = min(self._pause_s * 2, LONGEST_UNKEPT_PAUSE_S)
             elif self._clock() - started > LONGEST_PAUSE_S:
                 self._pause_s = FIRST_PAUSE_S
@@ -148,12 +148,12 @@ class Worker:
     async def _consume(self) -> None:
         """Work until the broker fails or the worker ends; what is held then is delivered again, here or elsewhere."""
         window = self._window = Window(self._order.max_in_flight)
-        self._at_work = True
+        self._session_active = True
         askers = [asyncio.create_task(self._ask_on(window)) for _ in range(self._at_once)]
-        others = [
+        background = [
             asyncio.create_task(part(window)) for part in (self._pull, self._keep_hold, self._keep_count)
         ]
-        tasks = (*others, *askers)
+        tasks = (*background, *askers)
         try:
             # No TaskGroup: it cancels once, and then waits without end for who has missed it.
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -172,7 +172,7 @@ class Worker:
             window.close()
             for task in tasks:
                 task.cancel()
-            self._at_work = False
+            self._session_active = False
             self._metrics.nearline_in_flight.set(0)
             await ended(tasks)
 
@@ -188,13 +188,13 @@ class Worker:
                 messages = await self._broker.fetch(count)
                 deliveries = await asyncio.to_thread(self._deliveries, messages)
                 self._metrics.nearline_messages.inc(len(deliveries))
-                self._metrics.nearline_redelivered.inc(sum(each.delivered > 1 for each in deliveries))
+                self._metrics.nearline_redelivered.inc(sum(delivery.delivered > 1 for delivery in deliveries))
                 window.put(deliveries)
                 self._show()
 
     def _wanted(self, window: Window) -> int:
         """How many messages to fetch; while results are not kept, one at a time shows whether they are again."""
-        if self._unkept:
+        if self._results_refused:
             return 0 if window.held else 1
         return window.room if window.room >= max(1, self._order.max_in_flight // 4) else 0
 
@@ -247,7 +247,7 @@ class Worker:
 
     async def _deal_with(self, delivery: Delivery) -> None:
         """Bring one message to its end: a result, a dead letter, or back to the stream."""
-        request, most = delivery.request, self._order.max_deliveries
+        request, max_deliveries = delivery.request, self._order.max_deliveries
         if not self._broker.is_ours(delivery.message):
             return  # whoever has it now deals with it
         if isinstance(request, MalformedError):
@@ -260,9 +260,9 @@ class Worker:
             await self._bury(
                 delivery, Dead(DeadReason.DEADLINE_PASSED, f"its deadline was {past_s:.1f} s ago")
             )
-        elif is_unfinished(delivery.delivered, most) and not self._unkept:
-            said = f"{delivery.delivered} deliveries, the last ones alone, ended without answer or failure"
-            await self._bury(delivery, Dead(DeadReason.UNFINISHED, said))
+        elif is_unfinished(delivery.delivered, max_deliveries) and not self._results_refused:
+            detail = f"{delivery.delivered} deliveries, the last ones alone, ended without answer or failure"
+            await self._bury(delivery, Dead(DeadReason.UNFINISHED, detail))
         else:
             await self._answer(delivery, request)
 
@@ -272,15 +272,15 @@ class Worker:
             await self._keep(delivery, request, version, outputs)
         except NoAnswerError as error:
             ends = self._ends(delivery) if error.fault is Fault.SERVER else 0
-            what = after_failure(
+            verdict = after_failure(
                 error.fault, error.said, delivery.delivered, self._order.max_deliveries, ends
             )
-            if isinstance(what, Dead):
-                await self._bury(delivery, what)
+            if isinstance(verdict, Dead):
+                await self._bury(delivery, verdict)
             else:
                 if error.fault is not Fault.SERVER:
                     log.info("message_failed", id=request.id, said=error.said, delivered=delivery.delivered)
-                await self._give_back(delivery, what.after_s)
+                await self._give_back(delivery, verdict.after_s)
         except TooLargeError as error:
             await self._bury(delivery, Dead(DeadReason.RESULT_TOO_LARGE, str(error)))
         except MalformedError as error:
@@ -296,58 +296,58 @@ class Worker:
         return self._ends_alone[delivery.sequence]
 
     async def _ask(self, request: Request) -> tuple[str, tuple[Tensor, ...]]:
-        if self._asking == 0:
+        if self._requests_in_flight == 0:
             self._busy_since = time.monotonic()
-        self._asking += 1
+        self._requests_in_flight += 1
         try:
             return await self._model.ask(request.id, request.inputs)
         finally:
-            self._asking -= 1
-            if self._asking == 0:
+            self._requests_in_flight -= 1
+            if self._requests_in_flight == 0:
                 self._metrics.nearline_busy_seconds.inc(time.monotonic() - self._busy_since)
 
     async def _keep(
         self, delivery: Delivery, request: Request, version: str, outputs: tuple[Tensor, ...]
     ) -> None:
-        at = datetime.fromtimestamp(self._clock(), UTC)
+        made_at = datetime.fromtimestamp(self._clock(), UTC)
         try:
-            content = await asyncio.to_thread(result, request, outputs, version, self._origin, at=at)
+            content = await asyncio.to_thread(result, request, outputs, version, self._origin, at=made_at)
         except MalformedError as error:
             raise TooLargeError(str(error)) from error
         try:
-            kept = await self._broker.keep_result(request.id, content)
+            is_new = await self._broker.keep_result(request.id, content)
         except BrokerError as error:
-            self._unkept = self._unkept or error.refused
+            self._results_refused = self._results_refused or error.refused
             raise
-        self._unkept = False
-        if kept:
+        self._results_refused = False
+        if is_new:
             self._metrics.nearline_results.inc()
-            if request.deadline_s is not None and at.timestamp() > request.deadline_s:
+            if request.deadline_s is not None and made_at.timestamp() > request.deadline_s:
                 self._metrics.nearline_late.inc()
         else:
             self._metrics.nearline_duplicates.inc()
         await self._settle(delivery)
-        if not self._unburied:
+        if not self._dead_letters_refused:
             self._well()
 
-    async def _bury(self, delivery: Delivery, why: Dead) -> None:
+    async def _bury(self, delivery: Delivery, verdict: Dead) -> None:
         """To the dead letters, and only then acknowledged; where they take nothing, the message comes again."""
         if not self._broker.is_ours(delivery.message):
             return
         try:
-            await self._broker.bury(delivery.message, why)
+            await self._broker.bury(delivery.message, verdict)
         except BrokerError as error:
             if not error.refused:
                 raise
-            self._unburied = True
+            self._dead_letters_refused = True
             self._trouble(error)
             await self._give_back(delivery, UNBURIED_PAUSE_S)
             return
-        self._unburied = False
-        if not self._unkept:
+        self._dead_letters_refused = False
+        if not self._results_refused:
             self._well()
-        self._metrics.nearline_dead_letters.labels(why.reason).inc()
-        log.info("dead_letter", sequence=delivery.sequence, reason=why.reason, message=why.message)
+        self._metrics.nearline_dead_letters.labels(verdict.reason).inc()
+        log.info("dead_letter", sequence=delivery.sequence, reason=verdict.reason, message=verdict.message)
         await self._settle(delivery)
 
     async def _settle(self, delivery: Delivery) -> None:
@@ -359,7 +359,7 @@ class Worker:
         self._metrics.nearline_returned.inc()
 
     def _deliveries(self, messages: Sequence[Message]) -> list[Delivery]:
-        return [self._delivery(one) for one in messages]
+        return [self._delivery(message) for message in messages]
 
     def _delivery(self, message: Message) -> Delivery:
         suspect = is_suspect(message.delivered, self._order.max_deliveries)
@@ -374,8 +374,8 @@ class Worker:
 
     def _opened(self) -> None:
         """The place for dead letters was looked at; whether the bucket takes results only a result shows."""
-        self._unburied = False
-        if not self._unkept:
+        self._dead_letters_refused = False
+        if not self._results_refused:
             self._well()
         kafka = self._order.kafka
         log.info("stream_opened", stream=kafka.topic if kafka is not None else self._order.stream)

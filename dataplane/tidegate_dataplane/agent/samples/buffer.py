@@ -42,7 +42,7 @@ class Buffer:
     """First in, first out; what is being written still takes room."""
 
     def __init__(self, most_bytes: int, clock: Callable[[], float]) -> None:
-        self._most_bytes = most_bytes
+        self._max_bytes = most_bytes
         self._clock = clock
         self._waiting: deque[Held] = deque()
         self._bytes_waiting = 0
@@ -64,7 +64,7 @@ class Buffer:
     def offer(self, record: Record, size: int, settle: Callable[[], None]) -> bool:
         """Hold the record if there is room for it; never wait."""
         size += RECORD_BYTES
-        if self._closing or self._bytes + size > self._most_bytes:
+        if self._closing or self._bytes + size > self._max_bytes:
             return False
         self._waiting.append(Held(record, size, self._clock(), settle))
         self._bytes_waiting += size
@@ -84,17 +84,17 @@ class Buffer:
         taken: list[Held] = []
         size = 0
         while self._waiting and len(taken) < portion.records and (not taken or size < portion.bytes):
-            held = self._waiting.popleft()
-            taken.append(held)
-            size += held.size
+            buffered = self._waiting.popleft()
+            taken.append(buffered)
+            size += buffered.size
         self._bytes_waiting -= size
         return taken
 
-    def settled(self, held: Held) -> None:
+    def settled(self, buffered: Held) -> None:
         """Give up the room of a record that was taken, and tell whoever sent it."""
-        self._bytes -= held.size
+        self._bytes -= buffered.size
         self._records -= 1
-        held.settle()
+        buffered.settle()
 
     def rest(self) -> list[Held]:
         """Take everything that waits, at once."""
@@ -111,15 +111,15 @@ class Buffer:
             return True
         if not self._waiting:
             return False
-        whole = len(self._waiting) >= portion.records or self._bytes_waiting >= portion.bytes
-        return whole or self._clock() - self._waiting[0].since_s >= portion.age_s
+        is_full = len(self._waiting) >= portion.records or self._bytes_waiting >= portion.bytes
+        return is_full or self._clock() - self._waiting[0].since_s >= portion.age_s
 
 
 class Seen:
     """The ids of the last records: a request that ran twice is logged once."""
 
     def __init__(self, most: int = 1 << 16) -> None:
-        self._most = most
+        self._max_ids = most
         self._ids: OrderedDict[bytes, None] = OrderedDict()
 
     def __contains__(self, request_id: str) -> bool:
@@ -128,7 +128,7 @@ class Seen:
     def add(self, request_id: str) -> None:
         """Remember an id, and forget the one that was remembered for longest where there are too many."""
         self._ids[_key(request_id)] = None
-        if len(self._ids) > self._most:
+        if len(self._ids) > self._max_ids:
             self._ids.popitem(last=False)
 
 

@@ -88,9 +88,9 @@ class FilesSink:
             problem = SampleProblem.SINK_REFUSED if refused else SampleProblem.SINK_UNREACHABLE
             raise SinkError(problem, error.refusal.message) from error
         except OSError as error:
-            said = error.strerror or str(error)
+            detail = error.strerror or str(error)
             raise SinkError(
-                SampleProblem.SINK_UNREACHABLE, f"{self._uri.text} cannot be written: {said}"
+                SampleProblem.SINK_UNREACHABLE, f"{self._uri.text} cannot be written: {detail}"
             ) from error
         self._unwritten = None
         return fates
@@ -101,9 +101,9 @@ class FilesSink:
     def _content(self, portion: Sequence[Held]) -> tuple[bytes, tuple[Fate, ...]]:
         content, fates = io.BytesIO(), list[Fate]()
         with gzip.GzipFile(fileobj=content, mode="wb", compresslevel=LEVEL, mtime=0) as file:
-            for held in portion:
+            for buffered in portion:
                 try:
-                    file.write(line_of(held.record, self._origin))
+                    file.write(line_of(buffered.record, self._origin))
                 except ValueError:
                     fates.append(Fate.TOO_LARGE)
                 else:

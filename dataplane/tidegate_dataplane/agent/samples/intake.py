@@ -35,22 +35,22 @@ class Peer:
     def __init__(self, writer: asyncio.StreamWriter, share: Callable[[], float]) -> None:
         self._writer = writer
         self._share = share
-        self._done = 0
-        self._due: asyncio.TimerHandle | None = None
+        self._settled_count = 0
+        self._timer: asyncio.TimerHandle | None = None
 
     def settle(self) -> None:
         """Count one record, and say so soon."""
-        self._done += 1
-        if self._due is None:
-            self._due = asyncio.get_running_loop().call_later(TELL_EVERY_S, self.tell)
+        self._settled_count += 1
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(TELL_EVERY_S, self.tell)
 
     def tell(self) -> None:
         """Say now what there is to say."""
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if not self._writer.is_closing():
-            self._writer.write(told_line(Told(self._share(), self._done)))
+            self._writer.write(told_line(Told(self._share(), self._settled_count)))
 
     def close(self) -> None:
         """End the connection after a last word."""
@@ -136,5 +136,5 @@ class Intake:
                 self._runners.here(peer, hello)
             case Goodbye():
                 self._runners.unloaded(peer)
-            case said:
-                self._take(said, header_bytes + body_bytes, peer)
+            case frame:
+                self._take(frame, header_bytes + body_bytes, peer)

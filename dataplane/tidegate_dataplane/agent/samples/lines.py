@@ -41,7 +41,7 @@ def line_of(record: Record, origin: Origin) -> bytes:
     Raises:
         ValueError: the bytes of a tensor do not fit its type.
     """
-    said = {
+    document = {
         "id": record.id,
         "ownId": record.own_id,
         "inference": origin.inference,
@@ -52,7 +52,7 @@ def line_of(record: Record, origin: Origin) -> bytes:
         "inputs": [_tensor(tensor) for tensor in record.inputs],
         "outputs": [_tensor(tensor) for tensor in record.outputs],
     }
-    return json.dumps(said, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:
@@ -88,13 +88,13 @@ def _word(value: float) -> str:
 
 def _texts(data: bytes) -> Sequence[str]:
     texts: list[str] = []
-    at = 0
-    while at < len(data):
+    position = 0
+    while position < len(data):
         try:
-            (length,) = ELEMENT.unpack_from(data, at)
+            (length,) = ELEMENT.unpack_from(data, position)
         except struct.error as error:
             raise ValueError(f"a text tensor is cut off: {error}") from error
-        at += ELEMENT.size
-        texts.append(data[at : at + length].decode(errors="replace"))
-        at += length
+        position += ELEMENT.size
+        texts.append(data[position : position + length].decode(errors="replace"))
+        position += length
     return texts

@@ -42,10 +42,10 @@ class SampleLog:
         self._open_sink = open_sink
         self._clock = clock
         self._seen = Seen()
-        self._wanted: SampleOrder | None = None
+        self._order: SampleOrder | None = None
         self._origin = Origin("", settings.pod_name)
         self._outlet: Outlet | None = None
-        self._refused: SinkError | None = None
+        self._sink_error: SinkError | None = None
         self._finishing: set[asyncio.Task[None]] = set()
         self._dropped_s: float | None = None
         self._intake = Intake(settings.run_dir / SOCKET, lambda: self._share, self._take, runners)
@@ -56,30 +56,30 @@ class SampleLog:
 
     def follow(self, order: DesiredState) -> None:
         """Log as the order says from now on: another share is told to the runners, another sink is opened."""
-        before, wanted, self._wanted = self._wanted, order.samples, order.samples
-        if before is None or wanted is None or before.model_copy(update={"share": wanted.share}) != wanted:
+        before, current, self._order = self._order, order.samples, order.samples
+        if before is None or current is None or before.model_copy(update={"share": current.share}) != current:
             self._leave()
             self._origin = Origin(order.owner, self._settings.pod_name)
-            if wanted is not None:
-                self._open(wanted)
-        if before != wanted:
+            if current is not None:
+                self._open(current)
+        if before != current:
             self._intake.tell()
 
     def report(self, *, native: bool) -> SampleReport | None:
         """Return how the log is, None when none is wanted; `native`: Triton's own backend runs the model."""
-        if self._wanted is None:
+        if self._order is None:
             return None
         if native:
             return SampleReport(problem=SampleProblem.SAMPLING_UNSUPPORTED, message=UNSUPPORTED)
-        problem = self._refused or (self._outlet.problem if self._outlet is not None else None)
+        problem = self._sink_error or (self._outlet.problem if self._outlet is not None else None)
         if problem is not None:
             return SampleReport(problem=problem.problem, message=problem.message)
         if self._dropped_s is not None and self._clock() - self._dropped_s < RECENTLY_S:
-            said = (
+            message = (
                 "samples were dropped within the last minute; tidegate_agent_samples_dropped_total of the pods says "
                 "how many and why"
             )
-            return SampleReport(problem=SampleProblem.SAMPLES_DROPPED, message=said)
+            return SampleReport(problem=SampleProblem.SAMPLES_DROPPED, message=message)
         return SampleReport()
 
     async def finish(self) -> None:
@@ -92,44 +92,46 @@ class SampleLog:
 
     @property
     def _share(self) -> float:
-        return self._wanted.share if self._wanted is not None and self._refused is None else 0.0
+        return self._order.share if self._order is not None and self._sink_error is None else 0.0
 
     def _open(self, order: SampleOrder) -> None:
-        self._refused = None
+        self._sink_error = None
         try:
             sink = self._open_sink(order, self._origin)
         except ArtefactError as error:
-            self._refused = SinkError(SampleProblem.SINK_REFUSED, error.refusal.message)
+            self._sink_error = SinkError(SampleProblem.SINK_REFUSED, error.refusal.message)
             return
         buffer = Buffer(self._settings.sample_buffer_bytes, self._clock)
         self._outlet = Outlet(sink, buffer, self._metrics, self._drop)
 
     def _leave(self) -> None:
-        outlet, self._outlet, self._refused = self._outlet, None, None
+        outlet, self._outlet, self._sink_error = self._outlet, None, None
         if outlet is not None:
             task = asyncio.create_task(outlet.finish(self._settings.sample_finish_s))
             self._finishing.add(task)
             task.add_done_callback(self._finishing.discard)
 
-    def _take(self, said: Record | Losses, size: int, peer: Peer) -> None:
-        if isinstance(said, Losses):
-            for reason, count in said.counts.items():
+    def _take(self, frame: Record | Losses, size: int, peer: Peer) -> None:
+        if isinstance(frame, Losses):
+            for reason, count in frame.counts.items():
                 self._metrics.samples.inc(count)
                 self._drop(Dropped(reason), count)
             return
         self._metrics.samples.inc()
-        if said.own_id and said.id in self._seen:
+        if frame.own_id and frame.id in self._seen:
             self._metrics.samples_duplicate.inc()
             peer.settle()
             return
-        why = Dropped.NOT_WANTED if self._outlet is None else self._outlet.offer(said, size, peer.settle)
-        if why is not None:
-            self._drop(why)
+        drop_reason = (
+            Dropped.NOT_WANTED if self._outlet is None else self._outlet.offer(frame, size, peer.settle)
+        )
+        if drop_reason is not None:
+            self._drop(drop_reason)
             peer.settle()
-        elif said.own_id:
-            self._seen.add(said.id)
+        elif frame.own_id:
+            self._seen.add(frame.id)
 
-    def _drop(self, why: Dropped, count: int = 1) -> None:
-        self._metrics.samples_dropped.labels(why).inc(count)
-        if count and why is not Dropped.NOT_WANTED:
+    def _drop(self, reason: Dropped, count: int = 1) -> None:
+        self._metrics.samples_dropped.labels(reason).inc(count)
+        if count and reason is not Dropped.NOT_WANTED:
             self._dropped_s = self._clock()

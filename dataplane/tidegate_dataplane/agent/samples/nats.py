@@ -69,12 +69,14 @@ class NatsSink:
         lines = await asyncio.to_thread(self._lines, portion)
         pairs = zip(portion, lines, strict=True)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._publish(client, stream, held, line)) for held, line in pairs]
+            tasks = [
+                group.create_task(self._publish(client, stream, buffered, line)) for buffered, line in pairs
+            ]
         fates = [task.result() for task in tasks]
         if all(fate is Fate.AGAIN for fate in fates):
             await self.close()
-            said = self._server.said or f"it did not acknowledge a record within {ACK_TIMEOUT_S:g} s"
-            away = SinkError(SampleProblem.SINK_UNREACHABLE, f"NATS at {self._order.url}: {said}")
+            detail = self._server.said or f"it did not acknowledge a record within {ACK_TIMEOUT_S:g} s"
+            away = SinkError(SampleProblem.SINK_UNREACHABLE, f"NATS at {self._order.url}: {detail}")
             denied = self._server.denied
             raise self._problem or (self._refused(denied) if denied else away)
         return fates
@@ -88,26 +90,26 @@ class NatsSink:
     def _lines(self, portion: Sequence[Held]) -> list[bytes | None]:
         """Return each record's JSON, None for one that has none."""
         lines: list[bytes | None] = []
-        for held in portion:
+        for buffered in portion:
             try:
-                lines.append(line_of(held.record, self._origin).rstrip())
+                lines.append(line_of(buffered.record, self._origin).rstrip())
             except ValueError:
                 lines.append(None)
         return lines
 
     async def _publish(
-        self, client: "Client", stream: "JetStreamContext", held: Held, line: bytes | None
+        self, client: "Client", stream: "JetStreamContext", buffered: Held, line: bytes | None
     ) -> Fate:
         from nats import errors
         from nats.js.errors import APIError, NoStreamResponseError
 
         now = self._clock()
-        if _is_past(held.tried_s, now, UNCERTAIN_S) or _is_past(held.refused_s, now, REFUSED_S):
+        if _is_past(buffered.tried_s, now, UNCERTAIN_S) or _is_past(buffered.refused_s, now, REFUSED_S):
             return Fate.UNCONFIRMED
         if line is None or len(line) > client.max_payload:
             return Fate.TOO_LARGE
-        uncertain = held.tried_s is not None
-        headers = {"Nats-Msg-Id": message_id(self._origin.inference, held.record.id)}
+        uncertain = buffered.tried_s is not None
+        headers = {"Nats-Msg-Id": message_id(self._origin.inference, buffered.record.id)}
         try:
             ack = await stream.publish(self._order.subject, line, timeout=ACK_TIMEOUT_S, headers=headers)
         except NoStreamResponseError:
@@ -120,16 +122,16 @@ class NatsSink:
             if error.err_code == LARGER_THAN_STREAM_TAKES:
                 return Fate.TOO_LARGE
             self._problem = self._refused(str(error.description))
-            held.refused_s = now if held.refused_s is None else held.refused_s
+            buffered.refused_s = now if buffered.refused_s is None else buffered.refused_s
             return Fate.AGAIN
         except (errors.Error, OSError, TimeoutError):
-            held.tried_s = held.tried_s if uncertain else now
+            buffered.tried_s = buffered.tried_s if uncertain else now
             return Fate.AGAIN
         except (ValueError, TypeError, KeyError):  # nats-py, of an answer that is no acknowledgement
             self._problem = self._refused(
                 f"something other than a stream answers on {self._order.subject}: end it, or name another subject"
             )
-            held.tried_s = held.tried_s if uncertain else now  # a stream may have it nevertheless
+            buffered.tried_s = buffered.tried_s if uncertain else now  # a stream may have it nevertheless
             return Fate.AGAIN
         return Fate.DUPLICATE if ack.duplicate and not uncertain else Fate.WRITTEN
 
@@ -145,8 +147,8 @@ class NatsSink:
             self._stream = self._client.jetstream()
         return self._client, self._stream
 
-    def _refused(self, why: str) -> SinkError:
-        return _sink_error(self._server.refusal(why))
+    def _refused(self, reason: str) -> SinkError:
+        return _sink_error(self._server.refusal(reason))
 
 
 def _sink_error(error: BrokerError) -> SinkError:

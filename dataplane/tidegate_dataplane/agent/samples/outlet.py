@@ -49,8 +49,8 @@ class Outlet:
         await asyncio.wait([self._task], timeout=limit_s)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        for held in (*self._portion, *self._buffer.rest()):
-            self._drop(held, Dropped.SINK_DOWN)
+        for buffered in (*self._portion, *self._buffer.rest()):
+            self._drop(buffered, Dropped.SINK_DOWN)
         await self._sink.close()
 
     async def _run(self) -> None:
@@ -67,9 +67,9 @@ class Outlet:
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
                 continue
             pairs = list(zip(self._portion, fates, strict=True))
-            self._portion = [held for held, fate in pairs if fate is Fate.AGAIN]
-            for held, fate in pairs:
-                self._settle(held, fate)
+            self._portion = [buffered for buffered, fate in pairs if fate is Fate.AGAIN]
+            for buffered, fate in pairs:
+                self._settle(buffered, fate)
 
     async def _attempt(self, portion: Sequence[Held]) -> Sequence[Fate] | None:
         try:
@@ -78,8 +78,8 @@ class Outlet:
             self._trouble(error)
             return None
         except Exception as error:  # noqa: BLE001 - whatever a library raises, the log goes on when it can
-            said = f"the sink failed with {type(error).__name__}: report it, with the agent's log"
-            self._trouble(SinkError(SampleProblem.SINK_UNREACHABLE, said))
+            message = f"the sink failed with {type(error).__name__}: report it, with the agent's log"
+            self._trouble(SinkError(SampleProblem.SINK_UNREACHABLE, message))
             return None
         # What was given up does not say that the sink works again.
         if self.problem is not None and not UNWRITTEN.issuperset(fates):
@@ -100,7 +100,7 @@ class Outlet:
             async with asyncio.timeout(pause_s):
                 await self._ending.wait()
 
-    def _settle(self, held: Held, fate: Fate) -> None:
+    def _settle(self, buffered: Held, fate: Fate) -> None:
         match fate:
             case Fate.AGAIN:
                 return
@@ -110,12 +110,12 @@ class Outlet:
                 self._metrics.samples_duplicate.inc()
             case _:
                 self._count_dropped(LOST[fate])
-        self._buffer.settled(held)
+        self._buffer.settled(buffered)
         self._show()
 
-    def _drop(self, held: Held, why: Dropped) -> None:
-        self._count_dropped(why)
-        self._buffer.settled(held)
+    def _drop(self, buffered: Held, reason: Dropped) -> None:
+        self._count_dropped(reason)
+        self._buffer.settled(buffered)
         self._show()
 
     def _show(self) -> None:
