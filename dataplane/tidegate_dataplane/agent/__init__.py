@@ -1,1 +1,1 @@
-"""The sidecar of a model pod: fetches artefacts, drives Triton's model control on loopback, reports what is true."""
+"""Sidecar of a model pod: fetch artefacts, control Triton on loopback, and report the observed state."""

@@ -1,8 +1,11 @@
-"""What every broker's client says when it cannot go on."""
+"""Error that every broker client raises."""
 
 
 class BrokerError(Exception):
-    """The broker is not there, or (`refused`) it is and will not; the message is for a status, without any secret."""
+    """The broker is unreachable, or reachable and refuses (`refused`).
+
+    The message goes into a status and contains no secret.
+    """
 
     def __init__(self, message: str, *, refused: bool) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""TLS to a broker of a user's choice, by what a Secret has."""
+"""TLS context for a user's broker, from the keys of a Secret."""
 
 import ssl
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""TLS of the control port: a server certificate made at start and the client authority that the pod was given."""
+"""TLS of the control port: a server certificate made at start, and the pod's client authority."""
 
 import datetime
 import ipaddress
@@ -80,7 +80,7 @@ def _general_name(name: str) -> x509.GeneralName:
 
 @contextmanager
 def _in_memory(content: bytes) -> Generator[str, None, None]:
-    """Offer bytes as a file that never touches a disk, for an interface that takes nothing but a path."""
+    """Yield the path of an in-memory file with `content`, for APIs that accept only a path."""
     descriptor = os.memfd_create("tidegate-agent-tls", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, content)

@@ -1,4 +1,4 @@
-"""Serves an application to the controllers alone: TLS, and whose certificate gets in."""
+"""HTTPS server for the controllers alone: it checks the common name of each client certificate."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @web.middleware
 async def controllers_only(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse whoever does not show the controllers' certificate."""
+    """Answer 403 to clients without the controllers' certificate."""
     certificate = request.transport.get_extra_info("peercert") if request.transport else None
     if common_name(certificate) != CLIENT_COMMON_NAME:
         return web.json_response({"error": f"only {CLIENT_COMMON_NAME} may ask"}, status=403)
@@ -29,10 +29,10 @@ async def controllers_only(request: web.Request, handler: Handler) -> web.Stream
 
 
 class ControlServer:
-    """Serves the control app; each handshake asks for a certificate of the authority that the file names by then.
+    """Serves the control app; each handshake checks the client against the newest authority file.
 
-    One socket listens throughout: another one beside it would take half of the callers, and end those that still wait in the queue
-    of the first when that closes.
+    One socket listens throughout: a second one would take half of the connections, and closing the first would end those
+    that still wait in its queue.
     """
 
     def __init__(
@@ -48,18 +48,18 @@ class ControlServer:
         self._authority_content: bytes | None = None
 
     async def start(self) -> None:
-        """Listen, if the authority file is there; `watch` takes it from here."""
+        """Listen if the authority file exists; otherwise `watch` starts listening later."""
         await self._runner.setup()
         await self.refresh()
 
     async def watch(self) -> None:
-        """Follow the authority file until cancelled."""
+        """Reload the authority file whenever it changes, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Listen with the authority as the file has it now."""
+        """Reload the authority file if it has changed, and listen from the first valid one on."""
         try:
             content = self._authority.read_bytes()
         except OSError:
@@ -84,13 +84,13 @@ class ControlServer:
         log.info("control_listening", port=self.port)
 
     def _take_newest(self, connection: ssl.SSLObject, name: str | None, before: ssl.SSLContext) -> None:
-        """At the beginning of each handshake, whether or not the caller names whom it wants."""
+        """Use the newest context; the ssl module calls this at the beginning of each handshake, with or without SNI."""
         del name, before
         if self._context is not None:
             connection.context = self._context
 
     async def stop(self) -> None:
-        """Stop listening and end what is under way."""
+        """Stop listening and close open connections."""
         with contextlib.suppress(RuntimeError):
             await self._runner.cleanup()
 

@@ -1,9 +1,9 @@
-"""Draining: readiness goes first, then the agent waits until nobody asks the pod anything any more.
+"""Draining: turn readiness off, then wait until the pod receives no more requests.
 
-The agent's preStop hook sends it SIGUSR1 as soon as the pod is on its way out; Triton's waits for the file that the
-agent leaves when no request has come for a while. So Triton is told to stop when its traffic has really gone:
-after 5 s at the earliest, since a pod with a request every few seconds is often quiet, and after 20 s at the latest.
-A hook that runs because Triton failed a probe finds no sign of a leaving pod, and ends.
+The agent's preStop hook sends it SIGUSR1 when the pod begins to terminate; Triton's hook waits for the file that the
+agent creates after the last request. So Triton stops only after its traffic has ended: after 5 s at the earliest, since
+a pod with a request every few seconds is often quiet, and after 20 s at the latest.
+A hook that runs because Triton failed a probe finds no sign of a terminating pod, and returns.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ SILENCES = 3
 
 
 class Requests(Protocol):
-    """What draining needs of Triton."""
+    """Interface of Triton that draining needs."""
 
     async def request_count(self) -> int | None:
         """Return how many requests were handled so far; None without a server."""
@@ -34,7 +34,7 @@ class Requests(Protocol):
 
 
 class Drain:
-    """Whether the pod is on its way out, and whether its traffic has gone."""
+    """Drain sequence of one pod, and whether it has begun."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class Drain:
                 (folder / name).unlink(missing_ok=True)
 
     async def run(self) -> None:
-        """Turn readiness off and wait until no request has come for `quiet_s`, `limit_s` at most; once only.
+        """Turn readiness off and wait until no request has come for `quiet_s`, at most `limit_s`; do so only once.
 
-        As a native sidecar the agent is told to stop after Triton has ended, and then there is nobody to wait for.
+        As a native sidecar the agent gets its SIGTERM after Triton has ended, and then there is nothing to wait for.
         """
         if self.active:
             return

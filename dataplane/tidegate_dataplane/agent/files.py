@@ -1,4 +1,4 @@
-"""The small files of the pod: the first order, what was accepted and proven, the control key."""
+"""Small files of the pod: the first order, the accepted and proven orders, and the control key."""
 
 import secrets
 from pathlib import Path
@@ -14,7 +14,7 @@ CONTROL_KEY_MODE = 0o640
 
 
 class _Kept(BaseModel):
-    """What the agent remembers across its own restarts."""
+    """Orders that survive a restart of the agent."""
 
     accepted: DesiredState | None = None
     proven: DesiredState | None = None
@@ -28,7 +28,7 @@ class Keepsake:
         self._state = _Kept()
 
     def read(self) -> tuple[DesiredState | None, DesiredState | None]:
-        """Return (accepted, proven); an unreadable file is as good as none."""
+        """Return (accepted, proven); both are None if the file cannot be read."""
         try:
             self._state = _Kept.model_validate_json(self._path.read_bytes())
         except (OSError, ValidationError):
@@ -36,9 +36,9 @@ class Keepsake:
         return self._state.accepted, self._state.proven
 
     def keep(self, *, accepted: DesiredState | None = None, proven: DesiredState | None = None) -> None:
-        """Write what changed; None leaves a value as it is.
+        """Write the orders that changed; None leaves an order as it is.
 
-        A full disk costs the memory of the next agent, not the work of this one.
+        A full disk is logged and otherwise ignored: only a restarted agent would miss the file.
         """
         state = _Kept(accepted=accepted or self._state.accepted, proven=proven or self._state.proven)
         if state == self._state:

@@ -1,4 +1,4 @@
-"""What each format of artefact is: its file, the backend of Triton's own that runs it, and whether it brings code."""
+"""Properties of each artefact format: its file, the Triton backend that runs it, and whether it contains code."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MODEL_FILES: Mapping[ModelFormat, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """A backend of Triton's own, and what Triton calls the pair of it and the format."""
+    """A backend of Triton, and Triton's name for the pair of backend and format."""
 
     backend: str
     platform: str

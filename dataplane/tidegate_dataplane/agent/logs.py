@@ -1,4 +1,4 @@
-"""The log of every process beside a model or on a node: one JSON object per line."""
+"""Log format of every process beside a model or on a node: one JSON object per line."""
 
 import structlog
 

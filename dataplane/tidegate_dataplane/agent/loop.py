@@ -41,14 +41,14 @@ STARTING_POLL_S = 0.2
 
 
 class Server(Protocol):
-    """What the loop needs of Triton."""
+    """Interface of Triton that the loop needs."""
 
     async def observe(self, model: str | None) -> ServerState:
         """Return what is ready."""
         ...
 
     async def load(self, model: str, version: int, config: Config, *, timeout_s: float) -> Refusal | None:
-        """Load what the configuration lists; return why the version is not ready afterwards."""
+        """Load what the configuration lists; return why the version is not ready afterwards, None if it is."""
         ...
 
     async def unload(self, model: str) -> None:
@@ -57,32 +57,32 @@ class Server(Protocol):
 
 
 class Samples(Protocol):
-    """What the loop needs of the sample log."""
+    """Interface of the sample log that the loop needs."""
 
     def follow(self, order: DesiredState) -> None:
-        """Log as the order says from now on."""
+        """Log samples according to the order."""
         ...
 
     def report(self, *, native: bool) -> SampleReport | None:
-        """Return how the log is, None when none is wanted."""
+        """Return the state of the log; None if the order has none."""
         ...
 
 
 class Work(Protocol):
-    """What the loop needs of the near-line stream."""
+    """Interface of the near-line stream that the loop needs."""
 
     def follow(self, order: DesiredState) -> None:
-        """Consume as the order says from now on."""
+        """Consume the stream of the order."""
         ...
 
     def report(self) -> StreamReport | None:
-        """Return how the stream is, None when none is wanted."""
+        """Return the state of the stream; None if the order has none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Unproven:
-    """A version that took the place of another with the same number, which `before` describes."""
+    """A version that replaced another with the same number; `before` describes the replaced one."""
 
     order: DesiredState
     installed: Installed
@@ -90,7 +90,7 @@ class _Unproven:
 
 
 class Agent:
-    """Works towards the newest order until the next one arrives."""
+    """Works towards the newest order."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Agent:
         self._unproven: _Unproven | None = None
 
     def start_with(self, order: DesiredState | None) -> None:
-        """Take up the order that is newer: the one the pod was given, or the one an earlier agent accepted."""
+        """Start with the newer order: the one in the pod's ConfigMap, or the one that an earlier agent accepted."""
         accepted, proven = self._keepsake.read()
         newest = order
         if accepted is not None and (order is None or accepted.epoch >= order.epoch):
@@ -137,7 +137,7 @@ class Agent:
             self._follow(newest)
 
     def accept(self, order: DesiredState) -> bool:
-        """Make `order` the one to work towards; False if it comes from an older leader than the newest seen."""
+        """Make `order` the one to work towards; return False if an older leader than the newest seen sent it."""
         current = self._desired
         if current is not None and order.epoch < current.epoch:
             return False
@@ -157,7 +157,7 @@ class Agent:
         return True
 
     def report(self) -> AgentReport:
-        """Return what was true at the last look, against the newest order."""
+        """Return the last observed state, compared with the newest order."""
         native = self._memory.backend is OnnxBackend.NATIVE
         report = make_report(
             self._settings.pod_name, self._desired, self._observed, self._memory, self._doing
@@ -172,11 +172,11 @@ class Agent:
 
     @property
     def served_model(self) -> str | None:
-        """The model that answers in this pod, None before one does."""
+        """Return the model that answers in this pod; None before one does."""
         return served_model(self._desired, self._observed, self._memory)
 
     def _follow(self, order: DesiredState) -> None:
-        """Do at once what needs no step of the loop."""
+        """Apply the parts of the order that need no step of the loop."""
         self._metrics.target_version.set(order.version)
         if self._samples is not None:
             self._samples.follow(order)
@@ -184,7 +184,7 @@ class Agent:
             self._stream.follow(order)
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Take steps until cancelled."""
         while True:
             took_step = await self.turn()
             if not took_step:
@@ -297,7 +297,7 @@ class Agent:
         )
 
     async def _unless_changed(self, work: Coroutine[Any, Any, Facts]) -> Facts | None:
-        """Do the work, or drop it and return None when another order arrives first."""
+        """Await the work, or cancel it and return None when another order arrives first."""
         task = asyncio.ensure_future(work)
         changed = asyncio.ensure_future(self._changed.wait())
         try:
@@ -334,7 +334,10 @@ class Agent:
         log.info("model_loaded", model=order.model, versions=action.versions, seconds=round(seconds, 3))
 
     def _server_gone(self, order: DesiredState) -> Refusal | None:
-        """Return a refusal once the server has ended twice under the same load; the first may be a coincidence."""
+        """Return a refusal once the server has ended twice under the same load.
+
+        The first end may be a coincidence.
+        """
         if self._ended_server != order:
             self._ended_server = order
             return None
@@ -345,7 +348,7 @@ class Agent:
         )
 
     def _learned_of_no_backend(self, order: DesiredState, refusal: Refusal) -> bool:
-        """Note that this server cannot run ONNX by itself, if that is what it said."""
+        """Switch to our own ONNX runner if the refusal shows that Triton has no ONNX backend; return whether it did."""
         unknown = self._memory.backend is OnnxBackend.AUTO and order.format is ModelFormat.ONNX
         if unknown and refusal.reason is FailureReason.BACKEND_MISSING:
             self._memory = replace(self._memory, backend=OnnxBackend.HOSTED)
@@ -365,7 +368,7 @@ class Agent:
         self._keepsake.keep(proven=order)
 
     async def _put_back(self) -> None:
-        """Give a version its place back that was displaced by one that was not proven."""
+        """Restore the version that an unproven one displaced."""
         if self._unproven is not None:
             await asyncio.to_thread(self._repository.restore, self._unproven.installed, self._unproven.before)
             self._unproven = None

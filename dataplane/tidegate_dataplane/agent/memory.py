@@ -1,4 +1,4 @@
-"""Memory that each version takes, as our runner measured it when it was loaded: read from Triton's metrics page."""
+"""Memory that each version uses, as our runner measured it at load; read from Triton's metrics page."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ Memory = Mapping[str, Mapping[int, int]]
 
 
 async def read_memory(url: str) -> Memory | None:
-    """Return what the metrics page at `url` says; None when there is no page."""
+    """Return the measurements on the metrics page at `url`; None if the page cannot be read."""
     try:
         async with bounded_session(TIMEOUT) as session, session.get(url) as response:
             response.raise_for_status()

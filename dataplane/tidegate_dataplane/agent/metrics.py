@@ -1,4 +1,4 @@
-"""The agent's metrics, for alarms: what it serves, what it wants, what went wrong."""
+"""Prometheus metrics of the agent."""
 
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -10,7 +10,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """One agent's metrics in a registry of their own."""
+    """Metrics of one agent, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -37,7 +37,7 @@ class Metrics:
         self._near_line()
 
     def _near_line(self) -> None:
-        """What the worker of a near-line stream counts."""
+        """Add the metrics of the near-line worker."""
         self.nearline_consuming = exported.CONSUMING.on(self.registry)
         self.nearline_backlog = exported.BACKLOG.on(self.registry)
         self.nearline_in_flight = exported.IN_FLIGHT.on(self.registry)
@@ -53,12 +53,12 @@ class Metrics:
             self.nearline_dead_letters.labels(reason)
 
     def serves(self, version: int, now_s: float) -> None:
-        """Which version answers at a time in seconds since 1970; 0: none does."""
+        """Set the version that answers since `now_s` (seconds since 1970); 0 means none."""
         if version != self._serving:
             self._serving_since.set(now_s if version else 0)
         self._serving = version
         self._serving_version.set(version)
 
     def text(self) -> bytes:
-        """Return the exposition format."""
+        """Return the metrics in the exposition format."""
         return generate_latest(self.registry)

@@ -76,16 +76,16 @@ def render(
 def config_digest(config: Config) -> str:
     """Return a digest of everything but the version policy, so that versions of one signature share it.
 
-    Neither our own warm-up: asking for more of it must not cost the kept versions their place in memory.
+    It excludes our own warm-up as well: more warm-up requests must not unload the kept versions.
     """
     bare = {name: value for name, value in without_warm_up(config).items() if name != "version_policy"}
     return hashlib.sha256(json.dumps(bare, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def for_versions(config: Config, versions: Sequence[int], *, mark: str = "") -> Config:
-    """Return the configuration that serves exactly `versions`; requests without one get the highest.
+    """Return the configuration that serves exactly `versions`; requests without a version get the highest.
 
-    A `mark` makes it another one for the server, and the same for us.
+    A `mark` changes the configuration for the server, which then reloads it, and leaves our digest as it is.
     """
     ours = {CONFIG_DIGEST: {"string_value": config_digest(config)}}
     if mark:
@@ -125,7 +125,7 @@ def _derived(
 
 
 def _kept(order: DesiredState, artefact: Config) -> Config | Refusal:
-    """Return what the artefact's own configuration may set, under our name."""
+    """Return the allowed fields of the artefact's own configuration, under our model name."""
     foreign = sorted(set(artefact) - KEPT_FIELDS - DECIDED_FIELDS)
     if foreign:
         allowed = ", ".join(sorted(KEPT_FIELDS))
@@ -140,7 +140,7 @@ def _kept(order: DesiredState, artefact: Config) -> Config | Refusal:
 
 
 def _native(model_format: ModelFormat) -> Config:
-    """Return how Triton's own backend of the format is asked for."""
+    """Return the fields that select Triton's own backend for the format."""
     native = NATIVE[model_format]
     return {
         "backend": native.backend,
@@ -150,7 +150,7 @@ def _native(model_format: ModelFormat) -> Config:
 
 
 def _compiled(order: DesiredState, artefact: Config) -> Config | Refusal:
-    """The engine is as its config.pbtxt says; no larger batches than it was compiled for."""
+    """Return the configuration of a compiled model, with batches no larger than it was compiled for."""
     if not artefact.get("input") or not artefact.get("output"):
         return _refuse(
             f"an artefact of format {order.format} needs {order.uri}/config.pbtxt with its inputs and outputs: they "

@@ -1,4 +1,4 @@
-"""A NATS server of a user's choice: how it is reached, with which credentials, and its words when it refuses."""
+"""A user's NATS server: address, credentials, and translation of its errors."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ could otherwise send any Secret of the namespace to a host of theirs."""
 
 
 class NatsServer:
-    """One server as one Secret sees it; it makes connections and keeps none."""
+    """One server with the credentials of one Secret; callers own the connections that it opens."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class NatsServer:
         self.denied = ""
 
     def forget(self) -> None:
-        """Forget what the server said beside its answers."""
+        """Clear the asynchronous errors of the server."""
         self.said, self.denied = "", ""
 
     async def connect(self, name: str) -> "Client":
-        """Connect to an address that is looked up anew, as `name`.
+        """Resolve the host again and connect, with `name` as the name of the connection.
 
         Raises:
-            BrokerError: in words for whoever wrote the URL or the Secret.
+            BrokerError: with a message for the author of the URL or the Secret.
         """
         # Imported here: a pod that talks to no broker does not pay for it.
         from nats import errors
@@ -99,17 +99,17 @@ class NatsServer:
             raise BrokerError(f"NATS at {self.url} cannot be reached: {detail}", refused=False) from error
 
     def refusal(self, reason: str) -> BrokerError:
-        """Return the error of a server that is there and will not."""
+        """Return the error for a server that is reachable and refuses."""
         return BrokerError(f"NATS at {self.url}: {reason}", refused=True)
 
     def away(self, reason: str) -> BrokerError:
-        """Return the error of a connection that failed, by what the server said beside its answers, else `why`."""
+        """Return the error for a failed connection: the last asynchronous error of the server, else `reason`."""
         if self.denied:
             return self.refusal(self.denied)
         return BrokerError(f"NATS at {self.url}: {self.said or reason}", refused=False)
 
     async def called(self, call: Awaitable[T]) -> T:
-        """Return what the call returns; an answer of JetStream about what was asked goes to the caller as it is."""
+        """Await a call of the client with a timeout; errors of the JetStream API pass through untranslated."""
         from nats import errors
         from nats.js.errors import APIError, NoStreamResponseError, ServiceUnavailableError
 
@@ -157,20 +157,20 @@ class NatsServer:
         return f"it wants credentials, and {wants}: put {TOKEN}, or {USERNAME} and {PASSWORD}, into one"
 
     async def _hear(self, error: Exception) -> None:
-        """Keep what is said beside the answers: why a connection failed, or a permission that is missing."""
+        """Record an asynchronous error: the cause of a failed connection, or a missing permission."""
         self.said = self._credentials().redacted(str(error) or type(error).__name__)[:300]
         if "permissions violation" in self.said.lower():
             self.denied = self.said
 
 
 async def closed(client: "Client") -> None:
-    """Close the client, and what a connection that did not come about has left open."""
+    """Close the client, and anything that a failed connection left open."""
     with contextlib.suppress(Exception):  # it is gone either way
         await asyncio.wait_for(client.close(), CLOSE_TIMEOUT_S)
 
 
 def missing_keys(values: Mapping[str, str]) -> str:
-    """Return what a Secret lacks, as the end of a sentence; empty where it has what it takes to connect."""
+    """Return what the Secret lacks for a connection, as the end of a sentence; empty if it lacks nothing."""
     for first, second in ((USERNAME, PASSWORD), (CERTIFICATE, PRIVATE_KEY)):
         for present, absent in ((first, second), (second, first)):
             if present in values and absent not in values:

@@ -1,4 +1,4 @@
-"""The plain port: probes for the kubelet and metrics for Prometheus. It changes nothing and tells no secrets."""
+"""Plain HTTP port: probes for the kubelet and metrics for Prometheus; read-only, without secrets."""
 
 from typing import Protocol
 
@@ -11,10 +11,10 @@ from tidegate_dataplane.agent.runners import Runners
 
 
 class Readiness(Protocol):
-    """What the readiness probe asks Triton."""
+    """Interface of Triton that the readiness probe needs."""
 
     async def is_ready(self, model: str) -> bool | None:
-        """Return whether the server answers requests for `model` now; None if it does not say in time."""
+        """Return whether the server answers requests for `model` now; None if it does not answer in time."""
         ...
 
 

@@ -102,7 +102,7 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
 
 
 async def _until(stop: asyncio.Event, *parts: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run the parts until `stop` is set; a part that fails ends the process, and the kubelet starts it again."""
+    """Run the parts until `stop` is set; a part that fails ends the process, and the kubelet restarts it."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(part()) for part in parts]
         await stop.wait()

@@ -1,4 +1,4 @@
-"""Why an artefact cannot be used: an expected outcome, a value in the core and one exception in the shells."""
+"""Reasons why a version cannot be used: a value in the core, an exception in the shells."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,12 @@ class Refusal:
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same attempt may succeed soon without anybody changing anything."""
+        """Return whether the same attempt may succeed soon without any change."""
         return self.reason is FailureReason.FETCH_FAILED
 
 
 class ArtefactError(Exception):
-    """A refusal on its way out of a shell."""
+    """A refusal as an exception."""
 
     def __init__(self, reason: FailureReason, message: str) -> None:
         super().__init__(message)
@@ -27,7 +27,7 @@ class ArtefactError(Exception):
 
 
 class DeniedError(ArtefactError):
-    """The other side answers and does not let us; credentials may still arrive there, so it may pass."""
+    """The source answers and denies access; it may pass, since credentials may still propagate there."""
 
     def __init__(self, message: str) -> None:
         super().__init__(FailureReason.FETCH_FAILED, message)

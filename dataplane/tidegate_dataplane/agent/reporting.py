@@ -1,4 +1,4 @@
-"""The report: what is true in the pod, in the contract's words. Pure."""
+"""The agent's report: the observed state in the terms of the contract. Pure."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from tidegate_dataplane.contract import AgentReport, DesiredState, Phase, Versio
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """The step under way, if there is one, and how far a fetch is."""
+    """The step in progress, if there is one, and the progress of a fetch."""
 
     step: Fetch | Load | None = None
     progress: Progress | None = None
@@ -26,7 +26,7 @@ def served_model(desired: DesiredState | None, observed: Observed, memory: Memor
 def make_report(
     pod: str, desired: DesiredState | None, observed: Observed, memory: Memory, doing: Doing
 ) -> AgentReport:
-    """Return what the pod serves and how far the order is."""
+    """Return the report: the served versions, the phase of the order and its failure."""
     model = served_model(desired, observed, memory)
     loaded = tuple(sorted(observed.server.ready.get(model, ()))) if model else ()
     order = content_of(desired) if desired else None

@@ -1,4 +1,4 @@
-"""The model repository on disk: version folders that appear whole, and a record of what each one is."""
+"""Model repository on disk: version folders that appear atomically, and a record of each."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ PARTS_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A version folder that was put in place, and the one it displaced until the new one is proven."""
+    """An installed version folder, and the one it displaced until the new one is proven."""
 
     folder: Path
     displaced: Path | None
@@ -45,11 +45,11 @@ class Repository:
 
     @property
     def parts(self) -> Path:
-        """The folder of unfinished downloads, on the same file system; an earlier agent's are gone on with."""
+        """Return the folder of unfinished downloads, which a restarted agent resumes; on the repository's file system."""
         return self._root / PARTS
 
     def prepare(self) -> None:
-        """Make the folders and drop what an earlier agent left half done, downloads aside."""
+        """Create the folders and remove what an earlier agent left unfinished, except downloads."""
         shutil.rmtree(self._root / INCOMING, ignore_errors=True)
         (self._root / INCOMING).mkdir(parents=True)
         self._records.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ class Repository:
         return folder
 
     def stored(self, model: str) -> Mapping[int, Facts]:
-        """Return the versions of `model` that are on disk, whole."""
+        """Return the complete versions of `model` on disk."""
         versions: dict[int, Facts] = {}
         for record in sorted((self._records / model).glob("*.json")):
             try:
@@ -74,7 +74,7 @@ class Repository:
         return versions
 
     def install(self, staging: Path, order: DesiredState, facts: Facts) -> Installed:
-        """Add what the server needs beside the artefact, then put the folder in place under its version."""
+        """Add our runtime files to the artefact, then move the folder to its place."""
         _complete(staging, order)
         folder = self._root / order.model / str(order.version)
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ class Repository:
         return Installed(folder, displaced)
 
     def restore(self, installed: Installed, facts: Facts) -> None:
-        """Undo an installation that displaced a version: the displaced one, described by `facts`, comes back."""
+        """Undo an installation that displaced a version; `facts` describe the displaced one."""
         if installed.displaced is None:
             return
         shutil.rmtree(installed.folder)
@@ -119,7 +119,7 @@ class Repository:
         return tuple(sorted(path.name for path in self._records.iterdir() if path.is_dir()))
 
     def write_config(self, model: str, text: str) -> None:
-        """Write config.pbtxt for whoever looks; the server was given the same as an override."""
+        """Write config.pbtxt for people to read; the server gets the same content as an override."""
         _write(self._root / model / "config.pbtxt", text)
 
 
@@ -160,7 +160,7 @@ def _size(path: Path) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the file whole or not at all."""
+    """Write the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     part.write_text(text)

@@ -1,6 +1,6 @@
-"""Which processes run the pod's model versions, and which of them ended without having been unloaded.
+"""Processes that run the pod's model versions, and those that ended without being unloaded.
 
-Triton calls such a model ready all along, and answers each of its requests with an error until it is loaded anew.
+Triton still reports such a model as ready, and answers each of its requests with an error until it is reloaded.
 """
 
 import time
@@ -30,7 +30,7 @@ COME_BACK_S = 5.0
 
 
 class Runners:
-    """Hears from the pod's socket who comes and goes; a peer is whatever stands for one connection."""
+    """Tracks the runners that connect to the pod's socket; a peer stands for one connection."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
@@ -52,11 +52,11 @@ class Runners:
         self._wake = wake
 
     def listen(self) -> None:
-        """From now on, who says nothing is not there."""
+        """Treat runners that are not connected as missing from now on."""
         self._listening = True
 
     def here(self, peer: Hashable, hello: Hello) -> None:
-        """Note a runner; that one of the same server and version was lost before says that it ended by itself."""
+        """Add a connected runner; if it replaces one that disconnected from the same server, report that one as crashed."""
         self._connected[peer] = hello
         if self._complete(hello.model, hello.version):
             self._is_back(hello.model)
@@ -74,11 +74,11 @@ class Runners:
         log.warning("runner_ended", model=hello.model, version=hello.version, killed_for_memory=for_memory)
 
     def unloaded(self, peer: Hashable) -> None:
-        """Forget a runner that said goodbye."""
+        """Remove a runner that announced its end."""
         self._connected.pop(peer, None)
 
     def gone(self, peer: Hashable) -> None:
-        """Note that a connection ended."""
+        """Record that a connection ended without notice, and mark its model as broken."""
         hello = self._connected.pop(peer, None)
         if hello is None:
             return
@@ -89,16 +89,16 @@ class Runners:
         self._wake()
 
     def loaded(self, model: str) -> None:
-        """Note that the server has loaded a model anew, and what ended before is no matter of the processes to come."""
+        """Clear the losses of a model that the server has just reloaded."""
         self._broken.discard(model)
         self._disconnected = {key: hello for key, hello in self._disconnected.items() if key[0] != model}
 
     def look(self, model: str, versions: Collection[int]) -> None:
-        """Compare with the versions that the server calls ready, of a model that our runner runs.
+        """Compare the connected runners with the versions that the server reports as ready.
 
-        A process that ended while no agent listened has left no word; those that live come back soon after the agent.
-        A version may have several, and Triton hands requests to each: one that is missing is as bad as all.
-        A model whose runners never came back is loaded anew once, and not again before one has.
+        A process that ended while no agent listened has left no notice; live ones reconnect soon after the agent starts.
+        Triton spreads the requests of a version over all of its processes, so one that is missing breaks the version.
+        A model whose runners never reconnected is reloaded once, and not again before one has connected.
         """
         if not self._listening or all(self._complete(model, version) for version in versions):
             self._is_back(model)
@@ -110,7 +110,7 @@ class Runners:
             self._breaks(model)
 
     def _complete(self, model: str, version: int) -> bool:
-        """Whether every process of a version has said that it is there."""
+        """Return whether every process of a version is connected."""
         hellos = [
             hello for hello in self._connected.values() if (hello.model, hello.version) == (model, version)
         ]
@@ -126,20 +126,20 @@ class Runners:
 
     @property
     def broken(self) -> frozenset[str]:
-        """Models that have lost a process since they were loaded."""
+        """Return the models that have lost a process since they were loaded."""
         return frozenset(self._broken)
 
     @property
     def marks(self) -> Mapping[str, str]:
-        """A word for each model that ever lost a process, and another one after each loss.
+        """Return a mark for each model that ever lost a process; it changes with each loss.
 
-        The server loads a model anew only where its configuration has changed.
+        The server reloads a model only if its configuration has changed.
         """
         return dict(self._marks)
 
     @property
     def resting(self) -> bool:
-        """Whether a runner was lost a moment ago."""
+        """Return whether a runner was lost so recently that the pod must not get requests yet."""
         now = self._clock()
         recent_ends_s = [end_s for end_s in self._ends_s if now - end_s < REMEMBERED_S]
         return bool(recent_ends_s) and now - recent_ends_s[-1] < min(
@@ -147,7 +147,7 @@ class Runners:
         )
 
     def report(self) -> RunnerEnd | None:
-        """Return the last end of late."""
+        """Return the last end of a runner if it is recent."""
         return self._end if self._end is not None and self._clock() - self._end_s < RECENTLY_S else None
 
     def _ended(self, hello: Hello, *, for_memory: bool) -> None:

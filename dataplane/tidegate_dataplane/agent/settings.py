@@ -13,7 +13,7 @@ PREFIX = "TIDEGATE_AGENT_"
 
 
 class OnnxBackend(StrEnum):
-    """Who runs ONNX models: Triton's own backend, our Python-hosted runner, or whichever the server has."""
+    """What runs ONNX models: Triton's own backend, our Python-hosted runner, or the first of them that works."""
 
     AUTO = "auto"
     NATIVE = "native"

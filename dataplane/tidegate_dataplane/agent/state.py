@@ -1,4 +1,4 @@
-"""The core of the agent: what is, what was ordered, and the one next step. Pure."""
+"""Core of the agent: from the observed state and the order to the next step. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ SLOW_RETRY_S = (60.0, 900.0)
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """What Triton says: ready versions of each model, the digest and backend of each loaded configuration.
+    """Observed state of Triton: ready versions of each model, digest and backend of each loaded configuration.
 
     `inputs` and `outputs` are those of the version that answers for the model of the order.
     """
@@ -34,10 +34,10 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The server and the disk; `stored` maps model → version → what it is.
+    """Observed state of the server and the disk; `stored` maps model → version → facts.
 
-    `broken` are models that the server calls ready and whose processes have ended; with another mark than before a
-    model is loaded anew (runners.py).
+    `broken` are models that the server reports as ready although their processes have ended; a model is reloaded when its
+    mark changes (runners.py).
     """
 
     server: ServerState
@@ -48,7 +48,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Setback:
-    """An order that did not work, and when it is tried again."""
+    """An order that failed, and when it is tried again."""
 
     order: DesiredState
     refusal: Refusal
@@ -58,10 +58,10 @@ class Setback:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the agent knows beyond what it can see.
+    """What the agent remembers and cannot observe.
 
-    `proven` is the last order whose version was seen to serve: what the pod falls back to.
-    `backend` is AUTO until the server has shown who can run ONNX.
+    `proven` is the last order whose version served: the pod falls back to it.
+    `backend` is AUTO until the server has shown what can run ONNX.
     """
 
     proven: DesiredState | None = None
@@ -80,14 +80,14 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Bring the artefact of `order` into the repository."""
+    """Fetch the artefact of `order` into the repository."""
 
     order: DesiredState
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Have the server serve exactly `versions` of the order's model; the highest is the order's."""
+    """Load exactly `versions` of the order's model; the highest is the order's."""
 
     order: DesiredState
     versions: tuple[int, ...]
@@ -96,7 +96,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Remember that `order` cannot be carried out."""
+    """Record that `order` cannot be carried out."""
 
     order: DesiredState
     refusal: Refusal
@@ -104,7 +104,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Tidy:
-    """Unload models that are no longer ordered, remove versions that nothing needs."""
+    """Unload models that are no longer ordered and remove versions that are no longer needed."""
 
     unload: tuple[str, ...]
     remove: tuple[tuple[str, int], ...]
@@ -114,9 +114,9 @@ Action = Wait | Fetch | Load | Refuse | Tidy
 
 
 def content_of(desired: DesiredState) -> DesiredState:
-    """Return the order without who gave it: a new leader or an edited label is not a new order.
+    """Return the order without its sender: a new leader or an edited label does not make a new order.
 
-    Nor is another sample log or stream, which no version is loaded for, or goes back for.
+    The sample log and the stream are left out as well, since no version is loaded or rolled back for them.
     """
     return desired.model_copy(update={"epoch": 0, "generation": 0, "samples": None, "stream": None})
 
@@ -129,7 +129,7 @@ def plan(
     now_s: float,
     intra_op_threads: int | None,
 ) -> Action:
-    """Return the next step towards `desired`, or back to what is proven while it cannot be reached."""
+    """Return the next step towards `desired`, or back to the proven order while `desired` fails."""
     if desired is None:
         return Wait()
     order = content_of(desired)
@@ -178,10 +178,10 @@ def serves(order: DesiredState, server: ServerState) -> bool:
 
 
 def _versions(order: DesiredState, observed: Observed, config: Config) -> tuple[int, ...]:
-    """Return the order's version and the older ones that stay warm under the same configuration.
+    """Return the order's version and the older ones that stay loaded under the same configuration.
 
-    Requests without a version get the highest, so a newer one must go when the order goes back.
-    A version of another signature would be loaded again with a configuration that is not its own.
+    Requests without a version get the highest, so newer versions are unloaded when the order rolls back.
+    A version with another signature would be reloaded with a configuration that is not its own.
     """
     warm: tuple[int, ...] = ()
     if observed.server.digests.get(order.model) == config_digest(config):
@@ -205,7 +205,7 @@ def _tidy(order: DesiredState, observed: Observed) -> Action:
 
 
 def after_failure(memory: Memory, order: DesiredState, refusal: Refusal, *, now_s: float) -> Memory:
-    """Remember the setback; what may pass, or may just not be published yet, is tried again soon, all else slowly."""
+    """Record the setback and when to retry: soon if the failure may pass or the artefact is not found, else slowly."""
     earlier = memory.setback_of(order)
     attempts = earlier.attempts + 1 if earlier else 1
     soon = refusal.may_pass or refusal.reason is FailureReason.ARTEFACT_NOT_FOUND
@@ -216,13 +216,13 @@ def after_failure(memory: Memory, order: DesiredState, refusal: Refusal, *, now_
 
 
 def after_success(memory: Memory, order: DesiredState) -> Memory:
-    """Remember that the order's version serves; another order's setback stays what it is."""
+    """Record that the order's version serves; setbacks of other orders stay."""
     other_setbacks = tuple(setback for setback in memory.setbacks if setback.order != order)
     return replace(memory, proven=order, setbacks=other_setbacks)
 
 
 def with_backend(memory: Memory, server: ServerState) -> Memory:
-    """Learn from an ONNX model that is already loaded who runs ONNX here."""
+    """Derive from a loaded ONNX model what runs ONNX in this server."""
     order = memory.proven
     if memory.backend is not OnnxBackend.AUTO or order is None or order.format is not ModelFormat.ONNX:
         return memory

@@ -1,12 +1,12 @@
-"""Triton on loopback: what it has loaded, and model control behind the restricted-protocol header.
+"""Client of Triton on loopback: its state, and model control behind the restricted-protocol header.
 
-Seen on Triton 2.51 (24.10), and relied upon:
+Observed on Triton 2.51 (24.10), and relied upon:
 - the header that opens a restricted protocol is `triton-grpc-protocol-<key>` over gRPC, `<key>` over HTTP;
-- a load that fails leaves the versions that serve as they are, and so does one whose configuration is refused;
-- `version_policy.specific` with a version that has no folder loads without an error: readiness must be asked for;
-- a changed configuration loads every listed version again, the old ones answering meanwhile;
-- a platform that it does not know is "failed to poll from model repository", and only its log says of what;
-- a model_warmup that fails ends the server with signal 11 now and then, whatever else it serves;
+- a failed load leaves the serving versions as they are, and so does one whose configuration is refused;
+- `version_policy.specific` with a version that has no folder loads without an error: readiness must be checked;
+- a changed configuration reloads every listed version, and the old ones answer meanwhile;
+- an unknown platform is "failed to poll from model repository"; only the server's log names it;
+- a model_warmup that fails sometimes ends the server with signal 11, whatever else it serves;
 - loads of one model queue behind each other; one that hangs in a model's code blocks the next, not the serving.
 """
 
@@ -61,7 +61,7 @@ class ServerGoneError(Exception):
 
 
 class Triton:
-    """One server, seen from the agent of its pod."""
+    """Client of the pod's server."""
 
     def __init__(self, address: str, control_key: str, *, metrics: str) -> None:
         """Speak gRPC with `address` (host:port), and read the metrics page at `metrics` (host:port)."""
@@ -76,7 +76,7 @@ class Triton:
         await self._client.close()
 
     async def observe(self, model: str | None) -> ServerState:
-        """Return what is ready; `inputs` and `outputs` are those of `model`. A server that is not there is not live."""
+        """Return the observed state; `inputs` and `outputs` are those of `model`. An unreachable server is not live."""
         try:
             index = await self._client.get_model_repository_index(
                 headers=self._headers, as_json=True, client_timeout=RPC_TIMEOUT_S
@@ -134,7 +134,7 @@ class Triton:
             raise ServerGoneError(str(error)) from error
 
     async def is_ready(self, model: str) -> bool | None:
-        """Return whether the server answers requests for `model` now; None if it does not say in time."""
+        """Return whether the server answers requests for `model` now; None if it does not answer in time."""
         try:
             return bool(await self._client.is_model_ready(model, client_timeout=READY_TIMEOUT_S))
         except InferenceServerException as error:
@@ -154,7 +154,7 @@ class Triton:
         )
 
     async def _memory_of(self, ready: Mapping[str, tuple[int, ...]]) -> Memory:
-        """Return what versions take: measured once, when they are loaded, so read only when others are."""
+        """Return the memory of the ready versions; they are measured at load, so read again only when the set changes."""
         if ready != self._measured:
             memory = await read_memory(self._metrics_url)
             self._memory, self._measured = (memory or {}), (ready if memory is not None else None)
@@ -179,7 +179,7 @@ class Triton:
 
 
 def _missing_backend(message: str, config: Config) -> str | None:
-    """Return in whole sentences that the server cannot run what `config` asks for, None where it said no such thing."""
+    """Return the message for a server without the backend or platform of `config`; None for any other error."""
     if NO_BACKEND in message:
         problem = f"has no backend {config['backend']!r}"
     elif NO_PLATFORM in message and config.get("platform") in NEWER_PLATFORMS:

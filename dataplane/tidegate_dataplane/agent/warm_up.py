@@ -13,7 +13,7 @@ WARM_UP_PARAMETER = "tidegate_warmup_requests"
 
 
 def with_warm_up(config: Config, requests: int) -> Config:
-    """Return `config` with the number of requests that our runner is to answer while it starts."""
+    """Return `config` with the number of requests that our runner answers while it starts."""
     if not requests:
         return config
     parameter = {WARM_UP_PARAMETER: {"string_value": str(requests)}}
@@ -29,7 +29,7 @@ def without_warm_up(config: Config) -> Config:
 
 
 def one_row_of_zeros(config: Config) -> list[dict[str, Any]]:
-    """Return one execution for Triton's own backends, where the shapes say what a row is; none where they do not."""
+    """Return one warm-up execution for Triton's own backends; none if the shapes do not define a row."""
     tensors = config["input"]
     if not tensors or any(size < 1 for tensor in tensors for size in tensor["dims"]):
         return []

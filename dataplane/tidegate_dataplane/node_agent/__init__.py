@@ -1,1 +1,1 @@
-"""The agent of a GPU node: asks NVIDIA's MPS how it is, reports it, and mends what it is asked to mend."""
+"""Agent of a GPU node: it queries NVIDIA's MPS and reports its state."""

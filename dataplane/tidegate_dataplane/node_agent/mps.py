@@ -1,7 +1,7 @@
 """NVIDIA's control program of MPS, one command at a time.
 
-The commands and what they print are those of the "Legacy MPS v2 Interface" of NVIDIA's MPS documentation: lists of pids,
-and one word for a server's status. Without a daemon the program says so and ends with an error.
+The commands and their output are those of the "Legacy MPS v2 Interface" of NVIDIA's MPS documentation: lists of pids,
+and one word for a server's status. Without a daemon the program prints a message and ends with an error.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class ProgramMissingError(Exception):
 
 
 class Mps:
-    """The daemon behind one pipe directory."""
+    """Client of the daemon behind one pipe directory."""
 
     def __init__(self, program: str, pipe_directory: Path, timeout_s: float) -> None:
         self._program = program

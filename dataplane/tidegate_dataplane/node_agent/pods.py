@@ -1,4 +1,4 @@
-"""Finds the pod of a process: the path of its cgroup contains the pod's uid."""
+"""Lookup of the pod of a process: the path of its cgroup contains the pod's uid."""
 
 import re
 from pathlib import Path

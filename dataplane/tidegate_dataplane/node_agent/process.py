@@ -64,7 +64,7 @@ async def serve(settings: Settings) -> None:
 
 
 def _probes(watcher: Watcher, registry: CollectorRegistry) -> web.Application:
-    """Return /healthz, /readyz and /metrics. An agent is ready once it has asked MPS, whatever the answer."""
+    """Return /healthz, /readyz and /metrics; the agent is ready after its first query of MPS, whatever the result."""
 
     async def alive(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")

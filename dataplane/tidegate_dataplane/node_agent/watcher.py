@@ -1,4 +1,4 @@
-"""Asks MPS every few seconds, and keeps the last report."""
+"""Watcher of MPS, which keeps the last report."""
 
 import asyncio
 import hashlib
@@ -34,13 +34,13 @@ class Watcher:
         return self._report
 
     async def run(self, interval_s: float) -> None:
-        """Ask MPS until cancelled."""
+        """Update the report every `interval_s` until cancelled."""
         while True:
             await self._update()
             await asyncio.sleep(interval_s)
 
     async def wait_for_change(self, revision: str, wait_s: float) -> NodeReport | None:
-        """Return the report once its revision is not `revision`, at the latest after `wait_s`."""
+        """Return the report once its revision differs from `revision`, at the latest after `wait_s`."""
 
         def has_changed() -> bool:
             return self._closed or (self._report is not None and self._report.revision != revision)
@@ -53,7 +53,7 @@ class Watcher:
         return self._report
 
     async def close(self) -> None:
-        """Answer all who wait for a change: the process ends."""
+        """Answer all requests that wait for a change: the process ends."""
         self._closed = True
         async with self._changed:
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Which network addresses an artefact may be fetched from. Pure."""
+"""Network addresses from which an artefact may be fetched. Pure."""
 
 import ipaddress
 
@@ -13,10 +13,10 @@ NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 def refused_address(text: str, *, allow_loopback: bool) -> str | None:
-    """Return why the address `text` must not be connected to, None if it may.
+    """Return why the agent must not connect to the address `text`; None if it may.
 
-    Private ranges are allowed, because the hosts are on the administrator's list; what is refused is what
-    answers with this machine's or this pod's own rights.
+    Private ranges are allowed, because the hosts are on the administrator's list; refused are the addresses of services that
+    act with the rights of this machine or this pod.
     """
     try:
         address = ipaddress.ip_address(text.split("%")[0])

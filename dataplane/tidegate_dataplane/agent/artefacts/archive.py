@@ -24,17 +24,17 @@ WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"
 
 @dataclass(slots=True)
 class Budget:
-    """How many bytes and entries may still come out of archives; shared by the layers of one artefact."""
+    """Bytes and entries that archives may still unpack to; shared by the layers of one artefact."""
 
     bytes_left: int
     members_left: int = MAX_MEMBERS
     what: str = ""
 
     def take(self, size: int) -> None:
-        """Count bytes that were unpacked.
+        """Count unpacked bytes.
 
         Raises:
-            ArtefactError: ArtefactTooLarge when there were too many.
+            ArtefactError: ArtefactTooLarge if there are too many.
         """
         self.bytes_left -= size
         if self.bytes_left < 0:
@@ -44,7 +44,7 @@ class Budget:
             )
 
     def take_member(self) -> None:
-        """Count an entry, as `take` counts bytes."""
+        """Count an entry, with the same error for too many."""
         self.members_left -= 1
         if self.members_left < 0:
             raise ArtefactError(
@@ -111,7 +111,7 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
 
 
 def _whiteout(folder: Path, relative: PurePosixPath) -> None:
-    """Remove what a later layer says is gone: one entry, or all that earlier layers put into a folder."""
+    """Remove what a later layer deletes: one entry, or everything that earlier layers put into a folder."""
     parent = folder / relative.parent
     if relative.name == OPAQUE:
         if parent.is_dir():
@@ -140,7 +140,7 @@ def _decompressed(raw: BinaryIO, artefact: str) -> IO[bytes]:
 
 
 class _Bounded:
-    """A stream for tarfile that only goes forward, counts what comes out and refuses giant headers."""
+    """A stream for tarfile that moves forward only, counts its bytes and refuses giant headers."""
 
     def __init__(self, stream: IO[bytes], budget: Budget) -> None:
         self._read: Callable[[int], bytes] = stream.read
@@ -150,7 +150,7 @@ class _Bounded:
         self._stepped_back = False
 
     def read(self, size: int = -1) -> bytes:
-        """Read up to `size` bytes; tarfile asks for a whole header record, and for file content in pieces."""
+        """Read up to `size` bytes; tarfile reads a whole header record at once, and file content in pieces."""
         if not 0 <= size <= MAX_HEADER_BYTES:
             raise ArtefactError(
                 FailureReason.ARTEFACT_INVALID,
@@ -167,11 +167,11 @@ class _Bounded:
         return data
 
     def tell(self) -> int:
-        """Return how far the stream has been read."""
+        """Return the position in the stream."""
         return self._position
 
     def seek(self, position: int) -> None:
-        """Go forward to `position`; tarfile also goes back by one byte, to see that it was there."""
+        """Move forward to `position`; one byte back is allowed, since tarfile checks the last byte of an entry so."""
         if position == self._position - 1 and self._last_byte and not self._stepped_back:
             self._position, self._stepped_back = position, True
             return

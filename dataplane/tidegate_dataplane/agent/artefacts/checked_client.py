@@ -1,4 +1,4 @@
-"""HTTPS for artefacts: allow-listed hosts only, every redirect and every resolved address checked."""
+"""HTTPS client for artefacts: allow-listed hosts only, every redirect and every resolved address checked."""
 
 import socket
 import ssl
@@ -23,7 +23,7 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 @dataclass(frozen=True, slots=True)
 class HttpRules:
-    """Which hosts may be asked, who vouches for them, and how long a silence is waited out."""
+    """Allowed hosts, trusted certificate authorities, and the longest pause between bytes."""
 
     allowed_hosts: Sequence[str]
     allow_loopback: bool = False
@@ -32,7 +32,7 @@ class HttpRules:
 
 
 class CheckedClient:
-    """Answers GET requests for one artefact, whose URI stands in every refusal."""
+    """Sends GET requests for one artefact; every refusal names its URI."""
 
     def __init__(self, uri: str, rules: HttpRules) -> None:
         self._uri = uri.rstrip("/")
@@ -92,7 +92,7 @@ class CheckedClient:
         )
 
     def _check(self, url: str) -> None:
-        """Refuse a URL that is not on the list, wherever it came from."""
+        """Raise if the URL, given or redirected to, is not on the list."""
         parts = urlsplit(url)
         host = (parts.hostname or "").lower()
         if parts.scheme != "https":
@@ -116,7 +116,7 @@ class CheckedClient:
 
 
 class _CheckedResolver(AbstractResolver):
-    """Resolves names and drops what must not be connected to, at every connection: a name may change its mind."""
+    """Resolves names and checks the addresses at every connection, since a name may change its address."""
 
     def __init__(self, *, allow_loopback: bool) -> None:
         self._allow_loopback = allow_loopback
@@ -144,10 +144,10 @@ class _CheckedResolver(AbstractResolver):
 
 
 def joined(url: str, location: str) -> str:
-    """Return where `location` leads from `url`.
+    """Return the absolute URL of `location` relative to `url`.
 
     Raises:
-        ArtefactError: FetchFailed for what is no URL.
+        ArtefactError: FetchFailed if it is no URL.
     """
     try:
         return urljoin(url, location)
@@ -158,12 +158,12 @@ def joined(url: str, location: str) -> str:
 
 
 def shown(url: str) -> str:
-    """Return the URL without what may be a signature."""
+    """Return the URL without its query, which may contain a signature."""
     return url.split("?")[0]
 
 
 def _host_matches(authority: str, pattern: str) -> bool:
-    """Return whether the host (with its port, if not 443) is meant: exactly, or any below `*.`."""
+    """Return whether the pattern matches the host (with its port, if not 443): exactly, or any host below `*.`."""
     if pattern.startswith("*."):
         return authority.endswith(pattern[1:])
     return authority == pattern

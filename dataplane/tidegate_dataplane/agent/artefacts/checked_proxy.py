@@ -1,4 +1,4 @@
-"""A forward proxy on loopback for HTTP clients that follow redirects and resolve names themselves; it checks every address."""
+"""Forward proxy on loopback that checks every address, for HTTP clients that resolve names themselves."""
 
 import contextlib
 import socket
@@ -58,7 +58,7 @@ class CheckedProxy:
 
     @property
     def url(self) -> str:
-        """URL for the client; the proxy listens from the first use on."""
+        """Return the URL for the client; the proxy listens from the first use on."""
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def close(self) -> None:

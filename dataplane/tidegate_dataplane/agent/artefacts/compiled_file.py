@@ -1,4 +1,4 @@
-"""What can be told of a compiled model without the compiler's libraries: that it is whole, and of its kind."""
+"""Checks of a compiled model that need none of the compiler's libraries: it is complete, and of its format."""
 
 import zipfile
 from pathlib import Path
@@ -11,10 +11,10 @@ COMPILED_CODE = "data/aotinductor/"
 
 
 def check_compiled(path: Path, model_format: ModelFormat) -> None:
-    """Return if the file at `path` may be a model of the format.
+    """Raise if the file at `path` cannot be a model of the format.
 
     Raises:
-        ArtefactError: ArtefactInvalid, with what is wrong and the way out.
+        ArtefactError: ArtefactInvalid, with the problem and the way out.
     """
     if path.stat().st_size == 0:
         raise _invalid(f"{path.name} is empty: publish it again")

@@ -1,4 +1,4 @@
-"""What a tenant's Secret says about getting at artefacts; read at every fetch, so that a rotated key is used."""
+"""Credentials of a tenant's Secret; read at every fetch, so that a rotated key is used."""
 
 import base64
 import binascii
@@ -17,9 +17,9 @@ DOCKER_CONFIG = ".dockerconfigjson"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The keys of the Secret `secret`, by name; the pod's environment stands behind them.
+    """Keys of the Secret `secret`, by name, with the pod's environment as a fallback.
 
-    Nothing here is ever part of a message: those name the Secret and its keys.
+    No value here is ever part of a message: messages name the Secret and its keys.
     """
 
     secret: str = "tidegate-storage"  # noqa: S105 - a Secret's name
@@ -27,11 +27,11 @@ class Credentials:
     environment: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
     def get(self, name: str) -> str | None:
-        """Return a key of the Secret, else the variable of that name; None when neither has a value."""
+        """Return a key of the Secret, else the variable of that name; None if neither has a value."""
         return self.values.get(name) or self.environment.get(name) or None
 
     def hint(self) -> str:
-        """Return what to tell who is denied."""
+        """Return the cause of a denied request, as a clause for an error message."""
         if not self.values:
             return (
                 f"it wants credentials, and Secret {self.secret} of the namespace does not exist or is empty"
@@ -39,7 +39,7 @@ class Credentials:
         return f"it does not accept the credentials in Secret {self.secret} of the namespace"
 
     def endpoints(self) -> str:
-        """Return where a scheme's name leads for this tenant: the same bucket name may be another bucket."""
+        """Return the tenant's endpoints as one key: behind another endpoint the same bucket name is another bucket."""
         return " ".join(self.get(name) or "-" for name in ENDPOINTS)
 
     def redacted(self, text: str) -> str:
@@ -70,7 +70,7 @@ class Credentials:
 
 
 def read_credentials(folder: Path, secret: str, environment: Mapping[str, str]) -> Credentials:
-    """Read the Secret as the kubelet mounts it: one file per key; a Secret that is not there has no keys."""
+    """Read the Secret as the kubelet mounts it: one file per key; a Secret that does not exist has no keys."""
     values: dict[str, str] = {}
     try:
         entries = sorted(folder.iterdir())

@@ -1,4 +1,4 @@
-"""What the agent knows of a stored artefact: enough to write its configuration without reading it again."""
+"""Facts about a stored artefact: enough to render its configuration without reading it again."""
 
 from pydantic import BaseModel, ConfigDict
 
@@ -17,11 +17,11 @@ class StoredFile(BaseModel):
 
 
 class Facts(BaseModel):
-    """The record kept beside a stored version.
+    """Record of a stored version.
 
-    `inputs` and `outputs` are whole shapes; they are empty for a Python artefact, whose `config_text` says them.
-    `digest` is what a pin is compared with: of the files, or of an OCI manifest.
-    `batched` tells whether the first dimension of every one of them is free, so that requests can be joined.
+    `inputs` and `outputs` are whole shapes; they are empty for a Python artefact, whose `config_text` declares them.
+    `digest` is compared with the pin; it covers the files, or is that of an OCI manifest.
+    `batched` is true if the first dimension of every tensor is free, so that requests can be joined.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -39,7 +39,7 @@ class Facts(BaseModel):
     config_text: str | None = None
 
     def matches(self, order: DesiredState) -> bool:
-        """Return whether this is the artefact that the order names: same place, same format, same pin."""
+        """Return whether this is the artefact of the order: same URI, version, format and pin."""
         return (
             self.uri == order.uri
             and self.version == order.version
@@ -51,7 +51,7 @@ class Facts(BaseModel):
 
 
 def plan_hash(order: DesiredState) -> str:
-    """Return the digest of the order's plan, computed rather than believed; empty without a plan."""
+    """Return the digest of the order's plan, computed here and not taken from the order; empty without a plan."""
     plan = order.plan or order.pipeline
     return plan.digest() if plan else ""
 

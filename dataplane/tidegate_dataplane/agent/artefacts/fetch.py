@@ -1,4 +1,4 @@
-"""Bring the artefact that an order names into an empty folder, verified, or say why not."""
+"""Fetch and verify the artefact of an order into an empty folder."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,10 +29,10 @@ async def fetch(
 ) -> Facts:
     """Fetch and verify the artefact of `order` into `folder`, which is empty.
 
-    `parts` lies on the same file system and keeps what arrived of a file when an attempt fails.
+    The folder of partial downloads is on the same file system; it keeps received bytes when an attempt fails.
 
     Raises:
-        ArtefactError: with the reason; FetchFailed is the one that may pass by itself.
+        ArtefactError: with the reason; only FetchFailed may pass by itself.
     """
     if order.format in BRINGS_CODE and not order.allow_python:
         raise ArtefactError(
@@ -156,7 +156,7 @@ async def _fetch_tables(order: DesiredState, basket: Basket, open_source: OpenSo
 
 
 def _pipeline_facts(order: DesiredState) -> Facts:
-    """A pipeline is its plan: there is nothing to fetch."""
+    """Return the facts of a pipeline, which consists of its plan: there is nothing to fetch."""
     plan = order.pipeline
     if plan is None:
         raise ArtefactError(FailureReason.ARTEFACT_INVALID, f"{order.owner} orders a pipeline without a plan")
@@ -175,7 +175,7 @@ async def _fetch_table(
 
 
 async def _fetch_config(source: Source, basket: Basket) -> str | None:
-    """Return the text of `<uri>/config.pbtxt`, None where there is none."""
+    """Return the text of `<uri>/config.pbtxt`; None if there is none."""
     content = bytearray()
     try:
         async with source.open(CONFIG_FILE) as download:

@@ -1,4 +1,4 @@
-"""file: and pvc: sources: folders of this pod, read without leaving their root."""
+"""Sources file: and pvc: folders of this pod, read without leaving their root."""
 
 import asyncio
 import errno
@@ -19,7 +19,7 @@ _RECOVERED = "lost+found"
 
 
 class FolderSource:
-    """Reads below `base`; links are followed only to what lies inside `root`."""
+    """Reads below `base`; links are followed only inside `root`."""
 
     def __init__(self, root: Path, base: Path, uri: str) -> None:
         self._root = root
@@ -41,13 +41,13 @@ class FolderSource:
         return await asyncio.to_thread(self._list, folder)
 
     async def size(self, path: str) -> int:
-        """Return the bytes of one file."""
+        """Return the size of one file in bytes."""
         descriptor, size = await asyncio.to_thread(self._open, path)
         os.close(descriptor)
         return size
 
     async def read_range(self, path: str, start: int, length: int) -> bytes:
-        """Return so many bytes of one file."""
+        """Return `length` bytes of one file from `start` on."""
         descriptor, _ = await asyncio.to_thread(self._open, path)
         try:
             return await asyncio.to_thread(os.pread, descriptor, length, start)
@@ -123,7 +123,7 @@ def folder_source(uri: ArtefactUri, *, file_root: Path, pvc_root: Path) -> Folde
     """Return the source for a file: or pvc: URI.
 
     Raises:
-        ArtefactError: UriNotAllowed when the URI lies outside what this pod may read.
+        ArtefactError: UriNotAllowed if the URI lies outside the folders of this pod.
     """
     if uri.scheme is Scheme.PVC:
         root = pvc_root / uri.authority

@@ -1,4 +1,4 @@
-"""hf: source: a repository of the Hugging Face hub, or of a mirror that speaks as it does, at one commit."""
+"""Source hf: a repository of the Hugging Face hub or of a mirror with the same API, at one commit."""
 
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -56,9 +56,9 @@ _ENTRIES = TypeAdapter(tuple[_Entry, ...])
 
 
 class HfSource:
-    """Reads `hf://<organisation>/<repository>[/<folder>]`; the revision is the version, so it has no sub-folder.
+    """Reads `hf://<organisation>/<repository>[/<folder>]`; the revision is the version, so it has no subfolder.
 
-    The revision is looked up once: all files come from one commit, even while a branch moves.
+    The revision is resolved once: all files come from one commit, even if a branch moves meanwhile.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class HfSource:
         return f"Bearer {token}" if token else None
 
     async def _listing(self) -> tuple[str, Mapping[str, str | None]]:
-        """Return the commit and its files below the folder, with the sha256 of those that the hub knows it of."""
+        """Return the commit and its files below the folder, with the sha256 of each file if the hub has it."""
         if self._resolved is None:
             api = f"{self._endpoint}/api/models/{self._repository}"
             body, _ = await self._get(f"{api}/revision/{quote(self._revision, safe='')}")
@@ -129,7 +129,7 @@ class HfSource:
         return self._resolved
 
     async def _get(self, url: str) -> tuple[bytes, str | None]:
-        """Return an answer of the hub's API and the URL of the next page."""
+        """Return a response of the hub's API and the URL of the next page."""
         async with self._client.get(url, authorization=self._authorization()) as answer:
             if answer.status == 404:
                 raise ArtefactError(

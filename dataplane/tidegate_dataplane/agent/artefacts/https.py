@@ -1,4 +1,4 @@
-"""https: source: files by URL, resumed by range."""
+"""Source https: files by URL, resumed by range."""
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -21,7 +21,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
 class HttpsSource:
-    """Reads `<uri>/<path>`; there is no listing, so an artefact is its model file and what that names."""
+    """Reads `<uri>/<path>`; there is no listing, so an artefact is its model file and the files that this names."""
 
     def __init__(self, uri: ArtefactUri, rules: HttpRules, credentials: Credentials) -> None:
         self._uri = uri
@@ -53,9 +53,9 @@ async def open_url(
     secret: str = "",
     sha256: str | None = None,
 ) -> AsyncGenerator[Download, None]:
-    """Start reading a URL, from where `resume` says if the server still has the same content.
+    """Start reading a URL, at `resume` if the server still has the same content.
 
-    `secret` is said to whoever is denied; `sha256` is what is known of the content beforehand.
+    The hint is added to the message for a denied request; `sha256` is the known digest of the content.
     """
     async with AsyncExitStack() as stack:
         headers = _range(resume)

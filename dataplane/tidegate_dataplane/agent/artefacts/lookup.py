@@ -1,4 +1,4 @@
-"""Resolution of host names that come from tenants, and the check of the addresses: for the clients of every scheme."""
+"""Resolution of host names from tenants, with a check of the addresses; for the clients of every scheme."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ Address = tuple[socket.AddressFamily, int, str]
 def look_up(
     host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC, *, allow_loopback: bool
 ) -> tuple[Address, ...]:
-    """Return all addresses of `host`, to be connected to without a second look-up; blocks.
+    """Return all addresses of `host`, for connections without a second lookup; blocks.
 
     Raises:
         ArtefactError: UriNotAllowed if one of the addresses is refused.
@@ -33,5 +33,5 @@ def look_up(
 async def checked_addresses(
     host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC, *, allow_loopback: bool
 ) -> tuple[Address, ...]:
-    """Call `look_up` in a worker thread."""
+    """Resolve and check the addresses of `host` in a worker thread."""
     return await asyncio.to_thread(look_up, host, port, family, allow_loopback=allow_loopback)

@@ -1,7 +1,7 @@
-"""Files of artefacts kept on the node for the next pod: by content, bounded, checked at every use.
+"""Cache of artefact files on the node for its next pods: by content, bounded, checked at every use.
 
-A file is found by where it came from and its validator, so a pod gets it only after the source itself has
-answered that pod's own credentials with that very validator. What is read is hashed and must be what its name says.
+A file is found by its origin and validator, so a pod gets it only after the source has answered that pod's own
+credentials with the same validator. The content is hashed at each read and must match the file's name.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ MIN_FREE_SHARE = 0.10
 
 @dataclass(frozen=True, slots=True)
 class NodeCache:
-    """`<root>/blobs/<sha256>` and `<root>/names/<hash of origin and validator>`, which holds a sha256.
+    """`<root>/blobs/<sha256>` and `<root>/names/<hash of origin and validator>`, which contains a sha256.
 
-    Any number of agents use one folder: whatever they write appears by a rename, and they evict one at a time.
-    Every error of the disk means no more than that a file is not cached.
+    Any number of agents share one folder: files appear by a rename, and one agent evicts at a time.
+    After any error of the disk the file is simply not cached.
     """
 
     root: Path
     max_bytes: int
 
     def find(self, name: str) -> Path | None:
-        """Return the file that is known by `name`, marked as used now; None without one."""
+        """Return the file with the name `name` and mark it as used now; None if there is none."""
         with contextlib.suppress(OSError):
             digest = (self.root / "names" / name).read_text()
             blob = self.root / "blobs" / Path(digest).name
@@ -47,13 +47,13 @@ class NodeCache:
         return None
 
     def forget(self, blob: Path) -> None:
-        """Remove a file whose content is not what its name says."""
+        """Remove a file whose content does not match its name."""
         log.warning("node_cache_damaged", blob=blob.name)
         with contextlib.suppress(OSError):
             blob.unlink()
 
     def begin(self, size: int) -> "Entry | None":
-        """Return a place for a file of `size` bytes, after making room; None if it does not fit."""
+        """Make room for a file of `size` bytes and return its entry; None if it does not fit."""
         if size > self.max_bytes:
             return None
         with contextlib.suppress(OSError):
@@ -69,7 +69,7 @@ class NodeCache:
         return None
 
     def add(self, part: Path, digest: str, name: str) -> None:
-        """Give a whole file its names."""
+        """Move a complete file into the cache under its digest and its name."""
         with contextlib.suppress(OSError), self._alone():
             part.replace(self.root / "blobs" / digest)
             written = self.root / "names" / f".{name}"
@@ -77,7 +77,7 @@ class NodeCache:
             written.replace(self.root / "names" / name)
 
     def _make_room(self, size: int) -> bool:
-        """Remove what was used longest ago until `size` more bytes fit."""
+        """Remove the least recently used files until `size` more bytes fit."""
         self._sweep()
         blobs = sorted((self.root / "blobs").iterdir(), key=lambda blob: blob.stat().st_mtime)
         used = sum(file.stat().st_size for file in (*blobs, *(self.root / "incoming").iterdir()))
@@ -93,7 +93,7 @@ class NodeCache:
         return used + size <= self.max_bytes and disk.free - size >= disk.total * MIN_FREE_SHARE
 
     def _sweep(self) -> None:
-        """Remove names without a file and what an agent that was killed left behind."""
+        """Remove names without a file, and partial files of agents that were killed."""
         for name in (self.root / "names").iterdir():
             if not (self.root / "blobs" / name.read_text()).exists():
                 name.unlink(missing_ok=True)
@@ -110,7 +110,7 @@ class NodeCache:
 
 
 class Entry:
-    """A file on its way into the cache, beside its way into the pod."""
+    """A file that is written to the cache while the pod receives it."""
 
     def __init__(self, cache: NodeCache, path: Path, descriptor: int) -> None:
         self._cache = cache
@@ -120,7 +120,7 @@ class Entry:
         self._failed = False
 
     def append(self, chunk: bytes) -> None:
-        """Add a chunk; a full disk ends the caching, not the download."""
+        """Add a chunk; a full disk ends the caching and not the download."""
         if self._failed:
             return
         try:
@@ -131,7 +131,7 @@ class Entry:
         self._hasher.update(chunk)
 
     def end(self, name: str, *, whole: bool, promised: str | None) -> None:
-        """Keep a file that arrived whole and as promised, drop any other."""
+        """Add the file to the cache if it is complete and matches the expected digest; drop it otherwise."""
         os.close(self._descriptor)
         digest = self._hasher.hexdigest()
         if whole and not self._failed and promised in (None, digest):
@@ -140,22 +140,22 @@ class Entry:
 
 
 class CachedSource:
-    """A source whose files come from the node's cache where it has them, and go there where it has not."""
+    """A source whose files are read from the node's cache, and written to it when they are missing there."""
 
     def __init__(self, source: Source, cache: NodeCache, origin: str, *, by_digest: bool = False) -> None:
-        """Keep files of `origin`; `by_digest` says that paths are digests that the origin itself has just named."""
+        """Cache files of `origin`; `by_digest`: paths are digests that the origin itself has just named."""
         self._by_digest = by_digest
         self._source = source
         self._cache = cache
         self._origin = origin
 
     async def list(self, folder: str) -> tuple[str, ...] | None:
-        """Ask the source itself."""
+        """Return the listing of the source itself."""
         return await self._source.list(folder)
 
     @asynccontextmanager
     async def open(self, path: str, resume: Resume | None = None) -> AsyncGenerator[Download, None]:
-        """Start reading one file; the source is asked first, unless the path itself says what the content is."""
+        """Start reading one file; ask the source first, unless the path is the digest of the content."""
         blob = await self._known(path) if self._by_digest else None
         if blob is None:
             async with self._asked(path, resume) as (download, blob):
@@ -169,7 +169,7 @@ class CachedSource:
     async def _asked(
         self, path: str, resume: Resume | None
     ) -> AsyncGenerator[tuple[Download, Path | None], None]:
-        """Open the source's file; give what the cache has of it, else the download, which it then keeps."""
+        """Open the source's file; yield it with the cached copy, or without one as a download that fills the cache."""
         opened = self._source.open(path) if resume is None else self._source.open(path, resume)
         async with opened as download:
             validator = download.validator or download.sha256
@@ -191,7 +191,7 @@ class CachedSource:
         return hashlib.sha256(f"{self._origin}\n{path}\n{validator}".encode()).hexdigest()
 
     def _intact(self, name: str) -> Path | None:
-        """Return a cached file whose content is what it is called."""
+        """Return the cached file if its content matches its digest; remove it otherwise."""
         blob = self._cache.find(name)
         if blob is None:
             return None

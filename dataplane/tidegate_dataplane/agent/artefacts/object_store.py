@@ -1,4 +1,4 @@
-"""s3: and gs: object stores, with the tenant's credentials and never with the node's: read by range, written whole."""
+"""Sources s3: and gs: object stores, with the tenant's credentials and never the node's."""
 
 import asyncio
 import json
@@ -92,7 +92,7 @@ class ObjectSource:
 
     @asynccontextmanager
     async def open(self, path: str, resume: Resume | None = None) -> AsyncGenerator[Download, None]:
-        """Start reading one object, from where `resume` says if it is still the same."""
+        """Start reading one object, at `resume` if it has not changed."""
         from obstore import get_async
         from obstore.exceptions import PreconditionError
 
@@ -140,7 +140,7 @@ class ObjectSource:
         return tuple(sorted(keys))
 
     async def size(self, path: str) -> int:
-        """Return the bytes of one object."""
+        """Return the size of one object in bytes."""
         from obstore import head_async
 
         try:
@@ -153,7 +153,7 @@ class ObjectSource:
             raise self._translated(path, error) from error
 
     async def read_range(self, path: str, start: int, length: int) -> bytes:
-        """Return so many bytes of one object."""
+        """Return `length` bytes of one object from `start` on."""
         from obstore import get_range_async
 
         if length == 0:
@@ -168,7 +168,7 @@ class ObjectSource:
             raise self._translated(path, error) from error
 
     async def create(self, path: str, content: bytes) -> bool:
-        """Write one object where none of the name is there; return False, and change nothing, where one is."""
+        """Write one object if its name is free; return False, and change nothing, if it is taken."""
         from obstore import put_async
         from obstore.exceptions import AlreadyExistsError
 
@@ -186,7 +186,7 @@ class ObjectSource:
         return True
 
     async def put(self, path: str, content: bytes) -> None:
-        """Write one object: afterwards it is there whole, or not at all."""
+        """Write one object atomically."""
         from obstore import put_async
 
         self._check_may_write(path)
@@ -205,8 +205,8 @@ class ObjectSource:
     def _check_may_write(self, path: str) -> None:
         """Refuse to write to gs: without an identity.
 
-        `skip_signature` holds there for reading alone: to write, the store asks the metadata service of the node, and
-        would write as the node (apache/arrow-rs-object-store#520).
+        `skip_signature` works there for reads only: to write, the store would get a token from the node's metadata service, and
+        write as the node (apache/arrow-rs-object-store#520).
         """
         gs = self._uri.scheme is Scheme.GS
         if gs and not any(_value(key, self._credentials) for key in GCS_IDENTITIES):
@@ -255,10 +255,10 @@ class ObjectSource:
 
 
 def _endpoint(scheme: Scheme, credentials: Credentials) -> str:
-    """Return the endpoint of the store, empty for the cloud provider's own.
+    """Return the endpoint of the store; empty for the cloud provider's own.
 
     Raises:
-        ArtefactError: UriNotAllowed for what is no http: or https: URL.
+        ArtefactError: UriNotAllowed if it is no http: or https: URL.
     """
     names = ("GOOGLE_BASE_URL",) if scheme is Scheme.GS else ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     endpoint = next((value for name in names if (value := credentials.get(name))), "")
@@ -272,7 +272,7 @@ def _endpoint(scheme: Scheme, credentials: Credentials) -> str:
 
 
 def _platform_targets(credentials: Credentials) -> frozenset[str]:
-    """Return where the platform serves the pod's own identity: EKS and ECS do at a link-local address."""
+    """Return where the platform serves the pod's own identity, as EKS and ECS do at a link-local address."""
     if credentials.get("AWS_ACCESS_KEY_ID"):
         return frozenset()
     full = credentials.environment.get("AWS_CONTAINER_CREDENTIALS_FULL_URI")

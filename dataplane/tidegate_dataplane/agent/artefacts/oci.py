@@ -1,4 +1,4 @@
-"""oci: source: an artefact or image in a registry, its tag the version, every byte checked against its digest."""
+"""Source oci: an artefact or image in a registry; its tag is the version, and every byte is checked by digest."""
 
 import asyncio
 import hashlib
@@ -62,7 +62,7 @@ class OciSource:
         credentials: Credentials,
         through: Callable[[Source], Source] = lambda source: source,
     ) -> None:
-        """Read the tag `revision`, or that of the version's number; layers come `through` a cache, if there is one."""
+        """Read the tag `revision`, by default the version's number; the wrapper adds a cache to the source of layers."""
         self._uri = uri
         self._blobs = through(_Blobs(self))
         self._version = version
@@ -78,14 +78,14 @@ class OciSource:
         self._unpacked: FolderSource | None = None
 
     async def digest(self) -> str:
-        """Return the digest of what the tag names, in hex: the manifest's, or the index's of several."""
+        """Return the digest of the tag's manifest or index, in hex."""
         return (await self._manifest())[0]
 
     async def unpack(self, basket: Basket) -> None:
-        """Receive the layers that are archives and unpack the model's files from them; nothing to do without.
+        """Receive the layers that are archives and unpack the model's files; do nothing without such layers.
 
         Raises:
-            ArtefactError: ArtefactInvalid, ArtefactTooLarge, ChecksumMismatch, or as fetching says.
+            ArtefactError: ArtefactInvalid, ArtefactTooLarge, ChecksumMismatch, or an error of the download.
         """
         _, contents = await self._manifest()
         if not contents.archives:
@@ -182,7 +182,7 @@ class OciSource:
         self._admitted_at_s = time.monotonic()
 
     async def _renew(self) -> None:
-        """Ask for another token before this one may have run out: layers take longer than tokens live."""
+        """Request another token before this one can expire: layers take longer than tokens live."""
         if self._challenge and time.monotonic() - self._admitted_at_s > TOKEN_LIFE_S:
             await self._admit()
 
@@ -201,7 +201,7 @@ class OciSource:
         return await self._bounded(answer, MAX_MANIFEST_BYTES, "manifest")
 
     async def _admission(self, challenge: str) -> str:
-        """Return the Authorization header that the registry asks for."""
+        """Return the Authorization header for the registry's challenge."""
         kind, _, rest = challenge.partition(" ")
         own = self._credentials.registry_authorization(self._uri.authority)
         if kind.lower() == "basic" and own is not None:

@@ -1,4 +1,4 @@
-"""What an OCI manifest or index says about a model: which layers are files, which are archives. Pure."""
+"""OCI manifests and indexes of models: which layers are files, which are archives. Pure."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class _Wire(BaseModel):
 
 
 class Platform(_Wire):
-    """For which machine an image is."""
+    """Operating system and architecture of an image."""
 
     architecture: str = ""
     os: str = ""
@@ -59,7 +59,7 @@ class Manifest(_Wire):
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A layer that is a tar file; of an image only the folder /models counts."""
+    """A layer that is a tar file; from an image only the folder /models is used."""
 
     digest: str
     below: str
@@ -67,17 +67,17 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Files by path, each with its digest and size, and archives in the order in which they are unpacked."""
+    """Files by path, each with its digest and size, and archives in the order of unpacking."""
 
     files: Mapping[str, tuple[str, int]]
     archives: tuple[Archive, ...]
 
 
 def parse_manifest(body: bytes, artefact: str) -> Manifest:
-    """Parse what a registry answered.
+    """Parse the response of a registry.
 
     Raises:
-        ArtefactError: ArtefactInvalid if it is no manifest that we know.
+        ArtefactError: ArtefactInvalid if it is no known kind of manifest.
     """
     try:
         manifest = Manifest.model_validate_json(body)
@@ -90,7 +90,7 @@ def parse_manifest(body: bytes, artefact: str) -> Manifest:
 
 
 def choose(manifests: Sequence[Descriptor], artefact: str) -> Descriptor:
-    """Return the manifest for this machine: the only one, that of the platform, or the one without a platform."""
+    """Return the manifest for this machine: the only one, the one of its platform, or one without a platform."""
     if len(manifests) == 1:
         return manifests[0]
     machine = ARCHITECTURES.get(platform.machine(), platform.machine())

@@ -1,7 +1,7 @@
-"""Inputs, outputs and external data files of an ONNX model, read without loading a single weight.
+"""Inputs, outputs and external data files of an ONNX model, read without loading its weights.
 
-The file is walked as a protobuf stream over a memory map and tensors are stepped over, so that a model of
-two gigabytes costs the agent no memory and a truncated one is told apart from a complete one.
+The file is walked as a protobuf stream over a memory map and tensors are skipped, so that a model of
+two gigabytes costs the agent no memory and a truncated one is detected.
 Field numbers are those of onnx.proto.
 """
 
@@ -38,7 +38,7 @@ DTYPES: Mapping[int, str] = {
 
 @dataclass(frozen=True, slots=True)
 class OnnxTensor:
-    """One graph input or output; `symbols` holds the name of each free dimension, None where it has none."""
+    """One graph input or output; `symbols` has the name of each free dimension, None for one without a name."""
 
     spec: TensorSpec
     symbols: tuple[str | None, ...]
@@ -46,7 +46,7 @@ class OnnxTensor:
 
 @dataclass(frozen=True, slots=True)
 class OnnxFacts:
-    """What serving needs to know; `external` maps a data file to the bytes that the graph reads of it."""
+    """Signature and external data; `external` maps a data file to the number of bytes that the graph reads."""
 
     inputs: tuple[OnnxTensor, ...]
     outputs: tuple[OnnxTensor, ...]
@@ -55,7 +55,7 @@ class OnnxFacts:
 
 @dataclass(slots=True)
 class _Found:
-    """What the walk has met so far."""
+    """Results of the walk so far."""
 
     inputs: list[OnnxTensor] = field(default_factory=list[OnnxTensor])
     outputs: list[OnnxTensor] = field(default_factory=list[OnnxTensor])
@@ -66,10 +66,10 @@ class _Found:
 
 
 def read_onnx(path: Path) -> OnnxFacts:
-    """Read the signature of the model at `path`; external data is named, not opened.
+    """Read the signature of the model at `path`; external data files are listed and not opened.
 
     Raises:
-        ArtefactError: ArtefactInvalid with what is wrong and, where there is one, the cure.
+        ArtefactError: ArtefactInvalid with the problem and, where there is one, the way out.
     """
     with path.open("rb") as file:
         size = path.stat().st_size
@@ -213,7 +213,7 @@ def _walk_node(node: _Message, summary: _Found, *, depth: int) -> None:
 
 
 def _walk_tensor(tensor: _Message, summary: _Found) -> str:
-    """Note the tensor's external data, if it has any, and return its name."""
+    """Record the tensor's external data, if it has any, and return its name."""
     name, external, entries = "", False, dict[str, str]()
     for number, value in tensor.fields():
         if number == 8 and isinstance(value, _Message):

@@ -1,4 +1,4 @@
-"""The bytes that have arrived of one file, kept beside their validator so that a later attempt goes on from them."""
+"""Partially downloaded files, kept with their validator so that a later attempt can resume them."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ READ_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class Part:
-    """One file on its way: `path` holds what arrived; `note` says of which content it is."""
+    """A partially downloaded file at `path`; the note beside it identifies its content."""
 
     path: Path
     size: int = 0
@@ -28,13 +28,13 @@ class Part:
 
     @property
     def note(self) -> Path:
-        """The file beside it that holds the validator."""
+        """Return the path of the file that holds the validator."""
         return self.path.with_name(f"{self.path.name}.json")
 
     def resume(self) -> Resume | None:
-        """Return where to go on; None to begin at the beginning.
+        """Return where to resume; None to start at the beginning.
 
-        A file that is whole, but was never finished, begins again: no server has a range behind its end.
+        A file that is complete but was never finished starts again: no server has a range behind its end.
         """
         if not self.size or not self.validator:
             return None
@@ -42,7 +42,7 @@ class Part:
         return None if is_complete else Resume(self.size, self.validator, self.expected)
 
     def load(self) -> None:
-        """Take up what an earlier attempt left, if it says of what."""
+        """Load what an earlier attempt received, if its note identifies the content."""
         try:
             note = json.loads(self.note.read_bytes())
             with self.path.open("rb") as file:
@@ -54,7 +54,7 @@ class Part:
             self.begin(None)
 
     def begin(self, validator: str | None, size: int | None = None) -> None:
-        """Forget what arrived: the content is another one, of `size` bytes."""
+        """Discard the received bytes and begin with other content, of `size` bytes."""
         self.close()
         self.size, self.validator, self.expected, self.hasher = 0, validator, size, hashlib.sha256()
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ class Part:
             self.note.write_text(json.dumps({"validator": validator, "size": size}))
 
     def append(self, chunk: bytes) -> None:
-        """Add a chunk."""
+        """Append a chunk."""
         if self._file is None:
             self._file = self.path.open("ab", buffering=0)
         self._file.write(chunk)
@@ -73,20 +73,20 @@ class Part:
         self.size += len(chunk)
 
     def close(self) -> None:
-        """Close the file; what arrived stays."""
+        """Close the file and keep the received bytes."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def drop(self) -> None:
-        """Remove what arrived: somebody else needs the room."""
+        """Remove the received bytes to free disk space."""
         self.close()
         self.size, self.validator = 0, None
         self.path.unlink(missing_ok=True)
         self.note.unlink(missing_ok=True)
 
     def finish(self, target: Path) -> None:
-        """Give the whole file its name."""
+        """Move the complete file to its target."""
         self.close()
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():
@@ -96,32 +96,32 @@ class Part:
 
 
 class Parts:
-    """The folder of an order's unfinished files; those of any other order are removed."""
+    """Folder of an order's partial files; those of all other orders are removed."""
 
     def __init__(self, root: Path, identity: str) -> None:
         self._folder = root / hashlib.sha256(identity.encode()).hexdigest()[:16]
         self._root = root
 
     def prepare(self) -> None:
-        """Make the folder and drop what belongs to other orders."""
+        """Create the folder and remove those of other orders."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for folder in self._root.iterdir():
             if folder != self._folder:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def part(self, name: str) -> Part:
-        """Return the part of one file, with what an earlier attempt left of it."""
+        """Return the partial file with the name `name`, with what an earlier attempt received."""
         part = Part(self._folder / hashlib.sha256(name.encode()).hexdigest()[:32])
         part.load()
         return part
 
     def scratch(self) -> Path:
-        """Return an empty folder for what is unpacked; `end_scratch` removes it."""
+        """Create and return an empty folder for unpacked files; `end_scratch` removes it."""
         folder = self._folder / "scratch"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         return folder
 
     def end_scratch(self) -> None:
-        """Remove what was unpacked."""
+        """Remove the unpacked files."""
         shutil.rmtree(self._folder / "scratch", ignore_errors=True)

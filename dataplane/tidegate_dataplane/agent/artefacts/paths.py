@@ -12,7 +12,7 @@ CODE_SUFFIXES = (".py", ".pyc", ".pyd", ".pyi", ".pth", ".so", ".egg", ".zip")
 
 
 def checked_relative(path: str, *, what: str) -> str:
-    """Return `path` in its one spelling.
+    """Return the normalised `path`.
 
     Raises:
         ArtefactError: ArtefactInvalid if the path is absolute, leaves its folder or cannot be a file name.

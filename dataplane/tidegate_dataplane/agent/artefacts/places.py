@@ -1,4 +1,4 @@
-"""Which source reads which kind of URI, with the rules and credentials of this pod."""
+"""Construction of the source for a URI, with the rules and credentials of this pod."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""Receive one file of an artefact: within its limits, hashed as it lands, and on from where a connection broke."""
+"""Download of one file of an artefact: bounded, hashed on arrival, and resumed after a broken connection."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ Pause = Callable[[float], Awaitable[None]]
 
 @dataclass(slots=True)
 class Progress:
-    """Bytes received and, where the sources say it, bytes to come in all; `resumed` counts mended connections."""
+    """Bytes received and, if the sources declare it, bytes in total; `resumed` counts resumed connections."""
 
     done: int = 0
     total: int | None = None
@@ -30,7 +30,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Basket:
-    """Where files are put, and how much may still go in; `used` counts the bytes of the files that are whole."""
+    """Folder for fetched files and its limit; `used` counts the bytes of complete files."""
 
     folder: Path
     limit_bytes: int
@@ -42,10 +42,10 @@ class Basket:
 
 
 async def receive(source: Source, path: str, destination: str, basket: Basket) -> FetchedFile:
-    """Bring one file into the basket's folder and return what arrived.
+    """Download one file into the target's folder and return its path, size and digest.
 
     Raises:
-        ArtefactError: as the source does; ArtefactTooLarge; ChecksumMismatch; FetchFailed when the disk is full.
+        ArtefactError: as the source does; ArtefactTooLarge; ChecksumMismatch; FetchFailed if the disk is full.
     """
     part = Part(basket.folder / destination)
     try:
@@ -81,7 +81,7 @@ async def _receive_whole(source: Source, path: str, part: Part, basket: Basket) 
 
 
 async def _take(download: Download, part: Part, basket: Basket) -> None:
-    """Append what the download brings; begin again if it is of another content than what is there."""
+    """Append the download to the partial file; start over if its content has changed."""
     goes_on = download.start > 0 and download.start == part.size and download.validator == part.validator
     if not goes_on:
         if download.start != 0:

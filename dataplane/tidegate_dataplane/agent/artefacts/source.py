@@ -1,4 +1,4 @@
-"""What every source of artefacts offers: open one file as a stream, list a folder."""
+"""Interface of every source of artefacts: open one file as a stream, list a folder."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -10,9 +10,9 @@ CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Where a broken download stopped, and the validator that tells whether the file is still the same.
+    """Position at which a download broke off, and the validator that identifies the content.
 
-    `size` is that of the whole file where it was said.
+    `size` is that of the whole file, if known.
     """
 
     start: int
@@ -22,11 +22,11 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A file on its way.
+    """An open download of one file.
 
-    `size` is that of the whole file in bytes where the source says it, `chunks` its content from byte `start` on.
+    `size` is that of the whole file in bytes, if the source declares it; `chunks` its content from byte `start` on.
     `validator` changes whenever the content does (a strong ETag); without one a download cannot be resumed.
-    `sha256` is what the source itself promises of the content.
+    `sha256` is the digest that the source declares.
     `counted` is False for a copy within the pod, which is no progress of the download.
     """
 
@@ -39,10 +39,10 @@ class Download:
 
 
 class Source(Protocol):
-    """One place, opened for one artefact; paths are relative to the artefact's URI.
+    """A source, opened for one artefact; paths are relative to the artefact's URI.
 
-    Both raise ArtefactError: ArtefactNotFound for what is not there, UriNotAllowed for what must not be read,
-    FetchFailed for what may pass.
+    Both methods raise ArtefactError: ArtefactNotFound for a missing file, UriNotAllowed for one that must not be read,
+    FetchFailed for an error that may pass.
     """
 
     def open(self, path: str, resume: Resume | None = None) -> AbstractAsyncContextManager[Download]:
@@ -50,5 +50,5 @@ class Source(Protocol):
         ...
 
     async def list(self, folder: str) -> tuple[str, ...] | None:
-        """Return the paths of the files below `folder`, relative to it; None where there is no listing."""
+        """Return the paths of the files below `folder`, relative to it; None if the source has no listing."""
         ...

@@ -1,4 +1,4 @@
-"""Artefact URIs: which schemes there are and what each may name. Pure."""
+"""Artefact URIs: the schemes and what each may name. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from tidegate_dataplane.contract import FailureReason
 
 
 class Scheme(StrEnum):
-    """The places that artefacts are fetched from."""
+    """Kinds of sources of artefacts."""
 
     FILE = "file"
     PVC = "pvc"

@@ -1,4 +1,4 @@
-"""What the worker needs of a broker; the same for one that settles message by message and one that keeps an offset."""
+"""Interface of a broker for the worker; the same with single acknowledgements and with one offset."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ FETCH_S: Final = 1.0
 
 
 class TooLargeError(Exception):
-    """The store takes no result of this size."""
+    """The store accepts no result of this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Messages of the stream, for all pods together."""
+    """Numbers of messages of the stream, for all pods together."""
 
     pending: int
     """Those that no pod has yet."""
@@ -28,7 +28,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Message:
-    """One delivery of a message; `handle` is the broker's own."""
+    """One delivery of a message; `handle` belongs to the broker."""
 
     body: bytes
     headers: Mapping[str, str]
@@ -40,35 +40,35 @@ class Message:
 
 
 class Broker(Protocol):
-    """A stream, the store of its results and a place for dead letters, over one session at a time.
+    """A stream, the store of its results and a destination for dead letters, over one session at a time.
 
     Every failure is a BrokerError, after which `open` is called again.
     """
 
     @property
     def id_header(self) -> str:
-        """The header that is a message's id where its body has none."""
+        """Return the name of the header that identifies a message whose body has no id."""
         ...
 
     @property
     def hold_every_s(self) -> float:
-        """How often `hold` is to be called for what is held."""
+        """Return the interval at which holds must be renewed, in seconds."""
         ...
 
     async def open(self) -> None:
-        """Connect, and find or make what is needed; the words of a failure are for whoever wrote the spec."""
+        """Connect, and find or make what is needed; messages of errors address the author of the spec."""
         ...
 
     async def close(self) -> None:
-        """Send what is on its way, and leave what is held to others."""
+        """Send pending output, and leave unsettled messages to other pods."""
         ...
 
     async def fetch(self, count: int) -> Sequence[Message]:
-        """Return at most `count` messages as soon as there is one; none if none came within FETCH_S."""
+        """Return at most `count` messages as soon as there is one; none if none arrived within FETCH_S."""
         ...
 
     async def backlog(self) -> Backlog:
-        """Return how many messages wait."""
+        """Return the numbers of waiting messages."""
         ...
 
     async def has_result(self, request_id: str) -> bool:
@@ -76,10 +76,10 @@ class Broker(Protocol):
         ...
 
     async def keep_result(self, request_id: str, content: bytes) -> bool:
-        """Keep a result; return False if the id has one already, which stays.
+        """Store a result; return False if the id already has one, which stays.
 
         Raises:
-            TooLargeError: the store takes no result of this size.
+            TooLargeError: the store accepts no result of this size.
         """
         ...
 
@@ -87,22 +87,22 @@ class Broker(Protocol):
         """Publish a message to the dead letters, with the reason in its headers.
 
         Raises:
-            BrokerError: refused, where they take nothing, or nothing of this size.
+            BrokerError: refused, if they accept no message, or none of this size.
         """
         ...
 
     def is_ours(self, message: Message) -> bool:
-        """Return False once the message is known to be another pod's; then it is let go without a word."""
+        """Return False once the message is known to belong to another pod; it is then dropped silently."""
         ...
 
     async def settle(self, message: Message) -> None:
-        """Say that the message is dealt with."""
+        """Acknowledge the message."""
         ...
 
     async def give_back(self, message: Message, after_s: float) -> None:
-        """Have the message delivered again, here or elsewhere, after a while."""
+        """Return the message to the stream, for delivery to any pod after `after_s`."""
         ...
 
     async def hold(self, message: Message) -> None:
-        """Say that the message is still in good hands."""
+        """Extend the time that this pod may hold the message."""
         ...

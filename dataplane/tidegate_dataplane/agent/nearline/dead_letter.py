@@ -1,4 +1,4 @@
-"""The headers of a dead letter: the sender's own as far as they can be sent again, and why it is one. Pure."""
+"""Headers of a dead letter: those of the sender that can be sent again, and the reason. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,7 @@ from tidegate_dataplane.agent.nearline.verdict import Dead
 
 
 def reason_headers(verdict: Dead) -> dict[str, str]:
-    """Return what every dead letter says, in ASCII."""
+    """Return the headers that every dead letter has, in ASCII."""
     return {
         "Tidegate-Reason": verdict.reason.value,
         "Tidegate-Message": " ".join(verdict.message.split())[:300].encode("ascii", "replace").decode(),

@@ -1,4 +1,4 @@
-"""Kafka as the worker's broker: a group's share of a topic, a topic for dead letters; results lie in a bucket of NATS."""
+"""Kafka as the worker's broker: a consumer group, a topic for dead letters, and a NATS bucket for results."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
@@ -28,7 +28,7 @@ LARGEST_LETTER_BYTES: Final = 64 << 20
 
 @dataclass(slots=True)
 class _Session:
-    """The clients of one session."""
+    """Clients of one session."""
 
     consumer: Any
     producer: Any
@@ -38,7 +38,7 @@ class _Session:
 
 
 class KafkaBroker:
-    """One session at a time: a member of the group, and a connection to the bucket's server."""
+    """Holds one session at a time: a membership of the group, and a connection to the bucket's server."""
 
     id_header = "ce_id"
     hold_every_s = IDLE_S / 3
@@ -56,10 +56,10 @@ class KafkaBroker:
         self._stopping: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Connect, and see that topics and bucket are there; the group is joined by the first fetch, not by a pod that waits.
+        """Connect, and check topics and bucket; only the first fetch joins the group.
 
         Raises:
-            BrokerError: in words for whoever wrote the spec.
+            BrokerError: with a message for the author of the spec.
         """
         await self.close()
         await self._open_bucket()
@@ -75,7 +75,7 @@ class KafkaBroker:
             raise
 
     async def close(self) -> None:
-        """Commit what is settled, leave the group and close every connection: others have the partitions at once."""
+        """Commit, leave the group and close every connection, so that other pods get the partitions at once."""
         session, self._session = self._session, None
         if session is not None:
             await session.group.leave()
@@ -91,10 +91,10 @@ class KafkaBroker:
         return await self._translated(self._open.group.fetch(count))
 
     async def backlog(self) -> Backlog:
-        """Return how many messages wait.
+        """Return the numbers of waiting messages.
 
-        The client says nothing when its cluster goes away, so that whoever asks this regularly finds it out. A partition
-        without a leader is another matter: there is no figure while it has none, and the other partitions' work goes on.
+        The client does not notice that its cluster has gone, so this regular call detects it. A partition without a leader is
+        different: there is no number until it has one, and the work on other partitions goes on.
         """
         session = self._open
 
@@ -114,7 +114,7 @@ class KafkaBroker:
         return await self._bucket.has(request_id)
 
     async def keep_result(self, request_id: str, content: bytes) -> bool:
-        """Keep a result; return False if the id has one already, which stays."""
+        """Store a result; return False if the id already has one, which stays."""
         return await self._bucket.keep(request_id, content)
 
     async def bury(self, message: Message, verdict: Dead) -> None:
@@ -147,15 +147,15 @@ class KafkaBroker:
         )
 
     def is_ours(self, message: Message) -> bool:
-        """Return False once the partition went to another pod."""
+        """Return False once another pod has the partition."""
         return self._session is not None and self._session.group.has(message)
 
     async def settle(self, message: Message) -> None:
-        """Say that the message is dealt with."""
+        """Acknowledge the message."""
         await self._translated(self._open.group.settle(message))
 
     async def give_back(self, message: Message, after_s: float) -> None:
-        """Have the message delivered again: here after a while, or elsewhere if this pod ends before."""
+        """Deliver the message again: here after `after_s`, or elsewhere if this pod ends first."""
         self._open.group.give_back(message, after_s)
 
     async def hold(self, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""aiokafka, which publishes no types; imported when it is used: a pod that talks to no Kafka does not pay for it."""
+"""aiokafka, which publishes no types; imported on first use, so that other pods do not pay for it."""
 
 import importlib
 from collections.abc import Awaitable, Callable, Sequence
@@ -6,19 +6,19 @@ from typing import Any
 
 
 def library(module: str = "aiokafka") -> Any:
-    """Return aiokafka, or a module of it."""
+    """Import and return aiokafka, or a module of it."""
     return importlib.import_module(module)
 
 
 def place_of(topic: str, partition: int) -> Any:
-    """Return what aiokafka calls a TopicPartition."""
+    """Return aiokafka's TopicPartition."""
     return library().TopicPartition(topic, partition)
 
 
 def listener(
     revoked: Callable[[], Awaitable[None]], assigned: Callable[[Sequence[int]], Awaitable[None]]
 ) -> Any:
-    """Return what a consumer tells of the partitions that it loses and gets."""
+    """Return a rebalance listener that calls `revoked` and `assigned`."""
 
     async def on_revoked(_: Any, partitions: Any) -> None:
         del partitions

@@ -1,7 +1,7 @@
-"""One member of a group of Kafka: which partitions are its own, what of them it has, and what is committed for them.
+"""One member of a Kafka consumer group: its partitions, their progress and commits.
 
-A group keeps one offset for each partition and no word about a single message; `progress` makes of that what the worker
-needs. What is given back waits here, since a partition can only be read on.
+A group keeps one offset for each partition and nothing about single messages; `progress` encodes those beside the
+offset. Messages that are given back wait here, since a partition can only be read forward.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ AGAIN_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a record lies; `progress` is that of the share of the topic it was delivered in."""
+    """Position of a record; `progress` is that of the partition at its delivery."""
 
     partition: int
     offset: int
@@ -43,10 +43,10 @@ class Place:
 
 
 class Group:
-    """A membership, from the first `fetch` on; errors are the client's own."""
+    """A membership, from the first fetch on; errors are the client's own."""
 
     def __init__(self, consumer: Any, admin: Any, topic: str, name: str) -> None:
-        """`consumer` and `admin` are clients of aiokafka that were started; `name` is the group's."""
+        """Take started clients of aiokafka; `name` is the group's."""
         self._consumer = consumer
         self._admin = admin
         self._topic = topic
@@ -68,7 +68,7 @@ class Group:
         self._committed_at = self._read_at = 0.0
 
     async def leave(self) -> None:
-        """Commit what is settled; the consumer, when it is stopped, tells the group."""
+        """Commit what is settled; stopping the consumer then leaves the group."""
         with contextlib.suppress(Exception):  # what is not committed comes again
             async with asyncio.timeout(LEAVE_S):
                 await self.commit()
@@ -76,7 +76,7 @@ class Group:
             await ended([self._read_task])
 
     async def fetch(self, count: int) -> Sequence[Message]:
-        """Return at most `count` messages; those given back first, when their time has come."""
+        """Return at most `count` messages; messages that were given back and are due come first."""
         if not self._joined:
             self._joined = True
             self._consumer.subscribe([self._topic], listener=listener(self._on_revoked, self._on_assigned))
@@ -85,7 +85,7 @@ class Group:
         return messages
 
     async def stay(self, every_s: float) -> None:
-        """Show the client that the pod is not idle: it has no room, and its partitions wait for it, paused."""
+        """Poll without reading, so that the client does not count as idle while the pod has no room."""
         now = time.monotonic()
         if self._read_task is not None or now - self._read_at < every_s or not self._rebalanced.is_set():
             return
@@ -96,12 +96,12 @@ class Group:
         self._consumer.resume(*(partitions & self._consumer.assignment()))
 
     def has(self, message: Message) -> bool:
-        """Return False once the message's partition went to another member."""
+        """Return False once another member has the message's partition."""
         place: Place = message.handle
         return self._assigned.get(place.partition) is place.progress
 
     async def settle(self, message: Message) -> None:
-        """Note that the message is dealt with, and commit now and then."""
+        """Record that the message is settled, and commit now and then."""
         place: Place = message.handle
         place.progress.settle(place.offset)
         if time.monotonic() - self._committed_at > COMMIT_EVERY_S:
@@ -112,10 +112,10 @@ class Group:
         heapq.heappush(self._returned, (time.monotonic() + after_s, message.sequence, message))
 
     async def commit(self) -> None:
-        """Commit what has changed; what the group refuses while it agrees anew is tried again with the next change.
+        """Commit what has changed; a commit that the group refuses during a rebalance is repeated with the next change.
 
-        Nothing is, from when the group begins to agree until it is known what others have committed meanwhile: the client
-        would send for the new turn what was true in the old one.
+        Between the start of a rebalance and the read of the other members' commits nothing is committed: the client would
+        send offsets of the old generation for the new one.
         """
         errors = library("aiokafka.errors")
         async with self._commit_lock:
@@ -147,7 +147,7 @@ class Group:
                 self._committed |= changed
 
     async def backlog(self, partitions: Sequence[int]) -> Backlog:
-        """Return how many messages wait in all partitions, by what all members have committed."""
+        """Return the numbers of waiting messages in all partitions, from the commits of all members."""
         await self.commit()
         ends = await self._consumer.end_offsets([self._at(partition) for partition in partitions])
         committed = await self._offsets(partitions)
@@ -167,7 +167,7 @@ class Group:
         await self._offsets([0])
 
     async def _on_revoked(self) -> None:
-        """The group agrees anew: what was settled is committed, and what is held may still be ours."""
+        """Commit what is settled when a rebalance begins; messages in flight may still be ours afterwards."""
         self._generation += 1
         # The group may have gone on without us; what comes again is known by its result.
         with contextlib.suppress(Exception):
@@ -184,7 +184,7 @@ class Group:
         self._rebalanced.set()
 
     async def _take(self, partitions: Sequence[int]) -> None:
-        """Go on where whoever had a partition stopped: with what is here, if nobody has committed for it since."""
+        """Continue where the last owner of each partition stopped; keep our progress if no other member has committed."""
         before, current = self._assigned, dict[int, Progress]()
         committed = await self._offsets(partitions)
         for partition, entry in committed.items():
@@ -213,9 +213,9 @@ class Group:
         log.info("partitions_assigned", topic=self._topic, partitions=sorted(partitions))
 
     async def _offsets(self, partitions: Sequence[int]) -> dict[int, Any]:
-        """What the group has committed; nothing for partitions of which it never did.
+        """Return the group's committed offsets; partitions without a commit are absent.
 
-        A coordinator that just began says so in a place where the client does not look, and names no partition.
+        A coordinator that has just started reports that where the client does not look, and names no partition.
         """
         places = [self._at(partition) for partition in partitions]
         async with asyncio.timeout(CALL_TIMEOUT_S):
@@ -250,7 +250,7 @@ class Group:
         return messages
 
     async def _read(self, count: int) -> list[Message]:
-        """Read on, until FETCH_S have passed or something that was given back is due."""
+        """Read forward until FETCH_S have passed or a message that was given back is due."""
         wait_s = FETCH_S
         if self._returned:
             wait_s = min(FETCH_S, max(0.0, self._returned[0][0] - time.monotonic()))
@@ -276,12 +276,12 @@ class Group:
         return self._delivered(records)
 
     async def _records(self, wait_s: float, count: int) -> tuple[int, dict[Any, list[Any]]]:
-        """Read on, and say in which turn of the group that was; nothing comes between the two."""
+        """Read forward, and return the generation with the records; nothing happens between the two."""
         records = await self._consumer.getmany(timeout_ms=int(wait_s * 1000), max_records=count)
         return self._generation, records
 
     async def _pass_markers(self) -> None:
-        """What has an offset and no record, as a transaction's end or what has expired, is no work for ever."""
+        """Advance over offsets without a record, such as the end of a transaction or expired messages."""
         generation = self._generation
         for place in self._consumer.assignment():
             with contextlib.suppress(TimeoutError, library("aiokafka.errors").IllegalStateError):
@@ -293,7 +293,7 @@ class Group:
                 self._read_to[place.partition] = position
 
     def _delivered(self, records: Mapping[Any, Sequence[Any]]) -> list[Message]:
-        """What of the records is to be dealt with here, and was not dealt with before."""
+        """Return the messages of the records that are neither settled nor already here."""
         messages: list[Message] = []
         for topic_partition, partition_records in records.items():
             progress = self._reading_on(topic_partition.partition, partition_records[0].offset)
@@ -307,7 +307,7 @@ class Group:
         return messages
 
     def _reading_on(self, partition: int, offset: int) -> Progress:
-        """The progress of a partition of which `offset` comes next; a new one where there is none, or the log another."""
+        """Return the progress of a partition whose next offset is `offset`; a new one if the log began again."""
         progress, read_to = self._assigned.get(partition), self._read_to.get(partition, 0)
         if progress is None or offset < read_to:
             if progress is not None:

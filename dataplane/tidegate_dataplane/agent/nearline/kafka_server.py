@@ -1,4 +1,4 @@
-"""A Kafka cluster of a user's choice: how it is reached, with which credentials, and its words when it refuses."""
+"""A user's Kafka cluster: addresses, credentials, and translation of its errors."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ USERNAME, PASSWORD = "kafka-username", "kafka-password"
 
 
 class KafkaServer:
-    """One cluster as one Secret sees it; it makes no lasting connection."""
+    """One cluster with the credentials of one Secret; it keeps no connection."""
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class KafkaServer:
         self.name = ",".join(order.servers)
 
     async def reach(self) -> dict[str, Any]:
-        """Return what a client of aiokafka is made with, once one of the servers has let us in.
+        """Connect to one of the servers, and return the options for clients of aiokafka.
 
-        The client itself tells a refusal from an absence only in its log.
+        The client itself reports the difference between a refusal and an absent server only in its log.
 
         Raises:
-            BrokerError: in words for whoever wrote the servers or the Secret.
+            BrokerError: with a message for the author of the servers or the Secret.
         """
         identity, detail = self._identity(), ""
         for server in self.order.servers:
@@ -70,14 +70,14 @@ class KafkaServer:
         raise BrokerError(f"Kafka at {self.name} cannot be reached: {detail}", refused=False)
 
     async def _check(self, host: str, port: int) -> None:
-        """Refuse a host that leads to where no broker of a tenant is."""
+        """Raise if the host has an address that tenants must not connect to."""
         try:
             await checked_addresses(host.strip("[]"), port, allow_loopback=self._allow_loopback)
         except ArtefactError as error:
             raise self.refusal(error.refusal.message) from error
 
     async def _check_others(self, connection: Any) -> None:
-        """Refuse a cluster that sends its clients to such a host, and close the connection."""
+        """Raise if the cluster advertises a listener at such an address, and close the connection."""
         try:
             metadata = await connection.send(library("aiokafka.protocol.metadata").MetadataRequest([]))
         finally:
@@ -92,11 +92,11 @@ class KafkaServer:
                 ) from error
 
     def refusal(self, reason: str) -> BrokerError:
-        """Return the error of a cluster that is there and will not."""
+        """Return the error for a cluster that is reachable and refuses."""
         return BrokerError(f"Kafka at {self.name}: {reason}", refused=True)
 
     def failure(self, error: Exception) -> BrokerError:
-        """Return what an error of the client means: whether it is the cluster's No, or nobody answers."""
+        """Translate an error of the client: the cluster refuses, or is unreachable."""
         if isinstance(error, BrokerError):
             return error
         kind = type(error).__name__
@@ -146,9 +146,9 @@ class KafkaServer:
 
 
 async def stopped(client: Any) -> None:
-    """End a consumer, producer or admin client of aiokafka, and what one that did not come about has left open.
+    """Stop a consumer, producer or admin client of aiokafka, and what a failed start left open.
 
-    Whoever is in a hurry goes on while this does: a consumer that is cancelled in the middle of it stays in its group.
+    Callers with a deadline go on without it: a consumer that is cancelled while it stops remains in its group.
     """
     with contextlib.suppress(Exception):  # it is gone either way
         async with asyncio.timeout(STOP_TIMEOUT_S):

@@ -1,4 +1,4 @@
-"""What is in a message of the stream, and what is in a result: JSON with tensors as the Open Inference Protocol writes them.
+"""Messages of the stream and results: JSON with tensors in the form of the Open Inference Protocol.
 
 Pure; a message of a mebibyte takes tens of milliseconds, so callers use a thread.
 """
@@ -37,7 +37,7 @@ _ID: Final = re.compile(r"[-_=/A-Za-z0-9]+(?:\.[-_=/A-Za-z0-9]+)*")
 
 
 class MalformedError(ValueError):
-    """The message can never be answered; the words say what is wrong with it."""
+    """The message can never be answered; the error names the problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePlace:
-    """Where a message says its deadline: a header of the broker's, a field of its JSON, or nowhere."""
+    """Where a message has its deadline: in a header of the broker, in a field of its JSON, or nowhere."""
 
     header: str = ""
     field: str = ""
@@ -68,7 +68,7 @@ class DeadlinePlace:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who answers: what all results of a pod have in common."""
+    """Fields that all results of a pod have in common."""
 
     inference: str
     pod: str
@@ -76,7 +76,7 @@ class Origin:
 
 
 def parse(body: bytes, headers: Mapping[str, str], place: DeadlinePlace, id_header: str) -> Request:
-    """Return what the message asks; the broker's `id_header` is its id where the body has none.
+    """Return the request in a message; the broker's `id_header` is its id if the body has none.
 
     Raises:
         MalformedError: it has no usable id, deadline or tensors.
@@ -109,7 +109,7 @@ def _parsed(body: bytes, headers: Mapping[str, str], place: DeadlinePlace, id_he
 def result(
     request: Request, outputs: Sequence[Tensor], version: str, origin: Origin, *, at: datetime
 ) -> bytes:
-    """Return the JSON of a result that was made at `at`.
+    """Return the JSON of a result with its time.
 
     Raises:
         MalformedError: an output has no form in JSON.
@@ -207,7 +207,7 @@ def _numbers(data: list[Any], datatype: str) -> Array:
 
 
 def _kinds(data: list[Any]) -> set[type]:
-    """The types of what is in a list, and in the lists in it."""
+    """Return the types of the elements of a list, nested lists included."""
     all_kinds: set[type] = set()
     waiting = [data]
     while waiting:
@@ -220,7 +220,7 @@ def _kinds(data: list[Any]) -> set[type]:
 
 
 def _is_text(text: str) -> bool:
-    """JSON can say halves of characters, which nothing can be sent with."""
+    """Return whether the text has a form in UTF-8: JSON can contain half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -254,7 +254,7 @@ def _written(tensor: Tensor) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no such numbers; the words are those of protobuf's JSON, as in the sample log."""
+    """Return the JSON form of a value; NaN and infinities are written as in protobuf's JSON and the sample log."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""The model in the pod's own Triton, asked over gRPC one message at a time."""
+"""Client of the model in the pod's own Triton, over gRPC, one message at a time."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ UNLIMITED: Final = [("grpc.max_send_message_length", -1), ("grpc.max_receive_mes
 
 
 class NoAnswerError(Exception):
-    """The model did not answer a message; the words are the server's."""
+    """The model did not answer a message; the text is the server's."""
 
     def __init__(self, fault: Fault, said: str) -> None:
         super().__init__(said)
@@ -38,7 +38,7 @@ class NoAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The tensors of a model, their shapes with the batch dimension if it has one, and the rows of one request."""
+    """Tensors of a model, with the batch dimension if it has one, and the most rows of one request."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -46,10 +46,10 @@ class Signature:
 
 
 class Model:
-    """One model of one server."""
+    """Client of one model of one server."""
 
     def __init__(self, address: str, name: str, version: str = "") -> None:
-        """`version` is the one that must answer; empty is the newest that the server has."""
+        """Connect to `address`; an empty `version` means the newest that the server has."""
         self._name, self._version = name, version
         self._client: Any = aio.InferenceServerClient(address, channel_args=[*CHANNEL_OPTIONS, *UNLIMITED])
 
@@ -58,7 +58,7 @@ class Model:
         await self._client.close()
 
     async def is_ready(self) -> bool:
-        """Return whether it answers."""
+        """Return whether the model answers."""
         try:
             return bool(
                 await self._client.is_model_ready(self._name, self._version, client_timeout=READY_TIMEOUT_S)
@@ -67,10 +67,10 @@ class Model:
             return False
 
     async def signature(self) -> Signature:
-        """Return what it takes and gives; `rows` is the most that one request may have, 0 where they are no rows.
+        """Return inputs and outputs; `rows` is the most that one request may have, 0 for a model without batches.
 
         Raises:
-            NoAnswerError: the server does not say.
+            NoAnswerError: the server does not answer.
         """
         try:
             metadata = await self._client.get_model_metadata(
@@ -88,7 +88,7 @@ class Model:
         """Return the version that answered and its outputs.
 
         Raises:
-            NoAnswerError: there is none.
+            NoAnswerError: there is no answer.
             MalformedError: the inputs cannot be sent.
         """
         try:

@@ -1,4 +1,4 @@
-"""NATS as the worker's broker: a durable consumer of a stream, a bucket for results, and a place for dead letters."""
+"""NATS as the worker's broker: a durable consumer, a bucket for results, and a subject for dead letters."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ NO_STREAM: Final = 10059
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """A connection, and what was found through it."""
+    """A connection, and what was opened through it."""
 
     client: "Client"
     stream: "JetStreamContext"
@@ -38,7 +38,7 @@ class _Session:
 
 
 class NatsBroker:
-    """One connection at a time; the bucket is on the stream's own server."""
+    """Holds one connection at a time; the bucket is on the stream's own server."""
 
     id_header = "Nats-Msg-Id"
 
@@ -56,7 +56,7 @@ class NatsBroker:
         """Connect, and find or make the consumer and the bucket.
 
         Raises:
-            BrokerError: in words for whoever wrote the spec.
+            BrokerError: with a message for the author of the spec.
         """
         from nats.js.errors import APIError
 
@@ -82,7 +82,7 @@ class NatsBroker:
         return _Session(client, stream, messages)
 
     async def close(self) -> None:
-        """Send what is on its way, and close the connection."""
+        """Flush pending output and close the connection."""
         client, self._client, self._session = self._client, None, None
         if client is not None:
             with contextlib.suppress(Exception):  # it is gone either way
@@ -102,7 +102,7 @@ class NatsBroker:
             raise self._server.away(str(error) or type(error).__name__) from error
 
     async def backlog(self) -> Backlog:
-        """Return how many messages wait."""
+        """Return the numbers of waiting messages."""
         from nats.js.errors import APIError
 
         try:
@@ -120,14 +120,14 @@ class NatsBroker:
         return await self._bucket.has(request_id)
 
     async def keep_result(self, request_id: str, content: bytes) -> bool:
-        """Keep a result; return False if the id has one already, which stays."""
+        """Store a result; return False if the id already has one, which stays."""
         return await self._bucket.keep(request_id, content)
 
     async def bury(self, message: Message, verdict: Dead) -> None:
-        """Publish a message to the dead letters, with the reason in its headers; a second time is no second letter.
+        """Publish a message to the dead letters, with the reason in its headers; a repetition is dropped as a duplicate.
 
         Raises:
-            BrokerError: refused, where they take nothing, or nothing of this size.
+            BrokerError: refused, if they accept no message, or none of this size.
         """
         from nats.js.errors import APIError, NoStreamResponseError
 
@@ -164,20 +164,20 @@ class NatsBroker:
         raise self._server.refusal(f"subject {self._order.dead_letters} takes no dead letter: {detail}")
 
     def is_ours(self, message: Message) -> bool:
-        """Nobody says when a message went to another pod."""
+        """Return True: NATS does not report when a message went to another pod."""
         del message
         return True
 
     async def settle(self, message: Message) -> None:
-        """Say that the message is dealt with."""
+        """Acknowledge the message."""
         await self._server.called(message.handle.ack())
 
     async def give_back(self, message: Message, after_s: float) -> None:
-        """Say that the message is to be delivered again, after a while."""
+        """Return the message to the stream, for another delivery after `after_s`."""
         await self._server.called(message.handle.nak(delay=after_s or None))
 
     async def hold(self, message: Message) -> None:
-        """Say that the message is still in good hands."""
+        """Extend the time that this pod may hold the message."""
         await self._server.called(message.handle.in_progress())
 
     @property
@@ -214,7 +214,7 @@ class NatsBroker:
         )
 
     def _check_consumer(self, info: "ConsumerInfo") -> None:
-        """A consumer that loses messages, or gives others than were asked for, is refused."""
+        """Refuse a consumer that loses messages or delivers others than the spec's."""
         from nats.js.api import AckPolicy
 
         config, name = info.config, f"consumer {self._order.consumer} of stream {self._order.stream}"
@@ -234,7 +234,7 @@ class NatsBroker:
             )
 
     async def _check_subjects(self, stream: "JetStreamContext", info: "ConsumerInfo") -> None:
-        """A consumer that takes more than the spec's subject is refused, and dead letters that it would take again."""
+        """Refuse a consumer of more than the spec's subject, and dead letters that it would consume again."""
         order = self._order
         if takes(order.subject, order.dead_letters):
             raise self._server.refusal(
@@ -268,7 +268,7 @@ class NatsBroker:
 
 
 def takes(pattern: str, subject: str) -> bool:
-    """Whether some message has both: either may have the wildcards * and >."""
+    """Return whether some subject matches both; either may have the wildcards * and >."""
     pattern_tokens, subject_tokens = pattern.split("."), subject.split(".")
     for pattern_token, subject_token in zip(pattern_tokens, subject_tokens, strict=False):
         if ">" in (pattern_token, subject_token):
@@ -285,6 +285,6 @@ def _message(handle: "Msg") -> Message:
 
 
 def _size(headers: Mapping[str, str]) -> int:
-    """Bytes of the headers as they are sent: a first line, one for each, and an empty one."""
+    """Return the bytes of the headers on the wire: a first line, one line for each, and an empty one."""
     lines = (len(name.encode()) + len(value.encode()) + 4 for name, value in headers.items())
     return len("NATS/1.0\r\n") + sum(lines) + 2

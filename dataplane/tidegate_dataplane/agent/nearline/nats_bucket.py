@@ -1,4 +1,4 @@
-"""The bucket that keeps results: a key-value store of NATS whose key is created once, so that an id has one result."""
+"""Bucket of results: a key-value store of NATS whose keys are created once, so that an id has one result."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -29,8 +29,8 @@ class Bucket:
         """Find or make the bucket.
 
         Raises:
-            BrokerError: it keeps results for another time than is wanted.
-            APIError: in the words of the server.
+            BrokerError: its retention differs from the spec's.
+            APIError: an error of the server, untranslated.
         """
         from nats.js.api import KeyValueConfig
         from nats.js.errors import BucketNotFoundError
@@ -62,10 +62,10 @@ class Bucket:
         return True
 
     async def keep(self, request_id: str, content: bytes) -> bool:
-        """Keep a result; return False if the id has one already, which stays.
+        """Store a result; return False if the id already has one, which stays.
 
         Raises:
-            TooLargeError: the server or the bucket takes no result of this size.
+            TooLargeError: the server or the bucket accepts no result of this size.
         """
         from nats.js.errors import APIError, KeyWrongLastSequenceError, NoStreamResponseError
 

@@ -1,8 +1,8 @@
-"""How far a partition has been worked off, message by message, where the broker keeps one offset for all of it. Pure.
+"""Progress in a partition, message by message, for a broker that keeps one offset. Pure.
 
-What is committed is the first offset that is not settled, and beside it, in the text that Kafka keeps with an offset, which
-of the later ones are not settled either and how often each was delivered. So whoever has the partition next repeats only
-what was not settled, and counts on.
+A commit has the first unsettled offset, and in the metadata that Kafka keeps with it the later offsets that are not
+settled either, with the number of their deliveries. So the next owner of the partition repeats only what was not
+settled, and continues the counts.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(slots=True)
 class Progress:
-    """One partition: all below `seen` was handed out, and of that all but `unsettled` is done."""
+    """Progress of one partition: all offsets below the next one were delivered, and all but `unsettled` are settled."""
 
     seen: int
     unsettled: dict[int, int] = field(default_factory=dict[int, int])
@@ -31,11 +31,11 @@ class Progress:
 
     @property
     def committable(self) -> int:
-        """The first offset that is not settled, or the next one."""
+        """Return the first unsettled offset, or the next one if all are settled."""
         return min(self.unsettled, default=self.seen)
 
     def deliver(self, offset: int) -> int | None:
-        """Return how often the message was delivered, this time included; None if it is done, or here already."""
+        """Return how often the message was delivered, now included; None if it is settled or already here."""
         if offset >= self.seen:
             self.seen = offset + 1
             self.unsettled[offset] = 1
@@ -52,12 +52,12 @@ class Progress:
         return self.unsettled[offset]
 
     def settle(self, offset: int) -> None:
-        """The message is dealt with."""
+        """Mark the message as settled."""
         self.unsettled.pop(offset, None)
         self._here.discard(offset)
 
     def passed(self, position: int) -> None:
-        """All below `position` was read: what was to come again and has not come is gone from the topic."""
+        """Record that all below `position` was read: unsettled messages that did not come again have left the topic."""
         self.seen = max(self.seen, position)
         for offset in [offset for offset in self.unsettled if offset < position and offset not in self._here]:
             del self.unsettled[offset]
@@ -66,7 +66,7 @@ class Progress:
 def written(progress: Progress) -> tuple[int, str]:
     """Return the offset to commit, and the text to commit with it.
 
-    What finds no room in the text counts as not delivered: it comes again, and its id has a result.
+    Messages that do not fit into the text count as not delivered: they come again, and their ids have a result.
     """
     first = progress.committable
     text, previous, next_offset = "", first, progress.seen
@@ -80,7 +80,7 @@ def written(progress: Progress) -> tuple[int, str]:
 
 
 def read(offset: int, text: str) -> Progress:
-    """Return what was committed; nothing but the offset where the text is not ours, or another offset's."""
+    """Return the committed progress; only the offset if the text is not ours or belongs to another offset."""
     try:
         mark, first, handed_out, *entries = text.split(" ")
         if mark != MARK or int(first, 36) != offset:

@@ -1,4 +1,4 @@
-"""The pod's stream: follows the order, runs a worker for it, and says how that is."""
+"""Near-line stream of the pod: it runs a worker for the order and reports its state."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -32,7 +32,7 @@ StartWorker = Callable[[DesiredState, StreamOrder], Worker]
 
 
 class Stream:
-    """One pod's stream. Versions, readiness and other requests go on as without it."""
+    """Stream of one pod, independent of versions, readiness and other requests."""
 
     def __init__(self, start: StartWorker) -> None:
         self._start = start
@@ -42,7 +42,7 @@ class Stream:
         self._finished = False
 
     def follow(self, order: DesiredState) -> None:
-        """Consume as the order says from now on; another stream, bucket or batching gets another worker."""
+        """Consume the stream of the order; a changed stream, bucket or batching replaces the worker."""
         before, self._order = self._order, order
         if self._finished or (before is not None and _content(before) == _content(order)):
             return
@@ -51,7 +51,7 @@ class Stream:
             self._worker = self._start(order, order.stream)
 
     def report(self) -> StreamReport | None:
-        """Return how the stream is, None when none is wanted or it has not been reached yet."""
+        """Return the state of the stream; None if the order has none, or it has not been reached yet."""
         worker = self._worker
         if worker is None:
             return None
@@ -62,7 +62,7 @@ class Stream:
         return StreamReport(count=worker.count) if worker.consuming else None
 
     async def finish(self) -> None:
-        """Yield for good."""
+        """Stop consuming for good, and wait for the workers to finish."""
         self._finished = True
         self._leave()
         if self._finishing:
@@ -82,7 +82,7 @@ def workers(
     metrics: Metrics,
     ready: Callable[[str], Awaitable[bool]],
 ) -> StartWorker:
-    """Return what starts the worker of an order; `ready` says whether a model answers."""
+    """Return the function that starts the worker of an order."""
 
     def start(desired: DesiredState, order: StreamOrder) -> Worker:
         return Worker(
@@ -120,12 +120,15 @@ def _broker(
 
 
 def _content(order: DesiredState) -> tuple[object, ...]:
-    """What a worker is made of."""
+    """Return the fields of the order that need another worker when they change."""
     return (order.stream, order.owner, order.model, order.batching, order.max_batch_size)
 
 
 def _at_once(desired: DesiredState, order: StreamOrder) -> int:
-    """With batches half of what is held is asked at once, so that the other half can still be ordered by deadline."""
+    """Return how many messages to ask the model at once.
+
+    With batches half of what the pod holds is asked, so that the other half can still be ordered by deadline.
+    """
     if desired.batching is BatchingMode.OFF:
         return min(WITHOUT_BATCHES, order.max_in_flight)
     return min(max(WITHOUT_BATCHES, order.max_in_flight // 2), 2 * desired.max_batch_size)

@@ -1,4 +1,4 @@
-"""Tasks that must end when they are told to."""
+"""Cancellation of tasks that may miss it."""
 
 import asyncio
 import contextlib
@@ -14,10 +14,10 @@ TOLD_TIMES: Final = 4
 
 
 async def ended(tasks: Collection["asyncio.Task[Any]"]) -> None:
-    """Cancel until all are done, for TOLD_EVERY_S * TOLD_TIMES at most; how they ended is not looked at.
+    """Cancel until all are done, for a bounded time; results and exceptions are ignored.
 
-    Once is not enough: `asyncio.wait_for` of Python 3.11, which the broker's client waits with, drops a cancellation
-    that comes together with the answer, and the task goes on as if nobody had told it anything.
+    Once is not enough: `asyncio.wait_for` of Python 3.11, which the broker's client uses, drops a cancellation that comes
+    together with the answer, and the task continues.
     """
     waiting = {task for task in tasks if not task.done()}
     for _ in range(TOLD_TIMES):

@@ -1,8 +1,8 @@
-"""What becomes of a message that was not answered: it comes again after a while, or is a dead letter. Pure.
+"""Policy for unanswered messages: another delivery after a pause, or a dead letter. Pure.
 
-A broker counts deliveries and not faults: a pod that ended, and a model that was away, took messages with them that are
-as good as any. So a message is never given up for deliveries alone, as long as others were asked beside it: what was
-delivered more often than maxDeliveries is asked alone, and only what fails by itself is dead.
+A broker counts deliveries and not faults: pods that ended and models that were unavailable add deliveries to good
+messages. So a message is never given up for deliveries alone while it is processed beside others: above maxDeliveries
+it is processed alone, and only a failure then makes it a dead letter.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SPARE_DELIVERIES = 100
 
 
 class DeadReason(StrEnum):
-    """Why a message is a dead letter."""
+    """Reason why a message is a dead letter."""
 
     MALFORMED = "Malformed"
     DEADLINE_PASSED = "DeadlinePassed"
@@ -28,7 +28,7 @@ class DeadReason(StrEnum):
 
 
 class Fault(StrEnum):
-    """Whose fault it is that there is no answer."""
+    """Origin of the fault behind a missing answer."""
 
     MESSAGE = "Message"
     """The server says that the request is wrong."""
@@ -40,7 +40,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """The message is delivered again after so many seconds."""
+    """The message is delivered again after `after_s`."""
 
     after_s: float
 
@@ -54,21 +54,21 @@ class Dead:
 
 
 def is_suspect(delivered: int, max_deliveries: int) -> bool:
-    """Whether the message is to be asked alone, since it was delivered more often than `most` allows."""
+    """Return whether the message must be processed alone, since it had more than `max_deliveries`."""
     return delivered > max_deliveries
 
 
 def is_unfinished(delivered: int, max_deliveries: int) -> bool:
-    """Whether nothing more is tried: by the broker's count alone, so far beyond what others' faults make of it."""
+    """Return whether to give up by the broker's count alone: it is far beyond what faults of others explain."""
     return delivered > max_deliveries + SPARE_DELIVERIES
 
 
 def after_failure(
     fault: Fault, detail: str, delivered: int, max_deliveries: int, ends_alone: int = 0
 ) -> Again | Dead:
-    """Return what becomes of a message whose `delivered`th delivery ended with `fault` and these words of the server.
+    """Return what to do with a message after its `delivered`th delivery ended with `fault`.
 
-    `ends_alone` is how often it was asked alone by this pod and the server was gone, this time included.
+    `detail` is the server's text. `ends_alone` is how often this pod processed it alone and lost the server, now included.
     """
     if ends_alone >= MOST_ENDS_ALONE:
         return Dead(

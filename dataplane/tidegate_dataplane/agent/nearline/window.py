@@ -1,4 +1,4 @@
-"""The messages that the pod holds: bounded, handed out by deadline, and suspects one at a time with nothing beside them."""
+"""Messages that the pod holds: bounded, ordered by deadline, suspects one at a time and alone."""
 
 import asyncio
 import heapq
@@ -12,7 +12,7 @@ from tidegate_dataplane.agent.nearline.message import MalformedError, Request
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One message in the pod's hands, and what it asks."""
+    """One message that the pod holds, and its request."""
 
     message: Message
     request: Request | MalformedError
@@ -20,17 +20,17 @@ class Delivery:
 
     @property
     def sequence(self) -> int:
-        """Its place in the stream."""
+        """Return the position in the stream."""
         return self.message.sequence
 
     @property
     def delivered(self) -> int:
-        """How often it was delivered by now."""
+        """Return the number of deliveries so far."""
         return self.message.delivered
 
     @property
     def deadline_s(self) -> float:
-        """Its deadline in seconds since 1970, infinite without one; what cannot be read is dealt with first."""
+        """Return the deadline in seconds since 1970, infinite without one; a malformed message comes first."""
         if isinstance(self.request, MalformedError):
             return -math.inf
         return math.inf if self.request.deadline_s is None else self.request.deadline_s
@@ -43,7 +43,7 @@ class _Place:
 
 
 class Window:
-    """At most `size` deliveries, of which those being asked are out of the line and still held."""
+    """At most `size` deliveries: those that wait, and those in flight."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -55,28 +55,28 @@ class Window:
 
     @property
     def room(self) -> int:
-        """How many more may be held."""
+        """Return how many more deliveries fit."""
         return self._size - len(self._queue) - len(self._in_flight)
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is handed out any more."""
+        """Return whether the window hands out nothing more."""
         return self._closed
 
     @property
     def held(self) -> Sequence[Delivery]:
-        """Everything that is held, in no order."""
+        """Return all deliveries, in no order."""
         return (*(place.delivery for place in self._queue), *self._in_flight)
 
     def put(self, deliveries: Sequence[Delivery]) -> None:
-        """Hold these too. A suspect goes first, or a busy stream would keep it waiting for ever."""
+        """Add deliveries. A suspect goes first, or a busy stream would keep it waiting for ever."""
         for delivery in deliveries:
             key = (not delivery.suspect, delivery.deadline_s, delivery.sequence)
             heapq.heappush(self._queue, _Place(key, delivery))
         self._changed.set()
 
     async def take(self) -> Delivery | None:
-        """Return the next one to ask, as soon as it may be asked; None once the window is closed."""
+        """Return the next delivery as soon as it may be processed; None once the window is closed."""
         while not self._closed:
             head = self._queue[0].delivery if self._queue else None
             if head is not None and not self._suspect_in_flight and not (head.suspect and self._in_flight):
@@ -88,25 +88,25 @@ class Window:
         return None
 
     def settled(self, delivery: Delivery) -> None:
-        """Let go of one that was taken."""
+        """Remove a delivery that was taken."""
         self._in_flight.discard(delivery)
         if delivery.suspect:
             self._suspect_in_flight = False
         self._changed.set()
 
     def close(self) -> Sequence[Delivery]:
-        """Hand nothing out any more, and return what was not asked yet."""
+        """Hand out nothing more, and return the deliveries that were not taken yet."""
         rest = [place.delivery for place in sorted(self._queue)]
         self._queue, self._closed = [], True
         self._changed.set()
         return rest
 
     def wake(self) -> None:
-        """Have whoever waits for a change look again."""
+        """Wake all that wait for a change."""
         self._changed.set()
 
     async def change(self) -> None:
-        """Wait until something was put, settled or closed."""
+        """Wait until a delivery was added or removed, or the window closed."""
         # Each change has an event of its own, so that nobody who waits is passed over by another's waking up.
         if self._changed.is_set():
             self._changed = asyncio.Event()

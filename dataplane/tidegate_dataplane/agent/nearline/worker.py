@@ -1,4 +1,4 @@
-"""One stream, one model: messages are pulled, asked by deadline, answered into the store, and only then acknowledged."""
+"""Worker of one stream and one model: pull, ask by deadline, store the result, and only then acknowledge."""
 
 import asyncio
 import contextlib
@@ -59,7 +59,7 @@ LONGEST_END_S: Final = FETCH_S + YIELD_S + 0.5
 
 
 class Worker:
-    """Works until it is finished; whatever the broker or the model does, it goes on when they do."""
+    """Works until it is finished, through failures of the broker and of the model."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Worker:
         at_once: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`ready` says whether the model answers; `at_once` messages are asked of it side by side."""
+        """Start the worker; it asks the model `at_once` messages side by side while the readiness check returns True."""
         self._order = order
         self._origin = origin
         self._broker = broker
@@ -95,7 +95,7 @@ class Worker:
 
     @property
     def count(self) -> StreamCount | None:
-        """What the broker said last of how much there is to do; None before it has said anything."""
+        """Return the broker's last count of messages; None before the first."""
         if self._backlog is None:
             return None
         measured_at, backlog = self._backlog
@@ -103,9 +103,9 @@ class Worker:
         return StreamCount(unsettled=unsettled, arrived=backlog.arrived, age_s=time.monotonic() - measured_at)
 
     async def finish(self) -> None:
-        """Yield: pull nothing more, finish what is being asked, and give the rest back; within FETCH_S + YIELD_S.
+        """Stop pulling, finish what is in flight, and give the rest back; within FETCH_S + YIELD_S.
 
-        A worker that hangs is given up after some seconds more, and the broker delivers again what it held.
+        A worker that hangs is cancelled some seconds later, and the broker delivers again what it held.
         """
         self._ending.set()
         self._window.wake()
@@ -146,7 +146,7 @@ class Worker:
                     await self._ending.wait()
 
     async def _consume(self) -> None:
-        """Work until the broker fails or the worker ends; what is held then is delivered again, here or elsewhere."""
+        """Work until the broker fails or the worker ends; unsettled messages are delivered again, here or elsewhere."""
         window = self._window = Window(self._order.max_in_flight)
         self._session_active = True
         askers = [asyncio.create_task(self._ask_on(window)) for _ in range(self._at_once)]
@@ -177,7 +177,7 @@ class Worker:
             await ended(tasks)
 
     async def _pull(self, window: Window) -> None:
-        """Fetch what there is room for, and only while the model answers."""
+        """Fetch as many messages as fit, and only while the model answers."""
         while not self._ending.is_set() and not window.closed:
             count = self._wanted(window)
             if count == 0:
@@ -193,7 +193,7 @@ class Worker:
                 self._show()
 
     def _wanted(self, window: Window) -> int:
-        """How many messages to fetch; while results are not kept, one at a time shows whether they are again."""
+        """Return how many messages to fetch; while the bucket refuses results, one at a time tests it."""
         if self._results_refused:
             return 0 if window.held else 1
         return window.room if window.room >= max(1, self._order.max_in_flight // 4) else 0
@@ -215,7 +215,7 @@ class Worker:
             await self._give_back(delivery, 0)
 
     async def _return_all(self, deliveries: Sequence[Delivery]) -> None:
-        """Give back what a session held that failed; what cannot be given back comes again by itself."""
+        """Give back the deliveries of a failed session; those that cannot be given back come again by themselves."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GIVE_BACK_WITHIN_S):
                 for delivery in deliveries:
@@ -225,7 +225,7 @@ class Worker:
                         await self._give_back(delivery, self._pause_s)
 
     async def _keep_hold(self, window: Window) -> None:
-        """Tell the broker of everything that is held, so that it is given to nobody else."""
+        """Renew the holds of all deliveries, so that the broker gives them to no other pod."""
         while not window.closed or window.held:
             await asyncio.sleep(self._broker.hold_every_s)
             for delivery in window.held:
@@ -246,7 +246,7 @@ class Worker:
             self._show()
 
     async def _deal_with(self, delivery: Delivery) -> None:
-        """Bring one message to its end: a result, a dead letter, or back to the stream."""
+        """Process one delivery to its end: a result, a dead letter, or back to the stream."""
         request, max_deliveries = delivery.request, self._order.max_deliveries
         if not self._broker.is_ours(delivery.message):
             return  # whoever has it now deals with it
@@ -287,7 +287,7 @@ class Worker:
             await self._bury(delivery, Dead(DeadReason.MALFORMED, str(error)))
 
     def _ends(self, delivery: Delivery) -> int:
-        """How often the server was gone when this message was asked alone, this time included."""
+        """Return how often the server was lost while this message was processed alone, now included."""
         if not delivery.suspect:
             return 0
         if len(self._ends_alone) >= MOST_REMEMBERED:
@@ -331,7 +331,7 @@ class Worker:
             self._well()
 
     async def _bury(self, delivery: Delivery, verdict: Dead) -> None:
-        """To the dead letters, and only then acknowledged; where they take nothing, the message comes again."""
+        """Publish a dead letter and then acknowledge; if it is refused, give the message back."""
         if not self._broker.is_ours(delivery.message):
             return
         try:
@@ -373,7 +373,10 @@ class Worker:
             return error
 
     def _opened(self) -> None:
-        """The place for dead letters was looked at; whether the bucket takes results only a result shows."""
+        """Clear the problem after a session has opened.
+
+        Opening checks the destination of dead letters; only a result shows whether the bucket accepts results.
+        """
         self._dead_letters_refused = False
         if not self._results_refused:
             self._well()

@@ -1,4 +1,4 @@
-"""Records between the socket and the sink: bounded in bytes, and each id once."""
+"""Buffer of records between the socket and the sink: bounded in bytes, each id once."""
 
 import asyncio
 import contextlib
@@ -15,10 +15,9 @@ RECORD_BYTES = 2048
 
 @dataclass(slots=True)
 class Held:
-    """A record on its way to the sink; `settle` is called once, when it is written or given up.
+    """A buffered record; `settle` is called once, when it is written or given up.
 
-    `tried_s` is when it was first handed to a sink that did not say what became of it, `refused_s` when it was first
-    refused by one.
+    `tried_s` is the time of the first write without a known outcome, `refused_s` of the first refusal.
     """
 
     record: Record
@@ -31,7 +30,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """How much the sink wants at once, and how long a smaller portion waits for more."""
+    """The most that the sink takes at once, and how long a smaller portion waits for more."""
 
     records: int
     bytes: int
@@ -39,7 +38,7 @@ class Portion:
 
 
 class Buffer:
-    """First in, first out; what is being written still takes room."""
+    """First in, first out; records that are being written still count."""
 
     def __init__(self, most_bytes: int, clock: Callable[[], float]) -> None:
         self._max_bytes = most_bytes
@@ -53,16 +52,16 @@ class Buffer:
 
     @property
     def records(self) -> int:
-        """Records held, those that are being written too."""
+        """Return the number of records, those being written included."""
         return self._records
 
     @property
     def bytes(self) -> int:
-        """What they take."""
+        """Return the size of the records in bytes."""
         return self._bytes
 
     def offer(self, record: Record, size: int, settle: Callable[[], None]) -> bool:
-        """Hold the record if there is room for it; never wait."""
+        """Add the record if it fits; never wait."""
         size += RECORD_BYTES
         if self._closing or self._bytes + size > self._max_bytes:
             return False
@@ -74,7 +73,7 @@ class Buffer:
         return True
 
     async def take(self, portion: Portion) -> list[Held]:
-        """Return the next portion as soon as it is whole or old enough; empty when closing and nothing is left."""
+        """Return the next portion as soon as it is full or old enough; empty once closed and drained."""
         while not self._is_due(portion):
             self._changed.clear()
             wait_s = portion.age_s - (self._clock() - self._waiting[0].since_s) if self._waiting else None
@@ -91,18 +90,18 @@ class Buffer:
         return taken
 
     def settled(self, buffered: Held) -> None:
-        """Give up the room of a record that was taken, and tell whoever sent it."""
+        """Free the room of a record that was taken, and notify its sender."""
         self._bytes -= buffered.size
         self._records -= 1
         buffered.settle()
 
     def rest(self) -> list[Held]:
-        """Take everything that waits, at once."""
+        """Return everything that waits, at once."""
         taken, self._waiting, self._bytes_waiting = list(self._waiting), deque(), 0
         return taken
 
     def close(self) -> None:
-        """Take no more; what is left is handed out without waiting for whole portions."""
+        """Accept no more records; hand out the rest without waiting for full portions."""
         self._closing = True
         self._changed.set()
 
@@ -116,7 +115,7 @@ class Buffer:
 
 
 class Seen:
-    """The ids of the last records: a request that ran twice is logged once."""
+    """Ids of the last records, so that a request that ran twice is logged once."""
 
     def __init__(self, most: int = 1 << 16) -> None:
         self._max_ids = most
@@ -126,7 +125,7 @@ class Seen:
         return _key(request_id) in self._ids
 
     def add(self, request_id: str) -> None:
-        """Remember an id, and forget the one that was remembered for longest where there are too many."""
+        """Remember an id, and forget the oldest if there are too many."""
         self._ids[_key(request_id)] = None
         if len(self._ids) > self._max_ids:
             self._ids.popitem(last=False)

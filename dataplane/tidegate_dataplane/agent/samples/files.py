@@ -1,4 +1,4 @@
-"""Samples as files: objects of compressed JSON lines that appear whole or not at all, under names that never repeat."""
+"""Samples as files: objects of compressed JSON lines that appear atomically, under names that never repeat."""
 
 import asyncio
 import gzip
@@ -21,10 +21,10 @@ LEVEL = 3
 
 
 class Place(Protocol):
-    """Where files are put."""
+    """Storage for files."""
 
     async def put(self, path: str, content: bytes) -> None:
-        """Write one file: afterwards it is there whole, or not at all."""
+        """Write one file atomically."""
         ...
 
 
@@ -37,7 +37,7 @@ class ClaimPlace:
         self._folder = self._mount / uri.path
 
     async def put(self, path: str, content: bytes) -> None:
-        """Write under another name, bring it to disk, and rename it."""
+        """Write under a temporary name, sync, and rename."""
         await asyncio.to_thread(self._put, self._folder / path, content)
 
     def _put(self, target: Path, content: bytes) -> None:
@@ -53,7 +53,7 @@ class ClaimPlace:
 
 
 class FilesSink:
-    """One portion is one file; a file that could not be written is tried again under the same name."""
+    """Writes one file per portion; a file that could not be written is retried under the same name."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class FilesSink:
         self._unwritten: tuple[str, bytes, tuple[Fate, ...]] | None = None
 
     async def write(self, portion: Sequence[Held]) -> Sequence[Fate]:
-        """Write the portion's file; until that has worked the same portion comes again."""
+        """Write the portion's file; until that succeeds the caller passes the same portion."""
         if self._unwritten is None:
             content, fates = await asyncio.to_thread(self._content, portion)
             self._number += 1
@@ -96,7 +96,7 @@ class FilesSink:
         return fates
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no connection stays open."""
 
     def _content(self, portion: Sequence[Held]) -> tuple[bytes, tuple[Fate, ...]]:
         content, fates = io.BytesIO(), list[Fate]()
@@ -111,7 +111,7 @@ class FilesSink:
         return content.getvalue(), tuple(fates)
 
     def _name(self) -> str:
-        """`<day>/<hour>/<namespace>.<pod>.<start of the agent>.<number>.jsonl.gz`, of the time of writing."""
+        """Return `<day>/<hour>/<namespace>.<pod>.<start of the agent>.<number>.jsonl.gz`, with the time of writing."""
         namespace = self._origin.inference.split("/", 1)[0]
         started = self._started.strftime("%Y%m%dT%H%M%S%f")
         return (

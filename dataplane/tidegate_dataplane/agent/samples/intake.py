@@ -1,4 +1,4 @@
-"""The pod's socket: runners tell what they sampled, and are told which share to sample and what is dealt with."""
+"""The pod's socket: runners send samples, and receive the share to sample and how many records are settled."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ LAST_WORDS_S = 0.5
 
 
 class Peer:
-    """One runner's connection; `settle` says that one more of its records is dealt with."""
+    """Connection of one runner."""
 
     def __init__(self, writer: asyncio.StreamWriter, share: Callable[[], float]) -> None:
         self._writer = writer
@@ -39,13 +39,13 @@ class Peer:
         self._timer: asyncio.TimerHandle | None = None
 
     def settle(self) -> None:
-        """Count one record, and say so soon."""
+        """Count one settled record, and send the count soon."""
         self._settled_count += 1
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(TELL_EVERY_S, self.tell)
 
     def tell(self) -> None:
-        """Say now what there is to say."""
+        """Send the share and the count of settled records now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -53,13 +53,13 @@ class Peer:
             self._writer.write(told_line(Told(self._share(), self._settled_count)))
 
     def close(self) -> None:
-        """End the connection after a last word."""
+        """Send the last update and close the connection."""
         self.tell()
         self._writer.close()
 
 
 class Intake:
-    """Listens for runners, and tells `runners` who comes and goes; what they sampled goes to `take`."""
+    """Accepts runners, registers them in `runners`, and passes their samples to `take`."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Intake:
         self._peers: dict[Peer, asyncio.Task[object] | None] = {}
 
     async def start(self) -> None:
-        """Listen; where that does not work nothing is sampled, and everything else is as always."""
+        """Listen; if that fails nothing is sampled, and everything else works."""
         try:
             self._server = await asyncio.start_unix_server(self._serve, path=self._path)
             self._path.chmod(SOCKET_MODE)
@@ -85,12 +85,12 @@ class Intake:
             log.warning("samples_socket_unusable", path=str(self._path), error=str(error))
 
     def tell(self) -> None:
-        """Tell every runner which share to sample from now on."""
+        """Send every runner the share to sample."""
         for peer in self._peers:
             peer.tell()
 
     async def stop_reading(self) -> None:
-        """Read what ended runners sent, then nothing any more."""
+        """Read what ended runners have sent, then stop reading."""
         if self._server is not None:
             self._server.close()
             self._path.unlink(missing_ok=True)
@@ -101,7 +101,7 @@ class Intake:
             task.cancel()
 
     def close(self) -> None:
-        """Tell what is dealt with, and end every connection."""
+        """Send the last updates and close every connection."""
         for peer in list(self._peers):
             peer.close()
         self._peers.clear()

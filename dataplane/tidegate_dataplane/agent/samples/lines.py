@@ -1,4 +1,4 @@
-"""A record as a line of JSON, its tensors as the Open Inference Protocol writes them. Pure."""
+"""A record as a line of JSON, with tensors in the form of the Open Inference Protocol. Pure."""
 
 import json
 import math
@@ -29,14 +29,14 @@ LETTERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who logs: what every record of a pod has in common."""
+    """Fields that all records of a pod have in common."""
 
     inference: str
     pod: str
 
 
 def line_of(record: Record, origin: Origin) -> bytes:
-    """Return the record as one line of JSON, with its end.
+    """Return the record as one line of JSON with its newline.
 
     Raises:
         ValueError: the bytes of a tensor do not fit its type.

@@ -1,4 +1,4 @@
-"""The sample log: follows the order's `samples`, takes records from runners, and says how it is."""
+"""Sample log: it applies the order's `samples`, accepts records from runners, and reports its state."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ UNSUPPORTED = (
 
 
 class SampleLog:
-    """One pod's log. It may fail in any way: requests, readiness and versions go on as without it."""
+    """Sample log of one pod; its failures affect no requests, readiness or versions."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class SampleLog:
         await self._intake.start()
 
     def follow(self, order: DesiredState) -> None:
-        """Log as the order says from now on: another share is told to the runners, another sink is opened."""
+        """Apply the order: send runners a changed share, and open another sink if the order names one."""
         before, current, self._order = self._order, order.samples, order.samples
         if before is None or current is None or before.model_copy(update={"share": current.share}) != current:
             self._leave()
@@ -66,7 +66,7 @@ class SampleLog:
             self._intake.tell()
 
     def report(self, *, native: bool) -> SampleReport | None:
-        """Return how the log is, None when none is wanted; `native`: Triton's own backend runs the model."""
+        """Return the state of the log; None if the order has none. `native`: Triton's own backend runs the model."""
         if self._order is None:
             return None
         if native:
@@ -83,7 +83,7 @@ class SampleLog:
         return SampleReport()
 
     async def finish(self) -> None:
-        """Write what there is, within the time that is set for it."""
+        """Write the buffered records within the configured time, and close the socket."""
         await self._intake.stop_reading()
         self._leave()
         if self._finishing:

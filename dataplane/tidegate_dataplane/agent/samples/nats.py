@@ -1,7 +1,7 @@
-"""Samples to a NATS JetStream stream: each published with an id of its own and acknowledged, or tried again.
+"""Samples to a NATS JetStream stream: each is published with its own id, and retried until acknowledged.
 
-A stream drops a second message of the same id within its duplicate window (two minutes unless it says otherwise):
-that is what makes a record of two pods, or one whose acknowledgement was lost, appear once.
+A stream drops a second message of the same id within its duplicate window (two minutes by default): so a record of two
+pods, or one whose acknowledgement was lost, appears once.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ LARGER_THAN_STREAM_TAKES = 10054
 
 
 class NatsSink:
-    """One subject of one server."""
+    """Publishes to one subject of one server."""
 
     portion = Portion(records=AT_ONCE, bytes=1 << 20, age_s=0.0)
 
@@ -61,7 +61,7 @@ class NatsSink:
         self._problem: SinkError | None = None
 
     async def write(self, portion: Sequence[Held]) -> Sequence[Fate]:
-        """Publish the records side by side; what is not acknowledged in time is to be tried again."""
+        """Publish the records side by side; those without an acknowledgement in time are retried."""
         self._server.forget()
         self._problem = None
         client, stream = await self._connected()
@@ -82,13 +82,13 @@ class NatsSink:
         return fates
 
     async def close(self) -> None:
-        """Close the connection; the next portion opens another, to an address that is looked up anew."""
+        """Close the connection; the next portion resolves the address again and opens another."""
         client, self._client, self._stream = self._client, None, None
         if client is not None:
             await closed(client)
 
     def _lines(self, portion: Sequence[Held]) -> list[bytes | None]:
-        """Return each record's JSON, None for one that has none."""
+        """Return each record's JSON; None for a record that has none."""
         lines: list[bytes | None] = []
         for buffered in portion:
             try:
@@ -161,8 +161,8 @@ def _is_past(since_s: float | None, now_s: float, limit_s: float) -> bool:
 
 
 def message_id(inference: str, request_id: str) -> str:
-    """Return the id by which a stream knows a record again.
+    """Return the id by which a stream recognises a duplicate.
 
-    Not the request's own: two Inferences may log one request into one stream, and a client's text is no header.
+    It is not the request's own: two Inferences may log one request into one stream, and a client's text is no header.
     """
     return blake2b(f"{inference}\n{request_id}".encode(errors="surrogatepass"), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""One sink and the buffer before it: what is written is counted, what is not is tried again or given up."""
+"""One sink and the buffer before it: written records are counted, others are retried or dropped."""
 
 import asyncio
 import contextlib
@@ -36,14 +36,14 @@ class Outlet:
         self._task = asyncio.create_task(self._run(), name="samples")
 
     def offer(self, record: Record, size: int, settle: Callable[[], None]) -> Dropped | None:
-        """Take a record, or return why there is no room for it."""
+        """Buffer a record, or return why it does not fit."""
         if self._buffer.offer(record, size, settle):
             self._show()
             return None
         return Dropped.BUFFER_FULL if self.problem is None else Dropped.SINK_DOWN
 
     async def finish(self, limit_s: float) -> None:
-        """Write what is held, and count what cannot be written in time as dropped."""
+        """Write the buffered records, and count those that cannot be written in time as dropped."""
         self._buffer.close()
         self._ending.set()
         await asyncio.wait([self._task], timeout=limit_s)

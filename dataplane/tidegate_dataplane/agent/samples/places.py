@@ -1,4 +1,4 @@
-"""Which sink a URL means, with the credentials of this pod."""
+"""Construction of the sink for a URL, with the credentials of this pod."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from tidegate_dataplane.contract import FailureReason, SampleOrder
 
 
 def sinks(settings: Settings, environment: Mapping[str, str]) -> OpenSink:
-    """Return the function that opens the sink of an order; credentials are read whenever it connects or writes."""
+    """Return the function that opens the sink of an order; credentials are read at every connection and write."""
 
     def named(secret: str) -> Credentials:
         return read_credentials(settings.sample_secret_dir, secret, environment)

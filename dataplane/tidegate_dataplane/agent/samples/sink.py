@@ -1,4 +1,4 @@
-"""What every sink offers: take a portion of records, and say of each what became of it."""
+"""Interface of every sink: write a portion of records and return the outcome of each."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -9,7 +9,7 @@ from tidegate_dataplane.contract import SampleProblem
 
 
 class Fate(StrEnum):
-    """What became of a record that was handed over."""
+    """Outcome of writing one record."""
 
     WRITTEN = "Written"
     DUPLICATE = "Duplicate"
@@ -19,7 +19,7 @@ class Fate(StrEnum):
 
 
 class SinkError(Exception):
-    """Nothing of a portion was written; it is tried again. The message is for the status, without any secret."""
+    """Nothing of a portion was written, and it is retried; the message goes into a status and contains no secret."""
 
     def __init__(self, problem: SampleProblem, message: str) -> None:
         super().__init__(message)
@@ -28,18 +28,18 @@ class SinkError(Exception):
 
 
 class Sink(Protocol):
-    """One place, opened for one logging block of a spec."""
+    """A destination, opened for one logging block of a spec."""
 
     portion: Portion
 
     async def write(self, portion: Sequence[Held]) -> Sequence[Fate]:
-        """Write the records and return their fates, in order.
+        """Write the records and return their outcomes, in order.
 
         Raises:
-            SinkError: none was written, and it is worth trying again.
+            SinkError: none was written, and a retry may succeed.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         ...
