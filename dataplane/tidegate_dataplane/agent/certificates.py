@@ -47,7 +47,7 @@ def server_context(server_pem: bytes, client_authority: Path) -> ssl.SSLContext:
         OSError, ssl.SSLError: the authority file is absent or not a certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # A session that is gone on with is not checked again: there are none, so that an authority that goes is gone.
+    # Resumed sessions skip the check of the certificate: without tickets, removing an authority takes effect at once.
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
     context.verify_mode = ssl.CERT_REQUIRED

@@ -24,7 +24,10 @@ async def controllers_only(request: web.Request, handler: Handler) -> web.Stream
     """Answer 403 to clients without the controllers' certificate."""
     certificate = request.transport.get_extra_info("peercert") if request.transport else None
     if common_name(certificate) != CLIENT_COMMON_NAME:
-        return web.json_response({"error": f"only {CLIENT_COMMON_NAME} may ask"}, status=403)
+        return web.json_response(
+            {"error": f"the client certificate does not have the common name {CLIENT_COMMON_NAME}"},
+            status=403,
+        )
     return await handler(request)
 
 

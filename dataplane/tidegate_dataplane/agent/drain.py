@@ -20,9 +20,9 @@ LOOK_EVERY_S = 0.2
 LEAVING_FILE, DRAINED_FILE = "leaving", "drained"
 """In the folder that the agent shares with Triton's container."""
 WORK_LIMIT_S = 10.0
-"""The pod's own work is not waited for any longer, once its requests have gone: Triton waits for the file."""
+"""Limit for the pod's own work once its requests have ended, since Triton waits for the file."""
 SILENCES = 3
-"""Without an answer this often in a row Triton has ended; once it may only be busy."""
+"""Triton has ended after so many missed answers in a row; after one it may only be busy."""
 
 
 class Requests(Protocol):

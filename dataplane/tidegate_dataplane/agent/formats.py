@@ -28,7 +28,7 @@ NATIVE: Mapping[ModelFormat, Native] = {
 }
 
 COMPILED = frozenset({ModelFormat.TORCH_EXPORT, ModelFormat.TENSORRT})
-"""Compiled ahead of time: what goes in and out cannot be read without the compiler's own libraries."""
+"""Formats compiled ahead of time, whose signature cannot be read without the compiler's libraries."""
 
 BRINGS_CODE = frozenset({ModelFormat.PYTHON, ModelFormat.TORCH_EXPORT})
-"""The server runs code out of the artefact: Python, or the shared library that torch.export compiled it to."""
+"""Formats whose artefacts contain code: Python, or the shared library that torch.export compiles to."""

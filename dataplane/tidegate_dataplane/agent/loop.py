@@ -271,7 +271,7 @@ class Agent:
             self._failed(order, Refusal(FailureReason.FETCH_FAILED, message))
             return
         except Exception as error:  # noqa: BLE001 - see below
-            # Whatever a strange artefact or server provokes, the version that serves goes on serving.
+            # Whatever an unexpected artefact or server causes, the current version goes on serving.
             place = traceback.extract_tb(error.__traceback__)[-1]
             log.error(
                 "fetch_crashed", error=type(error).__name__, file=Path(place.filename).name, line=place.lineno
@@ -362,7 +362,7 @@ class Agent:
         if self._unproven is not None and self._unproven.order == order:
             await asyncio.to_thread(self._repository.discard, self._unproven.installed.displaced)
             self._unproven = None
-        with contextlib.suppress(OSError):  # Nobody but a curious person reads it.
+        with contextlib.suppress(OSError):  # the file is for people only
             await asyncio.to_thread(self._repository.write_config, order.model, config_text(action.config))
         self._memory = state.after_success(self._memory, order)
         self._keepsake.keep(proven=order)

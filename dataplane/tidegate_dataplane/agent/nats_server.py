@@ -25,12 +25,12 @@ CONNECT_TIMEOUT_S = 3.0
 CONNECT_WITHIN_S = 8.0
 CLOSE_TIMEOUT_S = 2.0
 CALL_TIMEOUT_S = 5.0
-"""How long one answer of JetStream may take."""
+"""Limit for one response of JetStream."""
 PING_EVERY_S = 5
-"""A server that is gone without a word is missed after three of them."""
+"""A server that ends silently is detected after three missed pings."""
 TOKEN, USERNAME, PASSWORD = "nats-token", "nats-username", "nats-password"
-"""What is sent to the server of the user's choice has names that no other Secret has: whoever may write an Inference
-could otherwise send any Secret of the namespace to a host of theirs."""
+"""Key names that no other Secret has: otherwise an author of an Inference could send any Secret of the namespace to a host
+of their own."""
 
 
 class NatsServer:
@@ -128,7 +128,7 @@ class NatsServer:
             parts = urlsplit(self.url)
             return parts.scheme, parts.hostname or "", parts.port or PORT
         except ValueError as error:
-            raise self.refusal(f"it is no address: {error}") from error
+            raise self.refusal(f"the URL is invalid: {error}") from error
 
     def _identity(self, credentials: Credentials, host: str) -> dict[str, Any]:
         values = credentials.values
@@ -154,7 +154,7 @@ class NatsServer:
             return credentials.hint()
         name = self._secret
         wants = f"Secret {name} of the namespace has none" if name else "secretName names no Secret"
-        return f"it wants credentials, and {wants}: put {TOKEN}, or {USERNAME} and {PASSWORD}, into one"
+        return f"credentials are required, and {wants}: put {TOKEN}, or {USERNAME} and {PASSWORD}, into one"
 
     async def _hear(self, error: Exception) -> None:
         """Record an asynchronous error: the cause of a failed connection, or a missing permission."""

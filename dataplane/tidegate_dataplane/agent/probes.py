@@ -25,10 +25,10 @@ def probes_app(
 
     last = False
 
-    async def alive(_: web.Request) -> web.Response:
+    async def get_health(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
-    async def ready(_: web.Request) -> web.Response:
+    async def get_readiness(_: web.Request) -> web.Response:
         nonlocal last
         if drain.active:
             return web.Response(text="draining\n", status=503)
@@ -36,16 +36,16 @@ def probes_app(
         if runners.resting or model in runners.broken:
             return web.Response(text="the model's process ended\n", status=503)
         answer = await server.is_ready(model) if model is not None else False
-        # A pod that is short of CPU is slow, not broken: whether Triton hangs is for its own liveness probe to say.
+        # A pod that is short of CPU is slow, not broken; Triton's own liveness probe detects a hang.
         last = last if answer is None else answer
         return web.Response(text="ok\n") if last else web.Response(text="no model is ready\n", status=503)
 
-    async def exposition(_: web.Request) -> web.Response:
+    async def get_metrics(_: web.Request) -> web.Response:
         return web.Response(body=metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     app = web.Application()
-    app.router.add_get("/startedz", alive)
-    app.router.add_get("/healthz", alive)
-    app.router.add_get("/readyz", ready)
-    app.router.add_get("/metrics", exposition)
+    app.router.add_get("/startedz", get_health)
+    app.router.add_get("/healthz", get_health)
+    app.router.add_get("/readyz", get_readiness)
+    app.router.add_get("/metrics", get_metrics)
     return app

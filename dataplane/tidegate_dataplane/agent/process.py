@@ -48,10 +48,10 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
     runners = Runners(metrics)
     samples = SampleLog(settings, metrics, sinks(settings, environment), runners)
 
-    async def answers(model: str) -> bool:
+    async def model_answers(model: str) -> bool:
         return model not in runners.broken and await triton.is_ready(model) is True
 
-    stream = Stream(workers(settings, environment, metrics, answers))
+    stream = Stream(workers(settings, environment, metrics, model_answers))
     agent = Agent(
         settings,
         triton,
@@ -73,7 +73,7 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
         finish_work=stream.finish,
     )
 
-    async def leave() -> None:
+    async def drain_on_signal() -> None:
         await leaving.wait()
         await drain.run()
 
@@ -91,7 +91,7 @@ async def serve(settings: Settings, environment: Mapping[str, str] = os.environ)
     await web.TCPSite(probes, settings.address, settings.http_port).start()
     log.info("agent_started", pod=settings.pod_name, http_port=probes.addresses[0][1])
     try:
-        await _until(stop, agent.run, control.watch, leave)
+        await _until(stop, agent.run, control.watch, drain_on_signal)
         await drain.run()
         await stream.finish()
         await samples.finish()

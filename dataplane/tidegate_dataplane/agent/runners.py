@@ -17,16 +17,16 @@ from tidegate_dataplane.sampling.frames import Hello
 log = structlog.get_logger()
 
 REST_S = 4.0
-"""How long the pod takes no requests after an end: so long that the kubelet, which asks twice, notices.
+"""How long the pod is unready after a runner has ended: long enough for two failed probes of the kubelet.
 
-It doubles with each end of the last REMEMBERED_S, for a request that ends the process will come again.
+It doubles with each end of the last REMEMBERED_S, since a request that ends the process is likely to come again.
 """
 LONGEST_REST_S = 32.0
 REMEMBERED_S = 300.0
 RECENTLY_S = 15.0
-"""How long an end shows in the report."""
+"""How long the report shows an end."""
 COME_BACK_S = 5.0
-"""How long a runner may be missing, after an agent has begun say; it tries to connect twice a second."""
+"""How long a runner may be missing, for example after a start of the agent; it tries to connect twice a second."""
 
 
 class Runners:
@@ -64,7 +64,7 @@ class Runners:
         if lost is None:
             return
         if lost.server != hello.server:
-            # The server itself ended, and Kubernetes tells of that.
+            # The server itself ended, which Kubernetes reports.
             self._end = None
             self._ends_s.clear()
             return

@@ -26,8 +26,10 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     pod_name: str = Field(default="unknown", description="from the downward API")
-    pod_namespace: str = Field(default="default", description="likewise")
-    pod_ip: str = Field(default="127.0.0.1", description="likewise; where the controllers reach the agent")
+    pod_namespace: str = Field(default="default", description="from the downward API")
+    pod_ip: str = Field(
+        default="127.0.0.1", description="from the downward API; the controllers call the agent at it"
+    )
 
     address: str = Field(default="0.0.0.0", description="where both servers listen")  # noqa: S104 - a pod's address
     control_port: int = Field(default=8443, description="orders, by the controllers' certificate alone")
@@ -37,10 +39,10 @@ class Settings(BaseModel):
 
     config_dir: Path = Field(default=Path("/etc/tidegate"), description="the pod's ConfigMap")
     repository_dir: Path = Field(
-        default=Path("/var/lib/tidegate/repository"), description="what Triton loads models from"
+        default=Path("/var/lib/tidegate/repository"), description="the folder from which Triton loads models"
     )
     cache_dir: Path = Field(
-        default=Path("/var/lib/tidegate/cache"), description="what was fetched, for a restart"
+        default=Path("/var/lib/tidegate/cache"), description="the orders and records that survive a restart"
     )
     run_dir: Path = Field(
         default=Path("/run/tidegate"),
@@ -81,27 +83,31 @@ class Settings(BaseModel):
     node_cache_dir: Path | None = Field(
         default=None, description="folder of the node that pods of one namespace share; absent: no cache"
     )
-    node_cache_bytes: int = Field(default=0, ge=0, description="bytes that may lie there")
+    node_cache_bytes: int = Field(default=0, ge=0, description="most bytes in that folder")
 
     allow_loopback: bool = Field(default=False, description="tests only: sources may be loopback addresses")
     ca_file: Path | None = Field(
         default=None, description="certificate authorities for https: besides the system's"
     )
-    onnx_backend: OnnxBackend = Field(default=OnnxBackend.AUTO, description="who runs ONNX models")
+    onnx_backend: OnnxBackend = Field(default=OnnxBackend.AUTO, description="what runs ONNX models")
     intra_op_threads: int | None = Field(
         default=None, ge=1, description="threads of one ONNX execution; absent: the runner's own choice"
     )
 
-    poll_s: float = Field(default=1.0, gt=0, description="how often a settled agent looks at Triton")
+    poll_s: float = Field(default=1.0, gt=0, description="interval at which an idle agent observes Triton")
     load_timeout_s: float = Field(default=LOAD_TIMEOUT_S, gt=0)
-    stall_timeout_s: float = Field(default=30.0, gt=0, description="longest silence while fetching")
-    drain_quiet_s: float = Field(default=2.0, ge=0, description="silence after which nobody is waited for")
+    stall_timeout_s: float = Field(
+        default=30.0, gt=0, description="longest pause between bytes of a download"
+    )
+    drain_quiet_s: float = Field(
+        default=2.0, ge=0, description="time without requests after which draining ends"
+    )
     drain_least_s: float = Field(
-        default=5.0, ge=0, description="shortest wait of a pod that leaves: the gateways must hear of it"
+        default=5.0,
+        ge=0,
+        description="shortest draining of a terminating pod: gateways must learn of it first",
     )
-    drain_limit_s: float = Field(
-        default=18.0, ge=0, description="longest wait of a pod that leaves for the end of requests"
-    )
+    drain_limit_s: float = Field(default=18.0, ge=0, description="longest draining of a terminating pod")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:

@@ -30,14 +30,14 @@ RPC_TIMEOUT_S = 5.0
 READY_TIMEOUT_S = 0.8
 CONTROL_HEADER = "triton-grpc-protocol-tidegate-control"
 NO_BACKEND = "unable to find backend library for backend"
-# All that a server says over the wire of any configuration that it refuses; its log says of what. Where it is asked for
-# a platform that older servers do not have, that is most likely it.
+# The server's only message for any configuration that it refuses; details are in its log. For a platform that older
+# servers lack, the platform is the most likely cause.
 NO_PLATFORM = "failed to poll from model repository"
 NEWER_PLATFORMS = frozenset({"torch_aoti"})
-# Where a model's own code fails, Triton adds the lines of it; they are in its log.
+# Separates the message from the traceback of a model's own code, which is in Triton's log as well.
 TRACEBACK = "\n\nAt:\n"
 MAX_WORDS = 4096
-# How our runner, and how Triton, says what a version failed of.
+# Parts of the messages of our runner and of Triton that identify the cause of a failed load.
 TELLING = (
     ("out of memory: ", FailureReason.OUT_OF_MEMORY),
     ("failed warm-up request", FailureReason.WARMUP_FAILED),
@@ -48,11 +48,11 @@ CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # Triton's words travel in a header, and a model's own can be long.
+    # Error messages travel in a header, and those of a model can be long.
     ("grpc.max_metadata_size", 1 << 20),
     ("grpc.absolute_max_metadata_size", 1 << 20),
 ]
-# What the client raises, besides its own exception, when the server goes away in the middle of a call.
+# Exceptions of the client when the server ends during a call.
 GONE = (InferenceServerException, grpc.RpcError, OSError)
 
 

@@ -26,7 +26,7 @@ def control_app(watcher: Watcher) -> web.Application:
             return web.json_response({"error": f"wait is not from 0 to {MAX_WAIT_S:g} s"}, status=422)
         report = await watcher.wait_for_change(revision, wait_s) if wait_s and revision else watcher.report
         if report is None:
-            return web.json_response({"error": "MPS has not been asked yet"}, status=503)
+            return web.json_response({"error": "MPS has not been queried yet"}, status=503)
         return web.Response(text=report.to_json(), content_type="application/json")
 
     app = web.Application(middlewares=[controllers_only])

@@ -66,19 +66,19 @@ async def serve(settings: Settings) -> None:
 def _probes(watcher: Watcher, registry: CollectorRegistry) -> web.Application:
     """Return /healthz, /readyz and /metrics; the agent is ready after its first query of MPS, whatever the result."""
 
-    async def alive(_: web.Request) -> web.Response:
+    async def get_health(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
-    async def ready(_: web.Request) -> web.Response:
+    async def get_readiness(_: web.Request) -> web.Response:
         if watcher.report is None:
-            return web.Response(text="MPS has not been asked yet\n", status=503)
+            return web.Response(text="MPS has not been queried yet\n", status=503)
         return web.Response(text="ok\n")
 
-    async def exposition(_: web.Request) -> web.Response:
+    async def get_metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()
-    app.router.add_get("/healthz", alive)
-    app.router.add_get("/readyz", ready)
-    app.router.add_get("/metrics", exposition)
+    app.router.add_get("/healthz", get_health)
+    app.router.add_get("/readyz", get_readiness)
+    app.router.add_get("/metrics", get_metrics)
     return app

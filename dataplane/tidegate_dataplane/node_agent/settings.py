@@ -36,7 +36,7 @@ class Settings(BaseModel):
     )
     proc: Path = Field(default=Path("/proc"), description="the node's process table")
 
-    interval_s: float = Field(default=2.0, gt=0, description="time between two questions to MPS")
+    interval_s: float = Field(default=2.0, gt=0, description="interval between two queries of MPS")
     command_timeout_s: float = Field(
         default=5.0, gt=0, description="a daemon that takes longer to answer a command hangs"
     )

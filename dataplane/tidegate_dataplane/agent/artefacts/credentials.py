@@ -33,9 +33,7 @@ class Credentials:
     def hint(self) -> str:
         """Return the cause of a denied request, as a clause for an error message."""
         if not self.values:
-            return (
-                f"it wants credentials, and Secret {self.secret} of the namespace does not exist or is empty"
-            )
+            return f"credentials are required, and Secret {self.secret} of the namespace does not exist or is empty"
         return f"it does not accept the credentials in Secret {self.secret} of the namespace"
 
     def endpoints(self) -> str:

@@ -97,7 +97,7 @@ class FolderSource:
         top = self._resolved(folder)
         root = self._root.resolve()
 
-        def unlisted(error: OSError) -> None:
+        def raise_unlisted(error: OSError) -> None:
             # Left out silently, its files would be missing from a table that is whole by all other signs.
             path = os.path.normpath(Path(folder) / os.path.relpath(error.filename or top, top))
             raise _unreadable(self._uri, path, error, "listed") from error
@@ -106,9 +106,9 @@ class FolderSource:
             if not stat.S_ISDIR(top.stat().st_mode):
                 return ()
         except OSError as error:
-            unlisted(error)
+            raise_unlisted(error)
         paths: list[str] = []
-        for directory, folders, names in os.walk(top, onerror=unlisted, followlinks=False):
+        for directory, folders, names in os.walk(top, onerror=raise_unlisted, followlinks=False):
             if Path(directory) == root and _RECOVERED in folders:
                 folders.remove(_RECOVERED)
             paths += [str((Path(directory) / name).relative_to(top)) for name in names]

@@ -159,7 +159,7 @@ def _parsed(parse: Callable[[bytes], T], body: bytes, artefact: str) -> T:
     try:
         return parse(body)
     except ValidationError as error:
-        raise _unreadable(artefact, "something that is no answer of the hub") from error
+        raise _unreadable(artefact, "content that is not JSON of the hub") from error
 
 
 def _unreadable(artefact: str, content: str) -> ArtefactError:

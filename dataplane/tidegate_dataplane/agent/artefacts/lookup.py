@@ -26,7 +26,9 @@ def look_up(
         refused = refused_address(address, allow_loopback=allow_loopback)
         if refused:
             subject = f"{host} is" if host == address else f"host {host!r} resolves to {address},"
-            raise ArtefactError(FailureReason.URI_NOT_ALLOWED, f"{subject} {refused}: not connected to")
+            raise ArtefactError(
+                FailureReason.URI_NOT_ALLOWED, f"{subject} {refused}: connections to it are not allowed"
+            )
     return addresses
 
 

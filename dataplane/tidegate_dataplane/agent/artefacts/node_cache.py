@@ -99,7 +99,7 @@ class NodeCache:
                 name.unlink(missing_ok=True)
         for part in (self.root / "incoming").iterdir():
             with part.open("rb") as file, contextlib.suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody holds it: its agent has ended
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlocked: its agent has ended
                 part.unlink()
 
     @contextmanager
@@ -162,7 +162,7 @@ class CachedSource:
                 if blob is None:
                     yield download
                     return
-        # Out of the source's hands: nobody holds a connection while files are copied.
+        # After the source is closed: no connection stays open while files are copied.
         yield Download(blob.stat().st_size, _read(blob), validator=f'"{blob.name}"', sha256=blob.name)
 
     @asynccontextmanager

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Of one whole object; a stall is noticed by the time without a chunk.
 REQUEST_TIMEOUT = "6 hours"
-# Keys of the Secret, or variables that a cloud's webhook sets, and what the store calls them.
+# Keys of the Secret, or variables that a cloud's webhook sets, and the store's names for them.
 S3_KEYS: Mapping[str, str] = {
     "AWS_ACCESS_KEY_ID": "access_key_id",
     "AWS_SECRET_ACCESS_KEY": "secret_access_key",
@@ -48,12 +48,12 @@ PLATFORM_KEYS = frozenset(
         "GOOGLE_APPLICATION_CREDENTIALS",
     }
 )
-"""Places to get credentials from, and files of the pod: the platform says them, never the Secret.
+"""Sources of credentials and files of the pod, which only the platform may set.
 
-A Secret that named the node's metadata service there would read as the node.
+A Secret that named the node's metadata service here would read as the node.
 """
 NOT_OF_A_KEY = frozenset({"gcs_base_url", "disable_oauth"})
-"""What a service account's JSON may not say: it would lead past the check of the endpoint."""
+"""Fields that a service account's JSON must not set: they bypass the check of the endpoint."""
 S3_IDENTITIES = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -297,7 +297,7 @@ def _configuration(
     config: dict[str, Any] = {
         name: value for key, name in keys.items() if (value := _value(key, credentials)) is not None
     }
-    # Without this the store would ask the metadata service of the node, and read as the node.
+    # Without this the store would use the node's metadata service, and read as the node.
     if not any(_value(key, credentials) for key in identities):
         config["skip_signature"] = True
     return config

@@ -29,7 +29,7 @@ def sources(settings: Settings, environment: Mapping[str, str]) -> OpenSource:
             order.allowed_hosts, settings.allow_loopback, settings.ca_file, settings.stall_timeout_s
         )
 
-        def through(source: Source, *, by_digest: bool = False) -> Source:
+        def add_cache(source: Source, *, by_digest: bool = False) -> Source:
             if settings.node_cache_dir is None:
                 return source
             cache = NodeCache(settings.node_cache_dir, settings.node_cache_bytes)
@@ -52,7 +52,7 @@ def sources(settings: Settings, environment: Mapping[str, str]) -> OpenSource:
                     revision=order.revision,
                     rules=rules,
                     credentials=credentials,
-                    through=partial(through, by_digest=True),
+                    through=partial(add_cache, by_digest=True),
                 )
             case Scheme.HF:
                 source = HfSource(
@@ -64,6 +64,6 @@ def sources(settings: Settings, environment: Mapping[str, str]) -> OpenSource:
                 )
             case _:
                 source = HttpsSource(uri, rules, credentials)
-        return through(source)
+        return add_cache(source)
 
     return open_source

@@ -88,7 +88,7 @@ async def _take(download: Download, part: Part, basket: Basket) -> None:
             position, _ = part.size, await asyncio.to_thread(part.begin, None)
             raise ArtefactError(
                 FailureReason.FETCH_FAILED,
-                f"{basket.what}: byte {position} was asked for, and byte {download.start} of other content came",
+                f"{basket.what}: the source returned byte {download.start} of other content instead of byte {position}",
             )
         await asyncio.to_thread(part.begin, download.validator, download.size)
     _count(download, part, basket.progress)
@@ -101,7 +101,7 @@ async def _take(download: Download, part: Part, basket: Basket) -> None:
     if download.size is not None and part.size != download.size:
         raise ArtefactError(
             FailureReason.FETCH_FAILED,
-            f"{basket.what}: {part.size} of {download.size} bytes came",
+            f"{basket.what}: received {part.size} of {download.size} bytes",
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 from tidegate_dataplane.agent.nearline.verdict import Dead
 
 FETCH_S: Final = 1.0
-"""How long an empty stream is waited for at once; a pod that leaves waits for the end of it."""
+"""Longest wait of one fetch for messages; a terminating pod waits for its end."""
 
 
 class TooLargeError(Exception):
@@ -19,11 +19,11 @@ class Backlog:
     """Numbers of messages of the stream, for all pods together."""
 
     pending: int
-    """Those that no pod has yet."""
+    """Messages that no pod has yet."""
     held: int
-    """Those that a pod has, or that are to be delivered again."""
+    """Messages that a pod has, or that wait for another delivery."""
     arrived: int
-    """All that have come; only ever grows. Whether each delivery of one counts is the broker's."""
+    """All messages so far; it only grows. Whether redeliveries count depends on the broker."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,9 +33,9 @@ class Message:
     body: bytes
     headers: Mapping[str, str]
     sequence: int
-    """The same at each delivery, no other message's, and in the stream's order."""
+    """The same at each delivery, unique, and in the stream's order."""
     delivered: int
-    """How often it was delivered by now, this time included."""
+    """Number of deliveries, this one included."""
     handle: Any
 
 

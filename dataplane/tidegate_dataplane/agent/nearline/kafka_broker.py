@@ -19,11 +19,11 @@ from tidegate_dataplane.contract import KafkaOrder, StreamOrder
 T = TypeVar("T")
 
 SESSION_S: Final = 10.0
-"""After so long without a heartbeat a pod's partitions go to others; as long as a message of NATS waits for its pod."""
+"""After so long without a heartbeat other pods get the partitions; the same time as the ack wait on NATS."""
 IDLE_S: Final = 15.0
-"""A pod that fetches nothing for so long, since its model is away, leaves its partitions to others."""
+"""A pod that fetches nothing for so long, since its model is not ready, loses its partitions to others."""
 LARGEST_LETTER_BYTES: Final = 64 << 20
-"""Beyond what any topic takes: what is too large the cluster is to say."""
+"""More than any topic accepts, so that the cluster decides what is too large."""
 
 
 @dataclass(slots=True)
@@ -98,12 +98,12 @@ class KafkaBroker:
         """
         session = self._open
 
-        async def counted() -> Backlog:
+        async def count_all_partitions() -> Backlog:
             partitions = await self._partitions(session.admin, self._order.topic)
             return await session.group.backlog(partitions)
 
         try:
-            return await self._called(counted())
+            return await self._called(count_all_partitions())
         except BrokerError as error:
             if error.refused or not await self._answers(session):
                 session.failed = error
@@ -213,11 +213,11 @@ class KafkaBroker:
             raise self._results.refusal(str(error.description or error)) from error
 
     async def _called(self, call: Awaitable[T]) -> T:
-        async def bounded() -> T:
+        async def call_with_timeout() -> T:
             async with asyncio.timeout(CALL_TIMEOUT_S + 1):
                 return await call
 
-        return await self._translated(bounded())
+        return await self._translated(call_with_timeout())
 
     async def _translated(self, call: Awaitable[T]) -> T:
         try:

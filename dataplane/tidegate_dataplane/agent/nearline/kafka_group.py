@@ -23,13 +23,13 @@ from tidegate_dataplane.agent.nearline.tasks import ended
 log = structlog.get_logger()
 
 COMMIT_EVERY_S: Final = 0.25
-"""What was settled within the last of it comes again after a kill, and is known by its result."""
+"""Messages settled within this time come again after a kill, and are recognised by their results."""
 MOST_WAITING: Final = 256
-"""Messages given back that wait in the pod; while there are so many, nothing new is read."""
+"""Most messages that were given back and wait in the pod; at the limit nothing new is read."""
 LEAVE_S: Final = 1.0
-"""How long a pod that loses partitions, or leaves, waits for its last commit."""
+"""Limit for the last commit before partitions are lost or the group is left."""
 AGAIN_S: Final = 0.1
-"""Between two questions to a coordinator that has not begun yet."""
+"""Pause between two requests to a coordinator that has not started yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +52,18 @@ class Group:
         self._topic = topic
         self._name = name
         self._assigned: dict[int, Progress] = {}
-        """What is ours, or was until the group began to agree anew; of what nobody ever read, nothing before the first read."""
+        """Progress of our partitions, until the next rebalance has ended; absent for a partition before its first read."""
         self._read_to: dict[int, int] = {}
-        """From where each partition is read on in this turn; only a log that began again has anything below."""
+        """Offset at which each partition is read on in this generation; only a log that began again has anything below."""
         self._committed: dict[int, tuple[int, str]] = {}
         self._returned: list[tuple[float, int, Message]] = []
         self._joined = False
         self._rebalanced = asyncio.Event()
         self._generation = 0
-        """How often the group has agreed anew."""
+        """Number of rebalances."""
         self._failure: Exception | None = None
         self._read_task: asyncio.Task[tuple[int, dict[Any, list[Any]]]] | None = None
-        """A read that the group's agreeing holds up; to cancel it would leave the client in disorder."""
+        """A read that a rebalance delays; cancelling it would corrupt the client's state."""
         self._commit_lock = asyncio.Lock()
         self._committed_at = self._read_at = 0.0
 
@@ -169,7 +169,7 @@ class Group:
     async def _on_revoked(self) -> None:
         """Commit what is settled when a rebalance begins; messages in flight may still be ours afterwards."""
         self._generation += 1
-        # The group may have gone on without us; what comes again is known by its result.
+        # The group may have gone on without us; repeated messages are recognised by their results.
         with contextlib.suppress(Exception):
             async with asyncio.timeout(LEAVE_S):
                 await self.commit()
@@ -178,7 +178,7 @@ class Group:
     async def _on_assigned(self, partitions: Sequence[int]) -> None:
         try:
             await self._take(partitions)
-        except Exception as error:  # the client would log it and go on as if nothing was
+        except Exception as error:  # the client would only log it
             log.exception("assignment_failed")
             self._failure = error
         self._rebalanced.set()
@@ -194,7 +194,7 @@ class Group:
             current[partition] = (
                 before[partition] if is_unchanged else read(entry.offset, entry.metadata or "")
             )
-        # Where nothing was ever committed: what we hold of it, we go on holding.
+        # Without any commit for a partition, our own progress in it stays valid.
         uncommitted = [
             partition
             for partition in partitions
@@ -259,7 +259,7 @@ class Group:
             return []
         if self._read_task is None:
             self._read_task = asyncio.create_task(self._records(wait_s, count))
-        # What came before it is known from where to go on is looked at when it is.
+        # Records that arrive before the offsets are known are handled once they are.
         waiting = [self._read_task, asyncio.create_task(self._rebalanced.wait())]
         await asyncio.wait(waiting, timeout=FETCH_S + 0.2, return_when=asyncio.ALL_COMPLETED)
         waiting[1].cancel()
@@ -270,7 +270,7 @@ class Group:
             return []
         (generation, records), self._read_task = self._read_task.result(), None
         if generation != self._generation:
-            return []  # of the partitions that are ours again these are read again
+            return []  # records of partitions that we still own are read again
         if not records:
             await self._pass_markers()
         return self._delivered(records)
@@ -311,7 +311,7 @@ class Group:
         progress, read_to = self._assigned.get(partition), self._read_to.get(partition, 0)
         if progress is None or offset < read_to:
             if progress is not None:
-                # An election lost records, or the topic was made anew: what was settled says nothing of what is there now.
+                # An election lost records, or the topic was recreated: the old progress does not apply to the new records.
                 log.warning(
                     "log_began_again", topic=self._topic, partition=partition, offset=offset, read_to=read_to
                 )
@@ -324,6 +324,6 @@ class Group:
 
 def _message(record: Any, delivered: int, place: Place) -> Message:
     headers = {str(name): (value or b"").decode(errors="replace") for name, value in record.headers}
-    # Partitions have no order between them but time's; the offset and the partition make it one message's alone.
+    # Time orders messages of different partitions; offset and partition make the number unique.
     sequence = (max(0, record.timestamp) << 96) | (record.offset << 32) | record.partition
     return Message(record.value or b"", headers, sequence, delivered, place)

@@ -18,7 +18,7 @@ from tidegate_dataplane.contract import KafkaOrder
 CALL_TIMEOUT_S: Final = 5.0
 STOP_TIMEOUT_S: Final = 30.0
 USERNAME, PASSWORD = "kafka-username", "kafka-password"
-"""Names that no other Secret has, as for NATS: what is sent to a server of the user's choice."""
+"""Key names that no other Secret has, as for NATS: their values are sent to a server of the user's choice."""
 
 
 class KafkaServer:

@@ -33,7 +33,7 @@ TYPES: Final[Mapping[str, type[np.generic]]] = {
 }
 LONGEST_ID: Final = 200
 _ID: Final = re.compile(r"[-_=/A-Za-z0-9]+(?:\.[-_=/A-Za-z0-9]+)*")
-"""What a key of a NATS bucket may be: a subject, so that no part between two dots is empty."""
+"""Valid keys of a NATS bucket: subjects, so that no part between two dots is empty."""
 
 
 class MalformedError(ValueError):
@@ -85,7 +85,7 @@ def parse(body: bytes, headers: Mapping[str, str], place: DeadlinePlace, id_head
         return _parsed(body, headers, place, id_header)
     except MalformedError:
         raise
-    except Exception as error:  # what nobody thought of is one message's end, and not the stream's
+    except Exception as error:  # an unexpected error concerns this message only
         raise MalformedError(f"it cannot be read: {type(error).__name__}") from error
 
 

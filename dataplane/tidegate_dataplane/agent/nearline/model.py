@@ -15,7 +15,7 @@ from tidegate_dataplane.agent.triton import CHANNEL_OPTIONS, READY_TIMEOUT_S
 from tidegate_dataplane.contract import TensorSpec
 
 ASK_TIMEOUT_S: Final = 60.0
-"""The longest that one message may take; afterwards it counts as a failure of the model."""
+"""Limit for one request; a slower one counts as a failure of the model."""
 MAX_WORDS: Final = 500
 FAULTS: Final[Mapping[str, Fault]] = {
     "INVALID_ARGUMENT": Fault.MESSAGE,
@@ -23,7 +23,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "NOT_FOUND": Fault.SERVER,
     "CANCELLED": Fault.SERVER,
 }
-"""By the words of gRPC's status; every other is unclear."""
+"""By name of the gRPC status; every other status is unclear."""
 UNLIMITED: Final = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 

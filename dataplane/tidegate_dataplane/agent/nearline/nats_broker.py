@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from nats.js.api import ConsumerInfo
 
 ACK_WAIT_S: Final = 10.0
-"""After so long without a word of the pod a message is delivered to another one; the words come three times as often."""
+"""After so long without a sign of the pod a message is delivered to another; holds are renewed three times as often."""
 MOST_UNSETTLED: Final = 10_000
-"""Messages that all pods together may hold."""
+"""Most messages that all pods together may hold."""
 NO_STREAM: Final = 10059
 """JetStream's err_code for a stream that does not exist."""
 
@@ -224,7 +224,7 @@ class NatsBroker:
             raise self._server.refusal(f"{name} has ackPolicy {config.ack_policy}; it must be explicit")
         if config.max_deliver is not None and config.max_deliver > 0:
             raise self._server.refusal(
-                f"{name} gives a message up after {config.max_deliver} deliveries, and nobody would hear of it: set its "
+                f"{name} gives a message up after {config.max_deliver} deliveries, without a dead letter: set its "
                 "max-deliver to -1; maxDeliveries of the spec decides"
             )
         if config.filter_subjects or config.filter_subject not in (None, "", self._order.subject):

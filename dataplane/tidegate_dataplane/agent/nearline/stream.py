@@ -24,9 +24,9 @@ from tidegate_dataplane.contract import (
 )
 
 WITHOUT_BATCHES = 2
-"""Messages that are asked side by side where the server runs each alone: one runs and one waits."""
+"""Requests in flight for a server without batches: one runs and one waits."""
 FINISHED_WITHIN_S = 10.0
-"""The pod ends then, whatever a worker still waits for."""
+"""Limit for the end of all workers."""
 
 StartWorker = Callable[[DesiredState, StreamOrder], Worker]
 
@@ -84,7 +84,7 @@ def workers(
 ) -> StartWorker:
     """Return the function that starts the worker of an order."""
 
-    def start(desired: DesiredState, order: StreamOrder) -> Worker:
+    def start_worker(desired: DesiredState, order: StreamOrder) -> Worker:
         return Worker(
             order,
             Origin(desired.owner, settings.pod_name, desired.model),
@@ -95,7 +95,7 @@ def workers(
             at_once=_at_once(desired, order),
         )
 
-    return start
+    return start_worker
 
 
 def _broker(

@@ -11,10 +11,11 @@ from enum import StrEnum
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 MOST_ENDS_ALONE = 10
-"""What ended its server so often for one pod, although it was asked alone, is dead."""
+"""A message that was processed alone and ended its server so often, in one pod, is a dead letter."""
 SPARE_DELIVERIES = 100
-"""Beyond maxDeliveries: what ends whole pods leaves nobody who could count, and the broker counts far more than that
-(connections that dropped, messages that were given back). So it is dead only after many more."""
+"""Allowance beyond maxDeliveries for messages that end whole pods, whose losses no pod can count.
+
+The broker also counts dropped connections and messages that were given back, so the allowance is large."""
 
 
 class DeadReason(StrEnum):
@@ -72,7 +73,8 @@ def after_failure(
     """
     if ends_alone >= MOST_ENDS_ALONE:
         return Dead(
-            DeadReason.UNFINISHED, f"asked alone {ends_alone} times, and the server was gone: {detail}"
+            DeadReason.UNFINISHED,
+            f"processed alone {ends_alone} times, and the server ended each time: {detail}",
         )
     given_up = {
         Fault.MESSAGE: delivered >= max_deliveries,

@@ -107,7 +107,7 @@ class Window:
 
     async def change(self) -> None:
         """Wait until a delivery was added or removed, or the window closed."""
-        # Each change has an event of its own, so that nobody who waits is passed over by another's waking up.
+        # Each change has its own event, so that a waiter that clears it takes no wake-up from another.
         if self._changed.is_set():
             self._changed = asyncio.Event()
         await self._changed.wait()

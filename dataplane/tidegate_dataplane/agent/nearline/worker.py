@@ -40,22 +40,22 @@ log = structlog.get_logger()
 FIRST_PAUSE_S: Final = 0.2
 LONGEST_PAUSE_S: Final = 5.0
 NOT_READY_PAUSE_S: Final = 0.2
-"""How often a model that is not there is looked for."""
+"""Pause between two checks of a model that is not ready."""
 AWAY_S: Final = 5.0
-"""A model that is not ready for so long has the pod consume nothing; a moment of it is a change of versions."""
+"""After so long without a ready model the pod reports that it does not consume; a shorter gap is a change of versions."""
 UNBURIED_PAUSE_S: Final = 30.0
-"""How long a message waits that the dead letters would not take."""
+"""Pause before a message is delivered again whose dead letter was refused."""
 LONGEST_UNKEPT_PAUSE_S: Final = 60.0
-"""Between two attempts, each with one message, while the bucket takes no results."""
+"""Longest pause between two attempts, each with one message, while the bucket refuses results."""
 GIVE_BACK_WITHIN_S: Final = 1.0
-"""How long a session that failed still tries to give back what it holds."""
+"""Limit for giving back the deliveries of a failed session."""
 MOST_REMEMBERED: Final = 1_000
-"""Messages whose ends, asked alone, are counted; a pod has one or two of them at a time."""
+"""Messages for which losses of the server are counted; a pod has one or two of them at a time."""
 COUNT_EVERY_S: Final = 2.0
 YIELD_S: Final = 2.5
-"""How long a message that is being asked may go on when the pod is to yield; then it is given back."""
+"""Limit for requests in flight when the pod stops consuming; then their messages are given back."""
 LONGEST_END_S: Final = FETCH_S + YIELD_S + 0.5
-"""After so long what is still held is left to be delivered again by itself."""
+"""Limit for the end of a worker; the broker then delivers the remaining messages again."""
 
 
 class Worker:
@@ -155,7 +155,7 @@ class Worker:
         ]
         tasks = (*background, *askers)
         try:
-            # No TaskGroup: it cancels once, and then waits without end for who has missed it.
+            # No TaskGroup: it cancels once, and then waits for ever for a task that has missed it.
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 if task.cancelled():
@@ -168,7 +168,7 @@ class Worker:
             await self._return_all((*rest, *window.held))
             raise
         finally:
-            # Closed before anybody waits: whoever misses the cancellation is handed nothing more.
+            # Close first: a task that misses the cancellation gets no more deliveries.
             window.close()
             for task in tasks:
                 task.cancel()
@@ -249,7 +249,7 @@ class Worker:
         """Process one delivery to its end: a result, a dead letter, or back to the stream."""
         request, max_deliveries = delivery.request, self._order.max_deliveries
         if not self._broker.is_ours(delivery.message):
-            return  # whoever has it now deals with it
+            return  # the pod that has it now processes it
         if isinstance(request, MalformedError):
             await self._bury(delivery, Dead(DeadReason.MALFORMED, str(request)))
         elif await self._broker.has_result(request.id):

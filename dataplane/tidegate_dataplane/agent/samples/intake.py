@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 SOCKET_MODE = 0o660
 TELL_EVERY_S = 0.1
-# For what runners sent before they ended to be read.
+# Limit for reading what ended runners have sent.
 LAST_WORDS_S = 0.5
 
 
@@ -118,8 +118,8 @@ class Intake:
         except ValueError as error:
             log.warning("samples_frame_refused", error=str(error))
         except asyncio.CancelledError:
-            return  # `close` has the last word
-        # Whom we send away lives, and comes again.
+            return  # `close` sends the last update
+        # The runner is alive and will reconnect.
         self._runners.unloaded(peer)
         self._peers.pop(peer, None)
         with contextlib.suppress(ConnectionError):

@@ -75,7 +75,7 @@ def _values(tensor: Tensor) -> Sequence[Any]:
     count = len(tensor.data) // struct.calcsize(letter)
     values = struct.unpack(f"<{count}{letter}", tensor.data)
     if letter in "efd" and not all(map(math.isfinite, values)):
-        # JSON has no such numbers; these words are those of protobuf's JSON.
+        # JSON has no such numbers; these strings are those of protobuf's JSON.
         return [value if math.isfinite(value) else _word(value) for value in values]
     return values
 

@@ -81,7 +81,7 @@ class Outlet:
             message = f"the sink failed with {type(error).__name__}: report it, with the agent's log"
             self._trouble(SinkError(SampleProblem.SINK_UNREACHABLE, message))
             return None
-        # What was given up does not say that the sink works again.
+        # A record that was given up does not show that the sink works again.
         if self.problem is not None and not UNWRITTEN.issuperset(fates):
             log.info("samples_written_again")
             self.problem = None

@@ -21,14 +21,14 @@ from tidegate_dataplane.contract import FailureReason, SampleOrder
 def sinks(settings: Settings, environment: Mapping[str, str]) -> OpenSink:
     """Return the function that opens the sink of an order; credentials are read at every connection and write."""
 
-    def named(secret: str) -> Credentials:
+    def read_secret(secret: str) -> Credentials:
         return read_credentials(settings.sample_secret_dir, secret, environment)
 
     def open_nats(order: SampleOrder, origin: Origin) -> Sink:
         return NatsSink(
             order,
             origin,
-            lambda: named(order.secret) if order.secret else Credentials("(none is named)"),
+            lambda: read_secret(order.secret) if order.secret else Credentials("(none is named)"),
             settings.sample_secret_dir,
             allow_loopback=settings.allow_loopback,
         )
@@ -46,7 +46,7 @@ def sinks(settings: Settings, environment: Mapping[str, str]) -> OpenSink:
             storage = read_credentials(settings.secret_dir, settings.secret_name, environment)
             return ObjectSource(
                 uri,
-                named(order.secret) if order.secret else storage,
+                read_secret(order.secret) if order.secret else storage,
                 allow_loopback=settings.allow_loopback,
                 stall_timeout_s=settings.stall_timeout_s,
             )
