@@ -258,7 +258,7 @@ class Agent:
             )
             if facts is None:
                 log.info(
-                    "fetch_dropped", model=order.model, version=order.version, why="another order arrived"
+                    "fetch_dropped", model=order.model, version=order.version, reason="another order arrived"
                 )
                 return
             before = self._observed.stored.get(order.model, {}).get(order.version)
@@ -352,7 +352,7 @@ class Agent:
         unknown = self._memory.backend is OnnxBackend.AUTO and order.format is ModelFormat.ONNX
         if unknown and refusal.reason is FailureReason.BACKEND_MISSING:
             self._memory = replace(self._memory, backend=OnnxBackend.HOSTED)
-            log.info("onnx_hosted", model=order.model, why="the server has no onnxruntime backend")
+            log.info("onnx_hosted", model=order.model, reason="the server has no onnxruntime backend")
             return True
         return False
 

@@ -64,7 +64,9 @@ class Watcher:
         report = report.model_copy(update={"revision": hashlib.sha256(content.encode()).hexdigest()[:16]})
         before, self._report = self._report, report
         if before is None or before.revision != report.revision:
-            log.info("node_changed", daemon=report.daemon, servers=len(report.servers), words=report.message)
+            log.info(
+                "node_changed", daemon=report.daemon, servers=len(report.servers), message=report.message
+            )
             async with self._changed:
                 self._changed.notify_all()
 

@@ -142,7 +142,7 @@ class Group:
                 errors.IllegalStateError,
                 errors.RebalanceInProgressError,
             ) as error:
-                log.info("commit_refused", topic=self._topic, said=str(error))
+                log.info("commit_refused", topic=self._topic, error=str(error))
             else:
                 self._committed |= changed
 

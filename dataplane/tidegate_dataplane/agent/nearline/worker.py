@@ -279,7 +279,7 @@ class Worker:
                 await self._bury(delivery, verdict)
             else:
                 if error.fault is not Fault.SERVER:
-                    log.info("message_failed", id=request.id, said=error.said, delivered=delivery.delivered)
+                    log.info("message_failed", id=request.id, error=error.said, delivered=delivery.delivered)
                 await self._give_back(delivery, verdict.after_s)
         except TooLargeError as error:
             await self._bury(delivery, Dead(DeadReason.RESULT_TOO_LARGE, str(error)))
