@@ -49,7 +49,7 @@ class Keepsake:
             part.write_text(state.model_dump_json())
             part.replace(self._path)
         except OSError as error:
-            log.warning("keepsake_not_written", path=str(self._path), error=str(error))
+            log.warning("checkpoint_not_written", path=str(self._path), error=str(error))
 
 
 def read_first_order(config_dir: Path) -> DesiredState | None:
